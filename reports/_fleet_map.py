@@ -1,7 +1,7 @@
-"""The map of a fleet: a row for each node, a tile for each GPU, a layer for each family of cases and each reading.
+"""Draw the map of a fleet: a row for each node, a tile for each GPU, a layer for each family of cases and each reading.
 
-The page shows one layer as tables of tiles, which reads without a script; the script exchanges the layer. Small
-drawings show every layer at once.
+The page shows one layer as tables of tiles, which need no script; the script exchanges the layer. Small drawings show
+every layer at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ _SHARE = _Unit(100.0, 1, "%")
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node: its name, its rack, the index of its first tile, and in `gone` how it ended if it has no results."""
+    """A node of the map: its tiles start at the index `first`.
+
+    `gone` is empty for a node with tiles; otherwise it says why it has none: `no results`, or the status of the node.
+    """
 
     node: str
     rack: str
@@ -57,7 +60,10 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class MapLayer:
-    """One measure of all tiles: `values`, shape (tiles,), in multiples of the last digit shown; NaN if missing."""
+    """One measure of all tiles: a share of the median, or a reading.
+
+    `values`, shape (tiles,), are multiples of the last digit shown, NaN if missing; `text` writes one of them.
+    """
 
     name: str
     description: str
@@ -67,7 +73,7 @@ class MapLayer:
 
     @property
     def shades(self) -> npt.NDArray[np.int64]:
-        """The shade of each tile, -1 without a value."""
+        """The shade of each tile, an int64 array of shape (tiles,): 0 is the palest, -1 a tile without a value."""
         limits = np.array(self.limits)[:, None]
         beyond = self.values < limits if self.is_share else self.values >= limits
         return np.where(np.isnan(self.values), -1, beyond.sum(axis=0))
@@ -78,12 +84,12 @@ class MapLayer:
         return self.unit is _SHARE
 
     def text(self, value: float) -> str:
-        """Return a value as a tile shows it."""
+        """Return one of `values` as a tile shows it, without its unit; empty for NaN."""
         return "" if math.isnan(value) else f"{value / 10**self.unit.digits:.{self.unit.digits}f}"
 
     @property
     def legend(self) -> list[str]:
-        """The range of values that each shade stands for, as texts."""
+        """The range of values of each shade as texts, in the order of the shades; empty without limits."""
         ends = [self.text(limit) for limit in self.limits]
         unit = self.unit.name
         if self.is_share:
@@ -95,7 +101,11 @@ class MapLayer:
 
 @dataclass(frozen=True, slots=True)
 class FleetMap:
-    """The tiles of a fleet: `marks` are the anchor and the state of the suspect that a tile belongs to."""
+    """The tiles of a fleet, numbered row by row.
+
+    `marks` maps a tile to the anchor and the state of its suspect. `columns` are device ids, and `rows` are in the
+    order of the racks.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[NodeRow, ...]
@@ -107,7 +117,7 @@ class FleetMap:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The column heads: `0` for `cuda:0` if all GPUs are of one backend."""
+        """The column heads: the device ids, without the backend (`0` for `cuda:0`) if all GPUs are of one backend."""
         kinds = {column.partition(":")[0] for column in self.columns} - {_HOST}
         return tuple(
             column.rpartition(":")[2] if len(kinds) == 1 and column != _HOST else column for column in self.columns
@@ -115,7 +125,12 @@ class FleetMap:
 
 
 def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[str, str]]) -> FleetMap:
-    """Return the map; `anchors` maps a node and a device to the anchor and the state of its suspect."""
+    """Return the map of a fleet, with at most 16 000 tiles and 64 columns.
+
+    `anchors` maps a node and a device id to the anchor and the state of their suspect. If there are more nodes than the
+    map has room for, nodes with a finding and nodes without results come first. The layer of the worst suspect's
+    slowest family is the one that the tables show.
+    """
     standings_at: dict[tuple[str, str], list[Standing]] = {}
     for standing in judgement.standings:
         for device in standing.place.devices:
@@ -145,7 +160,10 @@ def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[st
 
 
 def _faults(judgement: FleetJudgement) -> dict[tuple[str, str], str]:
-    """Return for each device of a component with a fault whether it is sick or has failed cases."""
+    """Return the devices with a fault as `sick` or `failed`, keyed by node and device id; `sick` wins over `failed`.
+
+    Failed cases of links are left out.
+    """
     failures = (failure for failure in judgement.failures if failure.status == "failed")
     failed = [failure.place for failure in failures if len(failure.place.devices) == 1]
     sick = [standing.place for standing in judgement.sick]
@@ -156,13 +174,17 @@ def _faults(judgement: FleetJudgement) -> dict[tuple[str, str], str]:
 
 
 def _columns(judgement: FleetJudgement) -> tuple[str, ...]:
-    """Return the device ids of all nodes, at most 64: short ids first, the host last."""
+    """Return the ids of all devices in the fleet, at most 64: short ids first, the host last."""
     devices = {device for standing in judgement.standings for device in standing.place.devices}
     return tuple(sorted(devices, key=lambda device: (device == _HOST, len(device), device))[:_MOST_COLUMNS])
 
 
 def _nodes(judgement: FleetJudgement, measured: set[str]) -> list[tuple[str, str, str]]:
-    """Return for each node, rack by rack, its name, its rack, and how it ended if it has no results."""
+    """Return the name, the rack and the end of each node, rack by rack.
+
+    The end is empty for a node in `measured`, the names of the nodes with results; otherwise it is the node's status or
+    `no results`.
+    """
     racks = {rack: index for index, rack in enumerate(dict.fromkeys(node.rack for node in judgement.fleet.nodes))}
     nodes = sorted(judgement.fleet.nodes, key=lambda node: racks[node.rack])
     return [
@@ -176,7 +198,10 @@ def _nodes(judgement: FleetJudgement, measured: set[str]) -> list[tuple[str, str
 
 
 def _fitting_nodes(nodes: list[tuple[str, str, str]], reported: set[str], most: int) -> list[tuple[str, str, str]]:
-    """Return at most `most` nodes in their order, preferring nodes with a finding and nodes without an answer."""
+    """Return at most `most` of `nodes` (name, rack, end) in their order.
+
+    Nodes in `reported` and nodes without results are kept before the others.
+    """
     if len(nodes) <= most:
         return nodes
     ranked = sorted(range(len(nodes)), key=lambda index: not (nodes[index][2] or nodes[index][0] in reported))
@@ -184,7 +209,11 @@ def _fitting_nodes(nodes: list[tuple[str, str, str]], reported: set[str], most: 
 
 
 def _layers(judgement: FleetJudgement, tiles: Sequence[list[Standing]]) -> Iterator[MapLayer]:
-    """Yield a layer for each family of cases, then one for each reading that any component has."""
+    """Yield a layer for each family of cases, then one for each reading that any component has.
+
+    `tiles` holds for each tile the components on its device: the device itself, and its links. In a family of links, a
+    tile has the lowest share among them.
+    """
     links = {family for standing in judgement.standings if standing.kind == "link" for family, _ in standing.shares}
     shares = [[dict(standing.shares) for standing in tile] for tile in tiles]
     for family in judgement.families:
@@ -198,7 +227,7 @@ def _layers(judgement: FleetJudgement, tiles: Sequence[list[Standing]]) -> Itera
 
 
 def _of_single_device(tile: Sequence[Standing], reading: Callable[[Standing], float]) -> float:
-    """Return the reading of the tile's own device, not of a link; NaN without one."""
+    """Return the reading of the component in `tile` that is a single device, not a link; NaN if there is none."""
     return next((reading(standing) for standing in tile if len(standing.place.devices) == 1), math.nan)
 
 
@@ -210,7 +239,11 @@ _READINGS: tuple[tuple[str, _Unit, Callable[[Standing], float]], ...] = (
 
 
 def _layer(name: str, description: str, unit: _Unit, values: Sequence[float]) -> MapLayer:
-    """Return a layer of values in SI units, or of fractions for shares, rounded to the last digit shown."""
+    """Return a layer of `values`, one for each tile: SI units for readings, fractions for shares, NaN if missing.
+
+    The values are rounded to the last digit that `unit` shows. The limits of the shades are fixed for shares; for
+    readings they divide the range from the 2nd to the 98th percentile.
+    """
     scaled = np.round(np.array(values, float) * unit.factor * 10**unit.digits)
     if unit is _SHARE:
         return MapLayer(name, description, unit, scaled, _SHARE_LIMITS)
@@ -220,7 +253,7 @@ def _layer(name: str, description: str, unit: _Unit, values: Sequence[float]) ->
 
 
 def layer_data(layers: Sequence[MapLayer]) -> list[dict[str, object]]:
-    """Return the layers as plain values, with which the script shows another layer."""
+    """Return the layers as plain values for the script; a missing value is None."""
     return [
         {
             "name": layer.name,
@@ -237,7 +270,7 @@ def layer_data(layers: Sequence[MapLayer]) -> list[dict[str, object]]:
 
 
 def tables(tile_map: FleetMap) -> Markup:
-    """Return the tables of tiles of the shown layer: one for each rack, or for each sixteen nodes without racks.
+    """Return the layer `tile_map.shown` as HTML tables: one for each rack, or for each sixteen nodes without racks.
 
     End tags that HTML does not need are left out, because thousands of tiles make half of the page.
     """
@@ -261,7 +294,10 @@ def tables(tile_map: FleetMap) -> Markup:
 
 
 def _blocks(rows: Sequence[NodeRow]) -> Iterator[tuple[str, Sequence[NodeRow]]]:
-    """Yield the rows of each table with its caption: by rack, or by sixteen nodes if no rack is known."""
+    """Yield the caption and the rows of each table: one for each rack, or one without a caption for sixteen nodes.
+
+    The nodes are taken by sixteen only if no rack is known.
+    """
     if not any(row.rack for row in rows):
         yield from (("", rows[start : start + _BLOCK]) for start in range(0, len(rows), _BLOCK))
         return
@@ -272,7 +308,10 @@ def _blocks(rows: Sequence[NodeRow]) -> Iterator[tuple[str, Sequence[NodeRow]]]:
 
 
 def _tile(tile_map: FleetMap, index: int, shades: Sequence[int]) -> str:
-    """Return the table cell of a tile, with its shade; a tile of a suspect links to the suspect's section."""
+    """Return the table cell of the tile `index` as HTML, with its shade.
+
+    A tile of a suspect links to the suspect's section. `shades` are those of the shown layer, one for each tile.
+    """
     layer = tile_map.layers[tile_map.shown]
     text = layer.text(layer.values[index])
     anchor, state = tile_map.marks.get(index, ("", ""))
@@ -283,7 +322,10 @@ def _tile(tile_map: FleetMap, index: int, shades: Sequence[int]) -> str:
 
 
 def overview(tile_map: FleetMap, layer: MapLayer) -> Markup:
-    """Return a small drawing of a layer: the nodes from left to right, their GPUs from top to bottom."""
+    """Draw a layer as a small picture: nodes from left to right, 128 in a band, their GPUs from top to bottom.
+
+    At most 50 tiles of suspects have a ring.
+    """
     height, wide = len(tile_map.columns), min(len(tile_map.rows), _BAND)
     bands = math.ceil(len(tile_map.rows) / _BAND)
     cells = np.full((max(bands * (height + 1) - 1, 1), max(wide, 1)), -1)
@@ -311,13 +353,13 @@ def overview(tile_map: FleetMap, layer: MapLayer) -> Markup:
 
 
 def range_text(layer: MapLayer) -> str:
-    """Return the extremes of a layer: `93.3 to 100.6 %`."""
+    """Return the lowest and the highest value of a layer with its unit: `93.3 to 100.6 %`; it must have a value."""
     low, high = float(np.nanmin(layer.values)), float(np.nanmax(layer.values))
     return f"{layer.text(low)} to {layer.text(high)} {layer.unit.name}"
 
 
 def readings_text(standing: Standing) -> str:
-    """Return the shares of the median of a component by family, then its readings, as text."""
+    """Return a component's shares of the median, by family, and its known readings: `memory 99.8 %, power 612 W`."""
     parts = [f"{family} {units.percent(share)}" for family, share in standing.shares]
     for name, unit, reading in _READINGS:
         value = reading(standing)

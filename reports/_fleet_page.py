@@ -86,7 +86,7 @@ class SuspectLine:
 
 @dataclass(frozen=True, slots=True)
 class CaseLine:
-    """A case of a group as texts."""
+    """A case of a group as texts: the median, the relative spread, and the smallest detectable slowdown."""
 
     case: str
     family: str

@@ -1,4 +1,4 @@
-"""A large matrix as a heat map: it has too many cells for numbers, so a scale gives the value of each shade."""
+"""Draw a matrix with too many cells for numbers as a heat map, with a scale that gives the value of each shade."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """A matrix of values in SI units, NaN if not measured, with the labels of its rows and columns."""
+    """A matrix of values in SI units, shape (rows, columns), with the labels of its rows and columns.
+
+    A value that was not measured is NaN.
+    """
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -33,26 +36,30 @@ class Heat:
 
 
 def bounds(values: Numbers) -> tuple[float, float]:
-    """Return the ends of the scale: the 2nd and the 98th percentile of the values."""
+    """Return the ends of the scale of shades: the 2nd and the 98th percentile of the values that are not NaN."""
     low, high = np.nanquantile(values, (_CLIPPED, 1 - _CLIPPED))
     return float(low), float(high)
 
 
 def shade(value: float, low: float, high: float) -> int:
-    """Return the shade of one value on a scale from `low` to `high`."""
+    """Return the shade of one value on a scale: 0 at the end `low` to 6 at the end `high`, or -1 for NaN."""
     return int(shades(np.array([value]), low, high)[0])
 
 
 def shades(values: Numbers, low: float, high: float) -> npt.NDArray[np.int64]:
-    """Return the shade of each value on a scale, -1 for NaN; a value beyond the scale has the shade of its end."""
+    """Return the shade of each value in an array of the same shape: 0 at `low` to 6 at `high`, or -1 for NaN.
+
+    A value beyond the scale has the shade of the nearer end; if `high` equals `low`, every value has the middle shade.
+    """
     share = (values - low) / (high - low) if high > low else np.where(np.isnan(values), np.nan, 0.5)
     return np.where(np.isnan(share), -1, np.clip(np.nan_to_num(share * SHADES), 0, SHADES - 1)).astype(np.int64)
 
 
 def heat_map(heat: Heat, across: str, down: str, description: str, scale: tuple[float, float]) -> Markup:
-    """Draw the map with the names of its axes, some labels of its rows and columns, and its scale.
+    """Draw the matrix with the names of its axes, as many labels as fit, and the scale of its shades.
 
-    `across` and `down` name the axes, `description` is for screen readers, `scale` are the ends in SI units.
+    `across` and `down` name the axes, `description` is for screen readers, and `scale` holds the values at both ends of
+    the scale, in SI units.
     """
     rows, columns = heat.values.shape
     wide = min(max((svg.WIDTH - _LEFT - 4) / columns, 3.0), max((_WIDEST - _LEFT) / columns, 1.0))
@@ -75,7 +82,10 @@ def heat_map(heat: Heat, across: str, down: str, description: str, scale: tuple[
 
 
 def _labels(labels: Sequence[str], step: float, *, across: bool) -> Iterator[Markup]:
-    """Yield labels beside the rows or columns, evenly thinned to the available room."""
+    """Yield labels beside the rows, or above the columns if `across`; only every n-th if they would touch.
+
+    `step` is the size of a cell in drawing units.
+    """
     room = svg.LETTER * max(map(len, labels), default=1) + 10 if across else 14.0
     stride = max(math.ceil(room / step), 1)
     for index in range(0, len(labels), stride):
@@ -89,16 +99,20 @@ def _labels(labels: Sequence[str], step: float, *, across: bool) -> Iterator[Mar
 
 
 def _shade_paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
-    """Return one path for each shade: strokes along the rows, each one cell high.
+    """Return the SVG path of each shade, in the units of cells.
 
-    Each path also covers the cells of higher shades, which are drawn over it: fewer, longer strokes take fewer bytes.
+    It covers the cells of that shade and of all higher ones. The higher shades are drawn over it, because fewer and
+    longer strokes take fewer bytes.
     """
     shade_of_cell = shades(values, *scale)
     return ["".join(strokes(shade_of_cell >= index)) for index in range(SHADES)]
 
 
 def strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
-    """Yield the parts of a path over the True cells of `inside`, shape (rows, columns); a cell is one unit."""
+    """Yield the parts of an SVG path over the True cells of `inside`, shape (rows, columns).
+
+    Each run of True cells in a row is one stroke; a cell is one unit wide and high.
+    """
     edge = np.zeros((len(inside), 1), bool)
     steps = np.diff(np.hstack([edge, inside, edge]).astype(np.int8), axis=1)
     row_before, place = -1, 0
@@ -109,7 +123,10 @@ def strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
 
 
 def _scale(unit: str, scale: tuple[float, float], top: float) -> list[Markup]:
-    """Return a swatch for each shade, with the values at its edges."""
+    """Draw a swatch for each shade, with the values between two shades and the unit.
+
+    `scale` holds both ends in SI units.
+    """
     low, high = scale
     factor, unit_label = units.scale(high, unit)
     parts = [

@@ -1,4 +1,4 @@
-"""The cases of a run on a timeline: a lane for each suite or phase, a box for each case, a cross for a failure."""
+"""Draw the cases of a run over time: a lane for each suite or phase, a box for each case, a cross for a failure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class _Group:
 
 
 def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
-    """Return the results that failed before they were timed, each with an estimate of its end in seconds."""
+    """Return the failed results that have no time window, each with an estimate of its end in seconds of the run.
+
+    The estimate is the end of the result before it plus its own duration.
+    """
     untimed, last_end = [], 0.0
     for result in results:
         if result.window[1] > result.window[0]:
@@ -46,8 +49,8 @@ def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
 def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], begin: float, across: Axis) -> Chart:
     """Return the chart of when each case ran, with a cross for each failure.
 
-    `untimed` has the cases that failed before they were timed, with their ends; `begin` is the start of the axis. Times
-    are in seconds of the run.
+    `results` are those with a time window; `untimed` are those that failed without one, with their ends. `begin` is the
+    time in seconds of the run at which the axis starts.
     """
     timed = result_lanes(results)
     names = list(dict.fromkeys([*timed, *(lane_of(result) for result, _ in untimed)]))
@@ -72,9 +75,10 @@ def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], be
 def _group_close(
     spans: Iterable[_Span], begin: float, across: Axis, widest: float = _NARROW, apart: float = _APART
 ) -> list[_Group]:
-    """Return the cases as shapes: cases that are too close to be seen apart are one shape.
+    """Return `spans` as shapes in drawing units, where cases that are too close to be seen apart are one shape.
 
-    `apart` is the least visible gap and `widest` the greatest width of a shape that joins cases, in drawing units.
+    A case joins the shape before it if the gap is below `apart` and the joint shape is narrower than `widest`, both in
+    drawing units. `begin` is the time in seconds at which the axis starts.
     """
     groups: list[_Group] = []
     for result, start, end in sorted(spans, key=lambda span: span[1]):
@@ -90,7 +94,7 @@ def _group_close(
 
 
 def _tooltip(results: Sequence[Result], ending: str) -> str:
-    """Return the first case, the number of further ones, and `ending` as text."""
+    """Return the id of the first case, the number of the others, and `ending`: `gemm/square[n=64] and 3 more: 2 s`."""
     more = f" and {len(results) - 1} more" if len(results) > 1 else ""
     return f"{results[0].case.id}{more}{ending}"
 
@@ -117,7 +121,10 @@ def _box(group: _Group, row: int) -> Markup:
 
 
 def windows(results: Iterable[Result], begin: float, across: Axis, top: float, bottom: float) -> Markup:
-    """Draw all windows of cases as one light shape behind a line."""
+    """Draw the time windows of `results` as one pale shape from `top` to `bottom`, to lie behind a line.
+
+    `begin` is the time in seconds at which the axis starts; the markup is empty without results.
+    """
     spans = [(result, *result.window) for result in results]
     height = svg.number(bottom - top)
     path = "".join(

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and the limit of a comment on GitHub."""
+"""Write tables in Markdown, and keep documents within the limit of a comment on GitHub."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _CLIPPED = 400  # characters of a reason: a traceback is in the page
 
 
 def clipped(text: str) -> str:
-    """Return the text, shortened to at most 400 characters and an ellipsis."""
+    """Return the text, or its first 400 characters and an ellipsis if it is longer."""
     return text if len(text) <= _CLIPPED else f"{text[:_CLIPPED]}…"
 
 
 def cut(text: str) -> str:
-    """Return the document, cut after the last whole line that fits."""
+    """Return the document, or its whole lines within 65 536 bytes if it is longer."""
     data = text.encode()
     return text if len(data) <= MOST_BYTES else data[: data.rfind(b"\n", 0, MOST_BYTES) + 1].decode()
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table whose cells are escaped."""
+    """Yield the lines of a Markdown table: its head, then its rows; the cells must be escaped already."""
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
     for row in rows:

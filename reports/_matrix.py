@@ -1,4 +1,4 @@
-"""A matrix view as heat maps: a number in every cell, shaded by its place between minimum and maximum."""
+"""Draw a matrix view as heat maps: a number in every cell, shaded by its place between minimum and maximum."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MOST_CELLS, _MOST_COLUMNS = 400, 20  # the largest matrix with a number in each
 
 
 def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw a heat map for each case, device set and value of `by`; the maps of one unit share one scale.
+    """Return a heat map for each case name, device set and value of `view.by`; the maps of one unit share one scale.
 
-    If all maps have only one or two cells, the points are drawn as bars, which show more.
+    If no map has three cells, the points are drawn as bars instead. A unit with fewer than three points has no chart.
     """
     if view.series.endswith("*"):
         return list(_profile_maps(summary, suite, view))
@@ -31,7 +31,10 @@ def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _profile_maps(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
-    """Yield a map for each ok result: the series whose labels match the view are rows, their values columns."""
+    """Yield a map for each ok result of the view: a row for each series that matches `view.series`.
+
+    The columns are the places of the values in their series. A result with a value that no axis can show has no map.
+    """
     name = case_namer(summary.run, summary.replicated)
     for result in summary.results_of(suite):
         if result.status != "ok" or result.case.name not in view.cases:
@@ -46,7 +49,7 @@ def _profile_maps(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
 
 
 def _maps(points: Sequence[Point], view: View) -> list[Chart]:
-    """Return the charts of points of one unit, which share a scale."""
+    """Return the charts of `points`, which share a unit, on one scale; a bar chart if no map has three cells."""
     drawn = grids(points, view)
     if all(len(grid.cells) < FEWEST_POINTS for grid in drawn):
         return [bar_chart(points, view)]
@@ -56,7 +59,10 @@ def _maps(points: Sequence[Point], view: View) -> list[Chart]:
 
 
 def _grid_chart(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> Chart:
-    """Return a grid as a map with numbers, or as a map of shades if it has too many cells."""
+    """Return a grid as a map with numbers, or as a map of shades if it has more than 400 cells or 20 columns.
+
+    `cell_points` are the points of all maps with the same scale.
+    """
     if len(grid.cells) <= _MOST_CELLS and len(grid.columns) <= _MOST_COLUMNS:
         return _number_map(title, grid, view, cell_points)
     values = np.full((len(grid.rows), len(grid.columns)), np.nan)
@@ -70,7 +76,10 @@ def _grid_chart(title: str, grid: Grid, view: View, cell_points: Sequence[Point]
 
 
 def _shade_map(title: str, heat: Heat, view: View, scale: tuple[float, float], shared: str) -> Chart:
-    """Return the chart of a large matrix; `shared` names what all its cells have in common."""
+    """Return a large matrix as a map of shades.
+
+    `scale` holds both ends of the shades in SI units, and `shared` is the subtitle: the parameters of all cells.
+    """
     low, middle, high = (units.quantity(float(np.nanquantile(heat.values, share)), heat.unit) for share in (0, 0.5, 1))
     summary = f"{len(heat.rows)} × {len(heat.columns)} values, {low} to {high}, median {middle}"
     note = ", ".join(part for part in (summary, shared, "shades from the 2nd to the 98th percentile") if part)
@@ -79,7 +88,7 @@ def _shade_map(title: str, heat: Heat, view: View, scale: tuple[float, float], s
 
 
 def _number_map(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> Chart:
-    """Return the chart of a grid with a number in each cell; the shades span the values of `cell_points`."""
+    """Return a grid as a map with a number in each cell; its shades span the values of `cell_points`."""
     wide = max(_CELL_WIDTH, min((svg.WIDTH - _LEFT - 4) / len(grid.columns), 84.0))
     factor, unit = units.scale(max(point.value for point in cell_points), cell_points[0].figure.unit)
     low, high = min(point.value for point in cell_points), max(point.value for point in cell_points)
@@ -100,7 +109,7 @@ def _number_map(title: str, grid: Grid, view: View, cell_points: Sequence[Point]
 
 
 def _best(grid: Grid, view: View) -> str:
-    """Return the best cell as text: `best 820.5 TFLOP/s at n 6144, m 1536`."""
+    """Return the best cell of a grid as text: `best 820.5 TFLOP/s at n 6144, m 1536`."""
     better = max if next(iter(grid.cells.values())).figure.better == "more" else min
     (row, column), point = better(grid.cells.items(), key=lambda cell: cell[1].value)
     places = ((view.x, column), (view.y, row))
@@ -109,7 +118,7 @@ def _best(grid: Grid, view: View) -> str:
 
 
 def _description(title: str, grid: Grid) -> str:
-    """Return the cells of a grid as text, for screen readers."""
+    """Return all cells of a grid as text, for screen readers."""
     cells = "; ".join(f"{row} to {column} {point.figure.text}" for (row, column), point in grid.cells.items())
     return f"{title}: {cells}"
 
@@ -125,7 +134,10 @@ def _row(axis: str, value: Value, y: float) -> Markup:
 
 
 def _cell(point: Point, tooltip: str, left: float, top: float, wide: float, factor: float, shade: int) -> Markup:
-    """Draw a cell with its value in the unit of the map: the SI value divided by `factor`."""
+    """Draw a cell with its value divided by `factor`.
+
+    `left`, `top` and `wide` are in drawing units, `shade` is 0 to 6.
+    """
     box = svg.element(
         "rect",
         *svg.title(tooltip),

@@ -1,4 +1,4 @@
-"""The values that the template of a run's page shows: texts and drawings; the template only lays them out."""
+"""Collect the values that the template of a run's page shows: texts and drawings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _OPEN_CHARTS = 2  # the open charts of a suite: the others are folded away
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Charts that stand open, and charts that are folded away under a line that names them."""
+    """Charts that stand open, and charts that are folded away under a line with their titles."""
 
     shown: tuple[Chart, ...]
     folded: tuple[Chart, ...]
@@ -64,7 +64,10 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class SuiteBlock:
-    """The section of a suite; `undrawn` are sentences on why some of its views have no chart."""
+    """The section of a suite.
+
+    `undrawn` are sentences on why views have no chart, and `undrawn_count` counts those views.
+    """
 
     name: str
     anchor: str
@@ -77,7 +80,7 @@ class SuiteBlock:
 
 @dataclass(frozen=True, slots=True)
 class TimelineBlock:
-    """The counters of a device."""
+    """The counters of a device; `constant` pairs the name of a counter that never changed with its value."""
 
     device: str
     charts: Fold
@@ -86,7 +89,11 @@ class TimelineBlock:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """The content of the page; `zoom` and `details` are packed for the script."""
+    """The content of a run's page.
+
+    `zoom` and `details` are packed for the script: the numbers of the counters, of which `thinned` samples are left
+    out, and the details of the cases. Both are empty if there are none. `heads` are the heads of the tables of cases.
+    """
 
     title: str
     index: str  # the address of a page that lists more runs
@@ -111,7 +118,7 @@ class RunPage:
 
 
 def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
-    """Return the page of a run; with an enclosure the page carries the results for download.
+    """Return the content of the page of a run; with an enclosure it also holds the results for download.
 
     The texts of the run must be free of control characters: the template only escapes them.
     """
@@ -150,7 +157,7 @@ def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
 
 
 def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
-    """Return the section of a suite, with the charts of GPUs before those of the host."""
+    """Return the section of the suite `name`; views of the host alone stand behind those of GPUs."""
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     views = sorted(info.views if info else (), key=lambda view: _is_of_host(summary, name, view))
     drawn = [(view, draw(summary, name, view)) for view in views]
@@ -167,20 +174,26 @@ def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
 
 
 def _is_of_host(summary: Summary, suite: str, view: View) -> bool:
-    """Return whether a view shows the host processor alone: its charts stand behind those of a GPU."""
+    """Return True if the results of a view used the host processor and no other device."""
     timed = [result for result in summary.results_of(suite) if result.case.name in view.cases and result.devices]
     used = {device for result in timed for device in map(summary.device, result.devices)}
     return bool(used) and all(device is not None and device.backend == "host" for device in used)
 
 
 def _fold(charts: Sequence[Chart], open_count: int) -> Fold:
-    """Return the charts with the first `open_count` open; a first chart as wide as the page is the only open one."""
+    """Return the charts with the first `open_count` open, the others folded away.
+
+    If the first chart is as wide as the page, it is the only open one.
+    """
     count = 1 if open_count and charts and charts[0].full else open_count
     return Fold(tuple(charts[:count]), tuple(charts[count:]))
 
 
 def _timeline(timeline: Timeline, *, is_first: bool) -> TimelineBlock:
-    """Return the counters of a device; only the first device has charts that stand open."""
+    """Return the counters of a device.
+
+    Two charts of the first device stand open, those of other devices are folded away.
+    """
     return TimelineBlock(timeline.device, _fold(timeline.charts, _OPEN_CHARTS if is_first else 0), timeline.constant)
 
 
@@ -191,7 +204,10 @@ def draw(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _undrawn(summary: Summary, suite: str, views: Sequence[View]) -> list[str]:
-    """Return a sentence for each reason why views have no chart, with the titles of these views."""
+    """Return sentences with the titles of `views`: one for views with too few points, one for views without a result.
+
+    A sentence without a title is left out.
+    """
     too_few = [view.title for view in views if view_points(summary, suite, view, view.series)]
     unmeasured = [view.title for view in views if view.title not in too_few]
     sentences = (

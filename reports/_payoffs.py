@@ -1,4 +1,4 @@
-"""Break-even links of codecs and verdicts over the links of this machine: charts with tables, and records."""
+"""Show where compression pays: break-even links of codecs and the verdict over each link, as charts and records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from ._charts import Chart, bars
 
 
 def breakeven(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw the break-even links of the codecs, or the rates over the links of this machine, with their tables."""
+    """Return the charts of a break-even view: break-even rates, or bars of rates if no codec ever pays.
+
+    The first chart carries the tables.
+    """
     view_payoffs = payoffs_of(summary, suite, view)
     pays = any(payoff.coded.both_sides > 0 for payoff in view_payoffs.codecs)
     drawn = [break_even_chart(summary, view_payoffs)] if pays else bars(summary, suite, view)
@@ -22,7 +25,7 @@ def breakeven(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def payoffs_record(view_payoffs: Payoffs) -> dict[str, Any]:
-    """Return the break-even links and the transfers over links of a view as plain values; rates are in B/s."""
+    """Return the break-even links (`codecs`) and the transfers over links (`crossings`) of a view; rates are in B/s."""
     return {
         "suite": view_payoffs.suite,
         "view": view_payoffs.title,
@@ -32,7 +35,7 @@ def payoffs_record(view_payoffs: Payoffs) -> dict[str, Any]:
 
 
 def payoff_lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield break-even links and speed-ups as flat lines, like those of series."""
+    """Yield break-even links and speed-ups as flat lines, whose keys are names of `frame.COLUMNS`."""
     for view_payoffs in payoffs(summary):
         for payoff in (*view_payoffs.codecs, *view_payoffs.transfers):
             line = {"case": payoff.case.id, "suite": view_payoffs.suite, "params": "", "quantity": "derived"}
@@ -43,16 +46,20 @@ def payoff_lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _break_even(payoff: Payoff) -> dict[str, float | None]:
-    """Return the break-even rates in B/s with both sides charged, or one alone; None where it pays on any link."""
+    """Return the break-even rates of a codec in B/s, None for infinity: it then pays on any link.
+
+    The keys name the charged sides: `message` both, `write_only` compression, `read_only` decompression.
+    """
     coded = payoff.coded
     rates = {"message": coded.both_sides, "write_only": coded.write_only, "read_only": coded.read_only}
     return {name: frame.finite(rate) for name, rate in rates.items()}
 
 
 def _payoff(payoff: Payoff) -> dict[str, Any]:
-    """Return a codec with its ratio, its rates in B/s and its break-even rates.
+    """Return the record of a codec: its ratio, its rates of compression and decompression, and its break-even rates.
 
-    A transfer over a link also has its speed-up over the uncompressed transfer and the bound of its rate.
+    Rates are in B/s. The record of a transfer over a link also has its speed-up over the raw transfer, the rate of
+    perfect overlap (`bound`) and the reached fraction of it (`of_bound`).
     """
     record = {
         "case": payoff.case.id,
@@ -74,6 +81,6 @@ def _payoff(payoff: Payoff) -> dict[str, Any]:
 
 
 def _interval(interval: stats.Interval) -> dict[str, float | None]:
-    """Return an interval with its centre as `median`; a number that is not finite is None."""
+    """Return an interval as `low`, `median` (its centre) and `high`; a number that is not finite is None."""
     low, median, high = map(frame.finite, (interval.low, interval.centre, interval.high))
     return {"low": low, "median": median, "high": high}

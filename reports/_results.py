@@ -1,4 +1,4 @@
-"""The results that a page carries for download: the run file if it is small enough, else the figures."""
+"""Pack the results that a page carries for download: the run file if it is small enough, else the figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _HEADS = ("case", "devices", "status", "unit", "median", "low", "high", "noise",
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A file inside the page, in base64: its name, a sentence about it, and the hash of the run file."""
+    """A gzipped file inside the page: its `content` is in base64, `text` describes it, and `size` is its size as text.
+
+    `sha256` is the hash of the run file.
+    """
 
     name: str
     text: str
@@ -25,7 +28,7 @@ class Results:
 
 
 def results(summary: Summary, enclosure: Enclosure) -> Results:
-    """Return the file that a page offers for download: the run file of the enclosure, else the figures as CSV."""
+    """Return the file that a page offers for download: the run file of the enclosure, or else the figures as CSV."""
     if enclosure.content:
         name, content = "run.jsonl.gz", enclosure.content
         sentence = "The anonymised run file of this page, for `gpubench show`, `report`, `compare` and `gate`."
@@ -37,7 +40,7 @@ def results(summary: Summary, enclosure: Enclosure) -> Results:
 
 
 def _figures(summary: Summary) -> str:
-    """Return the headline figures of all cases as CSV, in SI units."""
+    """Return the headline figure of every case as CSV, in SI units; a case without a figure has empty cells."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(_HEADS)

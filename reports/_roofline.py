@@ -1,4 +1,4 @@
-"""The roofline of a run: every case that declares operations and bytes, under the peaks and the best of the run.
+"""Draw the roofline of a run: every case that declares operations and bytes, under the peaks of its device.
 
 Williams, Waterman & Patterson, "Roofline: an insightful visual performance model", CACM 52 (2009).
 """
@@ -26,7 +26,10 @@ _MEMORY = "dram"
 
 @dataclass(frozen=True, slots=True)
 class _RooflinePoint:
-    """A case in the roofline: operations per byte, operations per second, and the peak that limits it."""
+    """A case in the roofline: `intensity` is in FLOP/B, `rate` in FLOP/s, and `limit` is the name of its peak.
+
+    `limit` is empty if the peak is unknown.
+    """
 
     case: Case
     intensity: float
@@ -44,14 +47,17 @@ class _RooflinePoint:
 
 @dataclass(frozen=True, slots=True)
 class _Roofs:
-    """The peaks of a device by name: bytes or operations per second."""
+    """The peaks of a device: the memory bandwidth in B/s (None if unknown), and names with rates in FLOP/s or OP/s."""
 
     memory: float | None
     compute: tuple[tuple[str, float], ...]
 
 
 def rooflines(summary: Summary) -> list[Chart]:
-    """Return a chart for each device with three cases or more and at least two arithmetic intensities."""
+    """Return a roofline for each device with at least three cases of at least two arithmetic intensities.
+
+    Cases that are not ok, use several devices, or declare no operations or no bytes are left out.
+    """
     places_by_device: dict[str, list[_RooflinePoint]] = {}
     figures: dict[str, list[Figure]] = {}
     for spread in summary.spreads():
@@ -67,7 +73,10 @@ def rooflines(summary: Summary) -> list[Chart]:
 
 
 def _places(spread: Spread) -> Iterator[_RooflinePoint]:
-    """Yield the place of a case: the declared operations and bytes of a call over the median time of a call."""
+    """Yield the point of a case; none if its headline is not a time in seconds with declared operations and bytes.
+
+    The rate is the operations of one call over the median time of a call, over all replicates.
+    """
     result = spread.row.result
     series = headline(result)
     if series is None or series.unit != "s" or not (series.work.flops > 0 and series.work.moved > 0):
@@ -82,7 +91,10 @@ def _places(spread: Spread) -> Iterator[_RooflinePoint]:
 
 
 def _chart(places: Sequence[_RooflinePoint], figures: Sequence[Figure], device: str) -> Chart:
-    """Return the roofline of some cases; `figures` give the peaks, and `device` ends the title."""
+    """Return the roofline of the cases `places`; `figures` give the peaks.
+
+    `device` ends the title: ` of cuda:0`, or empty.
+    """
     spec, best = _roofs(figures, "spec"), _roofs(figures, "best")
     rates = [place.rate for place in places] + [rate for roofs in (spec, best) for _, rate in roofs.compute]
     up = axis(rates, _RATE, _BOTTOM, _TOP, log=True, room=1.5)
@@ -120,7 +132,10 @@ def _chart(places: Sequence[_RooflinePoint], figures: Sequence[Figure], device: 
 
 
 def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
-    """Yield the names of the compute roofs beside the plot, equal roofs together, and the name of the memory slope."""
+    """Yield the names of the roofs: those of compute beside the plot, that of memory above its line.
+
+    Compute roofs of equal rate share one text.
+    """
     together = dict[float, list[str]]()
     for name, rate in roofs.compute:
         together.setdefault(rate, []).append(name.removeprefix("tensor."))
@@ -135,14 +150,14 @@ def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
 
 
 def _highest_rates(places: Sequence[_RooflinePoint], limits: Iterable[str]) -> Iterator[str]:
-    """Yield the highest rate under each limit as text."""
+    """Yield for each of `limits`, names of peaks, the highest rate under it as text: `dram up to 1.2 TFLOP/s`."""
     for limit in limits:
         best = max((place for place in places if place.limit == limit), key=lambda place: place.rate)
         yield f"{limit or 'no limit'} up to {units.quantity(best.rate, _RATE)}"
 
 
 def _roofs(figures: Iterable[Figure], basis: Basis) -> _Roofs:
-    """Return the peaks that the figures are compared with: bytes or operations per second."""
+    """Return the peaks of `basis` with which `figures` are compared."""
     memory: float | None = None
     compute: dict[str, float] = {}
     for figure in figures:
@@ -155,12 +170,15 @@ def _roofs(figures: Iterable[Figure], basis: Basis) -> _Roofs:
 
 
 def _ridges(roofs: _Roofs) -> list[float]:
-    """Return the intensity in FLOP/B at which each compute roof meets the memory slope."""
+    """Return the arithmetic intensity in FLOP/B at which each compute roof meets the memory roof, if that is known."""
     return [rate / roofs.memory for _, rate in roofs.compute] if roofs.memory else []
 
 
 def _draw_roofs(roofs: _Roofs, across: Axis, up: Axis, class_: str) -> Iterator[Markup]:
-    """Yield the memory slope up to the highest roof, and each compute roof from its ridge point on."""
+    """Yield the memory roof up to the highest compute roof, and each compute roof from the memory roof to the right.
+
+    `class_` is the class of the style sheet for both.
+    """
     highest = max((rate for _, rate in roofs.compute), default=up.high)
     if roofs.memory:
         start, end = max(across.low, up.low / roofs.memory), min(across.high, highest / roofs.memory)

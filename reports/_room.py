@@ -1,4 +1,4 @@
-"""The room of a page: the cases of a large run that it lists, and those that it can open."""
+"""Choose the cases of a large run that its page lists, and those with details."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The cases of a page that have a line in a table, and those of them that can be opened; out of `total`."""
+    """The cases of a page: `lines` have a line in a table, and `detailed`, a part of them, can be unfolded.
+
+    Out of `total`. A case is the pair of its id and its device set.
+    """
 
     total: int
     lines: frozenset[_Key]
@@ -36,7 +39,7 @@ class Room:
 
     @property
     def left_out(self) -> str:
-        """A sentence on what the page leaves out; empty if it has everything."""
+        """A sentence on the cases and details that the page leaves out; empty if it has everything."""
         order = "failed and invalid cases first, then an even selection of the others. The CSV report has every case."
         if len(self.lines) < self.total:
             opened = f"of which {len(self.detailed)} have their details on this page"
@@ -47,13 +50,19 @@ class Room:
 
 
 def room_for(spreads: Sequence[Spread], lines: int = LINES, detailed: int = DETAILED) -> Room:
-    """Return the room of a page: at most `lines` cases have a line, and at most `detailed` of them can be opened."""
+    """Return the choice of cases: at most `lines` have a line in a table, and at most `detailed` of these have details.
+
+    Failed and invalid cases come first; the others are an even selection.
+    """
     listed = _choose(spreads, lines)
     return Room(len(spreads), frozenset(map(_key, listed)), frozenset(map(_key, _choose(listed, detailed))))
 
 
 def _choose(spreads: Sequence[Spread], most: int) -> list[Spread]:
-    """Return at most `most` cases: failed and invalid ones first, then the others, both thinned evenly."""
+    """Return at most `most` cases: failed and invalid ones first, then the others.
+
+    Of a kind that does not fit, an even selection is taken.
+    """
     bad = [spread for spread in spreads if spread.status in ("failed", "invalid")]
     first = _choose_evenly(bad, most)
     others = [spread for spread in spreads if spread.status not in ("failed", "invalid")]
@@ -61,7 +70,7 @@ def _choose(spreads: Sequence[Spread], most: int) -> list[Spread]:
 
 
 def _choose_evenly(spreads: Sequence[Spread], most: int) -> list[Spread]:
-    """Return at most `most` cases at equal distances in their order."""
+    """Return at most `most` cases, at equal distances in their order."""
     if len(spreads) <= most:
         return list(spreads)
     return [spreads[index * len(spreads) // most] for index in range(most)]

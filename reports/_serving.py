@@ -1,7 +1,4 @@
-"""A serving view: the 99th percentile of the time to the first token over the query rate, with the objectives.
-
-The module also gives the serving capacity of a model as a record, for programs.
-"""
+"""Show the serving capacity of language models: a chart of first-token latency over query rate, and records."""
 
 from __future__ import annotations
 
@@ -35,7 +32,11 @@ Line = list[tuple[float, float]]
 
 
 def served(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw the simulated first-token latency of each model over the query rate; the note names the highest rates."""
+    """Return the chart of a serving view in a list: the simulated p99 of the first-token latency over the query rate.
+
+    Each model has a line; a rate with too few queries for a p99 has no point. The list is empty if no rate has one. The
+    objectives are horizontal lines, and the note names the highest rate of each model that meets them.
+    """
     models = served_of(summary, suite, view)
     lines = [[(point.rate, point.first_token_s[1]) for point in model.points] for model in models]
     drawn = [[(rate, seconds) for rate, seconds in line if seconds] for line in lines]
@@ -54,7 +55,11 @@ def served(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def serving_record(model: Serving) -> dict[str, Any]:
-    """Return the highest rates within the objectives, and each session beside its simulation, in SI units."""
+    """Return the record of a model: the highest rate (query/s) within each objective, and its measured sessions.
+
+    `highest_rates` maps the name of the objectives to the rate, None if no rate meets them. `prompt` and `output` are
+    tokens.
+    """
     return {
         "view": model.title,
         "label": model.label,
@@ -67,26 +72,30 @@ def serving_record(model: Serving) -> dict[str, Any]:
 
 
 def _session_record(session: SessionCheck) -> dict[str, Any]:
-    """Return a measured session: for each percentile its measured and its simulated value in seconds, or None."""
+    """Return the record of a measured session, with `p50` and `p99` in seconds; `p99` is None for too few queries."""
     percentiles = {"p50": session.p50, "p99": session.p99}
     records = {name: _percentile_record(value) if value else None for name, value in percentiles.items()}
     return {"case": session.case, "queries": session.queries, "time": session.time, **records}
 
 
 def _percentile_record(percentile: SimulatedPercentile) -> dict[str, Any]:
-    """Return a percentile with the relative error of its simulation, and the errors of the single runs."""
+    """Return the record of a percentile in seconds, measured and simulated; `error` is that of the simulation.
+
+    It is a fraction of the measured value. `errors` holds the errors at both ends of the measured 95 % interval; None
+    if the interval is unknown.
+    """
     errors = list(percentile.errors) if percentile.errors else None
     return {**dataclasses.asdict(percentile), "error": percentile.error, "errors": errors}
 
 
 def _line(line: Sequence[tuple[float, float]], colour: str, across: Axis, up: Axis) -> Markup:
-    """Draw the latency in seconds over the rate of queries per second."""
+    """Draw a line through `line`, pairs of a rate in query/s and a latency in seconds."""
     places = [(across.place(rate), up.place(seconds)) for rate, seconds in line]
     return svg.join([svg.polyline(places, f"line {colour}"), *(svg.dot(x, y, 2.6, colour, "") for x, y in places)])
 
 
 def _limit_lines(across: Axis, up: Axis) -> list[Markup]:
-    """Draw the objectives on the time to the first token."""
+    """Draw the limit of each objective on the time to the first token as a horizontal line with its name."""
     parts = []
     for objectives in OBJECTIVES:
         y = up.place(objectives.first_token_s)
@@ -99,7 +108,10 @@ def _limit_lines(across: Axis, up: Axis) -> list[Markup]:
 
 
 def _highest_rate_text(model: Serving) -> str:
-    """Return the highest rates within the objectives as text: `llama-3-8b, int4: server up to 12.3 query/s`."""
+    """Return the highest rate of a model within each objective as text: `llama-3-8b, int4: server up to 12.3 query/s`.
+
+    An objective that no rate meets has `never`.
+    """
     knees = [
         f"{objectives.name} up to {units.quantity(point.rate, 'query/s')}" if point else f"{objectives.name} never"
         for objectives, point in model.knees

@@ -1,4 +1,4 @@
-"""The values that the template of a site's index shows; the template only lays them out."""
+"""Collect the values that the template of a site's index shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _NONE = "–"
 
 @dataclass(frozen=True, slots=True)
 class SiteRunLine:
-    """A run as texts; `figures` are in the order of the column heads of its device."""
+    """A run as texts; `figures` are in the order of the heads of its section.
+
+    `page`, `comparison` and `file` are addresses, `comparison` is empty if the run is not compared with an earlier one.
+    """
 
     date: str
     page: str
@@ -27,7 +30,7 @@ class SiteRunLine:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSection:
-    """A model of device with its runs."""
+    """A model of device with its runs, the newest first; `trends` is the address of its page of trends."""
 
     name: str
     lead: str
@@ -38,7 +41,7 @@ class DeviceSection:
 
 @dataclass(frozen=True, slots=True)
 class SitePage:
-    """The content of the index."""
+    """The content of the index; an item of `refused` is a file that could not be listed and the reason."""
 
     title: str
     devices: tuple[DeviceSection, ...]
@@ -46,7 +49,7 @@ class SitePage:
 
 
 def site_page(site: Site) -> SitePage:
-    """Return the index of a site.
+    """Return the content of the index of a site.
 
     The texts of the site must be free of control characters: the template only escapes them.
     """
@@ -62,7 +65,7 @@ def _runs(count: int) -> str:
 
 
 def _section(device: SiteDevice) -> DeviceSection:
-    """Return the section of a model of device, with its runs from the newest to the oldest."""
+    """Return the section of a model of device; its runs must be in order, the newest first."""
     newest, oldest = device.runs[0].run.date, device.runs[-1].run.date
     span = newest if newest == oldest else f"{oldest} to {newest}"
     lines = tuple(_line(listed, device.titles) for listed in device.runs)
@@ -70,7 +73,7 @@ def _section(device: SiteDevice) -> DeviceSection:
 
 
 def _line(listed: ListedRun, heads: tuple[str, ...]) -> SiteRunLine:
-    """Return a run as texts; its figures are in the order of `heads`, with a dash for one that it does not have."""
+    """Return a run as texts, with one figure for each of `heads`; a dash for a figure that the run does not have."""
     run, figures = listed.run, dict(listed.run.figures)
     return SiteRunLine(
         run.date,

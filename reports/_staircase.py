@@ -1,4 +1,4 @@
-"""A staircase view: the curve, its levels with the 95 % interval of each end, and the sizes that the device reports."""
+"""Draw a staircase view: the curves, their levels with the 95 % interval of each end, and the known cache sizes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ _KNOWN_LANE, _KNOWN_LANES = 13.0, 2  # the height in drawing units and the numbe
 
 
 def staircase(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw the curves of one view on common axes, one chart for each unit, with a table of levels for each curve."""
+    """Return a chart for each unit of a staircase view, with its curves, their levels and their tables of levels.
+
+    Curves with fewer than three points are left out.
+    """
     curves = staircases_of(summary, suite, view)
     long = [staircase for staircase in curves if len(staircase.line.points) >= FEWEST_POINTS]
     return [_chart([staircase for staircase in long if staircase.steps[0].unit == unit], view) for unit in _units(long)]
 
 
 def _units(curves: Sequence[Staircase]) -> list[str]:
-    """Return the distinct units of the curves."""
+    """Return the units of the curves, each once."""
     return list(dict.fromkeys(staircase.steps[0].unit for staircase in curves))
 
 
 def _chart(curves: Sequence[Staircase], view: View) -> Chart:
-    """Return the chart of curves of one unit, with bands for their levels and a table of levels for each."""
+    """Return the chart of `curves`, which share a unit; the known sizes are marked if all are of one device set."""
     points = [point for staircase in curves for _, point in staircase.line.points]
     ends = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
     up = axis(ends, curves[0].steps[0].unit, _BOTTOM, _TOP, log=view.log_y, room=1.2)
@@ -66,7 +69,7 @@ def _chart(curves: Sequence[Staircase], view: View) -> Chart:
 
 
 def _is_one_device(curves: Sequence[Staircase]) -> bool:
-    """Return whether all curves are of one device set, so that its known sizes apply to each."""
+    """Return True if all points are of one device set, so that the known sizes of one curve hold for every curve."""
     return len({point.devices for staircase in curves for _, point in staircase.line.points}) == 1
 
 
@@ -80,7 +83,7 @@ def _description(steps: Sequence[Step]) -> str:
 
 
 def _level(step: Step, index: int, across: Axis, up: Axis) -> Markup:
-    """Draw a band along the level of curve `index`, and a band over the 95 % interval of its end."""
+    """Draw a band along a level, and a band over the 95 % interval of its end; `index` is the place of its curve."""
     left, right = across.place(step.smallest), across.place(step.end.centre if step.end else step.largest)
     y = up.place(step.height.centre)
     level = svg.element("rect", x=left, y=y - 5, width=max(right - left, 1.0), height=10.0, class_=_band_class(index))
@@ -99,7 +102,10 @@ def _band_class(index: int) -> str:
 
 
 def _names(steps: Sequence[Step], across: Axis, up: Axis) -> Markup:
-    """Write the end of each level above the plot, and its height beside the level."""
+    """Draw the size at the end of each level above the plot, and the height of each level beside it.
+
+    Names that would overlap another one are left out.
+    """
     names = svg.Labels()
     for step in steps:
         if step.end:
@@ -117,7 +123,7 @@ def _names(steps: Sequence[Step], across: Axis, up: Axis) -> Markup:
 
 
 def _known_sizes(steps: Sequence[Step], across: Axis) -> Markup:
-    """Mark each size that the device reports on the axis, with its name below the ticks."""
+    """Draw a triangle on the x axis at each known size of `steps`, with its name below the ticks."""
     parts, names = [], svg.Labels()
     for size in [size for step in steps for size in step.known_sizes]:
         x = across.place(size.bytes)

@@ -1,4 +1,4 @@
-"""A small builder of SVG: each function returns escaped markup. Colours are classes of the style sheet."""
+"""Build SVG from small functions that return escaped markup; colours are classes of the style sheet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ COLOURS = 8  # the style sheet's classes c0 … c7; from the ninth on they are d
 
 
 def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
-    """Return an element; `_` in the name of an attribute becomes `-`, a trailing one is dropped, None leaves it out."""
+    """Return an SVG element with `children` inside: markup as it is, text escaped.
+
+    `_` in the name of an attribute becomes `-`, a trailing `_` is dropped, and an attribute with the value None is left
+    out.
+    """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{number(value) if isinstance(value, float) else escape(value)}"'
         for key, value in attributes.items()
@@ -26,17 +30,21 @@ def element(name: str, *children: str, **attributes: str | float | None) -> Mark
 
 
 def join(parts: Iterable[str]) -> Markup:
-    """Return the parts one after the other: markup as it is, text escaped."""
+    """Return the parts joined: markup as it is, text escaped."""
     return Markup("".join(map(escape, parts)))
 
 
 def number(value: float) -> str:
-    """Return a coordinate to a tenth, without a needless `.0`."""
+    """Return a coordinate in drawing units, rounded to a tenth, as text without a needless `.0`."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def picture(description: str, height: float, *children: str, width: float = WIDTH) -> Markup:
-    """Return a whole drawing; `description` says its content to screen readers."""
+    """Return the `svg` element around `children`; sizes are in drawing units.
+
+    `description` tells screen readers what it shows. A picture wider than `WIDTH` has the class `wide` and keeps its
+    size.
+    """
     box = f"0 0 {number(width)} {number(height)}"
     wide = width if width > WIDTH else None
     class_ = "wide" if wide else None
@@ -44,7 +52,7 @@ def picture(description: str, height: float, *children: str, width: float = WIDT
 
 
 def text(x: float, y: float, content: str, anchor: str = "start", class_: str | None = None) -> Markup:
-    """Return a text at (x, y); `anchor` says which end of the text is there."""
+    """Return a text whose baseline is at y; `anchor` (start, middle or end) says which point of the text is at x."""
     return element("text", content, x=x, y=y, text_anchor=None if anchor == "start" else anchor, class_=class_)
 
 
@@ -59,12 +67,15 @@ def polyline(places: Sequence[tuple[float, float]], class_: str) -> Markup:
 
 
 def dot(x: float, y: float, radius: float, class_: str, tooltip: str = "") -> Markup:
-    """Return a dot; `tooltip` is shown under the pointer."""
+    """Return a filled circle at (x, y); a `tooltip` that is not empty is shown under the pointer."""
     return element("circle", *title(tooltip), cx=x, cy=y, r=radius, class_=class_)
 
 
 def title(tooltip: str) -> tuple[Markup, ...]:
-    """Return the child element that shows a tooltip under the pointer; empty for an empty tooltip."""
+    """Return the child element that shows a tooltip under the pointer, in a tuple.
+
+    An empty tuple for an empty tooltip.
+    """
     return (element("title", tooltip),) if tooltip else ()
 
 
@@ -80,16 +91,22 @@ def triangle(x: float, y: float) -> str:
 
 @dataclass(slots=True)
 class Labels:
-    """Labels beside places, drawn so that none lies on another; of two labels in conflict the first one stays."""
+    """Labels beside places, drawn so that no two overlap: the label that was added first stays.
+
+    `wanted` holds each label with the places (x, y) where it may be centred, the best first.
+    """
 
     wanted: list[tuple[str, tuple[tuple[float, float], ...]]] = field(default_factory=list)
 
     def add(self, label: str, *places: tuple[float, float]) -> None:
-        """Add a label, which is centred at the first of these places that is free."""
+        """Add a label with the places (x, y) where it may be centred, the best place first."""
         self.wanted.append((label, places))
 
     def drawn(self, left: float, right: float) -> Markup:
-        """Return each label at its first free place between `left` and `right`; a label without one is left out."""
+        """Draw each label at its first place that overlaps no label before it.
+
+        A label without such a place is left out. Each label is moved to lie between x `left` and `right`.
+        """
         taken: list[tuple[float, float, float]] = []
         parts = []
         for label, places in self.wanted:
@@ -104,17 +121,20 @@ class Labels:
 
 
 def width_of(label: str) -> float:
-    """Return the approximate width of a label in drawing units."""
+    """Return the approximate width of a text in drawing units."""
     return LETTER * len(label)
 
 
 def _is_taken(x: float, y: float, half: float, taken: Sequence[tuple[float, float, float]]) -> bool:
-    """Return whether a text of half width `half` at (x, y) lies on one in `taken`: left end, right end, y of each."""
+    """Return True if a text at (x, y), `half` of its width to either side, overlaps a text in `taken`.
+
+    An item of `taken` is the left end, the right end and the baseline of a text, in drawing units.
+    """
     return any(abs(y - at) < 12 and x - half < end and x + half > start for start, end, at in taken)
 
 
 def shorten(label: str, most: int) -> str:
-    """Return the label, shortened in the middle to at most `most` characters."""
+    """Return the label, or its beginning, an ellipsis and its end if it has more than `most` characters."""
     if len(label) <= most:
         return label
     half = (most - 1) // 2
@@ -122,7 +142,7 @@ def shorten(label: str, most: int) -> str:
 
 
 def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
-    """Return the axes of a plot: grid lines, ticks, and the name of each axis with its unit."""
+    """Draw the axes of a plot: grid lines, ticks with labels, and the name of each axis with its unit."""
     parts = [line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
     parts += [text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
     parts += [line(across.start, up.start, across.end, up.start, "axis")]
@@ -135,10 +155,10 @@ def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
 
 
 def left_of(up: Axis) -> float:
-    """Return the x at which a plot begins, so that the labels of its upward axis fit beside it."""
+    """Return the x at which a plot must begin so that the tick labels of its y axis fit to the left of it."""
     return 14.0 + max((width_of(label) for _, label in up.ticks), default=0.0)
 
 
 def _axis_title(name: str, unit: str) -> str:
-    """Return the name of an axis with its unit; either may be empty."""
+    """Return the name of an axis with its unit: `size, B`; only one of them if the other is empty."""
     return f"{name}, {unit}" if name and unit else name or unit

@@ -1,4 +1,4 @@
-"""The texts that the page and the Markdown share: devices, shares, intervals, warnings and notes."""
+"""Write the texts that the page and the Markdown share: devices, shares, intervals, warnings and notes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NAMED = 6  # cases that a notice names; the others are counted
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A warning or a note: its level, its sentence, the first cases that it is about, and how many more there are."""
+    """A warning or a note: `cases` are the first six cases that it is about, `more` is the number of the others."""
 
     level: Level
     text: str
@@ -59,14 +59,14 @@ class Notice:
 
 
 def measured(summary: Summary) -> list[Device]:
-    """Return the devices that have results, in the order of the inventory; all devices if there is no result."""
+    """Return the devices that have results, in the order of the inventory; all devices if no result names one."""
     used = {device for result in summary.run.results for device in result.devices}
     devices = summary.run.manifest.facts.devices
     return [device for device in devices if device.id in used] or list(devices)
 
 
 def device_text(device: Device) -> str:
-    """Return the description of a device: `host · ExampleCPU · x86-64 · 64 cores · 128 GiB`."""
+    """Return a device as text: `host · ExampleCPU · x86-64 · 64 cores · 128 GiB`; unknown parts are left out."""
     memory = units.round_size(device.memory_bytes) if device.memory_bytes else ""
     kind = {"cuda": "SMs", "rocm": "CUs"}.get(device.id.partition(":")[0], "cores")
     count = f"{device.units} {kind}" if device.units else ""
@@ -74,16 +74,16 @@ def device_text(device: Device) -> str:
 
 
 def legend_text(summary: Summary) -> str:
-    """Return the meaning of the columns and the source of recorded deviations, for the foot of a page."""
+    """Return the text at the foot of a page: what the columns mean, and where recorded deviations come from."""
     recorded = recorded_sources_text(map(summary.reproducibility, summary.spreads()))
     sentence = f" {recorded[0].upper()}{recorded[1:]}." if recorded else ""
     return LEGEND + (REPLICATED if summary.replicated else "") + sentence
 
 
 def case_namer(run: Run, replicated: bool = False) -> Namer:
-    """Return a function from a result to its case id, with its devices if the run has several sets, and its replicate.
+    """Return a function from a result to its name in notices: `gemm/square[n=64] on cuda:0 (replicate 1)`.
 
-    The replicate is added only if `replicated`.
+    The devices are named only if the run has several device sets, and the replicate only if `replicated`.
     """
     several = len({result.devices for result in run.results}) > 1
 
@@ -96,7 +96,7 @@ def case_namer(run: Run, replicated: bool = False) -> Namer:
 
 
 def basis_text(share: Share) -> str:
-    """Return which peak a share is of."""
+    """Return the name of the peak's source: `peak (data sheet)`, `peak at the measured clock` or `best of this run`."""
     return _BASES[share.basis]
 
 
@@ -114,10 +114,10 @@ def share_brief(figure: Figure) -> str:
 
 
 def interval_text(figure: Figure, values: int | None = None) -> str:
-    """Return the 95 % interval in the prefix of the median: `4180 – 4221 GB/s`; a dash for a single sample.
+    """Return the 95 % interval with its unit, in the prefix of the median: `4180 – 4221 GB/s`.
 
-    `values` is the number of values behind it, by default that of the samples. For fewer than six it is their range,
-    and says so: `4180 – 4221 GB/s (range)`.
+    A dash for a single value. `values` is the number of values behind the interval, None for the number of samples. Of
+    fewer than six values it is their range, and the text says so: `4180 – 4221 GB/s (range)`.
     """
     count = figure.samples if values is None else values
     if count < 2:
@@ -129,20 +129,23 @@ def interval_text(figure: Figure, values: int | None = None) -> str:
 
 
 def named_text(figure: Figure) -> str:
-    """Return a figure with its name: `decompress 163.2 GB/s`; without a name that repeats the unit: `32.00 cycles`."""
+    """Return a figure with its name: `decompress 163.2 GB/s`; without the name if that is the unit: `32.00 cycles`."""
     name = figure.short
     return figure.text if name == figure.unit else f"{name} {figure.text}"
 
 
 def secondary_text(figures: Sequence[Figure]) -> str:
-    """Return the figures beside a headline: `decompress 163.2 GB/s, ratio 4.681`; for more than eight, their number."""
+    """Return figures as one text: `decompress 163.2 GB/s, ratio 4.681`; for more than eight `12 more series`."""
     if len(figures) > _BESIDE:
         return f"{len(figures)} more series"
     return ", ".join(map(named_text, figures))
 
 
 def notices(summary: Summary, rows: Sequence[ResultRow]) -> list[Notice]:
-    """Return every warning and note about a run, the worst first; `rows` holds one result for each case."""
+    """Return every warning and note about a run: errors first, then warnings, then notes.
+
+    `rows` holds one row for each case; its noise, its interval and its shares are checked.
+    """
     run, name = summary.run, case_namer(summary.run)
     replicate_name = case_namer(run, summary.replicated)
     all_notices = [] if run.complete else [Notice("error", _PARTIAL)]
@@ -161,7 +164,7 @@ _STATUS_LEVELS: tuple[tuple[str, Level], ...] = (
 
 
 def counts_by_level(all_notices: Sequence[Notice]) -> str:
-    """Return the number of notices of each level: `1 error, 2 warnings, 3 notes`."""
+    """Return the number of notices of each level that occurs: `1 error, 2 warnings, 3 notes`; empty without notices."""
     counts = Tally(notice.level for notice in all_notices)
     return ", ".join(
         f"{counts[level]} {level}" if counts[level] == 1 else f"{counts[level]} {level}s"
@@ -171,7 +174,10 @@ def counts_by_level(all_notices: Sequence[Notice]) -> str:
 
 
 def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Notice]:
-    """Yield a notice for each reason of the results with a status."""
+    """Yield a notice of `level` for each distinct cause and reason among the results with `status`.
+
+    `name` names a result.
+    """
     grouped: dict[tuple[str, str], list[str]] = {}
     for result in run.results:
         if result.status == status:
@@ -181,7 +187,7 @@ def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Not
 
 
 def _above_peak(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
-    """Yield a warning about the cases with a rate above a peak of the device, which points to a mistake."""
+    """Yield a warning about the cases with a rate above a peak of the device; nothing if there is none."""
     cases = [f"{name(row.result)} ({_impossible_shares_text(row)})" for row in rows if row.impossible]
     if cases:
         verb = "is" if len(cases) == 1 else "are"
@@ -189,13 +195,16 @@ def _above_peak(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
 
 
 def _impossible_shares_text(row: ResultRow) -> str:
-    """Return the first share above a peak, with its series, as text."""
+    """Return the first share above a peak, with its series: `cold: 104.3 % of peak at the measured clock, dram`."""
     first = row.impossible[0]
     return f"{first.series}: {share_of_basis(first.share)}"
 
 
 def _noisy(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
-    """Yield a warning about the cases whose noise within a process is above the limit, the noisiest first."""
+    """Yield a warning about the ok cases with more than 5 % of noise within a process; nothing if there is none.
+
+    The noisiest case is named first.
+    """
     noisy = [row for row in rows if row.figure and row.figure.noise > NOISY and row.result.status == "ok"]
     noisy.sort(key=lambda row: -row.figure.noise if row.figure else 0.0)
     cases = [f"{name(row.result)} ({units.percent(row.figure.noise)})" for row in noisy if row.figure is not None]
@@ -206,7 +215,10 @@ def _noisy(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
 
 
 def _wide(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
-    """Yield the medians that are less certain than their noise suggests: few samples, or samples that drift."""
+    """Yield a warning about the ok cases with at most 5 % of noise but a 95 % interval wider than ± 5 %.
+
+    Nothing without any. Few samples, or samples that drift, make such an interval. The widest one is named first.
+    """
     wide = [
         row
         for row in rows
@@ -226,7 +238,10 @@ def _wide(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
 
 
 def _discarded(run: Run, name: Namer) -> Iterator[Notice]:
-    """Yield a note about the discarded samples of all cases, counted by reason."""
+    """Yield a note with the number of discarded samples for each reason, and the cases that they are from.
+
+    Nothing without.
+    """
     tally: Tally[str] = Tally()
     cases = []
     for result in run.results:
@@ -244,5 +259,5 @@ def _cases(count: int) -> str:
 
 
 def _notice(level: Level, text: str, cases: Sequence[str]) -> Notice:
-    """Return a notice that names the first cases and counts the others."""
+    """Return a notice that names the first six of `cases` and counts the others."""
     return Notice(level, text, tuple(cases[:_NAMED]), max(len(cases) - _NAMED, 0))

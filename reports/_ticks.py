@@ -1,4 +1,4 @@
-"""Axes: the place of a value between two ends, the ticks, and the labels of the ticks."""
+"""Compute axes: the place of a value between two ends, the ticks, and their labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis from `low` to `high` (SI) drawn from `start` to `end` (drawing units)."""
+    """An axis from `low` to `high` in SI units, drawn from `start` to `end` in drawing units.
+
+    A tick is its value in SI units and its label. `unit` stands once beside the axis; empty if each label has its own.
+    """
 
     low: float
     high: float
@@ -27,7 +30,7 @@ class Axis:
     unit: str  # written once beside the axis; empty where every tick has its own
 
     def place(self, value: float) -> float:
-        """Return where a value is drawn; values outside are drawn at the end."""
+        """Return where a value in SI units is drawn; a value beyond `low` or `high` is drawn at that end."""
         inside = min(max(value, self.low), self.high)
         if self.log:
             share = math.log(inside / self.low) / math.log(self.high / self.low)
@@ -47,10 +50,11 @@ def axis(
     room: float = 1.0,
     count: int = 5,
 ) -> Axis:
-    """Return an axis that holds the values: `zero` begins a linear one at 0; the unit `B` has binary ticks.
+    """Return an axis that holds `values`, in the SI unit `unit`; for the unit `B` the ticks are powers of two.
 
-    `start` and `end` are its ends in drawing units, `count` is about the number of ticks. A logarithmic axis leaves a
-    factor of `room` free at either end and shows positive values only; without positive values the axis becomes linear.
+    `start` and `end` are the ends of the axis in drawing units, and `count` is about the number of ticks. A linear axis
+    includes 0 if `zero`. A logarithmic axis leaves a factor of `room` free at either end and shows positive values
+    only; without positive values the axis becomes linear.
     """
     positive = [value for value in values if value > 0]
     if log and positive:
@@ -64,7 +68,7 @@ def axis(
 
 
 def at_values(plain: Axis, values: Iterable[float]) -> Axis:
-    """Return the axis with its ticks at the values themselves, if there is room for all of them."""
+    """Return the axis with a tick at each of `values`, or `plain` unchanged if their labels would overlap."""
     places = sorted(set(values))
     apart = min((plain.place(b) - plain.place(a) for a, b in itertools.pairwise(places)), default=0.0)
     labels = [f"{place:.6g}" for place in places]
@@ -74,7 +78,7 @@ def at_values(plain: Axis, values: Iterable[float]) -> Axis:
 
 
 def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
-    """Return the ends of an axis, moved apart if they are equal."""
+    """Return both ends of an axis, moved apart if they are equal."""
     if high > low:
         return low, high
     if log:
@@ -86,7 +90,7 @@ def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
 
 
 def _linear_axis(low: float, high: float, unit: str, start: float, end: float, count: int) -> Axis:
-    """Return a linear axis with about `count` ticks at round values."""
+    """Return a linear axis with about `count` ticks at round values; its ends are the outer ticks."""
     step = _step((high - low) / count, binary=unit == "B")
     first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
     places = [index * step for index in range(first, last + 1)]
@@ -98,14 +102,17 @@ def _linear_axis(low: float, high: float, unit: str, start: float, end: float, c
 
 
 def _binary_ticks(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
-    """Return sizes in the unit of the largest: 124GiB, 124.5GiB."""
+    """Return ticks at sizes in bytes, labelled in the binary unit of the largest: `124GiB`, `124.5GiB`."""
     _, _, unit = units.round_size(max(map(abs, places))).partition(" ")
     factor = next(1024.0**power for power in range(9) if units.round_size(1024.0**power).endswith(f" {unit}"))
     return tuple((place, f"{place / factor:.6g}{unit}" if place else "0") for place in places)
 
 
 def _step(least: float, *, binary: bool) -> float:
-    """Return the smallest round step that is not below `least`: a power of two if `binary`, else 1, 2, 2.5 or 5."""
+    """Return the smallest round number that is not below `least`.
+
+    It is a power of two if `binary`, else 1, 2, 2.5 or 5 times a power of ten.
+    """
     if binary:
         return float(2 ** math.ceil(math.log2(least)))
     power = 10.0 ** math.floor(math.log10(least))
@@ -113,7 +120,11 @@ def _step(least: float, *, binary: bool) -> float:
 
 
 def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tuple[float, str], ...], str]:
-    """Return ticks in the unit of the smallest if all fit in four digits, else each in its own unit."""
+    """Return the ticks of a logarithmic axis, each a value and a label, and the unit of the axis.
+
+    If the labels fit in four digits in the unit of the smallest, they share it; else each label has its own unit, and
+    the unit of the axis is empty. `count` is about the number of ticks.
+    """
     if unit == "B":
         first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
         stride = max(math.ceil((last - first + 1) / count), 1)
@@ -127,7 +138,10 @@ def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tu
 
 
 def _log_places(low: float, high: float, count: int) -> list[float]:
-    """Return the decades between two values, thinned to `count`; few decades have 2 and 5, or all digits, between."""
+    """Return the values of the ticks between `low` and `high`: powers of ten, and if they are few more digits.
+
+    These are 2 and 5, or all digits, times a power of ten. Of more than `count` + 3 ticks an even selection is left.
+    """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for digits in ((1,), (1, 2, 5), tuple(range(1, 10))):
         places = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
@@ -139,6 +153,6 @@ def _log_places(low: float, high: float, count: int) -> list[float]:
 
 
 def _value_with_unit(value: float, unit: str) -> str:
-    """Return a value with its own prefix and unit."""
+    """Return a value as text with its own prefix and unit: `1.5 TB/s`."""
     factor, text = units.scale(value, unit)
     return f"{value / factor:.6g} {text}".rstrip()

@@ -1,4 +1,4 @@
-"""Charts of counters over time: when each case ran, and a line for every counter of a device."""
+"""Draw the counters of a run over time: when each case ran, and a line for each counter of a device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The charts of one device, on one time axis; `constant` are the counters that never changed, and their values."""
+    """The charts of one device, on one time axis.
+
+    `constant` pairs the name of a counter that never changed with its value.
+    """
 
     device: str
     charts: tuple[Chart, ...]
@@ -42,9 +45,10 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Timelines:
-    """A timeline for each device that has samples, and the numbers from which the script draws zoomed charts.
+    """A timeline for each device that has samples, and the numbers from which the script draws zoomable charts.
 
-    `thinned` is the number of samples that these numbers leave out.
+    `zoom` has the length of the run in seconds, the cases with their times, and the numbers of each chart; None without
+    samples. `thinned` is the number of samples that `zoom` leaves out.
     """
 
     devices: tuple[Timeline, ...] = ()
@@ -54,9 +58,10 @@ class Timelines:
 
 @dataclass(slots=True)
 class _Sheet:
-    """The settings of all charts of a run: its begin in seconds, the axis of time, and the points that a line may have.
+    """The settings of all charts of a run, and the numbers that their zoomable forms need (`zoom`).
 
-    `points` limits a line that is zoomed, `drawn` its drawing.
+    `begin` is the time of the first sample in seconds, and `across` the axis of time. A drawn line has at most `drawn`
+    points, its zoomable form at most `points`. `thinned` counts the samples that the zoomable forms leave out.
     """
 
     run: Run
@@ -73,13 +78,17 @@ class _Sheet:
         return 0.5 * (self.across.high - self.across.low) / (self.across.end - self.across.start)
 
     def add(self, chart: Chart, numbers: dict[str, Any]) -> Chart:
-        """Keep the numbers of a chart for zooming, and return the chart with their index."""
+        """Append `numbers` to `zoom` and return the chart with their index."""
         self.zoom.append(numbers)
         return dataclasses.replace(chart, zoom=len(self.zoom) - 1)
 
 
 def timelines(run: Run, table: CounterTable) -> Timelines:
-    """Return a timeline for each device that has samples, from the first sample of the run to the last."""
+    """Return a timeline for each device that has counter samples, the host last; all share one axis of time.
+
+    The axis reaches from the first sample of the run to the last. A drawn line keeps at most 400 points, fewer if the
+    run has many counters.
+    """
     tracks = [track for track in map(_drawable, table.tracks) if len(track.at)]
     if not tracks:
         return Timelines()
@@ -109,30 +118,33 @@ def timelines(run: Run, table: CounterTable) -> Timelines:
 
 
 def _is_constant(track: Track) -> bool:
-    """Return whether a counter has one value in the whole run; a counter of events is drawn even without an event."""
+    """Return True if a counter has one value in the whole run; a counter of events never counts as constant."""
     return track.counter.kind != "event" and bool((track.values == track.values[0]).all())
 
 
 def _constant_counters(tracks: Sequence[Track], device: str) -> tuple[tuple[str, str], ...]:
-    """Return the counters of a device that never changed, with their values."""
+    """Return the name and the value of each counter in `tracks` that is of `device`."""
     of_device = [track for track in tracks if track.device == device]
     return tuple((track.counter.name, units.quantity(float(track.values[0]), _unit(track))) for track in of_device)
 
 
 def _unit(track: Track) -> str:
-    """Return the unit of a drawn counter; a cumulative counter is drawn as its rise per second."""
+    """Return the unit in which a counter is drawn: that of its rise per second if it is cumulative, else its own."""
     return rise_unit(track.counter.unit) if track.counter.kind == "cumulative" else track.counter.unit
 
 
 def _seconds(span: float) -> Axis:
-    """Return an axis of time that ends where the run ends, not at a round number."""
+    """Return an axis of time from 0 to `span` seconds, which ends there and not at a round number."""
     plain = axis([0.0, span], "", _LEFT, _RIGHT)
     ticks = tuple((place, label) for place, label in plain.ticks if place <= span or span <= 0)
     return dataclasses.replace(plain, high=span, ticks=ticks) if span > 0 else plain
 
 
 def _drawable(track: Track) -> Track:
-    """Return the track as it is drawn: a cumulative counter as its rise per second between samples."""
+    """Return the track to draw: for a cumulative counter its rise per second between samples, else the track itself.
+
+    A pair of samples whose time does not advance has no rise.
+    """
     if track.counter.kind != "cumulative":
         return track
     spans = np.diff(track.at)
@@ -141,7 +153,10 @@ def _drawable(track: Track) -> Track:
 
 
 def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool) -> Iterator[Chart]:
-    """Yield the charts of a device: the cases if it is the first device, then its counters."""
+    """Yield the charts of a device: the cases if `first`, then its counters, power first.
+
+    `tracks` are those of all devices. Behind a line lie the windows of the device's cases, and its slowdowns.
+    """
     shaded = [
         result
         for result in sheet.run.results
@@ -162,18 +177,18 @@ def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool)
 
 
 def _rank(track: Track) -> bool:
-    """Return the sort key of a counter: power first, because it shows best what a device did."""
+    """Return the sort key of a counter, which puts the power of the board first."""
     return track.counter.measures is not Measure.BOARD_POWER
 
 
 def _draw_behind(sheet: _Sheet, slowdowns: Iterable[Band]) -> Iterator[Markup]:
-    """Yield a shape for each slowdown, which lies behind a line."""
+    """Yield a shape for each slowdown, to lie behind a line."""
     for band in slowdowns:
         yield _draw_band(sheet, band, TOP, _BOTTOM - TOP, band.kind, band.name)
 
 
 def _draw_band(sheet: _Sheet, band: Band, top: float, height: float, class_: str, tooltip: str = "") -> Markup:
-    """Draw one shape over all spans of a band."""
+    """Draw all spans of a band as one shape with the class `class_`; `top` and `height` are in drawing units."""
     path = []
     for start, end in band.spans:
         left = sheet.across.place(max(start - sheet.begin, 0.0))
@@ -185,7 +200,7 @@ def _draw_band(sheet: _Sheet, band: Band, top: float, height: float, class_: str
 
 
 def _line(sheet: _Sheet, track: Track, slowdowns: Sequence[Band], behind: Markup) -> Chart:
-    """Return the chart of a counter over time, in front of the shapes in `behind`; keeps its numbers for zooming."""
+    """Return the chart of a counter over time, drawn over the markup `behind`, and add its numbers to the sheet."""
     counter, across = track.counter, sheet.across
     rise, unit = counter.kind == "cumulative", _unit(track)
     low, high = float(track.values.min()), float(track.values.max())
@@ -204,7 +219,10 @@ def _line(sheet: _Sheet, track: Track, slowdowns: Sequence[Band], behind: Markup
 
 
 def _events(sheet: _Sheet, track: Track, event_bands: Sequence[Band]) -> Chart:
-    """Draw a lane for each event that occurred, under its name."""
+    """Return the chart of a counter of events, with a lane below the name of each event.
+
+    The numbers of the chart are added to the sheet.
+    """
     counter, across, step = track.counter, sheet.across, LANE + _NAME
     bottom = TOP + step * len(event_bands) + (6 if event_bands else LANE)
     parts = [time_axis(across, bottom)]
@@ -220,16 +238,16 @@ def _events(sheet: _Sheet, track: Track, event_bands: Sequence[Band]) -> Chart:
 
 
 def _value_axis(across: Axis, up: Axis) -> list[Markup]:
-    """Draw the grid and the labels of the values, and their unit."""
+    """Draw the grid lines and tick labels of the y axis `up`, and its unit."""
     parts = [svg.line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
     parts += [svg.text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
     return [*parts, svg.text(2.0, 11.0, up.unit, "start", "name")]
 
 
 def decimate(at: Numbers, values: Numbers, most: int = MOST_POINTS) -> tuple[Numbers, Numbers]:
-    """Return at most `most` points in time order: the minimum and the maximum of each of equal spans.
+    """Return at most `most` points in the order of time: the minimum and the maximum of each of equal spans.
 
-    `at` are times in seconds and `values` the readings, both of shape (samples,).
+    `at` holds times in seconds and `values` the readings, both of shape (samples,).
     """
     indices = extremes(values, most)
     return at[indices], values[indices]

@@ -1,4 +1,4 @@
-"""A transfer view: rates or times over size on logarithmic axes, the fitted models dashed, and the crossovers."""
+"""Draw a transfer view: rates or times over size on logarithmic axes, the fitted models dashed, and the crossovers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ._views import common_text, peak_of_all, quantity_name
 
 
 def transfer(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw the paths of one view with their models, one chart for each unit, with tables of models and crossovers."""
+    """Return a chart for each unit of a transfer view: its curves and models, with tables of models and crossovers."""
     return [_chart(view_transfers, view) for view_transfers in transfers_of(summary, suite, view)]
 
 
 def _chart(view_transfers: Transfers, view: View) -> Chart:
-    """Return the chart of a view: the measured points, the fitted models, the crossovers, and the peak."""
+    """Return the chart of a view: measured points, fitted models, crossovers, and the data sheet's peak if known."""
     points = [point for path in view_transfers.paths for _, point in path.line.points]
     unit, peak = points[0].figure.unit, peak_of_all(points)
     values = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
@@ -47,19 +47,19 @@ def _chart(view_transfers: Transfers, view: View) -> Chart:
 
 
 def _rings_text(view_transfers: Transfers) -> str:
-    """Return what rings stand for; empty if the view has no crossover."""
+    """Return the part of the subtitle about the rings; empty if the view has no crossover."""
     return "rings: measured crossovers" if view_transfers.crossovers else ""
 
 
 def _description(view_transfers: Transfers) -> str:
-    """Return the models and the crossovers of a view as text."""
+    """Return the models and the crossovers of a view as text, for screen readers."""
     paths = "; ".join(f"{path.line.label} {_fit_text(path)}" for path in view_transfers.paths)
     crossed = "; ".join(_crossover_text(crossover) for crossover in view_transfers.crossovers)
     return f"{view_transfers.title}: {paths}" + (f"; {crossed}" if crossed else "")
 
 
 def _fit_text(path: TransferFit) -> str:
-    """Return the latency and the asymptotic rate of a path: `4.1 µs, 52.3 GB/s`."""
+    """Return the latency and the asymptotic rate of a curve's model: `4.1 µs, 52.3 GB/s`; no rate if it is infinite."""
     first, last = path.model.pieces[0], path.model.pieces[-1]
     rate = path.rate(last)
     beta = f", {units.quantity(rate, path.unit)}" if math.isfinite(rate) else ""
@@ -75,7 +75,7 @@ def _crossover_text(crossover: Crossover) -> str:
 
 
 def _models(path: TransferFit, across: Axis, up: Axis) -> Iterator[list[tuple[float, float]]]:
-    """Yield each piece of a model as the places of a line, with a point every half octave."""
+    """Yield for each piece of a model the points (x, y) of a line, two for each doubling of the size."""
     for piece in path.model.pieces:
         low, high = path.sizes[piece.first], path.sizes[piece.last]
         count = max(round(2 * math.log2(high / low)), 1)
@@ -84,12 +84,15 @@ def _models(path: TransferFit, across: Axis, up: Axis) -> Iterator[list[tuple[fl
 
 
 def _height(path: TransferFit, size: float, seconds: float) -> float:
-    """Return the modelled time in seconds as the view shows it: as a rate, or as the time itself."""
+    """Return the modelled time `seconds` of a call as the view shows it: as a rate, or as the time itself.
+
+    `size` is in the unit of the x axis.
+    """
     return size * path.scale / seconds if path.is_rate else seconds
 
 
 def _draw_crossover(crossover: Crossover, below: TransferFit, across: Axis, up: Axis) -> Markup:
-    """Draw a ring on the measured curve where the other path becomes faster."""
+    """Draw a ring on the measured curve `below`, where the other curve becomes faster."""
     seconds = dict(zip(below.sizes, below.seconds, strict=True))
     low, high = seconds[crossover.size.low].centre, seconds[crossover.size.high].centre
     share = math.log(crossover.size.centre / crossover.size.low) / math.log(crossover.size.high / crossover.size.low)

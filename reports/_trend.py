@@ -1,4 +1,4 @@
-"""The values that the template of a trend page shows: a drawing of each series over its runs, its changes and runs."""
+"""Collect the values that the template of a trend page shows: for each series its drawing, its changes and its runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ _MINUTE, _DAY = "%Y-%m-%d %H:%M", "%Y-%m-%d"
 
 @dataclass(frozen=True, slots=True)
 class ChangeLine:
-    """A step as texts; `judged` is a class of the style sheet."""
+    """A step of a series as texts; `before` and `after` are the levels on both sides of it.
+
+    `judged` is a class of the style sheet, `at` the time of the first run after the step, and `differences` lists what
+    changed in the environment.
+    """
 
     at: str
     effect: str
@@ -36,7 +40,10 @@ class ChangeLine:
 
 @dataclass(frozen=True, slots=True)
 class DriftLine:
-    """A drift as texts; `judged` is a class of the style sheet."""
+    """A drift of a series as texts, from the run at `at` to the run at `until`; `judged` is a class of the style sheet.
+
+    `before` and `after` are the values at both ends, and `rate` is the speed of the drift.
+    """
 
     at: str
     until: str
@@ -49,7 +56,10 @@ class DriftLine:
 
 @dataclass(frozen=True, slots=True)
 class NewestEvent:
-    """The newest step or drift of a series, or why none is reported; `judged` is a class of the style sheet."""
+    """The newest step or drift of a series as text, or the state of a series without one.
+
+    `judged` is a class of the style sheet: `good`, `bad` or `quiet`.
+    """
 
     text: str
     judged: str
@@ -57,7 +67,7 @@ class NewestEvent:
 
 @dataclass(frozen=True, slots=True)
 class TrendRunLine:
-    """A run of a series as texts."""
+    """A run of a series as texts; `at` is its start in UTC, `state` its labels, and `file` the name of its run file."""
 
     at: str
     median: str
@@ -69,7 +79,10 @@ class TrendRunLine:
 
 @dataclass(frozen=True, slots=True)
 class TrendBlock:
-    """The section of a trend; `verdict` says what changed, or why no change is reported."""
+    """The section of a trend; `verdict` says what changed, or why no change is reported.
+
+    `lead` describes the series, `newest` is its last value, and `count` the number of its runs.
+    """
 
     case: str
     verdict: str
@@ -92,14 +105,14 @@ class TrendPage:
 
 
 def trend_page(trends: Sequence[Trend]) -> TrendPage:
-    """Return the page of trends; each trend must have at least one run."""
+    """Return the content of a page of trends; each trend must have at least one run."""
     blocks = tuple(_block(trend) for trend in trends)
     only = blocks[0].case if len(blocks) == 1 else f"{len(blocks)} series"
     return TrendPage(f"History of {only}", blocks)
 
 
 def _block(trend: Trend) -> TrendBlock:
-    """Return the section of a trend, with its newest run first."""
+    """Return the section of a trend; its runs are in reverse order of time."""
     line = trend.line
     changes = tuple(_change(change, trend) for change in trend.changes)
     return TrendBlock(
@@ -117,7 +130,7 @@ def _block(trend: Trend) -> TrendBlock:
 
 
 def _change(change: Change, trend: Trend) -> ChangeLine:
-    """Return a step as texts; `at` is the time of the first run after it."""
+    """Return a step as texts; its time is that of the first run after it."""
     unit = trend.line.unit
     return ChangeLine(
         _moment_text(trend.moments[change.index]),
@@ -130,7 +143,7 @@ def _change(change: Change, trend: Trend) -> ChangeLine:
 
 
 def _drift_lines(trend: Trend) -> tuple[DriftLine, ...]:
-    """Return the drifts as texts; `at` and `until` are the times of their first and their last run."""
+    """Return each drift of a trend as texts; its times are those of its first and its last run."""
     unit = trend.line.unit
     return tuple(
         DriftLine(
@@ -147,7 +160,7 @@ def _drift_lines(trend: Trend) -> tuple[DriftLine, ...]:
 
 
 def _newest_event(trend: Trend) -> NewestEvent:
-    """Return the newest step or drift as a sentence, or the state of a series without one."""
+    """Return the newest step or drift of a trend as text, or its state if it has neither."""
     event = trend.newest_event
     if event is None:
         return NewestEvent(trend.state, "quiet")
@@ -156,7 +169,7 @@ def _newest_event(trend: Trend) -> NewestEvent:
 
 
 def _run(moment: Moment, line: Line) -> TrendRunLine:
-    """Return a run as texts."""
+    """Return a run of the series `line` as texts; its interval is the 95 % confidence interval."""
     interval = moment.interval
     return TrendRunLine(
         _moment_text(moment),
@@ -169,17 +182,17 @@ def _run(moment: Moment, line: Line) -> TrendRunLine:
 
 
 def _moment_text(moment: Moment) -> str:
-    """Return the time of a run, in UTC, to a minute."""
+    """Return the time of a run as text, in UTC, to a minute."""
     return _date(moment.source.at, _MINUTE)
 
 
 def _date(at: float, form: str) -> str:
-    """Return a Unix time as text, in UTC."""
+    """Return a Unix time in seconds as text, in UTC; `form` is a format of `strftime`."""
     return datetime.fromtimestamp(at, UTC).strftime(form)
 
 
 def _chart(trend: Trend) -> Chart:
-    """Return the drawing of a series over its runs; levels are drawn only if it has changed."""
+    """Return the drawing of a series over its runs: medians, 95 % intervals, steps, and levels if it has changed."""
     line, moments = trend.line, trend.moments
     ends = [end for moment in moments for end in (moment.interval.low, moment.interval.high)]
     up = axis(ends, line.unit, _BOTTOM, _TOP, zero=False)
@@ -199,7 +212,7 @@ def _chart(trend: Trend) -> Chart:
 
 
 def _frame(across: Axis, up: Axis) -> Markup:
-    """Draw grid and axes; the values are at the right, beside the newest run, which a narrow screen shows first."""
+    """Draw the grid and the axes of a trend, with the values at the right, where a narrow screen begins."""
     end = across.end + 10
     parts = [svg.line(_LEFT - 10, up.place(value), end, up.place(value), "grid") for value, _ in up.ticks]
     parts += [svg.text(end + 6, up.place(value) + 4, label) for value, label in up.ticks]
@@ -212,7 +225,10 @@ def _frame(across: Axis, up: Axis) -> Markup:
 
 
 def _runs_axis(moments: Sequence[Moment], right: float) -> Axis:
-    """Return the x axis: the runs at equal distances, with the dates of some of them as ticks."""
+    """Return the x axis, on which the runs have equal distances, up to the x `right`; at most seven dates are ticks.
+
+    If the first and the last run are of one day, the ticks are times of the day.
+    """
     last = len(moments) - 1
     stride = max(-(-last // _MOST_TICKS), 1)
     one_day = _date(moments[0].source.at, _DAY) == _date(moments[-1].source.at, _DAY)
@@ -222,12 +238,12 @@ def _runs_axis(moments: Sequence[Moment], right: float) -> Axis:
 
 
 def _step_places(trend: Trend) -> list[float]:
-    """Return the x of each step: half way between two runs."""
+    """Return the place of each step on the axis of runs, half way between two runs."""
     return [change.index - 0.5 for change in trend.changes]
 
 
 def _intervals(moments: Sequence[Moment], across: Axis, up: Axis) -> Iterator[Markup]:
-    """Draw the interval of each run that is large enough to see."""
+    """Yield a line over each run's 95 % interval that is taller than 5 drawing units; none for more than 150 runs."""
     for x, moment in enumerate(moments if len(moments) <= _MOST_DOTS else ()):
         low, high = up.place(moment.interval.low), up.place(moment.interval.high)
         if low - high > 5:
@@ -235,18 +251,18 @@ def _intervals(moments: Sequence[Moment], across: Axis, up: Axis) -> Iterator[Ma
 
 
 def _level(start: int, end: int, first: float, last: float, across: Axis, up: Axis) -> Markup:
-    """Draw a level or a drift over the runs from `start` to before `end`, from the value `first` to `last`."""
+    """Draw a level, or a drift from the value `first` to `last`, over the runs from `start` up to but without `end`."""
     return svg.line(across.place(start - 0.4), up.place(first), across.place(end - 0.6), up.place(last), "level")
 
 
 def _counts(trend: Trend) -> str:
-    """Return the numbers of changes as text: `1 step, 0 drifts`."""
+    """Return the numbers of steps and drifts as text: `1 step, 0 drifts`."""
     numbers = ((len(trend.changes), "step"), (len(trend.drifts), "drift"))
     return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in numbers)
 
 
 def _dots(trend: Trend, across: Axis, up: Axis) -> Iterator[Markup]:
-    """Draw a dot for each run; of more than 150 runs, only those after a step."""
+    """Yield a dot for each run; of more than 150 runs, only for the first run after each step."""
     marked = {change.index: "bad" if change.is_worse else "good" for change in trend.changes}
     for x, moment in enumerate(trend.moments):
         if x in marked or len(trend.moments) <= _MOST_DOTS:

@@ -1,4 +1,4 @@
-"""The head of a page: the overview of the run as texts, its key figures with links to their cases."""
+"""Build the head of a run's page: the overview as texts, and the key figures with links to their cases."""
 
 from __future__ import annotations
 
@@ -16,24 +16,28 @@ DATA_SHEET_NOTE = "Of data sheet: the share of the peak in the vendor's data she
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """The anchors of cases in a page: their ids, with their devices if the run has several device sets."""
+    """The rule that names the anchors of cases in a page: their ids, with their devices if `with_devices`."""
 
     with_devices: bool
 
     @classmethod
     def of(cls, summary: Summary) -> Anchors:
-        """Return the anchors for the cases of a run."""
+        """Return the rule for a run: the anchors contain the devices if the run has several device sets."""
         return cls(len({result.devices for result in summary.run.results}) > 1)
 
     def case(self, case_id: str, devices: tuple[str, ...]) -> str:
-        """Return the anchor of a case."""
+        """Return the anchor of a case: `gemm/square[n=64]@cuda:0`, with `_` for white space."""
         where = f"@{'+'.join(devices)}" if devices and self.with_devices else ""
         return "_".join(f"{case_id}{where}".split())
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A key figure as texts; an unknown one is empty. `bar` is the share of the data sheet in per cent, at most 100."""
+    """A key figure as texts, which are empty if unknown.
+
+    `bar` is its share of the data sheet's peak in per cent, from 0 to 100; None if that is unknown. `is_below` is True
+    if the figure misses the expected value by more than the tolerance.
+    """
 
     title: str
     device: str
@@ -47,7 +51,10 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class SuiteLink:
-    """A suite in one line, with a link to its section."""
+    """A suite in one line with a link to its section.
+
+    `ended` counts its cases by status, `seconds` is their duration as text.
+    """
 
     name: str
     link: str
@@ -58,7 +65,10 @@ class SuiteLink:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first part of the page."""
+    """The first part of a run's page.
+
+    `trust` says whether the figures can be trusted, and `note` explains the shares.
+    """
 
     devices: tuple[str, ...]
     conditions: tuple[str, ...]
@@ -95,29 +105,29 @@ def trust_text(run_overview: Overview) -> str:
 
 
 def key_note(run_overview: Overview) -> str:
-    """Return what the shares of the key figures refer to; empty if there is no share."""
+    """Return the sentences on what the shares of the key figures refer to; empty if no figure has a share."""
     if run_overview.has_expectations:
         return EXPECTED_NOTE
     return DATA_SHEET_NOTE if any(value.of_spec is not None for value in run_overview.values) else ""
 
 
 def has_several_devices(run_overview: Overview) -> bool:
-    """Return whether the key figures are of more than one device, so that each must name its device."""
+    """Return True if the key figures are of more than one device, so that each must name its device."""
     return len({value.devices[:1] for value in run_overview.values}) > 1
 
 
 def share_text(share: float | None) -> str:
-    """Return a share in per cent; empty for None."""
+    """Return a share (a fraction) in per cent; empty for None."""
     return units.percent(share) if share is not None else ""
 
 
 def seconds_text(seconds: float) -> str:
-    """Return the duration of a suite's cases as text; empty if none was timed."""
+    """Return a duration in seconds as text; empty unless it is positive."""
     return units.duration(seconds) if seconds > 0 else ""
 
 
 def _tile(value: KeyValue, anchors: Anchors) -> Tile:
-    """Return a key figure as texts, with a bar for its share of the data sheet."""
+    """Return a key figure as texts, with its link; it names its devices if the anchors do."""
     spec = value.of_spec
     return Tile(
         value.title,
@@ -132,10 +142,10 @@ def _tile(value: KeyValue, anchors: Anchors) -> Tile:
 
 
 def suite_anchor(name: str) -> str:
-    """Return the anchor of a suite's section in a page."""
+    """Return the anchor of the section of the suite `name`."""
     return "suite-" + "_".join(name.split())
 
 
 def link(anchor: str) -> str:
-    """Return the link to an anchor of the page."""
+    """Return the address of an anchor in the same page: `#` and the quoted anchor."""
     return f"#{quote(anchor, safe='/,=@+:')}"

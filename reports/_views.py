@@ -1,4 +1,4 @@
-"""The views of a suite as chart data: pure functions of a summary that neither name a suite nor draw."""
+"""Compute the data of a suite's charts from points: grids, Pareto pairs, labels and peaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _MODES = ("hot", "each", "cold", "graph", "rotated", "host", "self")  # how a ti
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A matrix: rows and columns in the order of their axes, and the cells that were measured."""
+    """A matrix: its rows and columns in the order of their axes, and the measured points.
+
+    `cells` maps a row and a column to their point.
+    """
 
     label: str
     rows: tuple[Value, ...]
@@ -23,7 +26,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A case on a Pareto chart: the points of its two series, and its group."""
+    """A case on a Pareto chart: the points of its two series, and in `group` its label on the axes `by`."""
 
     group: str
     across: Point
@@ -31,7 +34,10 @@ class Pair:
 
 
 def grids(points: Sequence[Point], view: View) -> list[Grid]:
-    """Return the grids of a matrix view: one for each case name, device set and value of `by`."""
+    """Return the grids of a matrix view: one for each case name, device set and value of `view.by`.
+
+    Points without a value on `view.x` or `view.y` are left out.
+    """
     name = labeller(points, view)
     grouped: dict[str, dict[tuple[Value, Value], Point]] = {}
     for point in points:
@@ -45,14 +51,17 @@ def grids(points: Sequence[Point], view: View) -> list[Grid]:
 
 
 def _sorted_values(values: Iterable[Value]) -> tuple[Value, ...]:
-    """Return the distinct values: numbers sorted, texts in their order."""
+    """Return the distinct values: sorted if all are numbers, else in the order given."""
     unique = list(dict.fromkeys(values))
     numbers = [value for value in unique if not isinstance(value, str)]
     return tuple(sorted(numbers)) if len(numbers) == len(unique) else tuple(unique)
 
 
 def pairs(across: Sequence[Point], up: Sequence[Point], view: View) -> list[Pair]:
-    """Return the cases that have both series of a Pareto view, in the units of the first case."""
+    """Return the cases that are in both `across` and `up`, the points of the two series of a Pareto view.
+
+    A case whose units differ from those of the first case is left out.
+    """
     name = labeller(across, view)
     up_points = {(point.case.id, point.devices): point for point in up}
     common = [
@@ -69,7 +78,7 @@ def _pair_units(pair: Pair) -> tuple[str, str]:
 
 
 def frontier(candidates: Sequence[Pair]) -> list[Pair]:
-    """Return the Pareto frontier, from left to right: the pairs that no other pair beats in both series."""
+    """Return the Pareto frontier in the order of the x axis: the pairs that no other pair beats in both series."""
     best_pairs: list[Pair] = []
     for pair in sorted(candidates, key=lambda pair: (-_merit(pair.across), -_merit(pair.up))):
         best = best_pairs[-1] if best_pairs else None
@@ -79,24 +88,27 @@ def frontier(candidates: Sequence[Pair]) -> list[Pair]:
 
 
 def _merits(pair: Pair) -> tuple[float, float]:
-    """Return the values of both series; less is negated where it is better."""
+    """Return the merits of a pair's points, as returned by `_merit`."""
     return _merit(pair.across), _merit(pair.up)
 
 
 def _merit(point: Point) -> float:
-    """Return the value of a point, negated where less is better."""
+    """Return the median of a point, negated if less is better."""
     return point.value if point.figure.better == "more" else -point.value
 
 
 def group_of(view: View) -> Callable[[Point], str]:
-    """Return a function from a point to its values on the axes `by`, by which bars are coloured."""
+    """Return a function from a point to the text by which its bar is coloured: its values on the axes `view.by`."""
     return lambda point: " · ".join(
         axis_value_text(axis, value) for axis, value in point.case.params if axis in view.by
     )
 
 
 def varying(points: Sequence[Point]) -> Callable[[Point], str]:
-    """Return a function that labels each point by its name and the parameters that differ between points."""
+    """Return a function that labels a point by all in which `points` differ: case name, parameters and devices.
+
+    If they do not differ, the label is the name of the case.
+    """
     values: dict[str, set[Value]] = {}
     for point in points:
         for axis, value in point.case.params:
@@ -114,7 +126,10 @@ def varying(points: Sequence[Point]) -> Callable[[Point], str]:
 
 
 def common_text(points: Sequence[Point], view: View) -> str:
-    """Return the parameters that all points share, for the subtitle of a chart: `open, size 1GiB, dtype float32`."""
+    """Return the parameters that all points share, for the subtitle of a chart: `size 1GiB, dtype float32`.
+
+    The name of the case stands before them if the view has several cases and all points are of one.
+    """
     if not points:
         return ""
     first = points[0].case
@@ -125,13 +140,16 @@ def common_text(points: Sequence[Point], view: View) -> str:
 
 
 def data_sheet_peak(point: Point) -> float | None:
-    """Return the peak of the data sheet that a point is compared with, in SI units; None if there is none."""
+    """Return the data sheet's peak with which a point is compared, in SI units; None if it is unknown."""
     share = point.figure.share_of("spec")
     return point.value / share.fraction if share and share.fraction > 0 and point.value > 0 else None
 
 
 def peak_of_all(points: Sequence[Point]) -> tuple[str, float] | None:
-    """Return the name and the SI value of the data sheet's peak if it is the same for all points, else None."""
+    """Return the name and the SI value of the data sheet's peak that all points share; None if they do not share one.
+
+    Peaks that differ by at most 0.1 % count as equal.
+    """
     peaks = [data_sheet_peak(point) for point in points]
     limits = {point.figure.limit for point in points}
     known_peaks = [peak for peak in peaks if peak is not None]
@@ -143,6 +161,6 @@ def peak_of_all(points: Sequence[Point]) -> tuple[str, float] | None:
 
 
 def quantity_name(points: Sequence[Point]) -> str:
-    """Return the quantity that an axis shows: the name of a stage or of an observed value; empty for a timing."""
+    """Return the name of the quantity of `points`, at least one: a stage or an observed value; empty for a timing."""
     figure = points[0].figure
     return figure.stage or (figure.name if figure.name not in _MODES else "")

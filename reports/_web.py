@@ -1,4 +1,4 @@
-"""Self-contained pages: a template, its style sheets and its scripts, under a policy that forbids everything else."""
+"""Render self-contained pages: a template, its style sheets and its scripts, under a policy that forbids all else."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _FOLDER = Path(__file__).parent
 
 
 def web_page(template: str, *sheets: str, scripts: Iterable[str] = (), **values: object) -> str:
-    """Return the page of a template with its style sheets, its scripts and its values.
+    """Return the page of the template `template`, a file of this folder, as HTML.
 
-    The template engine escapes every text, and the security policy names style and script by their hash.
+    `sheets` and `scripts` are the names of files that become part of the page; `values` are the variables of the
+    template, whose texts are escaped. The security policy of the page allows this style and script by their hashes.
     """
     style, script = _read_files(sheets), _read_files(scripts)
     return (
@@ -36,29 +37,32 @@ def web_page(template: str, *sheets: str, scripts: Iterable[str] = (), **values:
 
 
 def fragment(template: str, macro: str, value: object) -> str:
-    """Return a part of a page: the output of a template's macro for one value."""
+    """Return a part of a page as HTML: the output of the macro `macro` in a template for one value."""
     return str(getattr(_module(template), macro)(value))
 
 
 def written(parts: Iterable[str]) -> Markup:
-    """Return the joined parts as markup; their texts must be escaped already."""
+    """Return the joined parts as markup that is not escaped again; their texts must be escaped already."""
     return Markup("".join(parts))
 
 
 def packed(value: object) -> str:
-    """Return a value as gzipped JSON in base64, which the script of a page unpacks; raises ValueError for NaN."""
+    """Return a value that JSON can express as gzipped JSON in base64, for the script of a page.
+
+    Raises ValueError for a number that is not finite.
+    """
     data = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     return base64.b64encode(gzip.compress(data, mtime=0)).decode()
 
 
 def breakable(case_id: str) -> Markup:
-    """Return the id of a case with breaks between its axes, so that a narrow column breaks no word."""
+    """Return the id of a case as markup that a narrow column breaks only between its axes."""
     return escape(case_id).replace(",", Markup(",<wbr>")).replace("[", Markup("<wbr>["))
 
 
 @cache
 def _templates() -> Environment:
-    """Return the template engine: it escapes every text, and an undefined name in a template is an error."""
+    """Return the template engine: it escapes every text, and an undefined name in a template raises UndefinedError."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -77,7 +81,7 @@ def _module(template: str) -> object:
 
 
 def _read_files(names: Iterable[str]) -> str:
-    """Return the joined files of this folder; a licence becomes a comment."""
+    """Return the joined content of the files `names` of this folder; a licence becomes a comment of a script."""
     return "".join(_comment(content) if name.endswith(".LICENSE") else content for name, content in _texts(names))
 
 
@@ -93,5 +97,5 @@ def _comment(licence: str) -> str:
 
 
 def _digest(content: str) -> str:
-    """Return the SHA-256 of a text in base64, as a security policy names it."""
+    """Return the SHA-256 of a text in base64, as a security policy expects it."""
     return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()

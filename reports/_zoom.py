@@ -1,4 +1,4 @@
-"""The charts of a timeline as numbers in the units of their axes, for the script that zooms them."""
+"""Turn the charts of a timeline into numbers, in the units of their axes, for the script that zooms them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _GIB = 2.0**30
 def line_chart(
     device: str, unit: str, at: Numbers, values: Numbers, slowdowns: Sequence[Band], begin: float
 ) -> dict[str, Any]:
-    """Return a line as plain values: times to a millisecond, values to five digits, and the slowdowns as bands."""
+    """Return a line as plain values: times to a millisecond, values to five digits in the prefixed unit, bands.
+
+    `at` holds seconds since `begin` and `values` the readings in `unit`, both of shape (samples,). `begin` is the time
+    in seconds of the run at which the axis starts; the times of `slowdowns` are in seconds of the run.
+    """
     factor, axis_unit = _scale(float(np.abs(values).max()), unit)
     return {
         "kind": "line",
@@ -32,12 +36,18 @@ def line_chart(
 
 
 def event_chart(device: str, event_bands: Sequence[Band], begin: float) -> dict[str, Any]:
-    """Return lanes as plain values: one for each event."""
+    """Return a lane for each event as plain values.
+
+    `begin` is the time in seconds of the run at which the axis starts.
+    """
     return {"kind": "lanes", "device": device, "bands": [_band(band, begin) for band in event_bands]}
 
 
 def case_chart(results: Sequence[Result], begin: float) -> dict[str, Any]:
-    """Return lanes as plain values: one for each suite, or for each phase of a profiled program."""
+    """Return lanes as plain values: one for each suite, or for each phase of a profiled program.
+
+    `begin` is the time in seconds of the run at which the axis starts.
+    """
     bands = [
         [name, "", [round(at - begin, 3) for _, *span in spans for at in span]]
         for name, spans in result_lanes(results).items()
@@ -46,12 +56,12 @@ def case_chart(results: Sequence[Result], begin: float) -> dict[str, Any]:
 
 
 def _band(band: Band, begin: float) -> list[Any]:
-    """Return a band as plain values: its name, its kind, and the ends of its spans in seconds since `begin`."""
+    """Return a band as its name, its kind, and a list of the starts and ends of its spans in seconds since `begin`."""
     return [band.name, band.kind, [round(at - begin, 3) for span in band.spans for at in span]]
 
 
 def _scale(value: float, unit: str) -> tuple[float, str]:
-    """Return the factor and the unit of an axis, as `units.scale`; bytes are in GiB or MiB."""
+    """Return the factor and the prefixed unit in which to show values up to `value`; bytes are in GiB or MiB."""
     if unit == "B":
         factor, name = (_GIB, "GiB") if value >= _GIB else (2.0**20, "MiB")
         return factor, name

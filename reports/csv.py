@@ -1,4 +1,4 @@
-"""The figures of a run as CSV: one line for each series, ready for a spreadsheet or a data frame."""
+"""Write the figures of a run as CSV: one line for each series, ready for a spreadsheet or a data frame."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class CsvReport:
     summary: str = "one line per series in SI units, for spreadsheets and data frames"
 
     def render(self, run: Run) -> str:
-        """Return the table with its header line; missing and non-finite numbers are empty cells."""
+        """Return the CSV with its header line; a number that is missing or not finite is an empty cell.
+
+        An apostrophe stands before a text that a spreadsheet would run as a formula.
+        """
         table = io.StringIO()
         writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -37,7 +40,10 @@ class CsvReport:
 
 
 def _lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the series, then those of levels, transfer models, break-even links and compile times."""
+    """Yield each line of the table as values keyed by column name, some columns missing.
+
+    The lines of the series come first, then those of cache levels, transfer models, break-even links and compile times.
+    """
     yield from frame.lines(summary)
     yield from derived_lines(summary)
     yield from payoff_lines(summary)
@@ -45,7 +51,7 @@ def _lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _safe(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the line with an apostrophe where a spreadsheet would run a text; a number stays a number."""
+    """Return the line with an apostrophe in each text that a spreadsheet would run as a formula."""
     return {column: _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value for column, value in line.items()}
 
 

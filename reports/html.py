@@ -1,4 +1,4 @@
-"""A run as one self-contained web page: no network, light and dark, readable without script and in print."""
+"""Write a run as one self-contained web page: no network, light and dark, readable without script and in print."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from ._web import web_page
 
 @dataclass(frozen=True, slots=True)
 class HtmlReport:
-    """Writes pages whose security policy allows their own style sheet and script, by their hashes, and nothing else."""
+    """Writes pages.
+
+    The security policy of a page allows its own style sheet and scripts, by their hashes, and nothing else.
+    """
 
     summary: str = "one self-contained web page with charts, tables and counters over time"
 
@@ -31,11 +34,11 @@ class HtmlReport:
         return _render_page(page(run, enclosure))
 
     def columns(self, runs: Sequence[Run]) -> str:
-        """Return the page of several runs as columns."""
+        """Return the page that shows several runs side by side as columns."""
         return web_page("runs.html", "html.css", "runs.css", scripts=("page.js",), page=columns(runs))
 
     def trends(self, trends: Sequence[Trend]) -> str:
-        """Return the page of trends, run after run, with their changes."""
+        """Return the page of trends: each series over its runs, with its changes."""
         return web_page("trend.html", "html.css", "trend.css", page=trend_page(trends))
 
     def compare(self, comparison: Comparison) -> str:
@@ -52,7 +55,7 @@ class HtmlReport:
 
 
 def _render_page(content: RunPage) -> str:
-    """Return the page with the scripts that it uses; without scripts its text is the same."""
+    """Return the page of a run as HTML, with only the scripts that it needs."""
     zoom = ("uplot.LICENSE", "uplot.js") if content.zoom else ()
     sheets = ("html.css", "uplot.css") if content.zoom else ("html.css",)
     scripts = (*zoom, "page.js", *(["zoom.js"] if content.zoom else []))

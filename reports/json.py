@@ -1,4 +1,4 @@
-"""The figures of a run as one JSON document, schema `gpubench.summary/1`."""
+"""Write the figures of a run as one JSON document, schema `gpubench.summary/1`."""
 
 from __future__ import annotations
 
@@ -46,26 +46,29 @@ class JsonReport:
     summary: str = "the figures as one JSON document, for programs"
 
     def render(self, run: Run) -> str:
-        """Return the document, one result per line, with a newline at its end."""
+        """Return the figures of a run as JSON, one result per line, which ends with a newline."""
         return _render_document(_document(Summary(run)))
 
     def compare(self, comparison: Comparison) -> str:
-        """Return a comparison of runs, schema `gpubench.compare/1`, with a newline at its end."""
+        """Return a comparison of runs as JSON, schema `gpubench.compare/1`, which ends with a newline."""
         return _render_document(_comparison(comparison))
 
     def fleet(self, judgement: FleetJudgement) -> str:
-        """Return the judgement of a fleet, schema `gpubench.fleet-judgement/1`, with a newline at its end."""
+        """Return the judgement of a fleet as JSON, schema `gpubench.fleet-judgement/1`, which ends with a newline."""
         return _render_document(fleet_document(judgement))
 
 
 def _render_document(document: dict[str, Any]) -> str:
-    """Return the document with a line for each key and for each object in a list; indented JSON is slower to encode."""
+    """Return the document as JSON with a line for each key and each object in a list, ending with a newline.
+
+    Indented JSON would be slower to encode.
+    """
     members = ",\n".join(f" {_dumps(name)}: {_member(value)}" for name, value in document.items())
     return f"{{\n{members}\n}}\n"
 
 
 def _member(value: Any) -> str:
-    """Return a value as JSON; a list of objects has a line for each."""
+    """Return a value as JSON; a list of dicts has a line for each dict."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(f"  {_dumps(item)}" for item in value) + "\n ]"
     return _dumps(value)
@@ -77,7 +80,7 @@ def _dumps(value: Any) -> str:
 
 
 def _document(summary: Summary) -> dict[str, Any]:
-    """Return the whole document as plain values; docs/reports.md describes its fields."""
+    """Return the figures of a run as plain values; docs/reports.md describes the fields."""
     manifest = summary.run.manifest
     spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     return {
@@ -100,7 +103,11 @@ def _document(summary: Summary) -> dict[str, Any]:
 
 
 def _spread(spread: Spread) -> dict[str, Any]:
-    """Return a case over its replicates: the median of their medians, and how much they differ."""
+    """Return the record of a case over its replicates, for the headline in SI units.
+
+    `median` is that of the replicates' medians, which `medians` lists for the replicates that are ok. `within` and
+    `between` are the noise as fractions.
+    """
     figure = spread.figure
     return {
         "case": spread.case.id,
@@ -115,7 +122,7 @@ def _spread(spread: Spread) -> dict[str, Any]:
 
 
 def _result(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
-    """Return a result with all its figures; `spread` is its case over all replicates."""
+    """Return the record of a result with its figures; `spread` is its case over all replicates."""
     case = result.case
     return {
         "case": case.id,
@@ -141,7 +148,10 @@ def _result(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
 
 
 def _joined(summary: Summary, result: Result) -> dict[str, Any]:
-    """Return what the counters say about a result: its bound with the evidence, memory traffic, and throttling."""
+    """Return what the counters say about a result: its bound, memory traffic, and seconds of throttling by reason.
+
+    `evidence` lists the fractions of resources that were in use, from which the bound follows.
+    """
     counters = case_counters(summary, result)
     uses = counters.bound.evidence if counters.bound else ()
     evidence = [{"by": use.by, "share": frame.finite(use.fraction)} for use in uses]
@@ -154,7 +164,7 @@ def _joined(summary: Summary, result: Result) -> dict[str, Any]:
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as plain values; its first run is the one that the others are compared with."""
+    """Return a comparison as plain values; its first run is the one with which the others are compared."""
     return {
         "schema": COMPARE_SCHEMA,
         "runs": [dataclasses.asdict(column) for column in comparison.columns],
@@ -169,7 +179,10 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 
 def _against(against: RunComparison, answer: GateAnswer) -> dict[str, Any]:
-    """Return one run against the first: the verdict, the mean of each suite, and a finding for each case."""
+    """Return the record of one run against the first: verdict, reasons, mean of each suite, a finding for each case.
+
+    `missing` and `new` are the ids of cases that only the first, or only this run, has.
+    """
     judgement = against.judgement
     return {
         "run": against.name,
@@ -186,7 +199,10 @@ def _against(against: RunComparison, answer: GateAnswer) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    """Return the verdict on a case; `change`, `low`, `high` and `threshold` are fractions of the first run's figure."""
+    """Return the record of the verdict on a case; medians are in SI units.
+
+    `change`, its 95 % interval `low` and `high`, and `threshold` are fractions of the first run's figure.
+    """
     low, high = finding.bounds
     return {
         "case": finding.case.id,

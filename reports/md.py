@@ -1,4 +1,4 @@
-"""A run as GitHub Markdown, short enough for a comment: the answer first, then the cases, the worst first."""
+"""Write a run as GitHub Markdown, short enough for a comment: the answer first, then the cases, the worst first."""
 
 from __future__ import annotations
 
@@ -48,35 +48,45 @@ class MarkdownReport:
     summary: str = "GitHub Markdown, for a pull request or an issue"
 
     def render(self, run: Run) -> str:
-        """Return the document, with a newline at its end."""
+        """Return the run as a Markdown document that ends with a newline and has at most 65 536 bytes.
+
+        If the whole document is longer, the rows of the best cases and some tables are left out, and a sentence says
+        so.
+        """
         summary = Summary(run)
         suites = [_Suite(suite, summary) for suite in listing(summary)]
         suites.sort(key=lambda suite: min(map(_rank, suite.lines)))
         whole = _document(summary, suites, None)
         if len(whole.encode()) <= MOST_BYTES:
             return whole
-        heads_bytes = sum(len("\n".join(_heading(suite)).encode()) + 1 for suite in suites)
+        heads_bytes = sum(len("\n".join(_heading_lines(suite)).encode()) + 1 for suite in suites)
         room = MOST_BYTES - len(_document(summary, suites, frozenset()).encode()) - heads_bytes
         return cut(_document(summary, suites, _fitting_rows(suites, room)))
 
     def columns(self, runs: Sequence[Run]) -> str:
-        """Return several runs as columns, with a newline at the end."""
+        """Return several runs side by side as columns, in Markdown that ends with a newline."""
         return columns_markdown(columns(runs))
 
     def compare(self, comparison: Comparison) -> str:
-        """Return a comparison of runs, with a newline at the end."""
+        """Return a comparison of runs as Markdown that ends with a newline and fits a comment."""
         return compare_markdown(comparison)
 
     def fleet(self, judgement: FleetJudgement) -> str:
-        """Return the judgement of a fleet in at most 60 lines."""
+        """Return the judgement of a fleet as Markdown of at most 60 lines."""
         return fleet_markdown(judgement)
 
 
 class _Suite:
-    """The cases of a suite as lines, the worst first; each line is rendered once as a row."""
+    """The section of a suite: its cases in `lines`, the worst first, each also as a row of the table in `rows`.
+
+    `heads` are the heads of the table, and `derived` the tables of figures that are derived from the suite's views.
+    """
 
     def __init__(self, suite: ListedSuite, summary: Summary) -> None:
-        """Sort the cases of the suite and render each as a row; further figures are a column if any case has some."""
+        """Sort the cases of the suite and render each as a row.
+
+        A column for further figures exists only if a case has some.
+        """
         self.name, self.constants, self.summary = suite.name, suite.constants, summary
         self.lines = sorted(suite.cases, key=_rank)
         beside = {
@@ -91,12 +101,15 @@ class _Suite:
 
 
 def _rank(line: ListedCase) -> int:
-    """Return the place of a case in its table: failed first, then invalid, ok and skipped."""
+    """Return the sort key of a case: failed first, then invalid, ok and skipped."""
     return _RANKS.index(line.spread.status)
 
 
 def _fitting_rows(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
-    """Return the rows that fit into `room_bytes`, the worst rows of all suites first."""
+    """Return the rows of tables that fit into `room_bytes`.
+
+    Failed cases of all suites come first, then invalid and ok ones.
+    """
     fitting: set[str] = set()
     pairs = [(_rank(line), row) for suite in suites for line, row in zip(suite.lines, suite.rows, strict=True)]
     for _, row in sorted(pairs, key=lambda pair: pair[0]):
@@ -108,23 +121,26 @@ def _fitting_rows(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
 
 
 def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
-    """Return the document with only the rows of cases in `kept`, or with all of them if `kept` is None."""
+    """Return the whole document, or for a `kept` that is not None a shorter one with only the rows in `kept`.
+
+    The shorter one also has at most twelve notices and no tables of phases, links and soak tests.
+    """
     rows = [line.spread.row for suite in suites for line in suite.lines]
     all_notices = notices(summary, rows)
-    parts = [*_head(overview(summary)), *_notices(all_notices if kept is None else all_notices[:_NOTICES])]
+    parts = [*_head_lines(overview(summary)), *_notice_lines(all_notices if kept is None else all_notices[:_NOTICES])]
     if kept is not None:
         left_out = sum(row not in kept for suite in suites for row in suite.rows)
         parts.append(f"\n> {left_out} of {len(rows)} cases are left out; the worst cases are kept. {_FULL}")
     for suite in suites:
-        parts += _suite(suite, kept)
+        parts += _suite_section(suite, kept)
     for derived in (*phase_tables(summary), *link_tables(summary), *soak_tables(summary)) if kept is None else ():
         parts += _derived_lines("##", derived)
-    parts += [*_environment(summary.run), f"\n{legend_text(summary)}"]
+    parts += [*_environment_lines(summary.run), f"\n{legend_text(summary)}"]
     return "\n".join(parts) + "\n"
 
 
-def _head(run_overview: Overview) -> Iterator[str]:
-    """Yield the devices, the conditions, the key figures, whether to trust them, further facts, and the suites."""
+def _head_lines(run_overview: Overview) -> Iterator[str]:
+    """Yield the head of the document as Markdown: devices, conditions, key figures, trust, limitations and suites."""
     yield f"# gpubench: {escape('; '.join(run_overview.devices) or 'no device')}\n"
     yield escape(" · ".join(run_overview.conditions))
     if run_overview.values:
@@ -141,7 +157,7 @@ def _head(run_overview: Overview) -> Iterator[str]:
 
 
 def _key_figures(run_overview: Overview) -> Iterator[str]:
-    """Yield the table of key figures; a column that no figure needs is left out."""
+    """Yield the table of key figures with its note; a column that no figure needs is left out."""
     with_device = has_several_devices(run_overview)
     columns = ("key figure", *(("device",) if with_device else ()), "median", "of data sheet")
     columns += ("of expected",) if run_overview.has_expectations else ()
@@ -151,15 +167,18 @@ def _key_figures(run_overview: Overview) -> Iterator[str]:
 
 
 def _key_cells(value: KeyValue, with_device: bool) -> tuple[str, ...]:
-    """Return the cells of a key figure; a share below the expectation is bold."""
+    """Return the cells of a key figure, escaped for Markdown; the device is one of them only if `with_device`.
+
+    The last cell compares the figure with the expected value, in bold if it is below.
+    """
     device = (escape("+".join(value.devices)),) if with_device else ()
     reached = share_text(value.of_expected)
     expected = f"**{reached}**" if value.is_below_expectation else reached
     return (escape(value.title), *device, f"**{escape(value.figure.text)}**", share_text(value.of_spec), expected)
 
 
-def _notices(shown_notices: Sequence[Notice]) -> Iterator[str]:
-    """Yield the section of warnings and notes; errors are bold."""
+def _notice_lines(shown_notices: Sequence[Notice]) -> Iterator[str]:
+    """Yield the section of warnings and notes as Markdown; errors are bold, and nothing is yielded without notices."""
     if shown_notices:
         yield "\n## Warnings and notes\n"
     for notice in shown_notices:
@@ -171,8 +190,8 @@ def _notices(shown_notices: Sequence[Notice]) -> Iterator[str]:
         )
 
 
-def _heading(suite: _Suite) -> Iterator[str]:
-    """Yield the heading of a suite's section up to the head of its table."""
+def _heading_lines(suite: _Suite) -> Iterator[str]:
+    """Yield the heading of a suite's section, its description, and the head of its table of cases."""
     sentence = next((info.summary for info in suite.summary.run.manifest.suites if info.name == suite.name), "")
     yield f"\n## {escape(suite.name)}\n"
     if sentence:
@@ -182,18 +201,22 @@ def _heading(suite: _Suite) -> Iterator[str]:
     yield from table(suite.heads, ())
 
 
-def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
-    """Yield the section of a suite with its tables; rows that are not in `kept` are left out."""
+def _suite_section(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
+    """Yield the Markdown of a suite's section: its table of cases, and its derived tables.
+
+    Only the rows in `kept` are shown, or all rows if `kept` is None. Without a row to show, the heading and the table
+    of cases are left out.
+    """
     rows = suite.rows if kept is None else [row for row in suite.rows if row in kept]
     if rows:
-        yield from _heading(suite)
+        yield from _heading_lines(suite)
         yield from rows
     for derived_table in suite.derived:
         yield from _derived_lines("###", derived_table)
 
 
 def _derived_lines(level: str, derived_table: Table) -> Iterator[str]:
-    """Yield a derived table under a heading; `level` is the heading's number signs."""
+    """Yield a derived table under a heading; `level` is the number signs of the heading (`##`)."""
     yield f"\n{level} {escape(derived_table.title)}\n"
     yield from table(tuple(map(escape, derived_table.heads)), (tuple(map(escape, row)) for row in derived_table.rows))
     if derived_table.note:
@@ -201,15 +224,18 @@ def _derived_lines(level: str, derived_table: Table) -> Iterator[str]:
 
 
 def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the cells of a case; `also` has the cell of further figures, or is empty."""
+    """Return the cells of a case, escaped for Markdown.
+
+    `also` is the cell of further figures, or empty without that column.
+    """
     reason = reason_text(line.spread)
     state = (line.ended or line.spread.status) + (f": {clipped(reason)}" if reason else "")
     device = [escape(line.device)] if line.device else []
     return (" ".join([code(line.name), *device]), *map(escape, figure_cells(line)), *also, escape(state))
 
 
-def _environment(run: Run) -> Iterator[str]:
-    """Yield the section on the devices, the host, the versions and the settings."""
+def _environment_lines(run: Run) -> Iterator[str]:
+    """Yield the section on the devices, the host, the versions and the settings; unknown facts are left out."""
     yield "\n## Environment\n"
     facts = [(group.title, name, text) for group in environment(run) for name, text in group.facts if text]
     yield from table(("group", "property", "value"), (tuple(map(escape, line)) for line in facts))

@@ -1,4 +1,7 @@
-"""The figures of a run as Parquet: the columns of the CSV with their types, and every sample; needs pyarrow."""
+"""Write the figures of a run as Parquet: the columns of the CSV with types, and the samples of each series.
+
+It needs pyarrow.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class ParquetReport:
     summary: str = "the table of the CSV with types and with every sample, for data frames and databases"
 
     def render(self, run: Run) -> bytes:
-        """Return the file; raises Unavailable if pyarrow is not installed."""
+        """Return the content of the Parquet file; raises Unavailable if pyarrow is not installed."""
         try:
             import pyarrow as pa
             from pyarrow import parquet
@@ -33,20 +36,24 @@ class ParquetReport:
         kinds = {"text": pa.string(), "number": pa.float64(), "whole": pa.int64()}
         fields = [(column.name, kinds[column.kind]) for column in frame.COLUMNS]
         target = io.BytesIO()
-        schema = pa.schema([*fields, (_SAMPLES, pa.list_(pa.float64()))], metadata=_about(run))
-        parquet.write_table(pa.Table.from_pylist(list(_rows(run)), schema=schema), target, compression="zstd")
+        schema = pa.schema([*fields, (_SAMPLES, pa.list_(pa.float64()))], metadata=_metadata(run))
+        parquet.write_table(pa.Table.from_pylist(list(_table_rows(run)), schema=schema), target, compression="zstd")
         return target.getvalue()
 
 
-def _about(run: Run) -> dict[str, str]:
-    """Return the metadata of the file: the version of gpubench, the start of the run, and its devices."""
+def _metadata(run: Run) -> dict[str, str]:
+    """Return the metadata of the file, from key to text: the version of gpubench, the start of the run, its devices."""
     manifest = run.manifest
     devices = ", ".join(dict.fromkeys(device.name for device in manifest.facts.devices))
     return {"gpubench": manifest.gpubench, "gpubench.started": manifest.started, "gpubench.devices": devices}
 
 
-def _rows(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table, each with the judged samples of its series."""
+def _table_rows(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield each row of the table as values keyed by column name: the columns of the CSV, and `values`.
+
+    `values` lists the samples of the row's series in the unit of the row: a rate for a counted amount of work. It is
+    empty for a result without a series, and missing for derived figures, whose rows come last.
+    """
     summary = Summary(run)
     series = (judged_values(measured).tolist() for result in run.results for measured in result.series)
     for line in frame.lines(summary):

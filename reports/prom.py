@@ -1,4 +1,4 @@
-"""The figures of a run in the text format of Prometheus, for the textfile collector of its node exporter."""
+"""Write the figures of a run in the text format of Prometheus, for the textfile collector of the node exporter."""
 
 from __future__ import annotations
 
@@ -40,11 +40,17 @@ class PrometheusReport:
         """Return the exposition; every metric has its HELP and TYPE, every label is escaped."""
         summary = Summary(run)
         spreads = summary.spreads()
-        return "".join(f"{line}\n" for line in (*_figures(summary, spreads), *_cases(spreads), *_run(summary)))
+        return "".join(
+            f"{line}\n" for line in (*_figure_lines(summary, spreads), *_case_lines(spreads), *_run_lines(summary))
+        )
 
 
-def _figures(summary: Summary, spreads: list[Spread]) -> Iterator[str]:
-    """Yield the median and the interval of each headline, one metric family for each unit and kind."""
+def _figure_lines(summary: Summary, spreads: list[Spread]) -> Iterator[str]:
+    """Yield the lines of the headline figures: a metric for each unit and each of median, low and high.
+
+    `low` and `high` are the ends of the 95 % interval. Cases without a figure and values that are not finite are left
+    out.
+    """
     families: dict[str, list[str]] = {}
     for spread in spreads:
         figure = spread.figure
@@ -58,20 +64,23 @@ def _figures(summary: Summary, spreads: list[Spread]) -> Iterator[str]:
             if frame.finite(value) is not None:
                 families.setdefault(f"{unit}_{kind}", []).append(f"{_labels_text(labels)} {value!r}")
     for name, samples in families.items():
-        yield from _family(f"gpubench_{name}", _KINDS[name.rpartition("_")[2]], samples)
+        yield from _metric_lines(f"gpubench_{name}", _KINDS[name.rpartition("_")[2]], samples)
 
 
-def _cases(spreads: list[Spread]) -> Iterator[str]:
-    """Yield how each case ended, as a label of a gauge of 1."""
+def _case_lines(spreads: list[Spread]) -> Iterator[str]:
+    """Yield the lines of the metric with the status of each case: the value is 1, and the status is a label."""
     samples = [f"{_labels_text({**_labels(spread), 'status': spread.status})} 1" for spread in spreads]
-    yield from _family("gpubench_case_status", "status of each case: ok, skipped, failed or invalid", samples)
+    yield from _metric_lines("gpubench_case_status", "status of each case: ok, skipped, failed or invalid", samples)
 
 
-def _run(summary: Summary) -> Iterator[str]:
-    """Yield the number of results by status, whether the run is complete, and when it began (Unix time)."""
+def _run_lines(summary: Summary) -> Iterator[str]:
+    """Yield the lines on the run: its results by status, whether it is complete, and its start as a Unix time.
+
+    A run that another tool measured has no start.
+    """
     counts = [f"{_labels_text({'status': status})} {count}" for status, count in summary.counts().items()]
-    yield from _family("gpubench_run_results", "results of the run by status", counts)
-    yield from _family(
+    yield from _metric_lines("gpubench_run_results", "results of the run by status", counts)
+    yield from _metric_lines(
         "gpubench_run_complete",
         "1 if the run was completed, 0 if it was interrupted",
         [f" {int(summary.run.complete)}"],
@@ -80,21 +89,26 @@ def _run(summary: Summary) -> Iterator[str]:
         started = datetime.fromisoformat(summary.run.manifest.started).timestamp()
     except ValueError:
         return  # results that another tool measured have no start
-    yield from _family("gpubench_run_started_seconds", "start of the run, Unix time in seconds", [f" {started!r}"])
+    yield from _metric_lines(
+        "gpubench_run_started_seconds", "start of the run, Unix time in seconds", [f" {started!r}"]
+    )
 
 
 def _labels(spread: Spread) -> dict[str, str]:
-    """Return the labels of a case."""
+    """Return the labels of a case, from name to value."""
     return {"case": spread.case.id, "suite": spread.case.suite, "devices": "+".join(spread.devices)}
 
 
 def _device_names(summary: Summary, spread: Spread) -> str:
-    """Return the names of the case's devices, each once."""
+    """Return the names of the case's devices, each once, joined by ` + `."""
     return " + ".join(dict.fromkeys(summary.device(device_id).name for device_id in spread.devices))
 
 
-def _family(name: str, meaning: str, samples: list[str]) -> Iterator[str]:
-    """Yield the HELP and TYPE of a metric with its samples; no line without samples."""
+def _metric_lines(name: str, meaning: str, samples: list[str]) -> Iterator[str]:
+    """Yield the HELP and TYPE lines of a metric and its samples; nothing without samples.
+
+    A sample is the labels in braces and the value, as text; `meaning` is the text of HELP.
+    """
     if samples:
         yield f"# HELP {name} {meaning}"
         yield f"# TYPE {name} gauge"
@@ -102,7 +116,7 @@ def _family(name: str, meaning: str, samples: list[str]) -> Iterator[str]:
 
 
 def _labels_text(labels: dict[str, str]) -> str:
-    """Return labels in braces, escaped."""
+    """Return labels as text, escaped and in braces: `{case="gemm/square"}`."""
     escaped = (f'{name}="{_escaped(value)}"' for name, value in labels.items())
     return "{" + ",".join(escaped) + "}"
 

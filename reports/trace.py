@@ -1,4 +1,4 @@
-"""The cases of a run and its counters over time as a Chrome trace, for Perfetto and chrome://tracing."""
+"""Write the cases of a run and its counters over time as a Chrome trace, for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -27,21 +27,24 @@ class TraceReport:
 
 
 def _events(run: Run) -> Iterator[str]:
-    """Yield each event of the trace as JSON: the cases, then the kernels of a traced program, then the counters."""
+    """Yield each event of the trace as JSON text: the cases, the kernels of a traced program, then the counters."""
     summary = Summary(run)
     timed = [result for result in run.results if result.window[1] > result.window[0] and result.devices]
     tracks = summary.counters.tracks
     places = dict.fromkeys([result.devices for result in timed] + [(track.device,) for track in tracks])
     processes = {place: number for number, place in enumerate(places, 1)}
-    for event in _cases(summary, timed, processes):
+    for event in _case_events(summary, timed, processes):
         yield json.dumps(event, ensure_ascii=False, allow_nan=False)
     yield from _traced_kernels(run, processes)
     for track in tracks:
-        yield from _counter(track, processes[(track.device,)])
+        yield from _counter_events(track, processes[(track.device,)])
 
 
 def _traced_kernels(run: Run, processes: Mapping[tuple[str, ...], int]) -> Iterator[str]:
-    """Yield the kernels and copies of a traced program, with a thread for each stream."""
+    """Yield the events of the kernels and copies of a traced program as JSON text, with a thread for each stream.
+
+    `processes` maps a device set to its process number in the trace.
+    """
     names = [result.case.id.rpartition("=")[2].rstrip("]") for result in run.results]
     for samples in run.samples:
         columns = dict(samples.columns)
@@ -50,47 +53,55 @@ def _traced_kernels(run: Run, processes: Mapping[tuple[str, ...], int]) -> Itera
         pid = processes[(samples.device,)]
         rows = list(zip(samples.at, *(columns[name] for name in _TRACED), strict=True))
         for stream in dict.fromkeys(stream for _, _, stream, _ in rows):
-            yield json.dumps(_name("thread_name", f"stream {stream or 0:.0f}", pid=pid, tid=_stream(stream)))
+            yield json.dumps(
+                _name_event("thread_name", f"stream {stream or 0:.0f}", pid=pid, tid=_stream_thread(stream))
+            )
         for at, took, stream, number in rows:
             name = names[int(number)] if number is not None and 0 <= number < len(names) else "another"
-            event = {"ph": "X", "name": name, "pid": pid, "tid": _stream(stream)}
+            event = {"ph": "X", "name": name, "pid": pid, "tid": _stream_thread(stream)}
             yield json.dumps({**event, "ts": at * _MICROSECONDS, "dur": (took or 0.0) * _MICROSECONDS})
 
 
-def _stream(number: float | None) -> int:
-    """Return the thread number of a stream, above the numbers of suites."""
+def _stream_thread(number: float | None) -> int:
+    """Return the thread number of a stream, above the numbers of suites; None counts as stream 0."""
     return 1000 + int(number or 0)
 
 
-def _cases(
+def _case_events(
     summary: Summary, timed: Sequence[Result], processes: Mapping[tuple[str, ...], int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the names of processes and threads, then an event for each timed case.
+    """Yield the events that name processes and threads, then an event for each result in `timed`.
 
-    `processes` has the number of each device set.
+    `processes` maps a device set to its process number in the trace.
     """
     suites = {suite: number for number, suite in enumerate(dict.fromkeys(result.case.suite for result in timed), 1)}
     for place, number in processes.items():
-        yield _name("process_name", _title(summary, place), pid=number)
+        yield _name_event("process_name", _title(summary, place), pid=number)
     for place, suite in dict.fromkeys((result.devices, result.case.suite) for result in timed):
-        yield _name("thread_name", suite, pid=processes[place], tid=suites[suite])
+        yield _name_event("thread_name", suite, pid=processes[place], tid=suites[suite])
     for result in timed:
-        yield _case(summary, result, processes[result.devices], suites[result.case.suite])
+        yield _case_event(summary, result, processes[result.devices], suites[result.case.suite])
 
 
 def _title(summary: Summary, place: Sequence[str]) -> str:
-    """Return the ids and the names of a device set as the title of a process."""
+    """Return the title of a device set's process: its device ids and their names."""
     names = dict.fromkeys(summary.device(device_id).name for device_id in place)
     return f"{'+'.join(place)}: {', '.join(names)}"
 
 
-def _name(metadata: str, name: str, **ids: int) -> dict[str, Any]:
-    """Return the event that names a process or a thread, which `ids` give by `pid` and `tid`."""
+def _name_event(metadata: str, name: str, **ids: int) -> dict[str, Any]:
+    """Return the event that gives a process or a thread its name; `metadata` is `process_name` or `thread_name`.
+
+    `ids` are `pid`, and for a thread also `tid`.
+    """
     return {"ph": "M", "name": metadata, **ids, "args": {"name": name}}
 
 
-def _case(summary: Summary, result: Result, pid: int, tid: int) -> dict[str, Any]:
-    """Return the event of a case, with its status and its median; times are in microseconds."""
+def _case_event(summary: Summary, result: Result, pid: int, tid: int) -> dict[str, Any]:
+    """Return the event of a case; times are in microseconds, and a case that is ok has its median as text.
+
+    `pid` is the process number of its device set, `tid` the thread number of its suite.
+    """
     begin, end = result.window
     series = headline(result)
     args = {"status": result.status, "cause": result.cause, "replicate": result.replicate}
@@ -108,8 +119,11 @@ def _case(summary: Summary, result: Result, pid: int, tid: int) -> dict[str, Any
     }
 
 
-def _counter(track: Track, pid: int) -> Iterator[str]:
-    """Yield an event for each reading, formatted by hand, because `json.dumps` takes four times as long."""
+def _counter_events(track: Track, pid: int) -> Iterator[str]:
+    """Yield an event for each reading of a counter as JSON text; `pid` is the process number of its device.
+
+    The text is built by hand, because `json.dumps` takes four times as long.
+    """
     name, unit = (json.dumps(text, ensure_ascii=False) for text in (track.counter.name, track.counter.unit or "value"))
     head = f'{{"ph": "C", "name": {name}, "pid": {pid}, "ts": '
     for moment, value in zip((track.at * _MICROSECONDS).tolist(), track.values.tolist(), strict=True):
