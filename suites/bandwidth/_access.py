@@ -1,4 +1,4 @@
-"""Reads and writes of parts of a cache line: words at a stride, and chunks in random order.
+"""Measure reads and writes of parts of a cache line: words at a stride, and chunks in random order.
 
 Payload counts the bytes that are asked for. The series `sectors` counts, of the same samples, the bytes of the sectors
 that hold them, each sector once: memory is read and written by whole sectors.
@@ -46,10 +46,12 @@ topic = Topic(
 
 @dataclass(frozen=True, slots=True)
 class AccessPattern:
-    """Accesses to an array of `size_bytes`, `count` of them, each of `width_bytes`.
+    """`count` accesses to an array of `size_bytes`, each of `width_bytes`.
 
-    `order` (`strided` or `random`) and `args` say where access t lies. `payload` counts the bytes that are asked for,
-    `moved` the bytes of the sectors that hold them.
+    `order` is `strided` or `random`. `args` are the arguments of the kernel that say where access t lies: the stride in
+    words, or (the base-2 logarithm of the number of chunks in the array, that of the accesses per chunk, a random
+    32-bit number that selects the order). `payload` counts the bytes that are asked for, `moved` the bytes of the
+    sectors that hold them.
     """
 
     order: str
@@ -98,7 +100,10 @@ def _sector_bytes(bench: Bench) -> int:
 
 
 def _task(bench: Bench, access: str, pattern: AccessPattern) -> Task:
-    """Return the reads or writes of a pattern as a task; raises Skip on a host without numba."""
+    """Return the task that reads or writes (`access`: `read` or `write`) the places of a pattern.
+
+    Raises Skip without enough free memory, and on a host without numba.
+    """
     bench.need(pattern.size_bytes + _SPARE_BYTES)
     if bench.traits.is_gpu:
         accesses = _prepare_reads(bench, pattern) if access == "read" else _prepare_writes(bench, pattern)
@@ -119,7 +124,10 @@ def _task(bench: Bench, access: str, pattern: AccessPattern) -> Task:
 
 
 def _prepare_reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
-    """Prepare the reads on a GPU: each block leaves the exclusive or of its words, which the check computes again."""
+    """Return the reads of a pattern on a GPU, with their check.
+
+    Each block leaves the exclusive or of its words, which the check compares with one computed from the words' seed.
+    """
     random_words = RandomWords(bench, pattern.size_bytes)
     grid, count = grid_of(pattern.count, _THREADS * _READS_PER_THREAD), np.uint64(pattern.count)
     parts, expected = (bench.xp.zeros(grid, np.uint64) for _ in range(2))
@@ -135,7 +143,10 @@ def _prepare_reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
 
 
 def _prepare_writes(bench: Bench, pattern: AccessPattern) -> CheckedCall:
-    """Prepare the writes on a GPU: each word gets its number mixed with a random key; a kernel counts wrong words."""
+    """Return the writes of a pattern on a GPU, with their check.
+
+    A word is written as the number of its access, mixed with a random key; in the check a kernel counts other words.
+    """
     array, mistakes = bench.xp.zeros(pattern.size_bytes, np.uint8), bench.xp.zeros(1, np.uint64)
     grid, count = grid_of(pattern.count, _THREADS), np.uint64(pattern.count)
     key = np.uint32(bench.rng.integers(2**32, size=2)[1])

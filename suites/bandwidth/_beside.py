@@ -1,4 +1,4 @@
-"""A copy within the device beside a matrix product: how much each slows the other down.
+"""Measure how much a copy within the device and a matrix product slow each other down.
 
 Each call times one of the two, first alone and then while the other runs without a pause, so that both times of the
 ratio have the same clock and are taken at the same moment.
@@ -55,23 +55,26 @@ topic = Topic(
 
 
 def _has_products(target: Target) -> bool:
-    """Return whether a library multiplies float16 matrices on the device."""
+    """Return whether the target is a GPU that supports float16."""
     return not target.is_host and "float16" in target.device.dtypes
 
 
 def _engines(target: Target) -> Any:
-    """Return in `quick` only memcpy, which every program calls; beside_gemm_on measures the newest engine."""
+    """Return the axis of copy engines for `beside_gemm`: `memcpy`, which every program uses; in `full` all engines."""
     return points(("memcpy",), full=engines(target).full)
 
 
 def _kernel_engines(target: Target) -> Any:
-    """Return in `quick` the newest engine, which leaves most issue slots of a compute unit free."""
+    """Return the axis of engines that are kernels: the newest one; in `full` also `load-store`.
+
+    The newest engine leaves most issue slots of a compute unit free.
+    """
     newest = newest_engine(target)
     return points((newest,), full=tuple(dict.fromkeys(("load-store", newest))))
 
 
 def _few_units(target: Target) -> Any:
-    """Return numbers of compute units that leave most of the device to another kernel."""
+    """Return the axis of numbers of compute units for copies: 16, and in `full` those of 4, 8, 16 and 32 that exist."""
     return points((16,), full=tuple(count for count in (4, 8, 16, 32) if count < max(5, target.device.units)))
 
 
@@ -91,10 +94,10 @@ def beside_gemm_on(bench: Bench, engine: str, units: int) -> Task:
 
 
 def _product_beside_copies(bench: Bench, engine: str, units: int = 0) -> Task:
-    """Return the stages `gemm` and `copy`, each timed while the other workload runs.
+    """Return a task of the stages `gemm` and `copy`; each is timed while the other workload runs.
 
-    The copies run on `units` compute units; 0 leaves their number to the engine. Raises Skip if the device does not
-    support the engine.
+    The copies run on `units` compute units; with 0 the engine chooses how many. Raises Skip if the device does not
+    support the engine or has too little free memory.
     """
     require(bench, engine)
     bench.need(2 * _COPIED_BYTES + 3 * 2 * _N * _N + _SPARE_BYTES)
@@ -111,7 +114,10 @@ def _product_beside_copies(bench: Bench, engine: str, units: int = 0) -> Task:
 
 
 class HalfProduct:
-    """C = A·B of N×N float16 matrices from N(0,1): A and B hold the same numbers in another order."""
+    """A product C = A·B of 4096 × 4096 float16 matrices with elements from N(0,1), and the check of C.
+
+    A and B hold the same numbers in another order. `work` is the work of one product.
+    """
 
     def __init__(self, bench: Bench) -> None:
         drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32).astype(np.float16)
@@ -130,7 +136,10 @@ class HalfProduct:
         self._c.fill(0)
 
     def check(self) -> None:
-        """Raise WrongAnswer if random rows and columns of the result differ from double precision."""
+        """Raise WrongAnswer if random elements of C differ too much from a product in double precision.
+
+        16 random rows by 256 random columns are compared; the bound of their relative error is _TOLERANCE.
+        """
         rows, columns = (self._rng.choice(_N, count, replace=False) for count in (_ROWS, _COLUMNS))
         expected = self._host[0][rows].astype(np.float64) @ self._host[1][:, columns].astype(np.float64)
         result = self._to_host(self._c)[rows][:, columns].astype(np.float64)
@@ -140,7 +149,7 @@ class HalfProduct:
 
 @dataclass(frozen=True, slots=True)
 class _Workload:
-    """A call, the number of calls in a sample, and the seconds of one call while nothing else runs."""
+    """A call, the number of calls in a sample (`count`), and the seconds of one call while nothing else runs."""
 
     call: Call
     count: int
@@ -155,7 +164,7 @@ class _Workload:
 class WorkloadPair:
     """A product and a copy, each timed while the other runs on a second stream.
 
-    Each runs once when the pair is created, and is timed alone to choose how many calls of the other cover a sample.
+    Creating the pair runs and times each alone, to choose how many calls of the other workload cover a sample.
     """
 
     def __init__(self, bench: Bench, product: Call, copy: Call) -> None:
@@ -174,8 +183,8 @@ class WorkloadPair:
     def stage(self, name: str, work: Work, limit: str) -> Stage:
         """Return the stage of the workload `name` (`gemm` or `copy`), which times samples while the other one runs.
 
-        `work` is that of one call, and `limit` names the peak with which the rate is compared. The series `slowdown` is
-        the time of the last sample over the time of the same calls alone.
+        `work` is the work of one call, and `limit` names the peak with which the rate is compared. The observation
+        `slowdown` is the time of the last sample over the time of the same calls alone.
         """
         count = self._workloads[name].count
         total = Work(count * work.moved, count * work.payload, count * work.flops)
@@ -187,9 +196,10 @@ class WorkloadPair:
         return Stage(partial(self._seconds, name), total, quantity, limit, clock="self", probe=slowdown, effort=POINT)
 
     def _seconds(self, name: str) -> float:
-        """Return the seconds of one sample while the other workload runs, or NaN if the other ended before the sample.
+        """Return the seconds of one sample of the workload `name` while the other workload runs.
 
-        After NaN the next sample gets twice as many calls of the other workload to cover it.
+        Returns NaN if the other workload ended before the sample did. The next sample then gets twice as many calls of
+        the other workload to cover it.
         """
         timed, other = self._workloads[name], self._workloads["copy" if name == "gemm" else "gemm"]
         covering = math.ceil(self._cover[name] * timed.count * timed.seconds / other.seconds) + 1
@@ -209,7 +219,10 @@ class WorkloadPair:
         return beside
 
     def _queue_sample(self, workload: _Workload, begun: Any, ended: Any) -> None:
-        """Queue the calls of a sample between two events, after one more call that hides the launch overhead."""
+        """Queue the calls of a sample between the CuPy events `begun` and `ended`, after one further call.
+
+        The device is busy with that call while the host queues the others, so that their time has no launch overhead.
+        """
         workload.run(1)
         begun.record()
         workload.run(workload.count)

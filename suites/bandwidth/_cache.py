@@ -1,4 +1,4 @@
-"""Bandwidth of caches and shared memory: many passes over a working set, and a GPU's shared memory."""
+"""Measure the bandwidth of caches by many passes over a working set, and that of a GPU's shared memory."""
 
 from __future__ import annotations
 
@@ -56,9 +56,11 @@ def _set_kernels(target: Target) -> Any:
 
 
 def _set_sizes(target: Target) -> Any:
-    """Return sizes: on a GPU from 2 MiB to beyond its last-level cache; on the host one per cache, one in memory.
+    """Return the axis of sizes of the working set in bytes.
 
-    A cache with random replacement keeps part of a set of 4 times its size from pass to pass, and nothing of 16 times.
+    On a GPU they reach from within the last-level cache (in `full` from 1 MiB) to 16 times that cache; on the host see
+    `_host_set_sizes`. A cache with random replacement keeps part of a set of 4 times its size from pass to pass, and
+    nothing of 16 times.
     """
     if target.is_host:
         return _host_set_sizes(target)
@@ -68,7 +70,11 @@ def _set_sizes(target: Target) -> Any:
 
 
 def _host_set_sizes(target: Target) -> Any:
-    """Return half of each cache, summed over cores with private caches, as powers of two, and a size in memory."""
+    """Return the axis of set sizes in bytes on a host: about half of each cache, and one size that memory serves.
+
+    The sizes are powers of two. Private caches (L1, L2) are summed over all cores; a level that is not larger than the
+    one before it is left out. `full` has all powers of two from 16 KiB on.
+    """
     halves, details, cores = [], dict(target.device.details), max(1, target.device.units)
     for level, count in (("cache.l1", cores), ("cache.l2", cores), ("cache.l3", 1)):
         nbytes = int(details.get(level, 0)) * count // 2
@@ -95,7 +101,10 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
 
 
 def _gpu_task(bench: Bench, kernel: str, size_bytes: int) -> Task:
-    """Return the passes of the kernel `read`, `write` or `copy` over a set of `size_bytes` on a GPU as a task."""
+    """Return the task of the kernel `read`, `write` or `copy`, which passes over a set of `size_bytes` on a GPU.
+
+    A copy has two arrays of half the set.
+    """
     cache, arrays = cache_bytes(bench.target), 2 if kernel == "copy" else 1  # a copy has two arrays of half the set
     limit = "l2" if 2 * size_bytes <= cache else memory_limit(bench.target, size_bytes)
     passes = _GpuPasses(bench, size_bytes // arrays, size_bytes <= cache)
@@ -105,12 +114,12 @@ def _gpu_task(bench: Bench, kernel: str, size_bytes: int) -> Task:
 
 
 def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, int, int]:
-    """Return the launch of the passes over a set of `size_bytes`, which is in a cache if `cached`.
+    """Return the launch of passes over a set of `size_bytes` on a GPU with `units` compute units.
 
-    The result is the vectors of the set, the vectors of a tile, the tiles that each block takes, the distance between
-    two of them in tiles, and the blocks. A vector has 16 bytes. In a cache the order is free, and many short-lived
-    blocks over large tiles are fastest. Beyond the cache all blocks advance together by small tiles: no tile is read
-    twice before all others were, because the cache would serve it.
+    `cached` says that a cache holds the set. The result is (vectors of the set, vectors of a tile, tiles that each
+    block takes, distance between two of these in tiles, blocks); a vector has 16 bytes. In a cache the order is free,
+    and many short-lived blocks over large tiles are fastest. Beyond the cache all blocks advance together by small
+    tiles: no tile is read twice before all others were, because the cache would serve it.
     """
     vectors = size_bytes // _VECTOR_BYTES
     tile = min(max(vectors // _LEAST_TILES, _LEAST_TILE), _MOST_TILE) if cached else _LEAST_TILE
@@ -120,7 +129,10 @@ def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, in
 
 
 class _GpuPasses:
-    """Passes over one array of `size_bytes`, tile by tile; `nbytes` is the number of bytes that a call passes over."""
+    """Passes over one array of `size_bytes` on a GPU, tile by tile; `cached` says that a cache holds the whole set.
+
+    `nbytes` is the number of bytes that one call passes over.
+    """
 
     def __init__(self, bench: Bench, size_bytes: int, cached: bool) -> None:
         self._bench = bench
@@ -131,12 +143,15 @@ class _GpuPasses:
         self._words = RandomWords(bench, size_bytes)
 
     def _launch(self, name: str, *args: Any) -> Call:
-        """Return the launch of a kernel of cache.cu on the grid of the passes."""
+        """Return the launch of the kernel `name` of cache.cu with these arguments, on the grid of the passes."""
         kernel = self._bench.kernel(_SOURCE, name)
         return lambda: kernel((self._grid,), (_THREADS,), args)
 
     def read(self) -> CheckedCall:
-        """Prepare loads that bypass the first cache; each block leaves one word, which the check computes again."""
+        """Return the passes as loads that bypass the first cache, with their check.
+
+        Each block leaves one word, which the check compares with one computed from the seed of the data.
+        """
         parts, expected = (self._bench.xp.zeros(self._grid, np.uint64) for _ in range(2))
         compute = self._launch("cached_read_expected", self._words.seed, *self._layout, expected)
         to_host = self._bench.device.to_host
@@ -149,7 +164,10 @@ class _GpuPasses:
         return CheckedCall(call, check, lambda: parts.fill(0))
 
     def write(self) -> CheckedCall:
-        """Prepare stores of values that depend only on their place, so that the order of the passes is free."""
+        """Return the passes as stores, with their check.
+
+        A stored value depends only on its place, so that the order of the passes is free.
+        """
         array, key = self._words.array, np.uint32(self._bench.rng.integers(2**32))
         mistakes, vectors = self._bench.xp.zeros(1, np.uint64), self._layout[0]
         count = self._launch("cached_mistakes", array, vectors, key, mistakes)
@@ -157,7 +175,7 @@ class _GpuPasses:
         return CheckedCall(self._launch("cached_write", array, *self._layout, key), check, lambda: array.fill(0))
 
     def copy(self) -> CheckedCall:
-        """Prepare a copy of the array to another one of the same size."""
+        """Return the passes as copies of the array to a second one of the same size, with their check."""
         target = self._bench.xp.zeros_like(self._words.array)
         call = self._launch("cached_copy", target, self._words.array, *self._layout)
         return CheckedCall(call, self._words.verifier(target), lambda: target.fill(0))
@@ -167,7 +185,8 @@ class _GpuPasses:
 def shared(bench: Bench, access: str, width_bytes: int) -> Task:
     """Bandwidth of the shared memory of all compute units together, without bank conflicts.
 
-    `per_clock` is the median over the compute units of the bytes that one moves per clock.
+    Each thread reads or writes `width_bytes` at once. `per_clock` is the median over the compute units of the bytes
+    that one moves per clock.
     """
     need_gpu(bench)
     grid, block_bytes = max(1, bench.target.device.units), _SHARED_THREADS * _TURNS * width_bytes
@@ -196,9 +215,10 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
 
 
 def _expected(access: str, drawn: npt.NDArray[np.uint32], width_bytes: int, passes: int) -> npt.NDArray[np.uint64]:
-    """Return the word that each thread should leave, uint64 of shape (threads,).
+    """Return the word that each thread of `shared` should leave: uint64, shape (1024,).
 
-    A read repeats x = 5·x + word `passes` times from 0, modulo 2^32; its closed form is used here.
+    `drawn` is the content of the shared memory, uint32. A read repeats x = 5·x + word `passes` times from 0, modulo
+    2^32, which is computed here by its closed form. After a write each thread reads the words of its neighbour once.
     """
     lanes = drawn.reshape(_TURNS, _SHARED_THREADS, width_bytes // 4)
     if access == "read":

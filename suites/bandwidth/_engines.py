@@ -1,8 +1,8 @@
-"""Copies within a device by four engines, over size and over the number of compute units.
+"""Copy within a device by four engines, over size and over the number of compute units.
 
 load-store: a kernel whose threads load and store 16 bytes each. memcpy: the runtime's copy, for which the driver
 chooses a copy engine or a kernel. async-copy (since sm_80) and bulk-copy (since sm_90): kernels that load past the
-registers into shared memory; in the latter one thread per block starts every copy.
+registers into shared memory; in bulk-copy one thread per block starts every copy.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def newest_engine(target: Target) -> str:
 
 
 def engines(target: Target) -> Any:
-    """Return load-store, memcpy and the newest engine in `quick`, all engines in `full`."""
+    """Return the axis of engines: `load-store`, `memcpy` and the newest one; in `full` all, in `smoke` the newest only.
+
+    On the host all tiers have `load-store` and `memcpy`.
+    """
     if target.is_host:
         return ("load-store", "memcpy")
     newest = newest_engine(target)
@@ -61,13 +64,19 @@ def engines(target: Target) -> Any:
 
 
 def _kernel_engines(target: Target) -> Any:
-    """Return the engines that are kernels, and so run on any number of compute units."""
+    """Return the axis of engines that are kernels, which can run on a part of the compute units.
+
+    `quick` has `load-store` and the newest, `full` also `async-copy`, and `smoke` the newest only.
+    """
     newest = newest_engine(target)
     return points(tuple(dict.fromkeys(("load-store", newest))), (newest,), ("load-store", "async-copy", "bulk-copy"))
 
 
 def _copy_sizes(target: Target) -> Any:
-    """Return sizes from one word to 1 GiB; on the host from 4 KiB, below which the check misses elements."""
+    """Return the axis of copy sizes in bytes: from 8 bytes to 1 GiB, on the host from 4 KiB to 256 MiB.
+
+    In smaller copies on the host the check would leave out elements.
+    """
     if target.is_host:
         return points((2**12, 2**20, 2**26), (2**20,), powers_of_two(12, 28))
     quick = (8, 2**20, 2**23, *_one_copy_size(target))
@@ -75,12 +84,15 @@ def _copy_sizes(target: Target) -> Any:
 
 
 def _one_copy_size(target: Target) -> tuple[int, ...]:
-    """Return one size that is too large for the caches."""
+    """Return one copy size in bytes, as a tuple: at least 256 MiB and four last-level caches.
+
+    It is returned also if three arrays of that size do not fit into the memory.
+    """
     return fitting(target, (max(smallest_in_memory(target), 2**28),))
 
 
 def _units(target: Target) -> Any:
-    """Return numbers of compute units, up to all of them."""
+    """Return the axis of numbers of compute units, up to all of the device."""
     most = max(1, target.device.units)
     full = [count for count in (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256) if count < most]
     quick = [count for count in (4, 16, 48) if count < most]
@@ -88,7 +100,7 @@ def _units(target: Target) -> Any:
 
 
 def require(bench: Bench, engine: str) -> None:
-    """Raise Skip if the device does not support the engine."""
+    """Raise Skip if the device is no GPU or does not support `engine`."""
     need_gpu(bench)
     feature = _FEATURES.get(engine)
     if feature and feature not in bench.traits.features:
@@ -96,14 +108,21 @@ def require(bench: Bench, engine: str) -> None:
 
 
 def load_store(bench: Bench, target: Any, source: Any, nbytes: int) -> Call:
-    """Return a copy between arrays or addresses by a kernel whose threads load and store 16 bytes each."""
+    """Return the copy of `nbytes` from `source` to `target` by a kernel whose threads load and store 16 bytes each.
+
+    Both are CuPy arrays, or addresses (uint64) that the device reaches.
+    """
     kernel, grid = bench.kernel("engines.cu", "load_store"), grid_of(nbytes // _LANE_BYTES, _THREADS)
     args = (target, source, np.uint64(nbytes))
     return lambda: kernel(grid, (_THREADS,), args)
 
 
 def copy_call(bench: Bench, arrays: CopiedWords, engine: str, units: int = 0) -> Call:
-    """Return the copy by an engine: by the whole device, or by `units` compute units with one block each."""
+    """Return the copy of `arrays.array` to `arrays.copied` by `engine`, one that the device supports.
+
+    With `units` the kernel has one block on each of that many compute units, else the grid that is fastest for the
+    whole device; `memcpy` ignores `units`.
+    """
     target, source, nbytes = arrays.copied, arrays.array, arrays.array.nbytes
     if engine == "memcpy":
         return partial(bench.device.copy, target, source)
@@ -141,9 +160,9 @@ def device_copy_on(bench: Bench, engine: str, units: int, size_bytes: int) -> Ta
 
 
 def _copy_task(bench: Bench, engine: str, size_bytes: int, units: int = 0) -> Task:
-    """Return a copy by an engine as a task, by the whole device (`units` is 0) or by `units` compute units.
+    """Return a copy of `size_bytes` by `engine` as a task, on `units` compute units; 0 means the whole device.
 
-    Raises Skip if the device does not support the engine.
+    Raises Skip if the device does not support the engine or has too little free memory.
     """
     require(bench, engine)
     bench.need(2 * size_bytes + _SPARE_BYTES)

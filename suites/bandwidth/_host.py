@@ -1,4 +1,4 @@
-"""Kernels of the bandwidth suite on the host, beyond STREAM, with the same meanings as in cache.cu and access.cu.
+"""Run kernels of the bandwidth suite on the host, beyond STREAM, with the same meanings as in cache.cu and access.cu.
 
 Importing this module imports numba.
 """
@@ -27,7 +27,10 @@ _ONE, _FIVE, _ALL = np.uint64(1), np.uint64(5), np.uint64(2**32 - 1)
 
 
 def _cached_read(rows: Any, passes: Any, parts: Any) -> None:
-    """Leave in parts[row] x after `passes` times x = 5·x + xor of the row, from 0; uint64 wraps round."""
+    """Write to parts[row] the result of x = 5·x + (exclusive or of rows[row]), repeated `passes` times from x = 0.
+
+    `rows` (shape (threads, words)) and `parts` (shape (threads,)) are uint64, which wraps round.
+    """
     for row in prange(rows.shape[0]):
         combined = np.uint64(0)
         for _ in range(passes):
@@ -36,7 +39,10 @@ def _cached_read(rows: Any, passes: Any, parts: Any) -> None:
 
 
 def _cached_copy(there: Any, back: Any, passes: Any) -> None:
-    """Copy each row there and back, `passes` / 2 times; each round trip adds one to every word of `back`."""
+    """Copy each row of `back` to `there` and back again, `passes` / 2 times; both are uint64 of shape (threads, words).
+
+    Each round trip adds one to every word of `back`.
+    """
     for row in prange(there.shape[0]):
         for turn in range(passes // 2):
             # differs in each pass; otherwise the compiler would drop passes, because a copy of a copy is the same
@@ -48,7 +54,7 @@ def _cached_copy(there: Any, back: Any, passes: Any) -> None:
 
 
 def _cached_write(rows: Any, passes: Any, value: Any) -> None:
-    """Overwrite each row `passes` times, in pass i with the word value + i."""
+    """Overwrite every word of `rows` (uint64) `passes` times; pass i writes value + i."""
     for row in prange(rows.shape[0]):
         for turn in range(passes):
             word = value + np.uint64(turn)
@@ -57,7 +63,10 @@ def _cached_write(rows: Any, passes: Any, value: Any) -> None:
 
 
 def _permute(t: Any, bits: Any, turn: Any) -> Any:
-    """Return place t of a pseudo-random permutation of the numbers below 2^`bits`; `turn` selects the permutation."""
+    """Return the place of access `t` in a pseudo-random permutation of the numbers below 2^`bits`.
+
+    `turn` selects the permutation. All values are uint64.
+    """
     mask, half = _ALL >> (np.uint64(32) - bits), (bits + _ONE) // np.uint64(2)
     x = (t + turn) & mask
     x = (x * _ODD_0) & mask
@@ -73,7 +82,10 @@ _permuted = numba.njit(inline="always")(_permute)
 
 
 def _strided_read(array: Any, count: Any, stride: Any, parts: Any) -> None:
-    """Leave in each part the exclusive or of its share of `count` words, which are `stride` words apart."""
+    """Write to each element of `parts` the exclusive or of one share of `count` words of `array`; all words are uint32.
+
+    Word t is array[t · stride]. The words are divided into `parts.size` equal shares in order; a remainder is left out.
+    """
     share = count // parts.size
     for part in prange(parts.size):
         combined = np.uint32(0)
@@ -83,7 +95,11 @@ def _strided_read(array: Any, count: Any, stride: Any, parts: Any) -> None:
 
 
 def _random_read(chunks: Any, count: Any, bits: Any, turn: Any, parts: Any) -> None:
-    """Leave in each part the exclusive or of its share of `count` chunks, in a pseudo-random order."""
+    """Write to each element of `parts` the exclusive or of one share of `count` chunks.
+
+    A chunk is a row of `chunks`, uint32. Chunks are read in the order of `_permute` for `bits` and `turn`, and are
+    divided into `parts.size` equal shares; a remainder is left out.
+    """
     share = count // parts.size
     for part in prange(parts.size):
         combined = np.uint32(0)
@@ -114,7 +130,7 @@ _Rows = npt.NDArray[np.uint64]
 
 
 def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
-    """Return passes over a working set as a task, each thread on its own part of the set.
+    """Return the task of passes over a working set of `size_bytes`, in which each thread has its own part of the set.
 
     `kernel` is `read`, `write` or `copy`. A copy goes there and back, so that the passes differ.
     """
@@ -134,7 +150,10 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
 
 
 def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
-    """Prepare `passes` reads of each row, whose result the check computes by the closed form of the sum."""
+    """Return the call that reads each of `rows` `passes` times, with its check.
+
+    The check computes the expected results by a closed form.
+    """
     parts = np.zeros(len(rows), np.uint64)
     factor = np.uint64((5**passes - 1) // 4 % 2**64)  # closed form of `passes` times x = 5·x + xor of the row, from 0
     expected = np.bitwise_xor.reduce(rows, axis=1) * factor
@@ -143,7 +162,10 @@ def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
 
 
 def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
-    """Prepare `passes` copies, there and back in turn; the check needs no count of calls: the words have it."""
+    """Return the call that copies `rows` there and back, `passes` / 2 times each, with its check.
+
+    The check need not know the number of calls, because each round trip adds one to every word.
+    """
     there, back, half = placed(np.zeros_like(rows)), placed(rows), np.uint64(passes // 2)
 
     def poison() -> None:
@@ -151,7 +173,7 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
         np.copyto(back, rows)
 
     def check() -> None:
-        """Check that the words counted whole calls, and that both arrays hold the rows of the last round trip."""
+        """Raise WrongAnswer unless the words counted whole calls and both arrays hold those of the last round trip."""
         turns = back[0, :1] - rows[0, :1]  # every call adds one for each copy there and back
         expect(bool(turns > 0) and not turns % half, f"{turns[0]} turns are not a whole number of calls")
         last = rows + turns - _ONE + (half - _ONE)
@@ -162,13 +184,16 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
 
 
 def _write_passes(rows: _Rows, passes: int, value: np.uint64) -> CheckedCall:
-    """Prepare `passes` writes; the check expects the word of the last pass everywhere."""
+    """Return the call that writes all of `rows` `passes` times, with its check for the word of the last pass.
+
+    Pass i writes the word value + i.
+    """
     check = partial(expect_equal, rows, value + np.uint64(passes - 1), "words")
     return CheckedCall(lambda: _write(rows, passes, value), check, lambda: rows.fill(0))
 
 
 def accesses(bench: Bench, access: str, pattern: AccessPattern) -> CheckedCall:
-    """Prepare reads or writes (`access`) in the order of the pattern, over all threads of this process."""
+    """Return the reads or writes (`access`: `read` or `write`) of a pattern by all threads, with their check."""
     array = placed(bench.rng.integers(2**32, size=pattern.size_bytes // 4, dtype=np.uint32))
     if pattern.order == "strided":
         stride, count = pattern.args[0], pattern.count
@@ -185,9 +210,10 @@ def accesses(bench: Bench, access: str, pattern: AccessPattern) -> CheckedCall:
 
 
 def _read_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...]) -> CheckedCall:
-    """Prepare reads of array[places]; the check compares the exclusive or of each part with NumPy's.
+    """Return the call that reads array[places], with its check: the exclusive or of each part must be NumPy's.
 
-    `args` are the arguments of the kernel between the array and its results.
+    `array` is uint32; a chunk is one of its rows. `args` are the arguments of `kernel` between the array and its
+    results.
     """
     parts = np.zeros(_PARTS, np.uint32)
     expected = np.bitwise_xor.reduce(array[places].reshape(_PARTS, -1), axis=1)
@@ -196,9 +222,10 @@ def _read_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...
 
 
 def _write_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...]) -> CheckedCall:
-    """Prepare writes to array[places]; the check expects in each place its number, mixed with the key.
+    """Return the call that writes array[places], with its check: place i must hold i ^ key in each of its words.
 
-    `args` are the arguments of the kernel after the array: their number comes first and the key last.
+    `array` is uint32. `args` are the arguments of `kernel` after the array; the number of places is the first of them
+    and the key the last.
     """
     count, *_, key = args
 
@@ -210,7 +237,7 @@ def _write_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ..
 
 
 def _permuted_places(count: int, bits: int, turn: int) -> npt.NDArray[np.uint64]:
-    """Return the place of each chunk in the pseudo-random order, by NumPy: uint64, shape (count,)."""
+    """Return the places of `_permute` for accesses 0 to count − 1, computed by NumPy: uint64, shape (count,)."""
     mask, half = np.uint64(2**bits - 1), np.uint64((bits + 1) // 2)
     x = np.arange(count, dtype=np.uint64) + np.uint64(turn) & mask
     for factor in _ODD:

@@ -1,4 +1,4 @@
-"""The host link by NUMA node: page-locked memory that is bound to a node, and all GPUs of a host at the same time."""
+"""Measure the host link by NUMA node, with page-locked memory bound to a node, and of all GPUs of a host at once."""
 
 from __future__ import annotations
 
@@ -31,12 +31,18 @@ topic = Topic(
 
 
 def nodes_of(target: Target) -> tuple[int, ...]:
-    """Return the NUMA nodes with memory that the machine's inventory names."""
+    """Return the numbers of the NUMA nodes with memory that the machine's inventory names.
+
+    If it names no nodes, the result is (0,).
+    """
     return node_numbers(dict(target.facts.host).get("numa", _UNNAMED))
 
 
 def _nodes(target: Target) -> Any:
-    """Return all nodes; in `full` at least two, so that a machine without a second node reports that."""
+    """Return the axis of NUMA nodes: all with memory; in `smoke` the first.
+
+    `full` always has node 1, so that a machine without a second node reports that it is missing.
+    """
     nodes = nodes_of(target)
     return points(nodes, nodes[:1], tuple(dict.fromkeys((*nodes, 1))))
 
@@ -111,11 +117,11 @@ def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Tas
 
 
 def _registered(bench: Bench, memory: NodeMemory) -> HostMemory:
-    """Return the memory with its pages page-locked; they are on their node already."""
+    """Return `memory` as page-locked host memory; the caller has placed its pages on their node before."""
     return HostMemory(memory.array, bench.device.register(memory.pages))
 
 
 def _place_notes(bench: Bench) -> Mapping[str, str]:
-    """Return the note that names the NUMA node of the GPU."""
+    """Return the note `NUMA node of the GPU` with the number of the node, or `not stated by the firmware`."""
     nearest_node = node_of(bench.target.device.pci)
     return {"NUMA node of the GPU": "not stated by the firmware" if nearest_node is None else str(nearest_node)}

@@ -1,7 +1,7 @@
-"""The link between host and device with every kind of host memory, in one direction and in both at once.
+"""Measure the link between host and device with every kind of host memory, in one direction and in both at once.
 
-Data in host memory are checked on the device: they are copied there and compared with the words of their seed, since
-a processor reads write-combined memory at a hundredth of its speed.
+Data in host memory are checked on the device: they are copied there and compared with the words of their seed, since a
+processor reads write-combined memory at a hundredth of its speed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ topic = Topic(
 
 
 def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the tier measures a size with a kind of memory: `quick` measures few."""
+    """Return whether the tier measures a size with a kind of memory: `quick` has the sizes of _QUICK_SIZES only."""
     return target.tier != "quick" or params["size_bytes"] in _QUICK_SIZES[params["memory"]]
 
 
@@ -81,7 +81,10 @@ def d2h(bench: Bench, memory: str, size_bytes: int) -> Task:
 
 
 def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Task:
-    """Return a copy in one direction with this kind of host memory as a task; raises Skip if the driver refuses it."""
+    """Return the task of a copy of `size_bytes` with `memory`, a kind of host memory, to the device or from it.
+
+    Raises Skip without a GPU or enough free memory, or if the driver refuses the kind of memory.
+    """
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)
     host = host_memory(bench, memory, size_bytes)
@@ -129,7 +132,10 @@ def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Host memory as uint8, and the function that frees it; if it `is_mapped` a kernel copies it, not the runtime."""
+    """Host memory as uint8 (`array`), and the function that frees it (`close`).
+
+    If it `is_mapped`, a kernel copies it instead of the runtime.
+    """
 
     array: npt.NDArray[np.uint8]
     close: Callable[[], None]
@@ -141,7 +147,7 @@ def _nothing() -> None:
 
 
 def _allocated(bench: Bench, flags: int, size_bytes: int) -> HostMemory:
-    """Return memory that the runtime allocates page-locked, with flags of cudaHostAlloc."""
+    """Return page-locked memory from cudaHostAlloc with these `flags` (_MAPPED or _WRITE_COMBINED)."""
     runtime = bench.xp.cuda.runtime
     address = runtime.hostAlloc(size_bytes, flags)
     array = np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
@@ -149,7 +155,7 @@ def _allocated(bench: Bench, flags: int, size_bytes: int) -> HostMemory:
 
 
 def _registered(bench: Bench, size_bytes: int) -> HostMemory:
-    """Return memory of the process whose pages are page-locked after their allocation."""
+    """Return memory of this process whose pages are page-locked after their allocation; it begins at a page."""
     whole = -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
     raw = np.zeros(whole + _PAGE_BYTES, np.uint8)
     first = -raw.ctypes.data % _PAGE_BYTES
@@ -158,7 +164,10 @@ def _registered(bench: Bench, size_bytes: int) -> HostMemory:
 
 
 def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
-    """Allocate host memory of a kind; raises Skip if the driver refuses."""
+    """Return new host memory of `size_bytes`; `memory` is its kind, a value of the axis of `h2d`.
+
+    Raises Skip if the driver refuses the allocation.
+    """
     kinds: dict[str, Callable[[], HostMemory]] = {
         "pinned": lambda: HostMemory(bench.device.pinned(size_bytes), _nothing),
         "pageable": lambda: HostMemory(np.zeros(size_bytes, np.uint8), _nothing),
@@ -173,9 +182,10 @@ def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
 
 
 class LinkCopy:
-    """Random words that one transfer copies over the link in one direction, and the check that they arrived.
+    """A copy of random words over the link in one direction, from or to `host`, and the check that they arrived.
 
-    Two copies of one case need different numbers `draw`, so that their words differ.
+    `call` makes the copy, and `close` frees the host memory. Two copies of one case need different numbers `draw`, so
+    that their words differ.
     """
 
     def __init__(self, bench: Bench, host: HostMemory, to_device: bool, draw: int = 0) -> None:
@@ -195,14 +205,17 @@ class LinkCopy:
             self.call = partial(bench.device.copy, target, source)
 
     def poison(self) -> None:
-        """Overwrite the target of the transfer with zeros."""
+        """Overwrite the target of the copy with zeros, and also the array on the device that the check compares."""
         self._words.poison()
         if not self._to_device:
             self._device.synchronize()
             self._host.fill(0)
 
     def check(self) -> None:
-        """Raise WrongAnswer unless every word arrived."""
+        """Raise WrongAnswer if a word in the target of the copy differs from the word that was sent.
+
+        Words in host memory are copied to the device first.
+        """
         if not self._to_device:
             self._device.copy(self._words.copied, self._host)
         self._words.check()

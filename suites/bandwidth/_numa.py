@@ -1,4 +1,4 @@
-"""NUMA nodes: their numbers, the node of a GPU, memory that is bound to a node, and proof of its placement."""
+"""Find NUMA nodes and the node of a GPU, bind memory to a node, and prove where its pages are."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _REMEDY = "in a container: docker run --cap-add SYS_NICE"
 
 
 def node_numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list as the kernel writes it, `0-1,4`; raises ValueError for other texts."""
+    """Return the numbers of a list as the kernel writes it, such as `0-1,4`; empty for an empty text.
+
+    Raises ValueError for other texts.
+    """
     numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -41,7 +44,10 @@ def node_numbers(text: str) -> tuple[int, ...]:
 
 
 def node_of(pci: str, root: Path = _PCI) -> int | None:
-    """Return the NUMA node that a PCI device is attached to; None where the firmware does not say."""
+    """Return the NUMA node to which the device of PCI address `pci` is attached; None if the firmware does not say.
+
+    `root` is the folder of /sys with an entry for each PCI device.
+    """
     try:
         node = int((root / pci.lower() / "numa_node").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -50,7 +56,10 @@ def node_of(pci: str, root: Path = _PCI) -> int | None:
 
 
 def bridges_above(pci: str, root: Path = _PCI) -> tuple[str, ...]:
-    """Return the PCI addresses of the bridges above a device, from the root port down; empty if unknown."""
+    """Return the PCI addresses of the bridges above the device of PCI address `pci`, from the root port down.
+
+    The result is empty if /sys does not show the device. `root` is the folder with an entry for each PCI device.
+    """
     path = root / pci.lower()
     if not path.exists():
         return ()
@@ -58,7 +67,10 @@ def bridges_above(pci: str, root: Path = _PCI) -> tuple[str, ...]:
 
 
 def shared_upstream(names: Sequence[str], pcis: Sequence[str], root: Path = _PCI) -> str:
-    """Return a note that says which of the named devices share a port or a switch on the way to the processor."""
+    """Return the text of a note on which of the named devices share a root port on the way to the processor.
+
+    `pcis` are the PCI addresses of the devices in the order of `names`; `root` is the folder with an entry for each.
+    """
     sharing: dict[str, list[str]] = {}
     for name, pci in zip(names, pcis, strict=True):
         bridges = bridges_above(pci, root)
@@ -70,10 +82,11 @@ def shared_upstream(names: Sequence[str], pcis: Sequence[str], root: Path = _PCI
 
 
 class NodeMemory:
-    """Host memory of `nbytes` whose pages are bound to the NUMA node `node`, as bytes in `array`.
+    """Host memory of `nbytes` whose pages are bound to the NUMA node `node`.
 
-    `nodes` are all nodes with memory. Raises Skip where the machine does not have the node, or where the kernel refuses
-    to bind memory. On a machine with one node nothing is bound, because memory has no other place.
+    `array` is the memory (uint8), and `pages` the same memory up to the end of its last page. `nodes` are all nodes
+    with memory. Raises Skip if the machine does not have the node, or if the kernel refuses to bind memory. On a
+    machine with one node nothing is bound, because memory has no other place.
     """
 
     def __init__(self, nbytes: int, node: int, nodes: Sequence[int]) -> None:
@@ -90,7 +103,7 @@ class NodeMemory:
         self.pages.fill(0)
 
     def expect_placed(self) -> Mapping[str, str]:
-        """Return the placement as a note; raises WrongAnswer unless every page is on the node."""
+        """Return the note `pages by NUMA node`; raises WrongAnswer unless every page is on the node."""
         pages = placement(self.pages.ctypes.data, self.pages.size)
         expect(
             set(pages) == {self.node},
@@ -100,13 +113,19 @@ class NodeMemory:
 
 
 def _describe_placement(pages: Mapping[int, int]) -> str:
-    """Return pages by NUMA node as text; a negative node is an error number, whose text is shown."""
+    """Return the number of pages on each node as text; `pages` is what `placement` returns.
+
+    A negative node is shown as the text of the error of that number.
+    """
     places = {node: f"node {node}" if node >= 0 else f"none ({os.strerror(-node)})" for node in pages}
     return ", ".join(f"{places[node]}: {count}" for node, count in sorted(pages.items()))
 
 
 def bind(address: int, nbytes: int, node: int) -> None:
-    """Bind the pages of a range to a node, also existing ones; raises Skip if the kernel or the machine refuses."""
+    """Bind the pages of `nbytes` from `address` on to `node`, and move pages that exist already.
+
+    `address` is the start of a page. Raises Skip if the kernel refuses, or on processors other than x86-64 and arm64.
+    """
     mask = (ctypes.c_ulong * (_MOST_NODES // _MASK_BITS))()
     mask[node // _MASK_BITS] = 1 << node % _MASK_BITS
     number = _system_call_numbers()[0]
@@ -116,10 +135,11 @@ def bind(address: int, nbytes: int, node: int) -> None:
 
 
 def placement(address: int, nbytes: int) -> Mapping[int, int]:
-    """Return how many pages of a range are on each node; a negative number is an error of the kernel, not a node.
+    """Return the number of pages on each NUMA node, of the pages of `nbytes` from `address` on.
 
-    If the kernel refuses to answer (move_pages), the nodes are read from its table of the process's memory. Raises
-    OSError if the query fails for another reason, and Skip on unsupported machines.
+    A negative node is the number of an error that the kernel returned for pages. If the kernel refuses the query
+    (move_pages), the numbers are those of its table of the process's memory, for the mapping that holds the address.
+    Raises OSError if the query fails for another reason, and Skip on processors other than x86-64 and arm64.
     """
     pages = np.arange(address, address + nbytes, _PAGE_BYTES, dtype=np.uint64)
     nodes = np.zeros(pages.size, np.int32)
@@ -132,7 +152,10 @@ def placement(address: int, nbytes: int) -> Mapping[int, int]:
 
 
 def mapped_nodes(text: str, address: int) -> Mapping[int, int]:
-    """Return the pages by node of the mapping that holds an address, from the text of /proc/self/numa_maps."""
+    """Return the number of pages on each NUMA node, of the mapping that holds `address`; empty if there is none.
+
+    `text` is the content of /proc/self/numa_maps.
+    """
     starts = {int(line.split(maxsplit=1)[0], 16): line for line in text.splitlines() if line.strip()}
     start = max((start for start in starts if start <= address), default=None)
     fields = starts[start].split() if start is not None else []
@@ -141,7 +164,10 @@ def mapped_nodes(text: str, address: int) -> Mapping[int, int]:
 
 
 def _system_call_numbers() -> tuple[int, int]:
-    """Return the numbers of the system calls mbind and move_pages; raises Skip on other machines."""
+    """Return the numbers of the system calls mbind and move_pages.
+
+    Raises Skip on processors other than x86-64 and arm64.
+    """
     machine = platform.machine()
     if machine not in _SYSCALLS:
         raise Skip(f"binding memory to NUMA nodes is supported on {' and '.join(_SYSCALLS)}, not on {machine}")
@@ -149,7 +175,7 @@ def _system_call_numbers() -> tuple[int, int]:
 
 
 def _call_system(number: int, *args: int) -> int:
-    """Make a system call with integers and addresses; return 0, or the number of its error."""
+    """Make the system call of this number with integers and addresses; return 0, or errno if it fails."""
     call: Any = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     failed = call(ctypes.c_long(number), *map(ctypes.c_long, args)) < 0

@@ -1,4 +1,4 @@
-"""Array sizes that come from memory rather than from a cache, and other axes and curves that topics share."""
+"""Choose array sizes that memory serves and not a cache, and share other axes and curves of the topics."""
 
 from __future__ import annotations
 
@@ -15,35 +15,38 @@ log_curve = partial(View, "curve", series="hot", log_x=True)
 
 
 def cache_bytes(target: Target) -> int:
-    """Return the size of the last-level cache, or 32 MiB if the device does not report it."""
+    """Return the size of the last-level cache in bytes, or 32 MiB if the device does not report it."""
     return target.device.cache_bytes or _UNKNOWN_CACHE_BYTES
 
 
 def is_cached(target: Target, size_bytes: int) -> bool:
-    """Return whether the last-level cache may serve part of an array of that size."""
+    """Return whether the last-level cache may serve part of an array of `size_bytes`: below four times its size."""
     return size_bytes < CACHES * cache_bytes(target)
 
 
 def memory_limit(target: Target, size_bytes: int) -> str:
-    """Return the peak that an array of that size is compared with: `dram`, or empty if a cache may serve it."""
+    """Return the name of the peak with which an array of `size_bytes` is compared: `dram`, or empty if `is_cached`."""
     return "" if is_cached(target, size_bytes) else "dram"
 
 
 def smallest_in_memory(target: Target) -> int:
-    """Return the smallest power of two, in bytes, of at least CACHES times the last-level cache of the device."""
+    """Return the smallest power of two, in bytes, of at least four last-level caches."""
     return 1 << (CACHES * cache_bytes(target) - 1).bit_length()
 
 
 def fitting(target: Target, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of which three arrays fit the memory; if none does, the first."""
+    """Return the sizes in bytes of which three arrays fit into 80 % of the memory; if there are none, the first size.
+
+    All sizes fit if the device does not report its memory.
+    """
     limit = target.device.memory_bytes * 0.8 / 3
     return tuple(size for size in sizes if size <= limit or not limit) or sizes[:1]
 
 
 def array_sizes(target: Target) -> Any:
-    """Return an axis of array sizes in bytes that do not fit the last-level cache, by tier.
+    """Return the axis of array sizes in bytes that memory serves: powers of two from four last-level caches on.
 
-    The smallest is a power of two of at least CACHES times that cache; three arrays of each size fit the memory.
+    Three arrays of each size fit into the memory. On a host `smoke` has 16 MiB, and on a GPU `full` begins at 64 MiB.
     """
     smallest = smallest_in_memory(target)
     if target.is_host:
@@ -54,6 +57,6 @@ def array_sizes(target: Target) -> Any:
 
 
 def one_array_size(target: Target) -> Any:
-    """Return one array size that is too large for the caches, for curves over another axis."""
+    """Return an axis of a single array size per tier, which memory serves, for curves over another axis."""
     sizes = array_sizes(target)
     return points(sizes.quick[:1], sizes.smoke[:1], sizes.quick[:1])

@@ -1,4 +1,4 @@
-"""STREAM kernels on device memory, by size, access width and number of threads, and the runtime's own copy.
+"""Measure STREAM kernels on device memory by size, access width and number of threads, and the runtime's own copy.
 
 Bytes are counted by STREAM's rule: every array that the kernel names, once for each element read or written.
 """
@@ -59,7 +59,11 @@ topic = Topic(
 
 
 def _floor_sizes(target: Target) -> Any:
-    """Return array sizes; on a GPU `quick` adds 8 MiB, which a cache holds, and 4 GiB, for the floors."""
+    """Return the axis of array sizes in bytes for kernels with a floor in the table of expected figures.
+
+    It is `array_sizes`; but on a GPU `quick` has 8 MiB, which a cache holds, a size of about 1 GiB, and 4 GiB for the
+    floors.
+    """
     sizes = array_sizes(target)
     if target.is_host:
         return sizes
@@ -68,7 +72,10 @@ def _floor_sizes(target: Target) -> Any:
 
 
 def _memcpy_sizes(target: Target) -> Any:
-    """Return array sizes; on a GPU also one within its last-level cache, where hot, cold and rotated samples differ."""
+    """Return the axis of array sizes in bytes for `memcpy`: `array_sizes`, and on a GPU also 8 MiB.
+
+    A cache holds arrays of 8 MiB, so that hot, cold and rotated samples differ.
+    """
     sizes = array_sizes(target)
     if target.is_host:
         return sizes
@@ -76,7 +83,10 @@ def _memcpy_sizes(target: Target) -> Any:
 
 
 def _threads(target: Target) -> Any:
-    """Return resident threads per compute unit (NVIDIA GPUs since 2020 hold 1536), or all threads on the host."""
+    """Return the axis of numbers of threads: resident ones per compute unit on a GPU, all threads on the host.
+
+    An SM of NVIDIA's GPUs since 2020 holds 1536.
+    """
     if target.is_host:
         most = max(1, target.device.units)
         counts = [*(count for count in powers_of_two(0, 10) if count < most), most]
@@ -85,7 +95,7 @@ def _threads(target: Target) -> Any:
 
 
 def _effort(target: Target, has_floor: bool) -> Effort:
-    """Return a short effort in `quick`, and the tier's effort if a floor depends on the figure."""
+    """Return POINT in `quick` if no floor depends on the figure, else TIER."""
     return POINT if target.tier == "quick" and not has_floor else TIER
 
 
@@ -94,9 +104,10 @@ Prepare = Callable[[Stream], CheckedCall]
 
 @dataclass(frozen=True, slots=True)
 class StreamKernel:
-    """A STREAM kernel: the function that prepares its call and check, and the bytes that one call counts.
+    """A STREAM kernel: `prepare` returns its call and check for a Stream, and the other fields count its work.
 
-    `arrays` is the number of arrays that it moves, `payload` its payload in arrays, `flops` its operations per element.
+    `arrays` is the number of arrays that a call moves, `payload` its payload in arrays, `flops` its operations per
+    element.
     """
 
     prepare: Prepare
@@ -117,10 +128,12 @@ def _kernel(
     headline: Mapping[str, str] | None = None,
     has_floor: Callable[[Target, int, str], bool] = lambda *_: False,
 ) -> Callable[[Prepare], Prepare]:
-    """Return a decorator that declares a kernel and its case; the decorated function prepares its call and check.
+    """Return a decorator that declares a STREAM kernel and the case of that name.
 
-    `arrays`, `payload` and `flops` are those of StreamKernel; `sizes` and `dtypes` are the axes of the case.
-    `has_floor` says whether a point has a floor in the table of expected figures, and so needs the effort of the tier.
+    The decorated function returns the kernel's call and check for a Stream; its name and docstring become those of the
+    case. `arrays`, `payload` and `flops` are those of StreamKernel, and `sizes` and `dtypes` the axes of the case.
+    `has_floor(target, size_bytes, dtype)` says whether a point has a floor in the table of expected figures, and so
+    needs the effort of the tier.
     """
 
     def declare(prepare: Prepare) -> Prepare:
@@ -140,12 +153,16 @@ def _kernel(
 
 
 def _is_floor_size(target: Target, size_bytes: int, _dtype: str) -> bool:
-    """Return whether read and copy have a floor at that size; on the host they have one at every size."""
+    """Return whether `read` and `copy` have a floor at that size: on a GPU from 4 GiB on, on the host always."""
     return target.is_host or size_bytes >= _FLOOR_BYTES
 
 
 def _linear(stream: Stream, name: str, factors: tuple[float, float, float], *scalars: float) -> CheckedCall:
-    """Prepare a kernel that leaves a = k + kb·b + kc·c in its first array; `factors` are (k, kb, kc)."""
+    """Return the call of a kernel that leaves a = k + kb·b + kc·c in its first array, with its check.
+
+    `name` is the kernel, and `factors` are (k, kb, kc); an input with the factor 0 is not among its arguments.
+    `scalars` are its last arguments.
+    """
     a, inputs = stream.empty(), tuple(stream.drawn() for factor in factors[1:] if factor)
     call = stream.call(name, a, *(drawn.array for drawn in inputs), stream.count, *map(stream.real, scalars))
     return CheckedCall(call, stream.verifier(a, inputs, factors), stream.poison(a))
@@ -213,7 +230,11 @@ def dot(stream: Stream) -> CheckedCall:
 
 
 def _runtime_copy(stream: Stream) -> CheckedCall:
-    """Prepare the runtime's copy; arrays that a cache holds are copied by further pairs of arrays in turn too."""
+    """Return the runtime's copy of one array to another, with its check.
+
+    If a GPU's cache may hold the arrays, `rotation` has the same copy of further pairs of arrays that together exceed
+    the cache.
+    """
     a, b, bench = stream.empty(), stream.drawn(), stream.bench
     pairs = [(a, b.array)]
     # use more pairs of arrays, until together they exceed the cache
@@ -224,7 +245,10 @@ def _runtime_copy(stream: Stream) -> CheckedCall:
     verifiers = [stream.verifier(target, (b,), (0, 1, 0)) for target in targets]
 
     def check() -> None:
-        """Compare every target that was written, or the first one if none was."""
+        """Raise WrongAnswer if a target that was written is wrong.
+
+        If none was written, the first target is compared.
+        """
         firsts = [float(bench.device.to_host(target[:1])[0]) for target in targets]
         for place in [place for place, first in enumerate(firsts) if not math.isnan(first)] or [0]:
             verifiers[place]()
@@ -244,9 +268,10 @@ def stream_task(
     shape: LaunchShape = BEST_SHAPE,
     effort: Effort = POINT,
 ) -> Task:
-    """Return a STREAM kernel, or `memcpy`, on arrays of `size_bytes` each as a task; raises Skip as `open_stream` does.
+    """Return the task of the STREAM kernel `name`, or of `memcpy`, on arrays of `size_bytes` each.
 
-    If a GPU's cache may hold part of the arrays, it is timed cold too; a flush does not change larger arrays.
+    `shape` is the access width and the number of threads. If a GPU's cache may hold part of the arrays, the kernel is
+    timed with a cold cache too. Raises Skip as `open_stream` does.
     """
     kernel = _KERNELS[name]
     stream = open_stream(bench, size_bytes, dtype, kernel.arrays, shape)

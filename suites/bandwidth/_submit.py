@@ -1,4 +1,4 @@
-"""Copies submitted by the driver's functions: their addresses, and the call that takes a whole batch.
+"""Submit copies by the driver's functions: find their addresses, and call the one that takes a whole batch.
 
 The call for a batch takes C arrays, which are prepared once, so that one call through ctypes submits them all.
 """
@@ -27,7 +27,7 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class BlockCopies:
-    """The addresses of the blocks of a copy, each of `block_bytes`, as the arrays that C takes."""
+    """The copies of blocks of `block_bytes` each: their target and source addresses, uint64 of shape (blocks,)."""
 
     targets: Words
     sources: Words
@@ -47,7 +47,10 @@ class _CopyAttributes(ctypes.Structure):
 
 @functools.cache
 def driver_function(name: str) -> int:
-    """Return the address of a function of CUDA's driver; raises Skip where the driver does not have it."""
+    """Return the address of the function `name` of CUDA's driver, in its version of CUDA 12.8.
+
+    Raises Skip if the driver does not have the function, or if there is no driver.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -62,7 +65,11 @@ def driver_function(name: str) -> int:
 
 
 def as_a_batch(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:
-    """Return a call that submits all blocks by cuMemcpyBatchAsync at that address; the call raises RuntimeError."""
+    """Return a function that submits all `copies` to the stream at address `stream` by one call of cuMemcpyBatchAsync.
+
+    `function` is the address of cuMemcpyBatchAsync. The returned function raises RuntimeError if the driver refuses a
+    copy.
+    """
     prototype = ctypes.CFUNCTYPE(
         ctypes.c_int, *_ADDRESSES, ctypes.c_size_t, *_ADDRESSES[:2], ctypes.c_size_t, *_ADDRESSES[:2]
     )

@@ -1,4 +1,4 @@
-"""Copies submitted one by one, by a compiled loop over the driver's copy. Importing this module imports numba.
+"""Submit copies one by one, by a compiled loop over the driver's copy. Importing this module imports numba.
 
 A loop in Python would measure Python: a call through a binding takes longer than the driver's own. The loop is compiled
 by numba and calls the driver's function by its address.
@@ -19,7 +19,11 @@ from ._submit import BlockCopies
 
 
 def _emit_call(_: Any, function: Any, target: Any, source: Any, nbytes: Any, stream: Any) -> Any:
-    """Return the type and the code of a call of a C function by its address: int f(uint64, uint64, uint64, uint64)."""
+    """Return the signature and the code generator, for numba's `intrinsic`, of a call of a C function by its address.
+
+    The C function is `int f(uint64, uint64, uint64, uint64)`; the parameters are the numba types of its address and its
+    arguments.
+    """
 
     def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
         word = ir.IntType(64)
@@ -33,7 +37,10 @@ _call = intrinsic(_emit_call)
 
 
 def _submit_each(function: Any, targets: Any, sources: Any, nbytes: Any, stream: Any) -> Any:
-    """Submit a copy of `nbytes` from each source to its target; stop at the first error and return its code, else 0."""
+    """Call the C function at address `function` with (targets[i], sources[i], nbytes, stream) for each i.
+
+    All values are uint64. Returns 0; or stops at the first call that does not return 0, and returns its status (int32).
+    """
     for i in range(targets.size):
         status = _call(function, targets[i], sources[i], nbytes, stream)
         if status != 0:
@@ -45,7 +52,11 @@ _copy_each = numba.njit(cache=True, nogil=True)(_submit_each)
 
 
 def one_by_one(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:
-    """Return a call that submits a copy per block by the C function at that address; the call raises RuntimeError."""
+    """Return a function that submits each block of `copies` by its own call of cuMemcpyAsync to a stream.
+
+    `function` is the address of cuMemcpyAsync, `stream` that of the stream. The returned function raises RuntimeError
+    if the driver refuses a copy.
+    """
     address, nbytes, queue = np.uint64(function), np.uint64(copies.block_bytes), np.uint64(stream)
     targets, sources = copies.targets, copies.sources
 

@@ -1,4 +1,4 @@
-"""Random 64-bit words in a GPU's memory, which a check computes again from their seed."""
+"""Fill a GPU's memory with random 64-bit words, which a check computes again from their seed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _WORD_BYTES = 8
 
 
 def grid_of(items: int, threads: int) -> tuple[int]:
-    """Return the grid that has one thread per item, in blocks of `threads` threads."""
+    """Return the grid that has at least one thread per item, in blocks of `threads` threads; at least one block."""
     return (max(1, -(-items // threads)),)
 
 
 class RandomWords:
-    """An array whose 64-bit word i is `gb_random(seed, i)`; `array` is uint8, of a multiple of 8 bytes.
+    """An array of random words on a GPU, filled by a kernel that is queued and not waited for.
 
-    A kernel fills it, which is queued and not waited for. Arrays of one case need different numbers `draw` (0, 1, …),
-    so that each has a seed of its own.
+    `array` is uint8 of shape (size_bytes,), a multiple of 8 bytes; its 64-bit word i is `gb_random(seed, i)`. Arrays of
+    one case need different numbers `draw` (0, 1, …), so that each has a seed of its own.
     """
 
     def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:
@@ -38,7 +38,7 @@ class RandomWords:
         bench.kernel("words.cu", "fill")(self._grid, (_THREADS,), (self.array, self._count, self.seed))
 
     def verifier(self, array: Any) -> Callable[[], None]:
-        """Return a check that an array on the device holds all of these words."""
+        """Return a check that raises WrongAnswer unless `array`, on the device, holds the words of this array."""
         kernel = self._bench.kernel("words.cu", "mistakes")
         mistakes = self._bench.xp.zeros(1, np.uint64)
         args = (array, self._count, self.seed, mistakes)
@@ -47,7 +47,10 @@ class RandomWords:
 
 
 class CopiedWords(RandomWords):
-    """Random words in `array`, and a second array, `copied`, that must hold them after a copy."""
+    """Random words in `array`, and a second array, `copied`, which must hold the same words after a copy.
+
+    `check` raises WrongAnswer if it does not.
+    """
 
     def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:
         super().__init__(bench, size_bytes, draw)
