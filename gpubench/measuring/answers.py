@@ -1,4 +1,4 @@
-"""Check a task's answers: overwrite its outputs, call its stages, and compare, in step with the other ranks."""
+"""Check the answers of a task: overwrite its outputs, call its stages, and compare, in step with the other ranks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def agree_alone(value: T) -> T:
 
 
 class AnswerChecks:
-    """Overwrites the outputs of one task and checks them; `seconds` is how long the last check took on this rank.
+    """Overwrites the outputs of one task and checks them.
 
-    `allowed_s` is the time in seconds that the further checks of `verify` may take.
+    All methods are collective: every rank that times something must call them. Afterwards `seconds` is how long the
+    last check took on this rank.
     """
 
     def __init__(
@@ -40,6 +41,12 @@ class AnswerChecks:
         allowed_s: float,
         limits: TimeLimits | None = None,
     ) -> None:
+        """Set up the checks of `task`, which is built on `device`.
+
+        `agree` returns the deciding rank's value on every rank. `rng` must be seeded alike on all ranks, because it
+        chooses the further calls to check. `allowed_s` is the time in seconds that these may take. `limits` learns
+        which phase begins; by default nobody does.
+        """
         self.task = task
         self.seconds = 0.0
         self.is_stale = True  # whether something was timed since the last check
@@ -50,11 +57,11 @@ class AnswerChecks:
         self._limits = limits or TimeLimits()
 
     def verify(self) -> dict[str, Observed | Profile]:
-        """Overwrite the outputs, call every stage once, check, and return the observations of the check by name.
+        """Overwrite the outputs, call every stage once, check, and return what the check observed, by name.
 
-        Further calls are checked in the same way. With a rotation they are its other calls: one at random, and more as
-        long as time allows. Without a rotation every stage is called and checked once more if the first check was
-        short. Raises WrongAnswer from the task's check.
+        Every rank must call it. Further calls are checked in the same way: the other calls of a stage's rotation in
+        random order until `allowed_s` is over, or, if no stage has a rotation, every stage once more if the first check
+        took no longer than that. Raises WrongAnswer if the task's check rejects an output.
         """
         start = self._device.now()
         observations = self._verify_calls({})
@@ -67,9 +74,9 @@ class AnswerChecks:
         return observations
 
     def _verify_rotation(self, name: str, stage: Stage) -> None:
-        """Check further calls in the rotation of the stage `name`, in random order.
+        """Check further calls in the rotation of the stage `name`, in random order, until the allowed time is over.
 
-        It ends when the allowed time is over; the first call was checked before. Raises WrongAnswer.
+        The first call of the rotation is left out, because it was checked before. Raises WrongAnswer.
         """
         start = self._device.now()
         for place in self._rng.permutation(range(1, len(stage.rotation))):
@@ -78,9 +85,9 @@ class AnswerChecks:
                 return
 
     def _verify_calls(self, instead: Mapping[str, Callable[[], object]]) -> dict[str, Observed | Profile]:
-        """Call every stage once on overwritten outputs, check, and return the observations of the check by name.
+        """Overwrite the outputs, call every stage once, check, and return what the check observed, by name.
 
-        `instead` has calls by the name of their stage, which replace the stage's own call. Raises WrongAnswer.
+        `instead` maps the name of a stage to a call that replaces the stage's own call. Raises WrongAnswer.
         """
         self._limits.calling(self.task.stages.values())
         self.overwrite()
@@ -97,10 +104,11 @@ class AnswerChecks:
         self._agree(None)
 
     def check(self) -> dict[str, Observed | Profile]:
-        """Check the outputs and return the observations of the task's check by name.
+        """Check the outputs that the stages have written, and return what the task's check observed, by name.
 
-        No rank checks before all have stopped, and none continues before all have checked. Raises WrongAnswer from the
-        task's check.
+        Every rank must call it, and all ranks wait for each other twice: until every rank's calls have ended, and until
+        every rank has checked. The result is empty if the task observes nothing. Raises WrongAnswer if the task's check
+        rejects an output.
         """
         self._device.synchronize()
         self._agree(None)

@@ -1,4 +1,4 @@
-"""Check what collectors hand over: an invalid value costs that value, and an invalid collector costs itself.
+"""Check what collectors hand over: an invalid value costs this value, and an invalid collector costs the collector.
 
 Anybody may write a collector, and vendor libraries answer with NaN, sentinels and surprises. Every value that passes
 this module has the type that the run file asks for, so that no reading can end a run.
@@ -61,14 +61,17 @@ _KINDS: tuple[CounterKind, ...] = ("gauge", "cumulative", "window", "event")
 
 
 def text(value: object) -> str:
-    """Return the value as one printable line of at most 500 characters; the value may be of any type."""
+    """Return the value as one printable line of at most 500 characters, with its type unless it is a text."""
     whole = value if isinstance(value, str) else f"{type(value).__name__} {value!r}"
     line = clean(whole[: 4 * _MOST_LETTERS])
     return line if len(line) <= _MOST_LETTERS else f"{line[: _MOST_LETTERS - 1]}…"
 
 
 def number(value: object) -> float:
-    """Return a reading as a finite float. Raises ValueError that says what the reading is instead."""
+    """Return a reading as a finite float.
+
+    Raises ValueError that says what the reading is instead: no real number, NaN, infinite, or larger than 1e100.
+    """
     if isinstance(value, numbers.Real):
         try:
             converted = float(value)
@@ -82,7 +85,7 @@ def number(value: object) -> float:
 
 
 def bits(value: object) -> float:
-    """Return a reading of an event counter, a whole number from 0 to 2⁶³, as a float.
+    """Return a reading of an event counter as a float: a whole number from 0 to 2⁶³ − 1, whose bits are events.
 
     Raises ValueError if it is no such number.
     """
@@ -95,10 +98,10 @@ def bits(value: object) -> float:
 def row(
     reading: object, names: Sequence[str], events: Collection[str] = ()
 ) -> tuple[tuple[float | None, ...], dict[str, str]]:
-    """Return the values of the named counters, None for a missing one, and by counter the reason for a refused value.
+    """Return the values of the counters `names` in this order, and the reasons for refused values by counter.
 
-    `reading` is what a collector's `read` returned. `events` are the names of the counters whose values are bits.
-    Raises Unavailable if the reading is no mapping.
+    A value is None if it is missing or refused. `reading` is what a collector's `read` returned. `events` are the names
+    of the counters whose values are bit masks. Raises Unavailable if the reading is no mapping.
     """
     if not isinstance(reading, Mapping):
         raise Unavailable(f"a reading must be a mapping from names to numbers, not {text(reading)[:80]}", "")
@@ -117,7 +120,7 @@ def row(
 def texts(messages: object) -> list[str]:
     """Return the first 100 messages of a source, each as one line of at most 500 characters.
 
-    A note follows if there are more. Raises Unavailable if `messages` is no sequence.
+    If there are more, a note follows. Raises Unavailable if `messages` is a text or not iterable.
     """
     if isinstance(messages, str) or not isinstance(messages, Iterable):
         raise Unavailable(f"messages must be a sequence of texts, not {text(messages)[:80]}", "")
@@ -130,7 +133,7 @@ def texts(messages: object) -> list[str]:
 
 
 def pairs(described: object) -> dict[str, str]:
-    """Return the first 100 pairs of a mapping as texts; a number among the values becomes a text.
+    """Return the first 100 pairs of a mapping, keys and values as texts of one line.
 
     Raises Unavailable if `described` is no mapping.
     """
@@ -141,9 +144,10 @@ def pairs(described: object) -> dict[str, str]:
 
 
 def counters(declared: object) -> tuple[Counter, ...]:
-    """Return the counters that a collector declares, at most 1000.
+    """Return the counters that a collector declares, in its order.
 
-    Raises Unavailable that names the first malformed counter and its field, or a name that occurs twice.
+    Raises Unavailable if `declared` is not iterable, has more than 1000 counters or one name twice, or if a counter is
+    malformed; the message names the first such counter and its field.
     """
     if not isinstance(declared, Iterable):
         raise Unavailable(f"`counters` must be a sequence of Counter, not {text(declared)[:80]}", "")
@@ -160,7 +164,7 @@ def counters(declared: object) -> tuple[Counter, ...]:
 
 
 def _check_counter(declared: object) -> Counter:
-    """Return a declared counter whose fields are all valid.
+    """Return `declared` if it is a counter whose fields are all valid.
 
     Raises Unavailable that names the counter and the invalid field.
     """
@@ -183,9 +187,10 @@ def _check_counter(declared: object) -> Counter:
 
 
 def _check_measure(declared: Counter) -> Counter:
-    """Return the counter if its unit, kind and bits fit the quantity that it measures.
+    """Return the counter if its unit and kind fit the quantity that it measures and its bits are well-formed.
 
-    Raises Unavailable if they do not.
+    Each bit is an EventBit with a mask of its own of one bit, a name and an EventClass. Raises Unavailable if anything
+    does not fit.
     """
     if not isinstance(declared.measures, Measure):
         raise Unavailable(f"{declared.name}: measures is {text(declared.measures)[:80]}, not a Measure", "")

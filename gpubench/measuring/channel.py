@@ -1,9 +1,9 @@
-"""Messages between gpubench and its child processes: frames of limited length over a socket.
+"""Exchange messages between gpubench and its child processes, as frames of limited length over a socket.
 
-A child runs the code of suites and vendors, so the parent trusts nothing that comes from it. What a child sends is
-JSON of a few classes, checked strictly like a run file: pickle would execute what a damaged child sends, and a pickle
-of some bytes can ask for any amount of memory. The parent reads what has arrived and never waits for the rest of a
-frame. What the parent sends is pickled, because a child has every reason to trust it.
+A child runs the code of suites and vendors, so the parent trusts nothing that comes from it. What a child sends is JSON
+of a few classes, checked strictly like a run file: pickle would execute what a damaged child sends, and a pickle of
+some bytes can ask for any amount of memory. The parent reads what has arrived and never waits for the rest of a frame.
+What the parent sends is pickled, because a child has every reason to trust it.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class FrameChannel:
     """One end of a socket that carries frames: eight bytes of length, then the content."""
 
     def __init__(self, descriptor: int, limit_bytes: float) -> None:
+        """Take over the socket `descriptor`; a frame from the other end may have up to `limit_bytes` bytes."""
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(True)
         self._limit_bytes = limit_bytes
@@ -63,7 +64,7 @@ class FrameChannel:
     def poll(self, timeout_s: float = 0.0) -> bool:
         """Wait up to `timeout_s` seconds and return whether a whole frame or the end of the channel has arrived.
 
-        Raises BadMessage if the frame is too long.
+        Raises BadMessage if the frame is longer than allowed.
         """
         deadline = time.monotonic() + timeout_s
         while not self._is_readable():
@@ -74,9 +75,9 @@ class FrameChannel:
         return True
 
     def _write(self, content: bytes) -> None:
-        """Send the length of the content and the content; wait while the other end does not read.
+        """Send a frame with this content; wait while the other end does not read.
 
-        Raises OSError if it has ended.
+        Raises OSError if the other end has ended, and TimeoutError after the time limit of the socket, if it has one.
         """
         header = _HEADER.pack(len(content))
         if len(content) <= _SMALL_BYTES:
@@ -86,9 +87,9 @@ class FrameChannel:
             self._socket.sendall(content)
 
     def _read(self) -> bytes:
-        """Wait for the next frame and return its content.
+        """Wait for the next frame, remove it from the buffer, and return its content.
 
-        Raises EOFError at the end of the channel and BadMessage if the frame is too long.
+        Raises EOFError at the end of the channel and BadMessage if the frame is longer than allowed.
         """
         while not self._is_readable():
             self._fill_buffer()
@@ -100,7 +101,7 @@ class FrameChannel:
         return frame
 
     def _fill_buffer(self) -> None:
-        """Read once from the socket, and wait if nothing has arrived."""
+        """Append what has arrived at the socket to the buffer; wait if nothing has. Note the end of the channel."""
         try:
             received = self._socket.recv(_READ_BYTES)
         except ConnectionError:
@@ -125,7 +126,7 @@ class FrameChannel:
 
 
 class ToChild(FrameChannel, Generic[M]):
-    """The parent's end, which does not trust the child; the child may send messages of these `classes` only."""
+    """The parent's end of a channel, which does not trust the child; the child may only send messages of `classes`."""
 
     def __init__(self, descriptor: int, classes: tuple[type[M], ...]) -> None:
         super().__init__(descriptor, LIMIT_BYTES)
@@ -137,14 +138,14 @@ class ToChild(FrameChannel, Generic[M]):
         self._write(pickle.dumps(message))
 
     def recv(self) -> M:
-        """Return the next message; ask `poll` first, because this waits.
+        """Wait for the next message and return it; call `poll` first, in order not to wait.
 
         Raises EOFError at the end of the channel and BadMessage if what arrived is not a message.
         """
         return self._decode(self._read())
 
     def arrived(self) -> Iterator[M]:
-        """Read once what has arrived, and yield each complete message.
+        """Read once what has arrived, without waiting, and yield each complete message in order.
 
         After the complete messages it raises EOFError at the end of the channel, or BadMessage if what follows is not a
         message.
@@ -159,7 +160,7 @@ class ToChild(FrameChannel, Generic[M]):
     def _decode(self, frame: bytes) -> M:
         """Return the message in a frame, which begins with the name of its class and a line break.
 
-        Raises BadMessage for an unknown class, too many values, or content that does not fit the class.
+        Raises BadMessage for an unknown class, more than 2²⁰ values, or content that does not fit the class.
         """
         name, _, content = frame.partition(b"\n")
         message_class = self._classes.get(name)
@@ -173,7 +174,7 @@ class ToChild(FrameChannel, Generic[M]):
 
 
 class ToParent(FrameChannel):
-    """The child's end, which trusts the parent."""
+    """The child's end of a channel, which trusts the parent."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, math.inf)
@@ -195,11 +196,11 @@ class ToParent(FrameChannel):
 
 
 def encoded(message: object) -> bytes:
-    """Return the frame of a message from a child.
+    """Return the content of a frame for a message from a child.
 
-    It is the name of its class, a line break, and its fields as JSON, or the bytes of a message that is bytes. Half a
-    surrogate pair becomes `?`. Raises TooLarge if it exceeds a limit, ValueError for a number that is not finite, and
-    TypeError for a value that no message can hold.
+    It is the name of the message's class, a line break, and the fields of the dataclass as JSON, or the bytes of a
+    message that is bytes. Half a surrogate pair becomes `?`. Raises TooLarge above 16 MiB or 2²⁰ values, ValueError for
+    a number that is not finite, and TypeError for a value that no message can hold.
     """
     name = type(message).__name__.encode() + b"\n"
     if isinstance(message, bytes):
@@ -215,7 +216,7 @@ def encoded(message: object) -> bytes:
 
 
 def _json_fields(value: object) -> Any:
-    """Return the fields of a dataclass, or the items of a frozenset, for JSON.
+    """Return the fields of a dataclass as a dict by name, or the items of a frozenset as a list, for JSON.
 
     Raises TypeError for any other object.
     """
@@ -227,7 +228,10 @@ def _json_fields(value: object) -> Any:
 
 
 def _parse_message(message_class: type, content: bytes) -> object:
-    """Return the message that this JSON holds. Raises BadMessage that says where it is malformed."""
+    """Return the message of the given class that `content`, its fields as JSON, holds.
+
+    Raises BadMessage that says which field is malformed.
+    """
     from pydantic import ValidationError  # children never decode, and start faster without it
 
     try:

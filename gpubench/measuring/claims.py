@@ -1,7 +1,7 @@
 """Find out which runs of this user measure on a device now: each run holds one locked file for each device.
 
-A lock ends with its process, so that a crash frees the device. Processes of other users and other programs are not
-seen here; on a GPU the collectors' watches see them (`shared-device`, `foreign-process`).
+A lock ends with its process, so that a crash frees the device. Processes of other users and other programs are not seen
+here; on a GPU the collectors' watches see them (`shared-device`, `foreign-process`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ class OtherRun(NamedTuple):
 
 
 class Claims(AbstractContextManager["Claims"]):
-    """The claims of this run on its devices. Leaving the context frees the devices.
+    """The claims of this run on its devices, which other runs of this user can see.
 
-    Raises DeviceError if another run measures on one of the devices and either run is exclusive, and UsageError if the
-    run is exclusive and its claims cannot be stored. `problem` says why no other run can see the claims, and is empty
-    otherwise.
+    Leaving the context frees the devices. `problem` says why no other run can see the claims, and is empty otherwise.
     """
 
     def __init__(self, devices: Sequence[Device], exclusive: bool = False) -> None:
+        """Claim the devices for this run; if `exclusive`, no other run may measure on any of them.
+
+        Raises DeviceError if another run measures on one of the devices and either run is exclusive, and UsageError if
+        the run is exclusive and its claims cannot be stored.
+        """
         self.problem = ""
         self._folder: Path | None = None
         self._keys = {device.id: _key(device) for device in devices}
@@ -66,7 +69,10 @@ class Claims(AbstractContextManager["Claims"]):
         self._undo.close()
 
     def others(self, device_ids: Sequence[str]) -> list[OtherRun]:
-        """Return the other runs of this user that measure on one of these devices now. The call takes about 50 µs."""
+        """Return the other runs of this user that measure on any of these devices now; empty if `problem` is not.
+
+        The devices must be among those of this run. The call takes about 50 µs.
+        """
         if self._folder is None or self.problem:
             return []
         wanted = {self._keys[device_id]: device_id for device_id in device_ids}
@@ -79,7 +85,7 @@ class Claims(AbstractContextManager["Claims"]):
 
 
 def warning(others: Sequence[OtherRun]) -> str:
-    """Return a line that says where other runs measure, or an empty text if there are none."""
+    """Return one line that says on which devices other runs measure; empty if `others` is empty."""
     places = dict.fromkeys(f"{run.device} (process {run.pid})" for run in others)
     if not places:
         return ""
@@ -88,7 +94,7 @@ def warning(others: Sequence[OtherRun]) -> str:
 
 
 def _refusal(run: OtherRun) -> str:
-    """Return the message of an error: which other run measures on which device, and what to do."""
+    """Return the message of an error: which other run measures on which device, and that this one must wait."""
     mode = "with --exclusive" if run.is_exclusive else "and this run has --exclusive"
     message = f"another run of gpubench (process {run.pid}) measures on {run.device} {mode}"
     return f"{message}. Nothing was measured; wait until it has ended"
@@ -99,9 +105,10 @@ def _key(device: Device) -> str:
 
 
 def _runtime_folder() -> Path:
-    """Return the private folder of locks, and create it if needed.
+    """Return the private folder of locks, after creating it if needed.
 
-    Raises OSError if another user owns it or may enter it.
+    It is in `XDG_RUNTIME_DIR`, `/run/user/UID`, or else `/tmp`. Raises OSError if it cannot be created, another user
+    owns it, or another user may enter it.
     """
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")  # cron does not set XDG_RUNTIME_DIR
     is_own = runtime.is_dir() and runtime.stat().st_uid == os.getuid()  # after su it may be another user's
@@ -116,10 +123,11 @@ def _runtime_folder() -> Path:
 
 @contextlib.contextmanager
 def _hold_claim(folder: Path, key: str, exclusive: bool) -> Iterator[Path]:
-    """Hold a locked file for one device while the context lasts, and yield its path.
+    """Hold a locked file for one device while the context lasts, and yield the path of the file.
 
-    `key` names the device in the file's name, and the content says whether the run is `exclusive`. The file gets its
-    name only once it is locked, so that no other run takes it for the file of a run that has ended.
+    `key` names the device in the name of the file, and the content says whether the run is `exclusive`. The file gets
+    its name only once it is locked, so that no other run takes it for the file of a run that has ended. Raises OSError
+    if it cannot be created or locked.
     """
     path = folder / f"{key}@{os.getpid()}-{secrets.token_hex(4)}"
     new = folder / f".{path.name}"
@@ -136,9 +144,9 @@ def _hold_claim(folder: Path, key: str, exclusive: bool) -> Iterator[Path]:
 
 
 def _read_claim(path: Path) -> bytes | None:
-    """Return the content of a claim, `exclusive` or empty, that its run still holds locked.
+    """Return the content of a claim, `exclusive` or empty, if its run still holds the lock; else None.
 
-    Remove any other file and return None.
+    The file of a run that has ended is removed.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

@@ -1,7 +1,7 @@
-"""The timing engine: warm-up, batches, stopping rule, discards. Every task is timed by this one engine.
+"""Time tasks: warm-up, batches, stopping rule, discards. Every task is timed by this one engine.
 
-Ranks stay in step because the deciding rank makes every decision (the size of a batch, whether to continue), and
-`agree` passes it to the others. With a single rank, `agree` returns its argument.
+The deciding rank makes every decision (the size of a batch, whether to continue), and `agree` passes it to the other
+ranks, so that they stay in step. With a single rank, `agree` returns its argument.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ class RankMeasurement:
 
 
 class Engine:
-    """Measures tasks on one open device by one stopping policy; `rank` marks the series."""
+    """Measures tasks on one open device by one stopping policy. Every rank that times something must call its methods.
+
+    `agree` returns the deciding rank's value on every rank. `rank` marks the series. `watches` report disturbances
+    after each batch. `rng` chooses where answers are checked, and `limits` learns which phase begins.
+    """
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class Engine:
     def measure(self, task: Task) -> RankMeasurement:
         """Check the answers, time every stage in every mode, and check again; the first series is the headline.
 
-        Raises WrongAnswer from the task's check; Untrustworthy if most samples were discarded, calls skip work, or a
+        Raises WrongAnswer from the task's check; Untrustworthy if most batches were discarded, calls skip work, or a
         value is not finite; SuiteError if the case has too many values; Skip if the device has no mode to time a stage
         in.
         """
@@ -99,21 +103,21 @@ class Engine:
         return RankMeasurement(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
 
     def verify(self, task: Task) -> dict[str, Observed | Profile]:
-        """Run every stage once on overwritten outputs and check. Raises WrongAnswer from the task's check."""
+        """Run every stage once on overwritten outputs, and return what the check observed. Raises WrongAnswer."""
         return self._answers_of(task).verify()
 
     def _answers_of(self, task: Task) -> AnswerChecks:
-        """Return the checks of a task's answers, which may take 2 % of a series' time budget besides the first one."""
+        """Return the checks of a task's answers; beside the first they may take 2 % of a series' time budget."""
         allowed_s = _CHECK_SHARE * self._policy.budget_s
         return AnswerChecks(task, self._device, self._agree, self._rng, allowed_s, self._limits)
 
     def _check_batch(self, answers: AnswerChecks, timed: TimedSeries) -> None:
-        """Check a batch of this series on overwritten outputs, and compare its time with that of nine earlier samples.
+        """Check a batch of this series on overwritten outputs, and compare its time with those of nine earlier samples.
 
         The batch is no sample, because the caches now hold other lines. Work that is skipped on repeats shows as a
         wrong answer, or as a batch that takes longer than its neighbours. Cold caches make it longer too, so a batch
-        behind a flush is the control. Raises WrongAnswer, or Untrustworthy if the batch takes 1.75 times as long as
-        both, three times in a row.
+        behind a flush is the control. Raises WrongAnswer, or Untrustworthy if the batch takes 1.75 times as long as its
+        neighbours and the control, three times in a row.
         """
         timed.is_checked = True
         if timed.stage.checked:
@@ -140,9 +144,9 @@ class Engine:
         )
 
     def _time_checked_batch(self, answers: AnswerChecks, timed: TimedSeries, calls: int) -> float:
-        """Return the median seconds per call of a batch on overwritten outputs that are then checked; NaN if disturbed.
+        """Return the median seconds per call of a batch of `calls` calls on overwritten outputs, and check these.
 
-        Raises WrongAnswer from the task's check.
+        The result is NaN if the batch was disturbed. Raises WrongAnswer from the task's check.
         """
         answers.overwrite()
         seconds = math.nan
@@ -171,15 +175,12 @@ class Engine:
         return self._device.now() - start
 
     def _is_cheap(self, answers: AnswerChecks, timed: TimedSeries) -> bool:
-        """Return whether a check while sampling is so short that the device does not cool down.
-
-        It may take 2 % of the series' time budget, and at most 10 ms.
-        """
+        """Return whether a check would take at most 10 ms and 2 % of the time budget: the device stays warm."""
         batches_s = 2 * timed.calls * stats.median(timed.values)
         return answers.seconds + batches_s <= min(_CHECK_SHARE * timed.policy.budget_s, _MOST_PAUSE_S)
 
     def _modes_of(self, stage: Stage) -> Iterator[tuple[SeriesMode, Callable[[], object]]]:
-        """Yield each mode in which a stage is timed, with the function to call."""
+        """Yield each mode in which the stage is timed on this device, which may be none, with the function to call."""
         if stage.clock != "device":
             yield stage.clock, stage.call
             return
@@ -193,7 +194,7 @@ class Engine:
     def _take_series(
         self, answers: AnswerChecks, name: str, stage: Stage, mode: SeriesMode, call: Callable[[], object]
     ) -> TimedSeries:
-        """Choose a batch, warm up, sample one stage in one mode until a stopping rule applies, and return the series.
+        """Choose a batch, warm up, sample a stage in one mode until a stopping rule applies, and return the series.
 
         `name` is that of the stage, and `call` is timed. Answers are checked meanwhile. Raises WrongAnswer,
         Untrustworthy if most batches were discarded, and SuiteError if the case has too many values.
@@ -231,9 +232,9 @@ class Engine:
             raise SuiteError(f"the case yields at least {values} values; a record holds at most {_MOST_VALUES}")
 
     def _decide_stop(self, timed: TimedSeries, elapsed_s: float) -> tuple[str, float]:
-        """Return the reason to stop as in `Series.stop`, and the share (0 to 1) of samples to drop as unsettled.
+        """Return the reason to stop as in `Series.stop` (empty to continue), and the share (0 to 1) of samples to drop.
 
-        The reason is empty to continue sampling.
+        These are the first samples, taken before the device settled. `elapsed_s` is the time since sampling began.
         """
         policy, count = timed.policy, len(timed.values)
         if elapsed_s < timed.next_evaluation_s:
@@ -264,7 +265,7 @@ class Engine:
             timed.drop(length)
 
     def _choose_batch(self, timed: TimedSeries) -> TimedSeries:
-        """Choose the calls in a batch, which lasts about 1 ms, and whether it is gated; all ranks choose the same."""
+        """Choose the calls in a batch of about 1 ms, and whether it is gated, for all ranks alike; return `timed`."""
         if timed.stage.clock == "self":
             return timed
         most = timed.stage.max_calls or (_COLD_BATCH if timed.mode == "cold" else timed.policy.most_calls)
@@ -278,17 +279,14 @@ class Engine:
         return timed
 
     def _try_batch(self, timed: TimedSeries, calls: int, gated: bool) -> tuple[float, bool]:
-        """Return the seconds of a batch's fastest call (infinity if its gate opened), and whether the gate held."""
+        """Time a batch; return the seconds of its fastest call (infinity if its gate opened) and whether it held."""
         try:
             return min(self._time(timed, calls, gated).device), gated
         except GateTimedOut:
             return math.inf, False
 
     def _warm_up(self, timed: TimedSeries) -> None:
-        """Time batches until their medians are steady or the time for warming up is over.
-
-        Keep the steady end for the test of drift.
-        """
+        """Time batches until their medians are steady or the warm-up's time is over; keep the steady end in `timed`."""
         if self._device.traits.is_gpu:
             self._device.flush()  # or loads of low priority find room, or none, depending on what ran before
         start = self._device.now()
@@ -330,7 +328,7 @@ class Engine:
                     timed.probed.setdefault(name, []).append(value)
 
     def _read_watches(self) -> tuple[list[str], float | None]:
-        """Return the reasons to discard the last batch and the first clock (Hz) that a watch read; store labels."""
+        """Return the reasons to discard the last batch, and the first clock (Hz) of a watch; keep the labels."""
         conditions = [boundary.condition(watch.look()) for watch in self._watches]
         for condition in conditions:
             self._labels.update(condition.labels)
@@ -338,7 +336,7 @@ class Engine:
         return reasons, next((condition.clock_hz for condition in conditions if condition.clock_hz), None)
 
     def _time_sample_batch(self, timed: TimedSeries) -> list[Timing]:
-        """Return a list with the timing of one batch; an empty list, and a discard, if its gate opened by itself."""
+        """Return the timing of one batch in a list, which is empty, with a discard, if the gate opened by itself."""
         timed.batches += 1
         if timed.stage.rest_s:
             self._device.rest(timed.stage.rest_s)
@@ -358,9 +356,9 @@ class Engine:
             raise Untrustworthy("discarded", f"{timed.label}: most samples had to be discarded: {reasons}")
 
     def _time(self, timed: TimedSeries, calls: int, gated: bool) -> Timing:
-        """Return the timing of a batch by the stage's clock: the device's, the host's, or the call's own.
+        """Return the timing of a batch of `calls` calls by the stage's clock: of the device, the host, or the call.
 
-        Raises GateTimedOut if the batch's gate opened by itself.
+        Raises GateTimedOut if the batch is `gated` and its gate opened by itself.
         """
         stage = timed.stage
         if stage.clock == "device":
@@ -382,7 +380,7 @@ class Engine:
 
 
 def _parse_self_timing(returned: object) -> Timing:
-    """Return the timing of a self-timed call, which returned its seconds as a number or a sequence of numbers.
+    """Return the timing of a self-timed call from the number of seconds, or the sequence of them, that it returned.
 
     Raises SuiteError if it returned anything else.
     """

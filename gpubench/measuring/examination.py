@@ -30,7 +30,7 @@ _TICK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _HealthAnswer:
-    """The readings of one device by one collector, or why there are none."""
+    """The readings of one device by one collector, or the reason why there are none."""
 
     device: str
     readings: tuple[HealthReading, ...]
@@ -43,16 +43,19 @@ def examinable(devices: Sequence[Device]) -> list[Device]:
 
 
 def examine(devices: Sequence[Device]) -> tuple[Health, ...]:
-    """Return the health of these devices now, read in a child process.
+    """Return the health of these devices now, read in a child process that then ends.
 
-    Devices without a PCI address and a UUID are left out.
+    Devices without a PCI address and a UUID are left out. It takes at most 20 s and the time to end the child.
     """
     with Examination(devices) as examination:
         return examination.read()
 
 
 class Examination(AbstractContextManager["Examination"]):
-    """Reads the health of devices as often as `read` is called. Creating it does not wait for the child process."""
+    """Reads the health of devices as often as `read` is called; leaving the context ends the child process.
+
+    Devices without a PCI address and a UUID are left out. Creating it does not wait for the child process.
+    """
 
     def __init__(self, devices: Sequence[Device], patience_s: float = PATIENCE_S) -> None:
         self._devices = examinable(devices)
@@ -64,10 +67,10 @@ class Examination(AbstractContextManager["Examination"]):
         self._end_child()
 
     def read(self) -> tuple[Health, ...]:
-        """Return the health of each device now, judged by `health.RULES`.
+        """Return the health of each device now, judged by `health.RULES`; empty without a device.
 
-        Waits for at most `patience_s` seconds for all devices. If a driver does not answer, its devices' health says
-        why it is unavailable, and the next call starts another child process.
+        It waits for at most `patience_s` seconds for all devices. If a driver does not answer, the health of its
+        devices says why it is unavailable, and the next call starts another child process.
         """
         if not self._devices:
             return ()
@@ -76,14 +79,17 @@ class Examination(AbstractContextManager["Examination"]):
         return tuple(_merge_health(device.id, answers, problem) for device in self._devices)
 
     def _start_child(self) -> None:
-        """Start the child process unless it runs: a failed reading ends it."""
+        """Start the child process unless one is running or there are no devices."""
         if self._devices and self._child is None:
             self._child = Child("gpubench.measuring.examination", (_HealthAnswer, type(None)))
             with contextlib.suppress(OSError):  # the process has ended already, and `read` will report that
                 self._child.channel.send(tuple(self._devices))
 
     def _read_answers(self) -> tuple[list[_HealthAnswer], str]:
-        """Return the answers that came in time and, if some did not come, the reason."""
+        """Return the answers that came in time and the reason why further ones did not come; empty if all came.
+
+        After a failure the child process is ended.
+        """
         child = self._child
         assert child is not None
         answers: list[_HealthAnswer] = []
@@ -112,9 +118,9 @@ class Examination(AbstractContextManager["Examination"]):
 
 
 def _merge_health(device: str, answers: Sequence[_HealthAnswer], problem: str) -> Health:
-    """Return the health of one device from the answers of all collectors.
+    """Return the health of the device with this id from the answers of all collectors on all devices.
 
-    `problem` says why further answers are missing.
+    `problem` says why further answers are missing, and is empty if none are.
     """
     of_device = [answer for answer in answers if answer.device == device]
     judged = health.judge(device, [reading for answer in of_device for reading in answer.readings])
@@ -125,9 +131,13 @@ def _merge_health(device: str, answers: Sequence[_HealthAnswer], problem: str) -
 
 
 class _Sources:
-    """The child's side: the sources of health of each collector, opened for the devices that it accepts."""
+    """The sources of health of all collectors, opened for the devices that they accept, on the child's side."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
+        """Open the source of every collector that checks health and accepts any of the devices.
+
+        A collector that fails to open is remembered, and `send` reports it for each device that it accepted.
+        """
         self._sources: list[tuple[str, HealthSource, list[Device]]] = []
         self._failures: list[_HealthAnswer] = []
         for name in plugins.names("collectors"):
@@ -146,7 +156,10 @@ class _Sources:
                 self._failures += [_HealthAnswer(device.id, (), reason) for device in accepted]
 
     def send(self, channel: ToParent) -> None:
-        """Send the answer for each device as soon as it exists, then None. Raises OSError if the parent has ended."""
+        """Send the answer of each collector for each device as soon as it exists, then None.
+
+        Raises OSError if the parent has ended.
+        """
         for failure in self._failures:
             channel.send(failure)
         for name, source, devices in self._sources:

@@ -23,8 +23,7 @@ _FROM_HERE = "missing from here on"
 class CounterGroup:
     """Counters of one device with one period, read together by a thread of their own; rows gather until `take`.
 
-    `collector` names the plugin and `source` is what it opened. Each failure becomes one remark, however often it
-    occurs.
+    Each failure becomes one remark, however often it occurs.
     """
 
     def __init__(
@@ -36,6 +35,11 @@ class CounterGroup:
         period_s: float,
         events: frozenset[str] = frozenset(),
     ) -> None:
+        """Set up the reading of the counters `names` of `device` every `period_s` seconds; `run` reads them.
+
+        `collector` is the name of the plugin, and `source` is what it opened. `events` are the names of the counters
+        whose values are bit masks.
+        """
         self.collector = collector
         self.source = source
         self.device = device
@@ -58,7 +62,7 @@ class CounterGroup:
     def run(self, stop: threading.Event, started_at: float) -> None:
         """Read once per period until `stop` is set; missed periods are not made up.
 
-        `started_at` is in monotonic seconds.
+        `started_at` is the zero of the samples' times in monotonic seconds.
         """
         due = time.monotonic()
         while not stop.is_set():
@@ -67,10 +71,10 @@ class CounterGroup:
             stop.wait(due - time.monotonic())
 
     def read(self, due: float, started_at: float) -> None:
-        """Read the counters once and append a row, at the time in the middle of the reading.
+        """Read the counters once, and append a row with the time in the middle of the reading.
 
-        `due` and `started_at`, the zero of the samples' times, are monotonic seconds. Whatever the source returns or
-        raises, the row holds finite numbers and None only.
+        `due`, when the reading should begin, and `started_at`, the zero of the samples' times, are monotonic seconds.
+        Whatever the source returns or raises, the row holds finite numbers and None only.
         """
         begin = self._begun = time.monotonic()
         failed = ""
@@ -107,7 +111,7 @@ class CounterGroup:
         return boundary.row(self.source.read(self.device, self.names), self.names, self._events)
 
     def _read_messages(self) -> tuple[list[str], str]:
-        """Return the source's messages, or the reason why asking for them failed."""
+        """Return the source's new messages, or the reason why asking for them failed, which is empty otherwise."""
         source = self._message_source
         if source is None:
             return [], ""
@@ -117,7 +121,10 @@ class CounterGroup:
             return [], boundary.text(str(error))
 
     def _within_limit(self, messages: Sequence[str]) -> Sequence[str]:
-        """Return the messages up to the limit of the group, so that a busy source does not fill the disk."""
+        """Return the messages up to the limit of 1000 in a run, so that a busy source does not fill the disk.
+
+        A note takes the place of the messages beyond the limit, once.
+        """
         accepted = [*messages[: max(_MOST_MESSAGES - self._message_count, 0)]]
         if self._message_count <= _MOST_MESSAGES < self._message_count + len(messages):
             accepted.append("further messages are omitted")
@@ -125,20 +132,29 @@ class CounterGroup:
         return accepted
 
     def _refuse(self, name: str, reason: str, started_at: float) -> None:
-        """Count a value that cannot be kept; the first one of each counter becomes a remark at once."""
+        """Count a refused value of the counter `name`; the first one of each counter becomes a remark at once.
+
+        `reason` says what the value was, and `started_at` is the zero of the remark's time in monotonic seconds.
+        """
         if not self._refused[name]:
             self._warn(f"{name} was {reason}: that value is missing", started_at)
         self._refused[name] += 1
 
     def finish(self, started_at: float) -> None:
-        """Add a remark with the number of refused values for each counter that had more than one."""
+        """Add a remark with the number of refused values for each counter that had more than one.
+
+        `started_at` is the zero of the remark's time in monotonic seconds.
+        """
         with self._lock:
             for name, count in self._refused.items():
                 if count > 1:
                     self._warn(f"{name}: {count} values of the run were refused and are missing", started_at)
 
     def report_hang(self, started_at: float) -> None:
-        """Add a remark if the reading under way has not returned for 5 s."""
+        """Add a remark if the reading under way has not returned for 5 s, once in a run.
+
+        `started_at` is the zero of the remark's time in monotonic seconds.
+        """
         begin = self._begun
         if begin is not None and time.monotonic() - begin > _HUNG_S:
             with self._lock:
@@ -147,7 +163,7 @@ class CounterGroup:
     def _warn(self, message: str, started_at: float) -> None:
         """Add a remark that counters are missing: each text once, and at most 100 different ones in a run.
 
-        `started_at` is the zero of the remark's time in monotonic seconds.
+        `started_at` is the zero of the remark's time in monotonic seconds. The caller holds the lock.
         """
         if message in self._warned or len(self._warned) > _MOST_WARNINGS:
             return
@@ -158,7 +174,7 @@ class CounterGroup:
         self._remarks.append(Remark(at, "lost", self.collector, self.device.id, message))
 
     def take(self) -> list[Samples | Remark]:
-        """Return the rows since the last call as at most one chunk of samples, followed by the remarks."""
+        """Return the rows since the last call as at most one chunk of samples, followed by the remarks since then."""
         with self._lock:
             at, rows, remarks, busy_s, late_s = self._at, self._rows, self._remarks, self._busy_s, self._late_s
             self._at, self._rows, self._remarks, self._busy_s, self._late_s = [], [], [], 0.0, 0.0

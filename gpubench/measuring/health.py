@@ -21,9 +21,10 @@ _MOST_READINGS = 200  # the most readings of one device
 
 @dataclass(frozen=True, slots=True)
 class HealthRule:
-    """The meaning of a reading above 0: `severity` before a run, `rise` if the reading grew during the run.
+    """The meaning of a reading above 0: `severity` is how bad it is before a run, `rise` how bad a growth in a run is.
 
-    `most` is the largest value that is possible; `source` is the document behind the rule, by publisher and title.
+    `name` says what is counted, and `advice` what to do. `most` is the largest value that is possible; `source` is the
+    document behind the rule, by publisher and title.
     """
 
     name: str
@@ -36,9 +37,10 @@ class HealthRule:
 
 @dataclass(frozen=True, slots=True)
 class HealthFinding:
-    """One reading, judged.
+    """One reading, judged: `name` says what was read, and `shown` is the value as text.
 
-    `shown` is the value as text; `value` is 0 if the reading is healthy and None if it is unavailable.
+    `value` is 0 if the reading is healthy and None if it is unavailable. `advice` says what to do, and `command` is a
+    shell command that shows or repairs the state; both may be empty.
     """
 
     sign: HealthSign
@@ -142,9 +144,10 @@ _HELPERS = (HealthSign.BUSY, *_PAIRED.values())
 
 
 def checked(readings: object) -> tuple[HealthReading, ...]:
-    """Return a source's readings, at most 200; an impossible number becomes unavailable, with the reason.
+    """Return the first 200 readings of a source, one for each sign; of two with the same sign, the first counts.
 
-    If two readings have the same sign, the first counts. Raises Unavailable if `readings` are not HealthReading.
+    A number that its sign cannot have becomes unavailable, with the reason. Raises Unavailable if `readings` is not
+    iterable, or an item is no HealthReading with a HealthSign.
     """
     if isinstance(readings, str) or not isinstance(readings, Iterable):
         raise Unavailable(f"`read` returns a sequence of HealthReading, not {boundary.text(readings)[:80]}", "")
@@ -173,7 +176,7 @@ def _checked_reading(reading: HealthReading) -> HealthReading:
 
 
 def judge(device: str, readings: Sequence[HealthReading]) -> Health:
-    """Return the health of a device by `RULES` from all its checked readings."""
+    """Return the health of the device with the id `device` by `RULES`, from all its checked readings."""
     by_sign = {reading.sign: reading for reading in readings}
     return Health(
         device, tuple(_judge_reading(reading, by_sign) for reading in readings if reading.sign not in _HELPERS)
@@ -199,7 +202,8 @@ def _judge_reading(reading: HealthReading, by_sign: Mapping[HealthSign, HealthRe
 def _pcie_finding(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading]) -> HealthFinding:
     """Return the finding on the width or the generation of the PCIe link, compared with the highest possible value.
 
-    0 if healthy.
+    The finding's value is the difference of the two, 0 if the link is healthy. `reading` must have a value; `by_sign`
+    has all readings of the device.
     """
     now, most = reading.value or 0.0, _value(by_sign, _PAIRED[reading.sign])
     if most is None:

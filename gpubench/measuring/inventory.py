@@ -1,4 +1,4 @@
-"""`facts`: the inventory of the machine, taken once in a child process because vendor libraries may print or abort.
+"""Take the inventory of the machine, in a child process because vendor libraries may print or abort.
 
 `python -P -m gpubench.measuring.inventory` prints the facts as one JSON document on its standard output.
 """
@@ -48,7 +48,7 @@ _LIBRARIES = (
 
 
 def facts() -> Facts:
-    """Return the inventory of this machine, taken in a child process, which may take 120 s.
+    """Return the inventory of this machine, taken in a child process, for which it waits at most 120 s.
 
     Raises DeviceError if that process ends with an error or does not end in time.
     """
@@ -68,9 +68,9 @@ def facts() -> Facts:
 
 
 def from_json(text: str | bytes) -> Facts:
-    """Return the facts that the JSON of `to_json` holds.
+    """Return the facts that `text`, the JSON of `to_json`, holds.
 
-    Raises FileError, with the wrong field, if it is no inventory.
+    Raises FileError that names the wrong field if it is no inventory.
     """
     try:
         return pydantic.TypeAdapter(Facts).validate_json(text)
@@ -82,7 +82,10 @@ def from_json(text: str | bytes) -> Facts:
 
 
 def from_file(path: Path) -> Facts:
-    """Return the facts from a file that `doctor --json` wrote. Raises FileError if it cannot be read."""
+    """Return the facts in a file that `doctor --json` wrote.
+
+    Raises FileError if it cannot be read or is no inventory.
+    """
     try:
         return from_json(path.read_bytes())
     except OSError as error:
@@ -95,7 +98,7 @@ def to_json(inventory: Facts) -> str:
 
 
 def read_machine() -> Facts:
-    """Return the facts of this machine, read in this process: backends, then the collectors' settings of devices.
+    """Return the facts of this machine, read in this process: the devices with their details, the host, and versions.
 
     Whatever raises or is not installed becomes an UnavailablePart of the facts.
     """
@@ -119,7 +122,8 @@ def _gpu_wheels() -> dict[str, str]:
 def _find_devices(unavailable: list[UnavailablePart], versions: dict[str, str]) -> list[Device]:
     """Return the devices of all backends that users see, the host last.
 
-    Adds the backends that fail to `unavailable`, and the versions of those with a device to `versions`.
+    The backends that fail are added to `unavailable`, and the versions of libraries, by name, of those with a device to
+    `versions`.
     """
     backend_devices: list[Device] = []
     for name in plugins.names("backends"):
@@ -142,7 +146,8 @@ def _add_details(
 ) -> list[Device]:
     """Return the devices with the details that the collector `name` adds, such as the power limit.
 
-    A detail that is there already stays. Adds failures to `unavailable`, and the collector's versions to `versions`.
+    A detail or version that is there already stays. Failures are added to `unavailable`, and the versions of the
+    collector's libraries, by name, to `versions`.
     """
     accepted = [device for device in devices if _ask(name, unavailable, partial(collector.accepts, device), False)]
     if not accepted:
@@ -166,7 +171,7 @@ def _settings(collector: ReportsSettings, device: Device) -> Mapping[str, str]:
 
 
 def _ask(name: str, unavailable: list[UnavailablePart], ask: Callable[[], T], default: T) -> T:
-    """Return what `ask` returns; if it raises, add the reason to `unavailable` under this name and return `default`."""
+    """Return what `ask` returns; if it raises, add the reason to `unavailable` under `name` and return `default`."""
     try:
         return plugins.call_library(name, ask)
     except Unavailable as error:
@@ -175,7 +180,7 @@ def _ask(name: str, unavailable: list[UnavailablePart], ask: Callable[[], T], de
 
 
 def _library_versions() -> dict[str, str]:
-    """Return the versions of the installed libraries that affect figures, by distribution."""
+    """Return the versions of the installed Python libraries that affect figures, by the name of their distribution."""
     versions = {}
     for distribution in _LIBRARIES:
         try:
@@ -206,7 +211,10 @@ def _numa() -> dict[str, str]:
 
 
 def _sharing_limits() -> dict[str, str]:
-    """Return the limits on sharing memory between processes here and, if they are too low, how to change them."""
+    """Return the limits on sharing memory between processes as texts by name: the size of /dev/shm, and Yama's setting.
+
+    The text of a limit that is too low says how to change it. A limit that this system does not have is left out.
+    """
     limits = {}
     if _SHM.is_dir():
         room = os.statvfs(_SHM)
@@ -217,7 +225,7 @@ def _sharing_limits() -> dict[str, str]:
 
 
 def shared_memory_text(nbytes: int) -> str:
-    """Return the size of /dev/shm as text (`nbytes` bytes), with advice if NCCL may not work with it."""
+    """Return the size of /dev/shm, `nbytes` bytes, as text; below 512 MiB with advice, because NCCL needs more."""
     size = f"{units.round_size(nbytes)} in {_SHM}"
     return (
         size
@@ -227,13 +235,13 @@ def shared_memory_text(nbytes: int) -> str:
 
 
 def ptrace_text(scope: str) -> str:
-    """Return Yama's setting as text, with advice: from 2 on no process may read another process's memory."""
+    """Return Yama's ptrace scope as text; from 2 on with advice, because no process may then read another's memory."""
     mend = "sysctl kernel.yama.ptrace_scope=1, or the capability SYS_PTRACE"
     return scope if scope in ("0", "1") else f"{scope}: no process may read another's memory; {mend}"
 
 
 def main() -> None:
-    """Print the inventory as one line; anything that libraries print goes to standard error."""
+    """Print the inventory as one line of JSON; anything that libraries print goes to standard error."""
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     answer.write(to_json(read_machine()) + "\n")

@@ -1,4 +1,4 @@
-"""The state of the ranks of one job on this node while it runs: their phases, exchanged values and results."""
+"""Hold the state of the ranks of one job on this node while it runs: their phases, exchanged values and results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from gpubench.measuring.worker_pool import WorkerChild
 class JobRanks:
     """The ranks of a job on this node while it runs: their results, offered values and phases, by rank.
 
-    The numbers count from 0; `spread` is None or maps them to the numbers among the ranks of all nodes.
+    The ranks count from 0 on this node. `spread` maps them to the numbers among the ranks of all nodes, and is None for
+    a job on one node. All times are monotonic seconds.
     """
 
     workers: list[WorkerChild]
@@ -43,7 +44,10 @@ class JobRanks:
 
     @property
     def all_results(self) -> list[RankResult]:
-        """Return the results in the order of all ranks; a rank on another node has an outcome and no series."""
+        """Return the results in the order of all ranks; a rank on another node has an outcome and no series.
+
+        All ranks must have ended.
+        """
         local_results = [self.results[rank] for rank in range(len(self.workers))]
         if self.spread is None:
             return local_results
@@ -78,6 +82,9 @@ class JobRanks:
         self.phases[rank], self.begun_at[rank] = phase, time.monotonic()
 
     def resume(self, rank: int) -> None:
-        """Record that a rank gets the answer to its offer; the time that it waited does not count for its phase."""
+        """Record that a rank gets the answer to its offer.
+
+        The time that it waited does not count for its phase, and a phase that restarts begins anew.
+        """
         now, offered_at = time.monotonic(), self.offered_at.pop(rank)
         self.begun_at[rank] = now if self.phases[rank].restarts else self.begun_at[rank] + now - offered_at

@@ -1,4 +1,4 @@
-"""How the runs of several nodes become a group: over TCP, with a secret from their launcher.
+"""Join the runs of several nodes to a group: over TCP, with a secret from their launcher.
 
 The launcher sets the environment of each run (`Membership.from_environment`). Node 0 listens at the address of its
 environment until the other nodes have joined, for a limited time. Each side proves that it has the secret without
@@ -40,7 +40,7 @@ _TICK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A node's place in its group: its number, the number of nodes, the address of node 0, and the secret of all."""
+    """A node's place in its group: its number (`rank`), the number of nodes, node 0's address, and the secret."""
 
     rank: int
     size: int
@@ -50,9 +50,9 @@ class Membership:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Membership | None:
-        """Return the place in a group that the environment names, or None if it names none.
+        """Return the place in a group that the environment describes; None if it describes none, or a group of one.
 
-        The secret is removed from the environment, so that workers do not inherit it. Raises UsageError that names the
+        The secret is removed from `environment`, so that workers do not inherit it. Raises UsageError that names the
         invalid variable.
         """
         size = group_size(environment)
@@ -81,7 +81,7 @@ def group_size(environment: MutableMapping[str, str] = os.environ) -> int:
 def _whole_number(environment: MutableMapping[str, str], name: str, least: int, most: int) -> int:
     """Return the variable `name` of the environment as a whole number.
 
-    Raises UsageError unless it is one from `least` to `most`.
+    Raises UsageError unless it is a whole number from `least` to `most`.
     """
     text = environment.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 9 and least <= int(text) <= most):
@@ -97,10 +97,11 @@ def _read_secret(path: Path) -> str:
 
 
 def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int, NodeChannel]:
-    """Return the connections of this node by node: from node 0 to every other node, from another node to node 0.
+    """Join the group at `place`, and return the channels of this node by the number of the other node.
 
-    `plan` is a line that describes what the node will measure, as `plan.described` returns it. Raises UsageError if a
-    node does not join within `patience_s` seconds, has another secret, or has another plan.
+    Every node must call it. Node 0 has a channel to every other node, and any other node has one to node 0. `plan` is a
+    line that describes what the node will measure, as `plan.described` returns it. Raises UsageError if a node does not
+    join within `patience_s` seconds, has another secret, or has another plan.
     """
     deadline = time.monotonic() + patience_s
     channels = _accept_nodes(place, deadline) if place.rank == 0 else {0: _connect(place, deadline)}
@@ -116,7 +117,8 @@ def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int
 def _compare(channels: dict[int, NodeChannel], place: Membership, plan: bytes, deadline: float) -> None:
     """Compare the plans of all nodes at node 0, which reports the first difference to every node.
 
-    Raises UsageError, on every node, if two plans differ. `deadline` is in monotonic seconds.
+    `channels` are those of this node by the number of the other node, `plan` is the plan of this node, and `deadline`
+    is in monotonic seconds. Raises UsageError, on every node, if two plans differ.
     """
     if place.rank:
         channels[0].send(plan)
@@ -142,7 +144,7 @@ def _excerpt(text: bytes) -> str:
 
 
 def _next_frame(channel: NodeChannel, node: int, deadline: float) -> bytes:
-    """Return the next frame from a node.
+    """Wait for the next frame from the node with the number `node`, and return its content.
 
     Raises UsageError if none arrives before `deadline` (monotonic seconds), or the node ends.
     """
@@ -157,7 +159,11 @@ def _next_frame(channel: NodeChannel, node: int, deadline: float) -> bytes:
 
 @dataclass(slots=True)
 class _Visitor:
-    """A connection that has not yet proved that it comes from a node."""
+    """A connection that has not yet proved that it comes from a node.
+
+    `nonce` is the random number that it was sent, `deadline` (monotonic seconds) is the end of its time, and `received`
+    is what it has sent so far.
+    """
 
     nonce: bytes
     deadline: float
@@ -165,9 +171,10 @@ class _Visitor:
 
 
 def _accept_nodes(place: Membership, deadline: float) -> dict[int, NodeChannel]:
-    """Listen on node 0 until all other nodes have joined or `deadline` (monotonic seconds) is over.
+    """Listen on node 0 until all other nodes have joined, and return the channels by the number of the node.
 
-    Return their channels by node. Raises UsageError that names the nodes that did not join.
+    Raises UsageError that names the missing nodes if `deadline` (monotonic seconds) comes first, and if node 0 cannot
+    listen at its address.
     """
     channels: dict[int, NodeChannel] = {}
     visitors: dict[socket.socket, _Visitor] = {}
@@ -208,7 +215,7 @@ def _open_listener(place: Membership) -> socket.socket:
 def _accept_visitor(listener: socket.socket, visitors: dict[socket.socket, _Visitor]) -> None:
     """Accept a connection, send it the greeting with a random number, and add it to `visitors`.
 
-    Drop the oldest beyond 64.
+    If there are then more than 64, the oldest is dropped. A visitor that has disconnected already is ignored.
     """
     try:
         connection, _ = listener.accept()
@@ -230,9 +237,10 @@ def _read_visitor(
     place: Membership,
     channels: dict[int, NodeChannel],
 ) -> bool:
-    """Read from a visitor; if it proves that it is a node, add its channel to `channels`.
+    """Read from a visitor, and return whether it was refused; if it proves that it is a node, add its channel.
 
-    Returns whether it was refused. A visitor that is refused or has joined is removed from `visitors`.
+    The channel is added to `channels` by the number of the node. A visitor that was refused or has joined is removed
+    from `visitors`; one that has not sent everything yet stays.
     """
     visitor, member = visitors[connection], None
     with contextlib.suppress(OSError):  # the visitor may disconnect at any moment
@@ -262,7 +270,8 @@ def _admit(
 ) -> tuple[int, NodeChannel] | None:
     """Return a visitor's node number and channel; None if it has another secret or its number is not free.
 
-    `members` are the channels of the nodes that have joined; a new member is welcomed with node 0's own proof.
+    `members` are the channels of the nodes that have joined, by number. A new member is welcomed with node 0's own
+    proof. Raises OSError if the visitor has disconnected.
     """
     received = visitor.received[len(_GREETING) :]
     rank, nonce, proved = received[: _RANK.size], received[_RANK.size : -_PROOF_BYTES], received[-_PROOF_BYTES:]
@@ -278,9 +287,9 @@ def _admit(
 
 
 def _connect(place: Membership, deadline: float) -> NodeChannel:
-    """Connect to node 0 as soon as it listens, until `deadline` (monotonic seconds), and return the proved channel.
+    """Connect to node 0 as soon as it listens, and return the channel after both sides have proved themselves.
 
-    Raises UsageError if node 0 does not answer, or refuses this node.
+    Raises UsageError if node 0 does not answer before `deadline` (monotonic seconds), or refuses this node.
     """
     where = f"node 0 at {place.host}:{place.port}"
     while True:
@@ -302,8 +311,8 @@ def _connect(place: Membership, deadline: float) -> NodeChannel:
 def _prove_membership(connection: socket.socket, place: Membership, patience_s: float) -> NodeChannel:
     """Return the channel to node 0 after each side has proved to the other that it has the secret.
 
-    Raises ConnectionError if node 0 is of another version or has another secret, and OSError if it does not answer
-    within `patience_s` seconds.
+    Raises ConnectionError if node 0 is of another version, has another secret or refuses this node, and OSError if it
+    does not answer within `patience_s` seconds.
     """
     connection.settimeout(patience_s)
     greeting = _receive(connection, len(_GREETING) + NONCE_BYTES)
@@ -318,7 +327,7 @@ def _prove_membership(connection: socket.socket, place: Membership, patience_s: 
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
-    """Return the next `count` bytes. Raises ConnectionAbortedError if the connection ends before."""
+    """Return the next `count` bytes. Raises ConnectionAbortedError if the connection ends before they have arrived."""
     received = b""
     while len(received) < count:
         chunk = connection.recv(count - len(received))

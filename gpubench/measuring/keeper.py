@@ -1,4 +1,4 @@
-"""The process between gpubench and each of its children: it ends together with all that the child ever started.
+"""Keep the processes of a child together: a keeper stands above each child and ends all that the child ever started.
 
 A process that forks twice or starts its own session leaves its parent's tree, so that killing a process group misses
 it. Linux hands such an orphan to the nearest ancestor that is a child subreaper (prctl(2)); the keeper is one.
@@ -24,11 +24,12 @@ _HEARD = {signal.SIGCHLD, signal.SIGTERM}
 
 
 def keep(descriptor: int) -> None:
-    """Fork: return in the child; in the parent supervise the child and never return.
+    """Fork, and return in the child; the parent becomes the keeper, which supervises the child and never returns.
 
-    `descriptor` is the child's end of the channel; the parent closes its copy. Call this before any thread starts. The
-    keeper ends everything below it when the child ends, on SIGTERM, and when the thread that started the keeper ends,
-    even by SIGKILL. It then ends with the same status as the child.
+    `descriptor` is the child's end of the channel; the keeper closes its copy. Call this before any thread starts, with
+    the id of the parent process in the variable GPUBENCH_RUNNER. The keeper ends everything below it when the child
+    ends, on SIGTERM, and when the thread that started the keeper ends, even by SIGKILL. It then ends with the same
+    status as the child.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
@@ -49,7 +50,7 @@ def keep(descriptor: int) -> None:
 def _supervise(child: int, descriptor: int) -> None:
     """Wait for the child or for SIGTERM, end the remaining processes, and end with the same status as the child.
 
-    `descriptor` is the child's end of the channel, of which this process closes its copy.
+    `child` is a process id, and `descriptor` is the child's end of the channel, of which this process closes its copy.
     """
     nowhere = os.open(os.devnull, os.O_RDWR)
     for copied in (descriptor, 1, 2):  # only the child holds the pipes, so that they close when it ends
@@ -62,7 +63,7 @@ def _supervise(child: int, descriptor: int) -> None:
 
 
 def _reap(child: int) -> int | None:
-    """Reap every process that has ended; return the child's wait status if it is among them, else None."""
+    """Reap every process that has ended; return the wait status of `child` if it is one of them, else None."""
     child_status: int | None = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -75,7 +76,7 @@ def _reap(child: int) -> int | None:
 
 
 def _end_with(status: int | None) -> None:
-    """End this process with the child's wait status; by SIGKILL if there is none."""
+    """End this process as the wait status `status` says, by exit status or by signal; None means by SIGKILL."""
     if status is not None and os.WIFEXITED(status):
         os._exit(os.WEXITSTATUS(status))
     number = signal.SIGKILL if status is None else signal.Signals(os.WTERMSIG(status))
@@ -108,9 +109,9 @@ def end_descendants(root: int) -> None:
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process whose environment has this mark, for at most two seconds.
+    """Kill every process whose environment has this mark in GPUBENCH_CHILD, for at most two seconds.
 
-    They are what a child started whose keeper was killed before it could end them.
+    Such processes remain if the keeper of the child that started them was killed.
     """
     wanted = f"{CHILD}={mark}".encode()
     deadline = time.monotonic() + _GRACE_S
@@ -134,7 +135,7 @@ def has_children() -> bool:
 
 
 def has_descendants(expected: Collection[int]) -> bool:
-    """Return whether a process runs below this one that is not among the `expected` process ids."""
+    """Return whether a process other than those with the `expected` process ids runs anywhere below this one."""
     if not has_children():
         return False
     children = _children().difference(expected)
@@ -168,7 +169,7 @@ def _state_and_parent(pid: int | str) -> tuple[bytes, int]:
 
 
 def descendants(root: int) -> set[int]:
-    """Return the ids of the processes below `root` that have not ended."""
+    """Return the ids of all processes below the process id `root` that have not ended."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names are enough
         if entry.isdecimal():

@@ -1,4 +1,4 @@
-"""Frames between the runners of two nodes over TCP: limited in length, and each proved to come from the peer.
+"""Send frames between the runners of two nodes over TCP: limited in length, and each proved to come from the peer.
 
 A frame is its length, its content, and an HMAC-SHA256 over the direction, the frame's number, its length and its
 content. The key of a connection is derived from the launcher's secret and a random number of each side, so that a frame
@@ -32,7 +32,10 @@ class BadFrame(OSError):  # noqa: N818 - the frame is bad
 
 
 def proof(secret: bytes, *parts: bytes) -> bytes:
-    """Return the HMAC-SHA256 of the parts; each part follows its length, so that no two lists give the same input."""
+    """Return the HMAC-SHA256 of the parts with the key `secret`, 32 bytes.
+
+    Each part is preceded by its length, so that no two lists of parts give the same input.
+    """
     mac = hmac.new(secret, digestmod=hashlib.sha256)
     for part in parts:
         mac.update(_LENGTH.pack(len(part)) + part)
@@ -40,9 +43,10 @@ def proof(secret: bytes, *parts: bytes) -> bytes:
 
 
 class NodeChannel:
-    """One end of a connection to another node; `key` belongs to this connection only."""
+    """One end of a connection to another node. `heard_at` is when it last received a frame, in monotonic seconds."""
 
     def __init__(self, connection: socket.socket, key: bytes, *, is_hub: bool) -> None:
+        """Take over a connected socket; `key` belongs to this connection only, and `is_hub` marks the end at node 0."""
         connection.settimeout(_SEND_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
@@ -64,7 +68,11 @@ class NodeChannel:
         return address
 
     def send(self, content: bytes) -> None:
-        """Send a frame; if the peer has ended or does not read for 5 s, the next `arrived` raises EOFError."""
+        """Send a frame with this content, from any thread.
+
+        If the peer has ended or does not read for 5 s, nothing is raised, but the connection is shut down, so that the
+        next `arrived` raises EOFError.
+        """
         with self._lock:
             mac = self._mac(self._outgoing, self._sent, content)
             self._sent += 1
@@ -75,7 +83,7 @@ class NodeChannel:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def arrived(self) -> Iterator[bytes]:
-        """Read what has arrived, and yield the content of each whole frame.
+        """Read what has arrived, without waiting, and yield the content of each whole frame in order.
 
         Raises EOFError at the end of the connection and BadFrame if a frame is not the peer's next one.
         """
@@ -92,7 +100,7 @@ class NodeChannel:
             raise EOFError
 
     def _whole_frames(self) -> Iterator[bytes]:
-        """Yield the content of each whole frame in the buffer, and remove it.
+        """Yield the content of each whole frame in the buffer, and remove it from there.
 
         Raises BadFrame if a frame is too long, or is not the peer's next one by its HMAC.
         """

@@ -1,4 +1,4 @@
-"""The ranks of one case on several nodes: their runners exchange values in rounds, over the group's connections.
+"""Exchange values in rounds between the ranks of one case on several nodes, over the group's connections.
 
 In a round each rank offers one value, or its result if it has ended. A node contributes the values and results of its
 ranks once it has one of each. Node 0 merges the contributions of all nodes and sends the merged round to each of them,
@@ -34,8 +34,9 @@ _BEAT = b""
 class ExchangeRound:
     """A node's contribution to a round of a case, or the merged contributions of all nodes.
 
-    `offers` are the values that ranks offer, as JSON text, and `ended` the results of ranks that have ended, without
-    figures; both by the rank's number among all nodes.
+    `case` and `number` count the cases of the group and the rounds of the case. `offers` are the values that ranks
+    offer, as JSON text, and `ended` the results of ranks that have ended, without figures; both by the rank's number
+    among all nodes.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -68,6 +69,10 @@ class NodeGroup:
     """
 
     def __init__(self, rank: int, size: int, channels: Mapping[int, NodeChannel], silent_s: float = SILENT_S) -> None:
+        """Begin to send signs of life; `channels` are those that `join` returned, by the number of the other node.
+
+        A node that sends nothing for `silent_s` seconds counts as gone.
+        """
         self.rank, self.size = rank, size
         self.host = next(iter(channels.values())).host  # the address by which the others reach this node
         self.gone: dict[int, str] = {}  # node that left the group → the reason
@@ -99,7 +104,7 @@ class NodeGroup:
     def begin(self, ranks_per_node: int) -> MultiNodeCase:
         """Begin a case with `ranks_per_node` ranks on each node.
 
-        Every node of the group begins the same cases in the same order.
+        Every node of the group must begin the same cases in the same order.
         """
         self._cases += 1
         now = time.monotonic()
@@ -108,7 +113,7 @@ class NodeGroup:
         return MultiNodeCase(self, self._cases, ranks_per_node)
 
     def contribute(self, share: ExchangeRound) -> None:
-        """Store this node's contribution to a round, and send it to node 0."""
+        """Store this node's contribution to a round, and send it to node 0 unless this is node 0 or node 0 is gone."""
         self._contributions[self.rank] = share
         if self.rank and 0 not in self.gone:
             self._channels[0].send(encoded(share))
@@ -116,10 +121,11 @@ class NodeGroup:
     def merged_round(
         self, contribution: ExchangeRound, lost_ranks: Mapping[int, RankResult], ranks_per_node: int
     ) -> ExchangeRound | None:
-        """Return the merged round to which this node gave `contribution`; None until all nodes have contributed.
+        """Return the merged round to which this node gave `contribution`, once; None until all nodes have contributed.
 
-        `lost_ranks` are the results of the ranks on nodes that left the group, which node 0 adds. A complete round is
-        returned once. A node that speaks for ranks of another node, or answers another round, is dropped.
+        On node 0 it is merged here and sent to the other nodes; without node 0 a node only merges its own. `lost_ranks`
+        are the results of the ranks on nodes that left the group, which are added. A node that speaks for ranks of
+        another node, or answers another round, is dropped; the result is then None.
         """
         if self.rank and 0 not in self.gone:
             received, self._merged = self._merged, None
@@ -166,7 +172,7 @@ class NodeGroup:
     def _store_frame(self, node: int, content: bytes) -> None:
         """Store what a node sent: the merged round from node 0, or a contribution to node 0.
 
-        Raises BadFrame if it is neither, or belongs to another round.
+        Raises BadFrame if the content is neither, or a contribution belongs to a round that is not the node's next one.
         """
         share = _decode(content)
         if self.rank:
@@ -182,7 +188,10 @@ class NodeGroup:
         return [(1, 0)] if before is None else [(before.case, before.number + 1), (before.case + 1, 0)]
 
     def give_up(self, contribution: ExchangeRound) -> None:
-        """Drop the nodes that have not contributed to the round of `contribution`: the others continue without them."""
+        """Drop the nodes that have not contributed to the round of `contribution`: the others continue without them.
+
+        On any node but node 0, it is node 0 that is dropped.
+        """
         late = [
             node
             for node in self._channels
@@ -192,7 +201,10 @@ class NodeGroup:
             self._drop_node(node, f"did not take part in an exchange within {EXCHANGE_S:g} s")
 
     def _drop_node(self, node: int, reason: str) -> None:
-        """Close the connection to a node, which counts as gone from now on; without node 0 all others are gone too."""
+        """Close the connection to a node, which counts as gone from now on; `reason` follows its number in a sentence.
+
+        Without node 0 all other nodes are gone too.
+        """
         channel = self._channels.pop(node, None)
         if channel is not None:
             channel.close()
@@ -212,9 +224,13 @@ class NodeGroup:
 
 
 class MultiNodeCase:
-    """One case whose ranks are spread over the nodes of a group, in the order of the nodes."""
+    """One case whose ranks are spread over the nodes of a group, in the order of the nodes; `NodeGroup.begin` makes it.
+
+    `host` is the address by which other nodes reach this one, and `world` the number of ranks on all nodes.
+    """
 
     def __init__(self, group: NodeGroup, case: int, ranks_per_node: int) -> None:
+        """Begin the case with the number `case` of the group, with `ranks_per_node` ranks on each node."""
         self.first = group.rank * ranks_per_node  # the number of this node's first rank
         self.world = group.size * ranks_per_node
         self.ended: dict[int, RankResult] = {}  # the results that all nodes have received, by rank
@@ -232,8 +248,8 @@ class MultiNodeCase:
     def contribute(self, offers: Mapping[int, bytes], results: Mapping[int, RankResult]) -> None:
         """Contribute to the current round, unless this node has done so.
 
-        `offers` are the values that this node's ranks offer, and `results` are those of its ranks that have ended; both
-        count the ranks of this node from 0. Another node learns how a rank ended, and no figures.
+        `offers` are the values that this node's ranks offer, as JSON, and `results` are those of its ranks that have
+        ended; both count the ranks of this node from 0. Another node learns how a rank ended, and no figures.
         """
         if self._has_contributed:
             return
@@ -251,7 +267,8 @@ class MultiNodeCase:
         """Return what all nodes contributed to the round, and begin the next one; None until all have contributed.
 
         The first mapping has the offered values and the second the results of the ranks that ended in this round, both
-        by the rank's number among all nodes. It never waits; nodes that do not contribute in time are dropped.
+        by the rank's number among all nodes. It never waits; nodes that do not contribute within 15 minutes are
+        dropped.
         """
         self._group.listen()
         if not self._has_contributed:
@@ -267,7 +284,7 @@ class MultiNodeCase:
         return {rank: offer.encode() for rank, offer in merged.offers}, new
 
     def _lost_ranks(self) -> dict[int, RankResult]:
-        """Return crashed results for the ranks of nodes that left the group, except those that all nodes have."""
+        """Return crashed results for the ranks of nodes that left the group, by rank, except those in `ended`."""
         return {
             rank: RankResult("failed", "crash", f"rank {rank}: {reason}")
             for node, reason in self._group.gone.items()
@@ -281,7 +298,7 @@ def _without_figures(result: RankResult) -> RankResult:
 
 
 def _decode(content: bytes) -> ExchangeRound:
-    """Return the round that a frame holds. Raises BadFrame if it holds none, or a malformed one."""
+    """Return the round that the content of a frame holds. Raises BadFrame if it holds none, or a malformed one."""
     name, _, text = content.partition(b"\n")
     if name != ExchangeRound.__name__.encode():
         raise BadFrame("a frame that is no share of a round")

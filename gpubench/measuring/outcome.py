@@ -1,4 +1,4 @@
-"""The result of a case from the results of its ranks."""
+"""Merge the results of the ranks of a case into the result of the case."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0
 def merged(job: Job, results: Sequence[RankResult], started_at: float, elapsed_s: float) -> Result:
     """Return the result of a job: the worst outcome of any rank, the series of all, the notes of one that timed.
 
-    `results` has one entry per rank, in their order. `started_at` is the run's start in monotonic seconds, to which the
-    result's window is relative; `elapsed_s` is how long the job took.
+    `results` has one entry per rank, in the order of the ranks. `started_at` is the run's start in monotonic seconds,
+    to which the result's window is relative; `elapsed_s` is how long the job took.
     """
     deciding = _deciding_results(results)
     causes = [rank_result for rank_result in deciding if rank_result.status != "ok" and rank_result.cause != "peer"]
@@ -46,10 +46,10 @@ def merged(job: Job, results: Sequence[RankResult], started_at: float, elapsed_s
 
 
 def _deciding_results(results: Sequence[RankResult]) -> list[RankResult]:
-    """Return the rank results that decide the outcome.
+    """Return the rank results that decide the outcome: all, or only those of the survivors if they handled a death.
 
-    If every surviving rank handled the death of another one, the dead rank counts as part of the test, and not as a
-    failure.
+    They handled it if each of them is ok and was informed of every crashed rank. The dead rank then counts as part of
+    the test, and not as a failure.
     """
     crashed = {rank for rank, rank_result in enumerate(results) if rank_result.cause == "crash"}
     survivors = [rank_result for rank, rank_result in enumerate(results) if rank not in crashed]

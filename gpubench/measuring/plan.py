@@ -80,9 +80,10 @@ class Plan:
 
 
 def make(facts: Facts, settings: Settings) -> Plan:
-    """Return the plan that follows from these settings.
+    """Return the plan that follows from the facts of the machine and the settings of the run.
 
-    Raises UsageError if nothing would run (the message names an alternative), or if a suite or a device is unknown.
+    Raises UsageError if nothing would run (the message names an alternative), or if a suite or a device is unknown, and
+    BrokenPlugin if a suite does not load.
     """
     suites = [load_suite(name) for name in settings.suites]
     devices = [facts.device(device_id) for device_id in settings.devices]
@@ -126,11 +127,11 @@ def _cases(suite: Suite, target: Target, only_headline: bool) -> list[Case]:
 
 
 def headline(suite: Suite, target: Target) -> list[Case]:
-    """Return a list with the one case that represents a suite on this device; empty if the suite has no case here.
+    """Return a list with the one case that represents a suite on the target's device; empty if it has none there.
 
-    It is a point of the definitions that the suite flags as its headline, with the flagged values of the axes, or with
-    as many of them as any point has here (a device may not support the precision, a tier may not have the size). Of
-    several such points it is the last one that has enough devices. Without a flag it is the first case of the suite.
+    It is a case of the definitions that the suite flags as its headline, with the flagged values of the axes, or with
+    as many of them as any case has here (a device may not support the precision, a tier may not have the size). Of
+    several such cases it is the last one that has enough devices. Without a flag it is the first case of the suite.
     """
     cases = list(suite.cases(target))
     flags = {name: flag for name, definition in suite.definitions.items() if (flag := definition.headline) is not None}
@@ -151,7 +152,10 @@ def missing_devices(job: Job) -> str:
 
 
 def skip_messages(plan: Plan) -> list[str]:
-    """Return messages about the cases of a plan that will be skipped, with their number, and about unused data."""
+    """Return messages about a plan: how many cases will be skipped for each reason, and that no case reads the data.
+
+    The list is empty if there is nothing to say.
+    """
     reasons = [reason for job in plan.jobs if not job.replicate and (reason := missing_devices(job))]
     messages = [
         f"{count} case{'s' * (count > 1)} will be skipped: {reason}" for reason, count in Tally(reasons).most_common()
@@ -162,7 +166,8 @@ def skip_messages(plan: Plan) -> list[str]:
 def described(jobs: Sequence[Job], settings: Settings) -> str:
     """Return a line that describes the jobs: their number, the version and a hash.
 
-    It is equal on nodes that measure the same cases, by the same tier and seed, on equal numbers of devices.
+    It is equal on nodes that measure the same cases in the same order, by the same tier and seed, on equal numbers of
+    devices.
     """
     rows = [(job.case.id, job.case.version, len(job.devices), job.replicate, job.nodes) for job in jobs]
     digest = hashlib.sha256(repr((rows, settings.tier, settings.seed)).encode()).hexdigest()
@@ -182,7 +187,7 @@ def _ignores_data(plan: Plan) -> bool:
 
 
 def load_suite(name: str) -> Suite:
-    """Return the suite of that name, or the suite in that file.
+    """Return the suite with this name, or the suite in the file or folder of which `name` is the path.
 
     Raises UsageError with a suggestion if the name is unknown or the file holds no suite, and BrokenPlugin if the suite
     does not load.
@@ -197,7 +202,7 @@ def load_suite(name: str) -> Suite:
 
 
 def broken_suites() -> dict[str, str]:
-    """Return the installed suites that do not load, each with the reason; `all` runs without them."""
+    """Return the reasons why installed suites do not load, by the suite's name; `all` runs without these suites."""
     reasons: dict[str, str] = {}
     for name in plugins.names("suites"):
         try:
@@ -208,11 +213,11 @@ def broken_suites() -> dict[str, str]:
 
 
 def suite_names(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the suites that the command's arguments select, each once.
+    """Return the names of the suites that the command's arguments select, each once, in the order of the arguments.
 
-    `all` (or no argument) selects every suite that loads, and `headline` selects none. The path of a file selects the
-    suite in it, as an absolute path, because workers start in another folder. Raises UsageError if a suite is unknown,
-    a file is missing, or two suites have the same name.
+    `all` (or no argument) selects every installed suite that loads, and `headline` alone does the same. The path of a
+    file selects the suite in it, as an absolute path, because workers start in another folder. Raises UsageError if a
+    suite is unknown, a file is missing, or two suites have the same name.
     """
     installed = plugins.names("suites")
     for name in arguments:
@@ -227,7 +232,7 @@ def suite_names(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def _suite_path(name: str, installed: Sequence[str]) -> str:
-    """Return the absolute path of a suite's file or folder.
+    """Return the absolute path of the suite whose file or folder `name` is.
 
     Raises UsageError if there is none, if a folder is no package, or if one of the `installed` suites has its name.
     """
@@ -245,7 +250,7 @@ def _suite_path(name: str, installed: Sequence[str]) -> str:
 
 
 def _check_unique_names(names: Sequence[str]) -> None:
-    """Raise UsageError if two files give suites of the same name: their cases would have the same ids."""
+    """Raise UsageError if two paths among `names` give suites of one name: their cases would have the same ids."""
     files: dict[str, str] = {}
     for file in filter(plugins.is_file, names):
         if files.setdefault(plugins.plugin_name(file), file) != file:
@@ -255,7 +260,7 @@ def _check_unique_names(names: Sequence[str]) -> None:
 def broken_suite_messages(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return a line for each suite that `all` leaves out because it does not load.
 
-    There is no line if `arguments` name single suites.
+    There is none if the command's `arguments` name only single suites.
     """
     if [name for name in arguments if name not in (_ALL, _HEADLINE)] and _ALL not in arguments:
         return ()
@@ -268,7 +273,7 @@ def is_headline(arguments: Sequence[str]) -> bool:
 
 
 def sampled_devices(facts: Facts, names: Sequence[str]) -> list[Device]:
-    """Return the devices whose counters are read: those with an id in `names`, or all; always with the host.
+    """Return the devices whose counters are read: those with an id in `names`, or all if it is empty; always the host.
 
     Raises UsageError for an unknown device.
     """
@@ -279,7 +284,7 @@ def sampled_devices(facts: Facts, names: Sequence[str]) -> list[Device]:
 
 
 def device_ids(facts: Facts, names: Sequence[str], with_host: bool) -> tuple[str, ...]:
-    """Return the ids of the devices to measure; `names` are the arguments of the user.
+    """Return the ids of the devices to measure, each once; `names` are the arguments of the user.
 
     Without a name it is the first GPU, or the host if there is none; `all` is every GPU, or every device if there is
     none. `with_host` adds the host. Raises UsageError if a device is unknown or there is none.
@@ -296,7 +301,7 @@ def device_ids(facts: Facts, names: Sequence[str], with_host: bool) -> tuple[str
 
 
 def why_host(facts: Facts, settings: Settings) -> str:
-    """Return why a run without --device measures the host, or an empty text if there is a GPU."""
+    """Return the reason why only the host is measured, as a sentence; empty if other devices are."""
     if settings.devices != ("host",):
         return ""
     return f"no GPU is usable, so the host processor is measured; {_why_no_gpu(facts)}"
@@ -320,7 +325,10 @@ def matches(case_id: str, filters: Sequence[str]) -> bool:
 
 
 def _no_case_message(settings: Settings, ids: Sequence[str]) -> str:
-    """Return the message that no case was selected, with the most similar of the `ids` that the filters excluded."""
+    """Return the message of the error that no case was selected.
+
+    `ids` are those of the cases before filtering; the message names the most similar one, or says that there are none.
+    """
     if not ids:
         return f"{', '.join(settings.suites)}: no case runs on {', '.join(settings.devices)}"
     names = {part for case_id in ids for part in (case_id, case_id.partition("[")[0])}
@@ -330,9 +338,9 @@ def _no_case_message(settings: Settings, ids: Sequence[str]) -> str:
 
 
 def _device_set(case: Case, device: Device, facts: Facts) -> tuple[Device, ...]:
-    """Return the devices for a case: this one, then peers whose memory it can access, as many as the case needs.
+    """Return the devices for a case: `device`, then peers whose memory it can access, at most as many as it needs.
 
-    An axis `peer` selects the second device.
+    If the case has the parameter `peer`, only the device with this id can be second.
     """
     devices_by_id = {device_here.id: device_here for device_here in facts.devices}
     wanted_peer = dict(case.params).get("peer")
@@ -341,7 +349,10 @@ def _device_set(case: Case, device: Device, facts: Facts) -> tuple[Device, ...]:
 
 
 def _jobs_of_replicate(jobs: Sequence[Job], replicate: int, settings: Settings) -> list[Job]:
-    """Return the jobs of a replicate; if there are several, in an order that follows from the seed and its number."""
+    """Return the jobs with this number of a replicate, in their order; with several replicates in a random order.
+
+    The random order follows from the seed of the run and the number, and keeps the jobs of a runtime together.
+    """
     numbered = [replace(job, replicate=replicate) for job in jobs]
     if settings.replicates > 1:
         random.Random(f"{settings.seed}/{replicate}").shuffle(numbered)

@@ -1,4 +1,4 @@
-"""Child processes: a channel to talk, drained output, and no orphans."""
+"""Start child processes with a channel to talk, drained output, and no orphans."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ _GRACE_S = 3.0  # the keeper needs over a second for a process that a driver rel
 class Child(Generic[M]):
     """A Python process that runs `main` of a module under a keeper; killing it ends everything that it ever started.
 
-    `classes` are the classes of its messages. Start it from the main thread: the kernel ends a child when the thread
-    that started it ends.
+    `channel` is the parent's end of the channel, and `output` the descriptor from which `drain` reads, -1 once it is
+    closed.
     """
 
     def __init__(self, module: str, classes: tuple[type[M], ...], environment: Mapping[str, str] | None = None) -> None:
+        """Start the process with `main` of `module`; its argument on the command line is its descriptor of the channel.
+
+        `classes` are the classes of the messages that it may send, and `environment` is added to that of this process.
+        Start it from the main thread: the kernel ends a child when the thread that started it ends.
+        """
         own_end, child_end = socket.socketpair()
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
@@ -52,7 +57,10 @@ class Child(Generic[M]):
         os.close(writing)
 
     def drain(self) -> None:
-        """Read what the child has printed, so that a full pipe never blocks it; close the pipe at its end."""
+        """Read without waiting what the child has printed, so that a full pipe never blocks it.
+
+        The pipe is closed at its end.
+        """
         with contextlib.suppress(BlockingIOError):
             for _ in range(_CHUNKS):
                 if self.output < 0:
@@ -92,7 +100,7 @@ class Child(Generic[M]):
         return f"{outcome}; last line: {self.last_line}" if self.last_line else outcome
 
     def kill(self) -> None:
-        """End the child and everything that it started, and reap it."""
+        """End the child and everything that it started, reap it, and close its channel and its output."""
         self._end()
         self.channel.close()
         self.drain()
@@ -128,7 +136,7 @@ class Child(Generic[M]):
 def to_parent(argument: str) -> ToParent:
     """Return the child's channel to its parent; `argument` is the number of its descriptor, from the command line.
 
-    Programs that the child starts do not inherit the channel, and SIGINT no longer ends the child.
+    Programs that the child starts then do not inherit the channel, and SIGINT no longer ends the child.
     """
     descriptor = int(argument)
     os.set_inheritable(descriptor, False)

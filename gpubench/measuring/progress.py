@@ -46,7 +46,7 @@ class Forecast:
         self._durations[group].append(seconds)
 
     def left_s(self) -> float:
-        """Return the estimated seconds that all jobs without a recorded time take, with those that are under way."""
+        """Return the estimated seconds that all jobs without a recorded time take, with the job that is under way."""
         return sum(count * self._mean_s(group) for group, count in self._left.items())
 
     def _mean_s(self, group: object) -> float:

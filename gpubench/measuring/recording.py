@@ -54,8 +54,8 @@ class Recording(AbstractContextManager["Recording"]):
     ) -> Recording:
         """Start a run file at `path`, with a process that samples `devices`; return the recording.
 
-        `counters` are those that the caller reads itself. Raises UsageError if the file exists or cannot be created;
-        the sampler is ended then.
+        `counters` are the counters that the caller reads itself. Raises UsageError if the file exists or cannot be
+        created; the sampler is ended then.
         """
         sampler = SamplingProcess(devices, manifest.started_at)
         try:
@@ -95,16 +95,16 @@ class Recording(AbstractContextManager["Recording"]):
         self._writer.remark(remark)
 
     def write_sampled(self, chunks: Sequence[Samples] = ()) -> None:
-        """Write these chunks, the chunks that the sampler has sent, and its remarks.
+        """Write `chunks`, which the caller has read itself, the chunks that the sampler has sent, and its remarks.
 
         Raises ValueError and FileError as `result` does.
         """
         self._write([*chunks, *self.sampler.drain()])
 
     def stop_sampling(self, chunks: Sequence[Samples] = ()) -> None:
-        """Stop the sampler; write these chunks and the sampler's last ones.
+        """Stop the sampler; write `chunks`, which the caller has read itself, and the sampler's last chunks.
 
-        Raises ValueError and FileError as `result` does.
+        Its remarks are written too. Raises ValueError and FileError as `result` does.
         """
         self._write([*chunks, *self.sampler.stop()])
 

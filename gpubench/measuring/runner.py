@@ -44,10 +44,7 @@ class RecordSink(Protocol):
 
 
 class Runner(AbstractContextManager["Runner"]):
-    """Runs jobs; leaving the context ends all processes.
-
-    `deadline_s` limits each case, whatever its phases may take.
-    """
+    """Runs jobs; leaving the context ends the workers and the sampler."""
 
     def __init__(
         self,
@@ -58,6 +55,12 @@ class Runner(AbstractContextManager["Runner"]):
         claims: Claims | None = None,
         group: NodeGroup | None = None,
     ) -> None:
+        """Set up a runner of jobs of `plan`, which writes results, samples and remarks to `sink`.
+
+        `deadline_s` limits each case in seconds, whatever its phases may take. `claims` tell which other runs measure
+        on the same devices; without them no result gets the label `shared-device`. `group` connects this node to
+        others; without it, cases that span nodes are skipped.
+        """
         self._plan = plan
         self._group = group
         self._sampler = sampler
@@ -75,9 +78,9 @@ class Runner(AbstractContextManager["Runner"]):
     def run(self, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
         """Run the jobs in order; every result is in the sink before the next job starts.
 
-        `started_at` is the run's start in monotonic seconds, and `watch` is called before and after each job. Raises
-        DeviceError at the end if a device no longer opened: its cases fail, and the cases of other devices are
-        measured.
+        `started_at` is the run's start in monotonic seconds, and `watch` is called before and after each job. The run
+        ends early before a job of a further replicate if the plan's time is over. Raises DeviceError at the end if a
+        device no longer opened: its cases fail, and the cases of other devices are measured.
         """
         forecast = Forecast(self._plan, jobs)
         for index, job in enumerate(jobs):
@@ -155,7 +158,10 @@ class Runner(AbstractContextManager["Runner"]):
         return self._claims is not None and bool(self._claims.others(job.key[1]))
 
     def _run_ranks(self, job: Job) -> list[RankResult]:
-        """Send the case to one worker per rank, serve them until all have ended, and return all ranks' results."""
+        """Send the case to one worker per rank, serve them until all have ended, and return all ranks' results.
+
+        The results are in the order of the ranks of all nodes.
+        """
         local_ranks = job.case.ranks // job.nodes
         devices = tuple(job.devices[rank % len(job.devices)] for rank in range(local_ranks))
         spread = self._group.begin(local_ranks) if self._group and job.nodes > 1 else None
@@ -176,10 +182,7 @@ class Runner(AbstractContextManager["Runner"]):
         return ranks.all_results
 
     def _serve_ranks(self, ranks: JobRanks) -> None:
-        """Read the messages of the ranks, the sampler and the other nodes until every rank has ended.
-
-        End ranks that hang.
-        """
+        """Read the messages of ranks, sampler and other nodes until every rank has a result; end ranks that hang."""
         deadline = time.monotonic() + self._deadline_s
         while not ranks.are_over:
             waiting: list[Any] = [ranks.workers[rank].channel for rank in ranks.running]
@@ -194,7 +197,7 @@ class Runner(AbstractContextManager["Runner"]):
             self._end_hung(ranks, deadline)
 
     def _read_ready(self, ranks: JobRanks, ready: object) -> None:
-        """Read what arrived at `ready`: the sampler's channel, a worker's channel, or the descriptor of its output."""
+        """Read what arrived at `ready`: the sampler's channel, a worker's channel, or a descriptor of worker output."""
         if ready is self._sampler.channel:
             self._relay(self._sampler.drain())
         elif isinstance(ready, int):
@@ -240,8 +243,8 @@ class Runner(AbstractContextManager["Runner"]):
     def _answer_offers(self, ranks: JobRanks) -> None:
         """Answer the values that ranks have offered.
 
-        A rank that does not know yet that another one ended is told that, instead of an answer. Otherwise the answer is
-        the list of all ranks' values, once every running rank has offered one.
+        A rank that was not yet informed of another rank's end is informed of it, instead of an answer. Otherwise the
+        answer is the list of all ranks' values, once every running rank has offered one.
         """
         if ranks.spread:
             self._answer_across_nodes(ranks, ranks.spread)
@@ -262,7 +265,10 @@ class Runner(AbstractContextManager["Runner"]):
                 self._send(ranks, rank, values, ranks.workers[rank])
 
     def _answer_across_nodes(self, ranks: JobRanks, spread: MultiNodeCase) -> None:
-        """Answer the offers with the values of all nodes, or with an end, once all ranks here have offered or ended."""
+        """Answer the offers with the values of all nodes, or with a rank's end, when a round of all nodes is complete.
+
+        This node contributes to a round once every rank here has offered a value or ended.
+        """
         while len(ranks.offers) == len(ranks.running) and not spread.is_over:
             spread.contribute(ranks.offers, ranks.results)
             round_values = spread.finish_round()
@@ -277,7 +283,7 @@ class Runner(AbstractContextManager["Runner"]):
                 self._send(ranks, rank, answer, ranks.workers[rank])
 
     def _send(self, ranks: JobRanks, rank: int, message: object, worker: WorkerChild) -> None:
-        """Send a message to a rank; a rank that does not read it or has ended gets a failed result."""
+        """Send a message to the worker of a rank; a rank that does not read it within 30 s or has ended fails."""
         try:
             worker.channel.send(message)
         except TimeoutError:
@@ -296,7 +302,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._answer_offers(ranks)
 
     def _end_hung(self, ranks: JobRanks, deadline: float) -> None:
-        """End each rank whose phase takes too long, and each one that ended while another process holds its channel.
+        """End each rank whose phase takes too long, and record each one whose worker has ended without a message.
 
         `deadline`, in monotonic seconds, is the end of the time for the whole case.
         """

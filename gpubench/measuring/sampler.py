@@ -1,4 +1,4 @@
-"""The sampling process: one per run, with one clock (CLOCK_MONOTONIC) and a thread for each group of counters.
+"""Sample counters in one process per run, with one clock (CLOCK_MONOTONIC) and a thread for each group of counters.
 
 A dying worker or an aborting vendor library does not affect the run, and a call that takes long or never returns does
 not delay another group. `SamplingProcess` is the parent's side and `main` the child's.
@@ -71,13 +71,18 @@ Message = SamplerStart | Samples | Remark | None
 
 
 class SamplingProcess:
-    """The parent's side. It never blocks a run: a sampler that crashes is reported and replaced.
+    """The parent's side of the sampling process.
 
-    `started_at` is the zero of the samples' times in monotonic seconds; `ended` says why sampling ended, and is empty
-    until then.
+    It never blocks a run: a sampler that crashes is reported and replaced. `ended` says why sampling ended, and is
+    empty until then.
     """
 
     def __init__(self, devices: Sequence[Device], started_at: float) -> None:
+        """Start the sampling process for `devices`, and wait up to 30 s until its collectors have opened.
+
+        `started_at` is the zero of the samples' times in monotonic seconds. If the process does not start, nothing is
+        raised: `ended` then has the reason.
+        """
         self._order = SamplingOrder(tuple(devices), started_at)
         self._restarts = 0
         self._child = _start_child()
@@ -125,7 +130,7 @@ class SamplingProcess:
     def drain(self) -> list[Samples]:
         """Return the chunks of samples that have arrived, without waiting.
 
-        Restart the sampler if it has crashed, at most 3 times.
+        A sampler that has crashed is restarted, at most 3 times in a run.
         """
         chunks: list[Samples] = []
         try:
@@ -143,7 +148,7 @@ class SamplingProcess:
         return remarks
 
     def stop(self) -> list[Samples]:
-        """End sampling and return the last chunks; this takes at most 5 s. A sampler that has ended returns none."""
+        """End sampling and return the last chunks, for at most 5 s; the list is empty if sampling has ended already."""
         if self.ended:
             return []
         chunks: list[Samples] = []
@@ -176,7 +181,7 @@ class SamplingProcess:
             chunks.append(message)  # ignore the `SamplerStart` that a restarted sampler sends again
 
     def _remark_unavailable(self, opened: SamplerStart) -> None:
-        """Add a remark with the reason for each unavailable collector and each unsupported counter."""
+        """Add a remark with the reason for each unavailable collector and each unsupported counter in `opened`."""
         for entry in opened.unavailable:
             message = f"missing: {entry.reason}" + (f"; {entry.how}" if entry.how else "")
             optional = entry.what in opened.optional
@@ -195,7 +200,7 @@ class SamplingProcess:
         self._child.kill()
 
     def _restart(self, reason: str) -> None:
-        """Start another process for one that crashed, at most 3 times in a run; samples that it had not sent are lost.
+        """Replace a process that crashed by another, at most 3 times in a run; samples that it had not sent are lost.
 
         `reason` is what it sent instead of a message, or empty if it ended.
         """
@@ -231,7 +236,7 @@ class DeviceCounter:
 
 
 def list_counters(devices: Sequence[Device]) -> tuple[list[DeviceCounter], list[UnavailablePart]]:
-    """Return every counter of these devices, and the collectors that are not available, with reasons.
+    """Return every counter of these devices, and the collectors that are not available, both with reasons.
 
     A counter that a device does not support is listed with the reason. Each collector is opened and asked in a sampling
     process. A collector that reads none of the devices counts as not available.
@@ -261,8 +266,8 @@ def list_counters(devices: Sequence[Device]) -> tuple[list[DeviceCounter], list[
 def sample(groups: Sequence[CounterGroup], channel: ToParent, started_at: float) -> None:
     """Read each group in a thread of its own, and send the rows every second until the parent says stop.
 
-    Then send None. `started_at` is the zero of the samples' times in monotonic seconds. Threads that do not return are
-    left behind at the end of the process.
+    Then send the last rows and None. `started_at` is the zero of the samples' times in monotonic seconds. If a thread
+    is inside a driver that does not answer, the process ends at once.
     """
     stop = threading.Event()
     threads = [threading.Thread(target=group.run, args=(stop, started_at), daemon=True) for group in groups]
@@ -337,9 +342,10 @@ def open_groups(order: SamplingOrder) -> tuple[list[CounterGroup], SamplerStart]
 
 
 def _declared_counters(name: str, collector: Collector, others: Sequence[Counter]) -> tuple[Counter, ...]:
-    """Return a collector's counters.
+    """Return the counters of the collector `name`.
 
-    Raises Unavailable if they are malformed or one of `others`, the counters so far, has the same name.
+    Raises Unavailable if they are malformed, or if one of `others`, the counters of the collectors before it, has the
+    same name.
     """
     declared = plugins.call_library(name, lambda: boundary.counters(collector.counters))
     taken = {counter.name for counter in others} & {counter.name for counter in declared}
@@ -367,7 +373,7 @@ def _group_counters(
     devices: Sequence[Device],
     unsupported: Sequence[UnsupportedCounter],
 ) -> list[CounterGroup]:
-    """Return a collector's counters grouped by device and period, without those that a device does not support."""
+    """Return the counters of the collector `name` grouped by device and period, without unsupported ones."""
     skipped = {(entry.device, entry.counter) for entry in unsupported}
     events = frozenset(counter.name for counter in counters if counter.kind == "event")
     counter_names: dict[tuple[str, float], tuple[Device, list[str]]] = {}

@@ -1,4 +1,7 @@
-"""When to stop sampling, and which samples to keep: one policy of plain numbers, independent of what is measured."""
+"""Decide when to stop sampling, and which samples to keep, by a policy of plain numbers.
+
+It is independent of what is measured.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ class StoppingPolicy:
     most_calls: int = 256
 
     def for_effort(self, effort: Effort) -> StoppingPolicy:
-        """Return the policy for a stage of that effort, its author's wish for more or fewer samples.
+        """Return the policy for a stage whose author wishes more or fewer samples, as `effort` says.
 
         A point shortens all times, a sustained rate lasts as long as its seconds, and a tail may take four of the
         tier's budgets. An exact number of samples (`least` above `most`) stops with `count`.
@@ -111,8 +114,8 @@ class StoppingPolicy:
     def is_warm(self, values: Sequence[float], elapsed_s: float) -> bool:
         """Return whether warm-up is over: its batches are steady after the least time, or its time or count is spent.
 
-        `values` are the medians of the batches in seconds, which MSER judges; `elapsed_s` is the time since warm-up
-        began.
+        `values` are the medians of the batches in seconds, which the MSER rule judges; `elapsed_s` is the time since
+        warm-up began.
         """
         steady = elapsed_s >= self.warmup_least_s and stats.is_steady(values)
         return steady or elapsed_s >= self.warmup_most_s or len(values) >= self.most
@@ -136,7 +139,7 @@ class StoppingPolicy:
         return self.limit_reached(count, elapsed_s)
 
     def limit_reached(self, count: int, elapsed_s: float) -> str:
-        """Return `count` or `budget` if it alone stops the series; asked between two evaluations of the interval."""
+        """Return `count` or `budget` if one of them alone stops a series of `count` samples; empty if neither does."""
         if count >= self.most:
             return "count"
         return "budget" if elapsed_s >= self.budget_s and count >= 3 else ""
@@ -153,12 +156,13 @@ class StoppingPolicy:
         return max(count + 1, math.ceil(_GROWTH * count)) if elapsed_s >= self.least_s else next_count
 
     def settling(self, trace: SampleTrace, elapsed_s: float) -> Settling:
-        """Return whether the device has settled, judged by all samples against elapsed time.
+        """Return whether the device has settled, judged by all samples against elapsed time, and from which sample on.
 
         While a trend or a step is suspected, the samples are `waiting` for more. Once it is significant (p ≤ 0.01), the
         samples are settled from the first start (a quarter, a half or three quarters of the time) after which no trend
         is suspected and no plausible exponential leaves more than half of the target. If it is still significant after
-        `settle_s` seconds, the samples are `unsettled`, and their last half is kept.
+        `settle_s` seconds, the samples are `unsettled`, and their last half is kept. `trace` begins with the steady end
+        of the warm-up, and `elapsed_s` is the time since sampling began.
         """
         if not self.settle_s or trace.seconds <= 0 or not self._is_trend_suspected(trace):
             return Settling("settled")
@@ -177,7 +181,7 @@ class StoppingPolicy:
         return self._trend_p(trace) <= _SUSPECTED or self._has_step(trace)
 
     def _trend_p(self, trace: SampleTrace) -> float:
-        """Return p of Mann and Kendall's test of a trend; 1 if it is too small to matter.
+        """Return p of Mann and Kendall's test for a trend with time; 1 if the trend is too small to matter.
 
         It matters if it moves the median by more than the target within the settling time.
         """
@@ -186,7 +190,7 @@ class StoppingPolicy:
         return trend.p if movement > self.target * stats.median(trace.values) else 1.0
 
     def _has_step(self, trace: SampleTrace) -> bool:
-        """Return whether the samples show a step.
+        """Return whether the samples show a step, which takes at least ten of them.
 
         They do if the 95 % intervals of a quarter of them and of the opposite half lie apart by more than the target.
         """
@@ -201,7 +205,7 @@ class StoppingPolicy:
         return any(_gap(stats.median_interval(part), whole) > self.target * late.centre for part, whole in pairs)
 
     def _settled_start(self, trace: SampleTrace) -> int:
-        """Return the index of the first sample after which the device had settled, in `trace`; 0 if there is none."""
+        """Return the index in `trace` of the first sample after the device had settled; 0 if there is none."""
         begin, seconds = trace.times[0], trace.seconds
         starts = [begin + share * seconds for share in _STARTS]
         left = trends.transient_left(trace.values, trace.times, starts, _HORIZON * self.settle_s)
@@ -215,7 +219,8 @@ class StoppingPolicy:
     def transient(self, values: list[float]) -> int:
         """Return how many first samples have a median that differs from the rest's by more than twice its interval.
 
-        It is 0 for an exact number of samples: there the first samples are part of what is measured.
+        It is 0 if they would be half of the samples or more, and for an exact number of samples, of which the first are
+        part of what is measured. `values` are in seconds.
         """
         if self.least > self.most:
             return 0
@@ -233,7 +238,7 @@ class StoppingPolicy:
     def is_untrustworthy(self, batches: int, discarded_by_reason: Mapping[str, int]) -> bool:
         """Return whether at least 10, and more than half, of the `batches` were discarded.
 
-        `discarded_by_reason` is their number by reason.
+        `discarded_by_reason` has the number of discarded batches by reason.
         """
         discarded = sum(discarded_by_reason.values())
         return discarded >= _ENOUGH and discarded > _TRUST * batches

@@ -1,4 +1,4 @@
-"""How long each phase of a case may take before its worker counts as hung, and what the limit is derived from.
+"""Limit how long each phase of a case may take before its worker counts as hung, and say what each limit follows from.
 
 A worker reports to the runner which phase it begins, and reports once a second that a series continues. A limit follows
 from the expected duration of the phase: from the counted work at rates that no working device falls below, from the
@@ -41,7 +41,7 @@ _CALLING, _WAITING = "making the first calls", "waiting for the device after the
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase that a worker begins, how long it may take in seconds, and the reason for this limit.
+    """A phase that a worker begins, how long it may take in seconds, and the reason for this limit (`basis`).
 
     The time in which a rank waits for other ranks does not count. If the phase `restarts`, each of their answers starts
     its limit anew.
@@ -67,6 +67,7 @@ class TimeLimits:
     """Reports each phase as it begins, and remembers how long the phases of each definition took."""
 
     def __init__(self, report: Callable[[Phase], None] = ignore_phase) -> None:
+        """Set up the limits of one worker; `report` gets each phase when it begins and while it makes progress."""
         self._report = report
         self._is_gpu = False
         self._definition = ""
@@ -86,7 +87,10 @@ class TimeLimits:
         self._begin("opening the device", _OPENING_S, "drivers and libraries load")
 
     def building(self, definition: str, tier: Tier, is_gpu: bool) -> None:
-        """Begin the phase in which a case of this definition (suite and name) is built on the open device."""
+        """Begin the phase in which a case is built on the open device.
+
+        `definition` is the suite and name of the case, by which the durations of earlier cases are remembered.
+        """
         self._end()
         self._definition, self._is_gpu, self._tier_factor = definition, is_gpu, _TIER_FACTORS[tier]
         self._last_s = {}
@@ -120,7 +124,8 @@ class TimeLimits:
     def sampling(self, label: str, batch_s: float) -> None:
         """Begin the phase in which a series is sampled, in batches that take `batch_s` seconds with their rest.
 
-        A series without a warm-up has no such duration (0): its limit follows from the first calls.
+        A series without a warm-up has no such duration (0): its limit follows from the first calls. `label` names the
+        series.
         """
         if not batch_s:
             self._begin_as_first_calls(f"sampling {label}")
@@ -153,11 +158,11 @@ class TimeLimits:
         stages: Collection[Stage] = (),
         batch_s: float = 0.0,
     ) -> None:
-        """Begin a phase whose limit follows from the longest one of its name in earlier cases of the definition.
+        """Begin a phase whose limit follows from the longest one of this name in earlier cases of the definition.
 
-        Without an earlier case the limit is `first_s` seconds, with the reason as text; later it is `later_s` or ten
-        times the longest. The time for the work of `stages` at the slowest rates, and 30 batches of `batch_s` seconds,
-        are added.
+        Without an earlier case the limit is `first_s` seconds, with `reason` as text; later it is `later_s` or ten
+        times the longest, whichever is larger. The time for the work of `stages` at the slowest rates, and 30 batches
+        of `batch_s` seconds, are added.
         """
         self._end()
         expected_s, work_reason = self._work_time(name, stages)
@@ -179,7 +184,8 @@ class TimeLimits:
     ) -> None:
         """Begin the phase `name` and report it; it may take `seconds`, for the reason `basis`.
 
-        `stages` are the work done in it. If it `restarts`, each answer of other ranks starts its limit anew.
+        `stages` are the stages whose work is done in it. If it `restarts`, each answer of other ranks starts its limit
+        anew.
         """
         self._end()
         self._phase = Phase(name, seconds, basis, restarts)
@@ -188,7 +194,7 @@ class TimeLimits:
         self._report(self._phase)
 
     def _end(self) -> None:
-        """Record how long the phase took that ends now."""
+        """End the current phase, if there is one, and record how long it took."""
         if self._phase:
             seconds, key = time.monotonic() - self._begun, (self._definition, self._phase.name)
             self._last_s[self._phase.name] = seconds
@@ -198,9 +204,10 @@ class TimeLimits:
             self._phase = None
 
     def _work_time(self, name: str, stages: Collection[Stage]) -> tuple[float, str]:
-        """Return the seconds that a call of each stage may take in the phase `name`, and the reason as text.
+        """Return the seconds that a call of each stage may take in the phase `name`, and the reason as a clause.
 
-        If earlier cases had this phase, it is assumed to be at most ten times as slow for its work as in those.
+        Without an earlier case with this phase, the device is assumed to be the slowest; otherwise to be at most ten
+        times as slow for its work as in those. The reason is empty below one second.
         """
         slowness = min(1.0, FACTOR * self._slowness.get((self._definition, name), 1.0))
         seconds = slowness * self._slowest_time(stages)
@@ -210,7 +217,7 @@ class TimeLimits:
         return seconds, f", and {seconds:.3g} s for the counted work on {device}"
 
     def _slowest_time(self, stages: Collection[Stage]) -> float:
-        """Return the seconds that a call of each stage takes on the slowest working device."""
+        """Return the seconds that one call of every stage takes in all on the slowest working device."""
         slowest = _SLOWEST_GPU if self._is_gpu else _SLOWEST_HOST
         seconds = 0.0
         for stage in stages:

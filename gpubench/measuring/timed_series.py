@@ -1,4 +1,4 @@
-"""One series while it is taken: its samples, the values read with each sample, and how it is called."""
+"""Hold one series while it is taken: its samples, the values read with each sample, and how it is called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from gpubench.model import Series, SeriesMode
 class TimedSeries:
     """One series while it is taken: a stage, timed in one mode by one call.
 
-    Times are in seconds; `values` and `times` have one entry per sample.
+    `name` is that of the stage, `calls` the number of calls in a batch, and `gated` says whether a gate excludes the
+    gaps between launches. Times are in seconds; `values` and `times` have one entry per sample, `host` and `clocks` one
+    per kept batch. `early` are the samples from before the device settled. `stop` is empty while sampling continues.
     """
 
     name: str
@@ -61,7 +63,7 @@ class TimedSeries:
         return SampleTrace([*self.warm.values, *self.values], [*self.warm.times, *self.times], len(self.warm.values))
 
     def is_check_due(self, elapsed_s: float) -> bool:
-        """Return whether sampling has reached the random place at which a batch is checked, and none was.
+        """Return whether sampling has reached the random place at which a batch is checked, and none was checked yet.
 
         `elapsed_s` is the time since sampling began.
         """
@@ -76,7 +78,10 @@ class TimedSeries:
         self.discarded[reason] = self.discarded.get(reason, 0) + 1
 
     def drop(self, length: int) -> None:
-        """Drop the first `length` samples, and the host times, clocks and probed values of a hot series with them."""
+        """Drop the first `length` samples, with the host times, clocks and probed values if each batch gave one sample.
+
+        The first call keeps the earliest of the samples in `early`.
+        """
         self.early = self.early or self.values[: min(length, self.first_half or length)]
         self.values, self.times = self.values[length:], self.times[length:]
         if len(self.host) == len(self.values) + length:  # otherwise a batch gave several samples
@@ -84,10 +89,10 @@ class TimedSeries:
             self.probed = {name: read[length:] for name, read in self.probed.items()}
 
     def as_series(self, rank: int) -> list[Series]:
-        """Return the series for the run file, as measured on this rank: the timed one, then those that follow from it.
+        """Return the series for the run file, marked with `rank`: the timed one, then those that follow from it.
 
-        These are series of the same samples for other work, the host's times and the early samples of a hot series,
-        and the values that the stage's probe read with each sample.
+        These are series of the same samples for other work, the host's times and the early samples of a hot series, and
+        the values that the stage's probe read with each sample.
         """
         stage, mode = self.stage, self.mode
         timed = Series(

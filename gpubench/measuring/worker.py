@@ -1,4 +1,4 @@
-"""The worker process: it opens one device and turns one case after another into a rank's part of its result.
+"""Open a device in a worker process, and turn one case after another into a rank's part of its result.
 
 A worker never prints results and never decides what comes next. It talks to the runner over one channel: orders and
 exchanged values come in; parts, values to exchange and the phases that begin go out. The runner checks all of it
@@ -39,7 +39,7 @@ from gpubench.plugins.collector import Collector, OpensWatch, Watch
 
 @dataclass(frozen=True, slots=True)
 class CaseOrder:
-    """A case to build and measure, as one rank of `world`."""
+    """A case to build and measure as the rank with the number `rank`."""
 
     case: Case
     target: Target
@@ -54,7 +54,7 @@ class CaseOrder:
 class OfferedValue(bytes):
     """A value for the other ranks, which the runner passes on unread: a pickle, or plain data between nodes.
 
-    The answer is a list of all ranks' offers, or a `Gone`.
+    The answer is a list of all ranks' offers, or a `RankEnded`.
     """
 
 
@@ -67,10 +67,7 @@ class RankEnded:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """One rank's part of a result.
-
-    `informed` are the ended ranks that this rank knows of. `left` says whether the case left processes behind.
-    """
+    """One rank's part of a result; `informed` are the ended ranks that this rank knows of."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -103,7 +100,8 @@ _TRACE = 8192  # characters of a traceback that a result keeps
 class PeerRanks:
     """The ranks of one case, as one of them sees them: it exchanges values with the others through the runner.
 
-    `informed` are the ranks of whose end it knows, and `decider` is the rank whose decisions all follow.
+    `world` is the number of ranks, `informed` are the ranks of whose end this rank knows, and `decider` is the rank
+    whose decisions all follow.
     """
 
     channel: ToParent
@@ -115,7 +113,9 @@ class PeerRanks:
     def exchange(self, value: Any) -> list[Any]:
         """Offer a value and return every rank's value in the order of the ranks, None for a rank that has ended.
 
-        Raises PeerDied, once, if a rank has ended since the last exchange, and SuiteError if the value is too large.
+        Every rank that has not ended must call it. The values are pickled on one node, and plain data
+        (`measuring.plain`) between nodes. Raises PeerDied, once, if a rank has ended since the last exchange, and
+        SuiteError if the value is too large or, between nodes, no plain data.
         """
         if self.world == 1:
             return [value]
@@ -135,17 +135,17 @@ class PeerRanks:
         return [None if offered is None else decode(offered) for offered in answer]
 
     def agree(self, value: T) -> T:
-        """Return the deciding rank's value; the first rank that times anything decides.
+        """Return the value of the deciding rank on every rank.
 
-        Raises PeerDied as `exchange`.
+        Every rank must call it. Raises PeerDied as `exchange`.
         """
         decided: T = self.exchange(value)[self.decider]
         return decided
 
     def choose_decider(self, active: bool) -> bool:
-        """Make the first rank that times anything (`active`) the deciding one, and return whether there is one.
+        """Make the first active rank the deciding one, and return whether there is one; every rank must call it.
 
-        Raises PeerDied as `exchange`.
+        This rank is active if it times something. Raises PeerDied as `exchange`.
         """
         roles = self.exchange(active)
         self.decider = roles.index(True) if True in roles else 0
@@ -164,6 +164,7 @@ class Worker:
     """Opens its device for the first order, and measures every case that it is sent."""
 
     def __init__(self, channel: ToParent) -> None:
+        """Set up a worker that talks to the runner over `channel`; the phases that it begins are reported there."""
         self._channel = channel
         self._limits = TimeLimits(channel.send)
         self._helpers: set[int] = set()  # ids of processes that the device or a watch keeps between cases
@@ -187,7 +188,7 @@ class Worker:
             )
 
     def measure_case(self, order: CaseOrder) -> RankResult:
-        """Return this rank's part of the result of a case; here every error becomes an outcome with a cause."""
+        """Return this rank's part of the result of a case; every error of the case becomes an outcome with a cause."""
         ranks = PeerRanks(self._channel, len(order.peers), is_spread=bool(order.node_host))
         try:
             return self._measure(order, ranks)
@@ -212,7 +213,7 @@ class Worker:
             return RankResult("failed", cause, boundary.text(type(error).__name__ + message), notes=(trace,))
 
     def _measure(self, order: CaseOrder, ranks: PeerRanks) -> RankResult:
-        """Build and measure a case, and return its outcome; errors pass to `measure_case`."""
+        """Build and measure a case, and return the outcome of this rank; errors pass to `measure_case`."""
         device = self._open_device(order.peers[order.rank])
         self._limits.building(f"{order.case.suite}/{order.case.name}", order.target.tier, device.traits.is_gpu)
         suite = load_suite(order.suite or order.case.suite)
@@ -249,7 +250,10 @@ class Worker:
         )
 
     def _measure_task(self, task: Task, bench: Bench, order: CaseOrder, ranks: PeerRanks) -> RankMeasurement:
-        """Measure a task, or as an idle rank take part in the others' agreements; then close and release it."""
+        """Measure a task, then close and release it; a rank without a stage takes part in the agreements of the others.
+
+        An idle rank returns no series. Errors of the task pass.
+        """
         if not task.stages:
             self._limits.attending()
             ranks.answer_until_done()
@@ -270,7 +274,7 @@ class Worker:
         return measured
 
     def _open_device(self, device: Device) -> OpenDevice:
-        """Return the open device of this worker; the first call opens it with its watches."""
+        """Return the open device of this worker; the first call opens `device` with its watches, later ones do not."""
         if self._open is None:
             self._limits.opening()
             backend: Backend = plugins.load("backends", device.backend)
@@ -281,7 +285,7 @@ class Worker:
 
 
 def _encoded_result(part: RankResult) -> bytes:
-    """Return a rank's result as a message; if no message can hold it, a failed result that says why."""
+    """Return a rank's result as the content of a frame; if no message can hold it, a failed result that says why."""
     try:
         return encoded(part)
     except (TypeError, ValueError) as error:
@@ -294,7 +298,10 @@ def _encoded_result(part: RankResult) -> bytes:
 
 
 def open_watches(device: Device) -> list[Watch]:
-    """Return a watch on the device of every collector that accepts it and whose libraries are available."""
+    """Return a watch on the device for every collector that offers watches and accepts it.
+
+    Collectors whose libraries are unavailable are left out.
+    """
     opened: list[Watch] = []
     for name in plugins.names("collectors"):
         with contextlib.suppress(Unavailable, plugins.BrokenPlugin):

@@ -1,4 +1,4 @@
-"""The worker processes of a run: one for each rank on a device, kept from case to case."""
+"""Keep the worker processes of a run from case to case: one for each rank on a device."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class WorkerPool:
     def workers_for(self, devices: Sequence[Device], runtime: str) -> list[WorkerChild]:
         """Return one worker process per rank, in the order of `devices`, which has one device per rank.
 
-        Ranks on the same device get different workers. Workers are kept from case to case, unless they ended or
-        `runtime`, the name of the libraries that a case needs in a process of its own, differs from that of the last
-        call.
+        Ranks on the same device get different workers. Workers are kept from case to case, unless they ended, sent a
+        message without an order, or `runtime` differs from that of the last call: the name of the libraries that a case
+        needs in a process of its own, empty if it needs none.
         """
         if runtime != self._runtime:
             self.end_all()
