@@ -1,1 +1,1 @@
-"""One plugin a file: see ARCHITECTURE.md."""
+"""Collect counters from devices and the host: each public module is one plugin (see ARCHITECTURE.md)."""

@@ -1,4 +1,7 @@
-"""A child process that reads counters through one of AMD's libraries (`_amd_libraries`), which may end it."""
+"""Run a child process that reads counters through one of AMD's libraries, which may end the process.
+
+The child runs `_amd_libraries`.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,13 @@ _TAIL_BYTES = 8192  # bytes kept of the child's standard error, whose last line 
 
 
 class LibraryChild:
-    """A process in which one of AMD's libraries reads counters."""
+    """A process in which one of AMD's libraries reads counters; `version` is the library's name and version."""
 
     def __init__(self, library: str, module: str = _MODULE) -> None:
-        """Start the process; raises Unavailable if the library does not load, start or answer."""
+        """Start the process, in which `module` loads `library`, a name in `_amd_libraries.LIBRARIES`.
+
+        Raises Unavailable if the library does not load, start or answer within ten seconds.
+        """
         self.library = library
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - held until `close`
         self._child = subprocess.Popen(
@@ -40,17 +46,27 @@ class LibraryChild:
         self.version = str(self._answer(_START_S))
 
     def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Return the values of these counters by name. Raises Unavailable if the process ended or hangs."""
+        """Return the values of the counters `names` of the GPU at the PCI address `pci`, by name.
+
+        A missing value is None. Each value is in its counter's unit. Raises Unavailable if the process has ended or
+        does not answer.
+        """
         values: Mapping[str, float | None] = self._ask([pci, list(names)])
         return values
 
     def processes(self, pci: str) -> Sequence[tuple[int, float | None]]:
-        """Return the ids of the processes on a GPU, each with its bytes of memory. Raises Unavailable as `read`."""
+        """Return the id of each process on the GPU at the PCI address `pci`, with its bytes of memory, None if unknown.
+
+        Raises Unavailable if the child process has ended or does not answer.
+        """
         processes: Sequence[tuple[int, float | None]] = self._ask([pci, None])
         return processes
 
     def _ask(self, question: object) -> Any:
-        """Send a question to the process and return its answer. Raises Unavailable if it ended or hangs."""
+        """Send `question`, a value that JSON can hold, to the process, and return its answer, which JSON can hold too.
+
+        Raises Unavailable if the process has ended or does not answer within two seconds.
+        """
         pipe = self._child.stdin
         assert pipe is not None
         try:
@@ -61,7 +77,10 @@ class LibraryChild:
         return self._answer(_ANSWER_S)
 
     def _answer(self, patience_s: float) -> Any:
-        """Return the next answer of the process. Raises Unavailable if none arrives within `patience_s` seconds."""
+        """Return the next answer of the process, a value that JSON can hold.
+
+        Raises Unavailable if the process has ended, or sends nothing for `patience_s` seconds.
+        """
         pipe = self._child.stdout
         assert pipe is not None
         while b"\n" not in self._pending:
@@ -74,9 +93,10 @@ class LibraryChild:
         return json.loads(line)
 
     def _end_with_error(self, reason: str = "") -> Unavailable:
-        """End the process, and return the error to raise.
+        """End the process, and return the error that the caller raises.
 
-        The error names `reason`, by default the signal or the exit status, and the last line of the standard error.
+        The error has `reason`, by default the signal or the exit status of the process, and the last line of its
+        standard error.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(0.0 if reason else 1.0)
@@ -89,7 +109,7 @@ class LibraryChild:
         return Unavailable(f"{self.library} ended ({details})", f"see `python -m {_MODULE} {self.library}`")
 
     def close(self) -> None:
-        """End the process."""
+        """End the process and close its pipes; a second call does nothing."""
         if not self._stderr.closed:
             self._stderr.seek(max(0, os.fstat(self._stderr.fileno()).st_size - _TAIL_BYTES))
             lines = self._stderr.read().decode(errors="replace").strip().splitlines()

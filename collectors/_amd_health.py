@@ -1,4 +1,4 @@
-"""The health of an AMD GPU as reported by the files of the driver amdgpu (Linux kernel, "AMDGPU RAS Support").
+"""Read the health of an AMD GPU from the files of the driver amdgpu (Linux kernel, "AMDGPU RAS Support").
 
 The file xgmi_error is not read: reading it resets it. No AMD GPU has shown these readings yet: docs/amd.md says what
 was simulated.
@@ -29,7 +29,10 @@ class AmdHealth:
         self._files = files
 
     def read(self, device: Device) -> Sequence[HealthReading]:
-        """Return the health readings of the device. Raises Unavailable if the driver has no files for it."""
+        """Return the health readings of the device; a reading whose file is missing has no value.
+
+        Raises Unavailable if the driver has no files for the device.
+        """
         folder = self._files.folder(device.pci)
         if not folder.is_dir():
             raise Unavailable(f"the driver has no files for {device.id} ({device.pci})", "read the kernel log")
@@ -48,7 +51,11 @@ class AmdHealth:
 
 
 def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
-    """Yield the number of uncorrected errors of all blocks since the driver was loaded; None without its files."""
+    """Yield one reading: the number of uncorrected errors in all blocks of the GPU since the driver was loaded.
+
+    `folder` has the driver's files of the GPU, and `card` is the PCI address for commands. The value is None if the
+    driver has no files for errors.
+    """
     counts = {
         path.name.removesuffix("_err_count"): int(match[1])
         for path in sorted(folder.glob("ras/*_err_count"))
@@ -63,7 +70,11 @@ def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
 
 
 def _pages(folder: Path, card: str) -> Iterator[HealthReading]:
-    """Yield the number of retired bad pages of memory, and of those that wait; nothing for a GPU without the file."""
+    """Yield the number of bad pages of memory that are retired, and the number of those that wait for it or failed.
+
+    `folder` has the driver's files of the GPU, and `card` is the PCI address for commands. Nothing is yielded for a GPU
+    without a file of bad pages.
+    """
     path = folder / "ras/gpu_vram_bad_pages"
     if path.exists():
         states = _PAGE.findall(text(path))
@@ -75,7 +86,10 @@ def _pages(folder: Path, card: str) -> Iterator[HealthReading]:
 
 
 def _processes(processes: KfdProcesses, card: str) -> HealthReading:
-    """Return the number of processes on the GPU, with their process numbers in the note."""
+    """Return the number of processes on the GPU, with the last eight process ids in the note.
+
+    `card` is the PCI address for the command. The value is None if the driver does not list processes.
+    """
     command = f"amd-smi process --gpu {card}"
     pids = processes.pids()
     if pids is None:
@@ -85,13 +99,16 @@ def _processes(processes: KfdProcesses, card: str) -> HealthReading:
 
 
 def _busy(folder: Path) -> Iterator[HealthReading]:
-    """Yield 1.0 if the GPU is at least 20 % busy, else 0.0; None if the driver does not say."""
+    """Yield one reading: 1.0 if the GPU is at least 20 % busy, else 0.0; None if the driver does not say."""
     percent = _read_number(folder / "gpu_busy_percent")
     yield HealthReading(HealthSign.BUSY, None if percent is None else float(percent >= _BUSY_PERCENT))
 
 
 def _pcie(folder: Path, card: str) -> Iterator[HealthReading]:
-    """Yield the present and the widest PCIe link, its replays, and the present and the highest generation (1 to 6)."""
+    """Yield the present and the widest PCIe link, its replays, and the present and the highest generation (1 to 6).
+
+    `folder` has the driver's files of the GPU, and `card` is the PCI address for the command. A missing value is None.
+    """
     command = f"amd-smi metric --pcie --gpu {card}"
     files = {
         HealthSign.PCIE_WIDTH: "current_link_width",

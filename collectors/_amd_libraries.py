@@ -1,4 +1,4 @@
-"""AMD's libraries in a process of their own, because they print, raise any exception, and may end the process.
+"""Read AMD's libraries in a process of their own, because they print, raise any exception, and may end the process.
 
 `python -P -m gpubench.collectors._amd_libraries amdsmi|pyrsmi` answers on its standard output, a line of JSON each:
 first the library's version, then for each line `[pci, [names]]` of its standard input the values of those counters,
@@ -34,7 +34,7 @@ class Library(Protocol):
         """Return one counter of the GPU with that PCI address, in the counter's unit; None for a missing value."""
 
     def processes(self, pci: str) -> list[tuple[int, float | None]]:
-        """Return the numbers of the processes on the GPU with that PCI address, each with its bytes of memory."""
+        """Return the id of each process on the GPU with that PCI address, with its bytes of memory; None: unknown."""
 
 
 def _rocm_folder() -> Path:
@@ -46,7 +46,10 @@ class AmdSmi:
     """The Python binding that comes with ROCm; it must be of the same release as its library."""
 
     def __init__(self) -> None:
-        """Import and start the library, and note the handle of each GPU by its PCI address; raises what these raise."""
+        """Import and start the library, and note the handle of each GPU by its PCI address.
+
+        Raises ImportError, or the library's own errors, if that fails.
+        """
         sys.path += [str(_rocm_folder() / "share/amd_smi"), _DEBIAN]
         self._smi = smi = importlib.import_module("amdsmi")
         smi.amdsmi_init()
@@ -55,7 +58,10 @@ class AmdSmi:
         self.version = f"amdsmi {getattr(smi, '__version__', '')}".strip()
 
     def read(self, pci: str, name: str) -> float | None:
-        """Return one counter in its unit; None if this GPU or this release of the library does not have it."""
+        """Return the counter `name` of the GPU at the PCI address `pci`, in the counter's unit.
+
+        The result is None if the GPU is unknown, or if it or this release of the library does not have the counter.
+        """
         handle = self._handles.get(pci)
         if handle is None or name not in self._READERS:
             return None
@@ -71,7 +77,10 @@ class AmdSmi:
             return None
 
     def processes(self, pci: str) -> list[tuple[int, float | None]]:
-        """Return each process on the GPU with its bytes of memory; an empty list if the library does not list them."""
+        """Return the id of each process on the GPU at the PCI address `pci`, with its bytes of memory, None if unknown.
+
+        The list is empty if the GPU is unknown or the library does not list processes.
+        """
         handle = self._handles.get(pci)
         try:
             listed = self._smi.amdsmi_get_gpu_process_list(handle) if handle is not None else []
@@ -94,7 +103,7 @@ class AmdSmi:
 
 
 def _first_valid(values: Mapping[str, object], *keys: str) -> object:
-    """Return the first valid number that `values` has under one of these keys, in their order; None without one."""
+    """Return the first valid number of watts that `values` has under one of `keys`, tried in order, or None."""
     return next((values[key] for key in keys if valid("amd.power", values.get(key)) is not None), None)
 
 
@@ -115,7 +124,10 @@ def _temperature(smi: Any, gpu: Any, place: Any) -> object:
 
 
 def _energy(count: Mapping[str, Any]) -> object:
-    """Return the energy since the driver was loaded, in microjoules; None for a missing value."""
+    """Return the energy since the driver was loaded, in microjoules, from the library's `count`; None if it is missing.
+
+    `count` is the result of amdsmi_get_energy_count: the number of steps, and the microjoules per step.
+    """
     steps = valid("amd.energy", count.get("energy_accumulator", count.get("power")))
     return None if steps is None else steps * count["counter_resolution"]
 
@@ -142,7 +154,7 @@ class Rsmi:
     def __init__(self) -> None:
         """Import and start the library, and note the index of each GPU by its PCI address.
 
-        Ends the process if the library sees no GPU.
+        Ends the process if the library sees no GPU. Raises ImportError if the package is not installed.
         """
         sys.modules["amdsmi"] = None  # type: ignore[assignment] # an import of it raises ImportError
         self._smi = smi = importlib.import_module("pyrsmi.rocml")
@@ -156,7 +168,10 @@ class Rsmi:
         self.version = f"pyrsmi {importlib.metadata.version('pyrsmi')}"
 
     def read(self, pci: str, name: str) -> float | None:
-        """Return one counter in its unit; None if the GPU is unknown or the library does not have the counter."""
+        """Return the counter `name` of the GPU at the PCI address `pci`, in the counter's unit.
+
+        The result is None if the GPU is unknown or the library does not have the counter.
+        """
         index = self._indices.get(pci)
         if index is None or name not in self._READERS:
             return None
@@ -192,7 +207,10 @@ def answer(library: Library, pci: str, names: Sequence[str]) -> dict[str, float 
 
 
 def serve(library: Library, questions: TextIO, answers: TextIO) -> None:
-    """Write the library's version, then answer each line of `questions` with a line of `answers`, until they end."""
+    """Write the library's version, then answer each line of `questions` with a line of `answers`, until they end.
+
+    A question is a PCI address and the names of counters, or null for the processes; questions and answers are JSON.
+    """
     answers.write(json.dumps(library.version) + "\n")
     answers.flush()
     for line in questions:
@@ -203,7 +221,10 @@ def serve(library: Library, questions: TextIO, answers: TextIO) -> None:
 
 
 def main() -> None:
-    """Run the child process: it answers on standard output; what libraries print goes to standard error."""
+    """Run the child process with the library that the first argument names, until standard input ends.
+
+    It answers on standard output; what libraries print goes to standard error.
+    """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(LIBRARIES[sys.argv[1]](), sys.stdin, answers)

@@ -1,4 +1,4 @@
-"""The table gpu_metrics of the driver amdgpu, which the GPU's firmware fills (Linux kernel, kgd_pp_interface.h).
+"""Parse the table gpu_metrics of the driver amdgpu, which the GPU's firmware fills (Linux kernel, kgd_pp_interface.h).
 
 Format 1 is that of the accelerators; its content revision says where each field is. A field that a firmware does not
 fill has all bits set and reads as None.
@@ -68,7 +68,10 @@ class GpuMetrics:
 
 
 def parsed(table: bytes) -> GpuMetrics | None:
-    """Return the values of a table; None if it is truncated or of an unknown revision."""
+    """Return the values of the table gpu_metrics, given as its bytes.
+
+    The result is None if the table is truncated or of an unknown revision.
+    """
     if len(table) < _HEADER.size:
         return None
     size, form, content = _HEADER.unpack_from(table)
@@ -105,7 +108,10 @@ class ThrottleReasons:
         self._last: tuple[int, ...] | None = None
 
     def since(self, metrics: GpuMetrics) -> int | None:
-        """Return the mask of reasons since the last table; None if this firmware does not report them."""
+        """Return the mask of the reasons that held since the last call; None if this firmware does not report them.
+
+        `metrics` are the values of the newest table. On an MI200 the mask has the reasons that hold now.
+        """
         if metrics.residencies is None:
             return metrics.reasons
         last, self._last = self._last or metrics.residencies, metrics.residencies

@@ -1,4 +1,4 @@
-"""The processes on an AMD GPU, in the files of the driver amdkfd (Linux kernel, kfd_process.c and kfd_topology.c)."""
+"""List the processes on an AMD GPU by the files of the driver amdkfd (Linux kernel, kfd_process.c, kfd_topology.c)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class KfdProcesses:
         self.gpu_ids = _gpu_ids(root / "sys/class/kfd/kfd/topology/nodes", pci)
 
     def read(self) -> list[tuple[int, float]] | None:
-        """Return the id of each process and its bytes of memory; None if the driver does not list processes."""
+        """Return the id of each process that uses the GPU and its bytes of memory there, in no particular order.
+
+        The result is None if the driver does not list processes.
+        """
         if not self.gpu_ids:
             return None
         try:
@@ -47,14 +50,17 @@ class KfdProcesses:
 
 
 def _gpu_ids(nodes: Path, pci: str) -> frozenset[int]:
-    """Return the driver's ids of the GPU at that PCI address: a partitioned card has several."""
+    """Return the driver's ids of the GPU at the PCI address `pci`.
+
+    A partitioned card has several ids, and an unknown card has none. `nodes` is the folder of the driver's topology.
+    """
     return frozenset(
         gpu for node in nodes.glob("*") if (gpu := _read_number(node / "gpu_id")) and _is_gpu_at(node, pci)
     )
 
 
 def _is_gpu_at(node: Path, pci: str) -> bool:
-    """Return whether a node of the topology is the GPU at that PCI address, or a partition of that GPU."""
+    """Return whether a node of the topology, given by its folder, is the GPU at `pci` or a partition of that GPU."""
     domain, bus, rest = pci.split(":")
     location = int(bus, 16) << 8 | int(rest.split(".")[0], 16) << 3
     values = dict(_properties(text(node / "properties")))
@@ -62,7 +68,7 @@ def _is_gpu_at(node: Path, pci: str) -> bool:
 
 
 def _properties(properties: str) -> Iterator[tuple[str, int]]:
-    """Yield the name and the value of each numeric property."""
+    """Yield the name and the value of each property that is a whole number, from the text of a node's file."""
     for line in properties.splitlines():
         name, _, value = line.partition(" ")
         if value.isdigit():

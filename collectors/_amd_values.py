@@ -1,4 +1,4 @@
-"""AMD's counters, and the numbers that stand for a missing value."""
+"""Define AMD's counters, and recognise the numbers that stand for a missing value."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ UNITS = {counter.name: counter.unit for counter in COUNTERS}
 
 
 def valid(name: str, value: object, scale: float = 1.0) -> float | None:
-    """Return the value of a counter in its unit, `scale` times what was read; None for a missing value.
+    """Return the value of the counter `name` in its unit, `value` times `scale`; None for a missing value.
 
     A value is missing if it is text (`N/A`), a negative number (AMD's libraries return -1 for an error), a word of 16,
     32 or 64 ones, more than a GPU can reach, or 0 bytes of used memory, AMD's library's answer without the file.

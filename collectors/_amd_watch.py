@@ -1,4 +1,4 @@
-"""The state of an AMD GPU between two samples, from the driver's files: whether the last sample was disturbed."""
+"""Watch the state of an AMD GPU between two samples by the driver's files: whether the last sample was disturbed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def condition_of(reasons: int | None, foreign: int | None, baseline: int | None)
     """Return the verdict on a sample from plain numbers; None is an unknown number.
 
     `reasons` is the mask of throttle reasons; if it is unknown, the sample is labelled `unwatched`. `foreign` is the
-    number of processes on the GPU that are not ours, `baseline` that number at the start of the case. A low clock is no
-    verdict: no bit says that an AMD GPU is idle, so a clock that is low after a sample may be that of an idle GPU.
+    number of processes on the GPU that are not ours, and `baseline` that number at the start of the case: if it rose,
+    the sample is to be discarded. A low clock is no verdict: no bit says that an AMD GPU is idle, so a clock that is
+    low after a sample may be that of an idle GPU.
     """
     bits = reasons or 0
     discard = (*(("thermal",) if bits & _THERMAL else ()), *(("hw-slowdown",) if bits & _FORCED else ()))
@@ -56,9 +57,10 @@ class AmdWatch:
         self._read()
 
     def look(self) -> Condition:
-        """Return whether the last sample was disturbed.
+        """Return the condition of the last sample: slowdowns, the power cap, foreign processes, and the clock.
 
-        Raises DeviceError if the driver's files of the GPU are gone.
+        The throttle reasons are those since the firmware's table was last read. Raises DeviceError if the driver's
+        files of the GPU are gone.
         """
         if time.monotonic() >= self._due:
             self._read()
@@ -69,7 +71,7 @@ class AmdWatch:
     def _read(self) -> None:
         """Read the throttle reasons and the clock, and note when the next reading is due.
 
-        Raises DeviceError if the driver's files of the GPU are gone.
+        Readings take at most 2 % of the time. Raises DeviceError if the driver's files of the GPU are gone.
         """
         start = time.monotonic()
         metrics = self._files.metrics(self._device.pci)

@@ -1,4 +1,4 @@
-"""The state of the host between two samples, from the kernel: whether the last sample was disturbed, and by what."""
+"""Watch the host between two samples by the kernel's files: whether the last sample was disturbed, and by what."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class CpuTimes:
 
 
 def is_stolen(before: CpuTimes, after: CpuTimes) -> bool:
-    """Return whether steal rose by at least a tick, and by at least 1 % of the CPU time that passed."""
+    """Return whether a hypervisor took at least a tick and at least 1 % of the CPU time between two readings.
+
+    The result is False if the kernel does not report stolen time.
+    """
     if before.steal_s is None or after.steal_s is None:
         return False
     rise = after.steal_s - before.steal_s
@@ -36,11 +39,12 @@ def is_stolen(before: CpuTimes, after: CpuTimes) -> bool:
 
 
 def condition_of(stolen: bool, migrated: bool, others: float | None, cpus: int) -> Condition:
-    """Return the verdict on a sample; `others` is the number of runnable threads that are not ours, None if unknown.
+    """Return the verdict on a sample: `steal` is to be discarded, `migrated` and `loaded` are labels.
 
-    migrated: the thread came from another NUMA node.
-    loaded: on average, others want at least a quarter of the CPUs. One foreign thread on two CPUs made a matrix product
-    that spins on all of them forty times slower, so the limit is low.
+    `stolen` says that a hypervisor took CPU time, and `migrated` that the thread came from another NUMA node. `others`
+    is the mean number of runnable threads that are not ours, None if unknown: the host is loaded if they want at least
+    a quarter of the `cpus` CPUs. One foreign thread on two CPUs made a matrix product that spins on all of them forty
+    times slower, so the limit is low.
     """
     loaded = others is not None and others >= cpus / 4
     labels = (("migrated",) if migrated else ()) + (("loaded",) if loaded else ())
@@ -48,9 +52,9 @@ def condition_of(stolen: bool, migrated: bool, others: float | None, cpus: int) 
 
 
 def runnable_in(loadavg: str) -> int:
-    """Return the number of runnable threads of the machine.
+    """Return the number of runnable threads of the machine, given the text of /proc/loadavg.
 
-    It is the first number of the fourth field of /proc/loadavg: 3 of `3/89`.
+    It is the first number of the fourth field: 3 of `3/89`.
     """
     return int(loadavg.split()[3].partition("/")[0])
 
@@ -67,7 +71,7 @@ def _cpu_times() -> CpuTimes:
 
 
 def _count_foreign_threads() -> int | None:
-    """Return the number of threads of other processes that are runnable now; None if /proc does not say."""
+    """Return the number of threads of other processes that are runnable now; None if /proc cannot be read."""
     try:
         runnable = runnable_in(Path("/proc/loadavg").read_text())
         return max(runnable - _count_own_threads(), 0)
@@ -82,7 +86,7 @@ def _count_own_threads() -> int:
 
 
 def _state(task: Path) -> str:
-    """Return the state of a thread as a letter; an empty text if the thread has ended."""
+    """Return the state of a thread, given by its folder in /proc, as a letter (R: runnable); empty if it has ended."""
     try:
         return state_in((task / "stat").read_text())
     except OSError:  # the thread has ended
@@ -90,7 +94,10 @@ def _state(task: Path) -> str:
 
 
 def node_reader() -> Callable[[], int]:
-    """Return a reader of the calling thread's NUMA node: the C library's getcpu (glibc 2.29, under 1 µs), else 0."""
+    """Return a function that returns the number of the calling thread's NUMA node.
+
+    It uses getcpu of the C library (glibc 2.29, under 1 µs); without getcpu the node is always 0.
+    """
     getcpu = getattr(ctypes.CDLL(None), "getcpu", None)
     if getcpu is None:
         return lambda: 0
@@ -122,7 +129,7 @@ class HostWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Note the thread's node and the steal until now, and start to count the load anew."""
+        """Note the thread's NUMA node and the stolen time until now, and start to count the load anew."""
         now = time.monotonic()
         self._times, self._times_due = _cpu_times(), now + TICK_S
         self._loads: list[int] = []
@@ -137,7 +144,10 @@ class HostWatch:
         return condition_of(self._is_stolen(now), self._at != before, self._load(now), self._cpus)
 
     def _is_stolen(self, now: float) -> bool:
-        """Return whether a hypervisor took CPU time since the last reading; False until the next tick is due."""
+        """Return whether a hypervisor took CPU time since the last reading; False until the next tick is due.
+
+        `now` is the monotonic time in seconds.
+        """
         if now < self._times_due:
             return False
         before, self._times, self._times_due = self._times, _cpu_times(), now + TICK_S
@@ -146,7 +156,7 @@ class HostWatch:
     def _load(self, now: float) -> float | None:
         """Return the mean number of runnable threads of others since the start of the case; None before three readings.
 
-        `now` is the monotonic time in seconds; a further reading is taken if 50 ms have passed.
+        `now` is the monotonic time in seconds; a further reading is taken if 50 ms have passed since the last one.
         """
         if now >= self._load_due:
             self._load_due = now + _LOAD_S

@@ -1,4 +1,4 @@
-"""Shared parts of the NVIDIA collectors: NVML's binding, handles of devices, turns, and the meaning of errors."""
+"""Share the parts of the NVIDIA collectors: NVML's binding, handles of devices, locks, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ class NvmlAccess:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
-    """Open NVML, yield its binding, and close it again. Raises Unavailable if NVML is not available."""
+    """Open NVML, yield its binding (the module pynvml), and close NVML at the end of the context.
+
+    Raises Unavailable if NVML is not available.
+    """
     nvml = initialised()
     try:
         yield nvml
@@ -81,7 +84,10 @@ def opened() -> Iterator[Any]:
 
 
 def initialised() -> Any:
-    """Return NVML's initialised binding; each call needs an `nvmlShutdown`. Raises Unavailable without NVML."""
+    """Return NVML's binding, the module pynvml, after initialising it; each call needs an `nvmlShutdown`.
+
+    Raises Unavailable if the binding is not installed or NVML does not start.
+    """
     try:
         import pynvml
     except ImportError as error:
@@ -94,9 +100,9 @@ def initialised() -> Any:
 
 
 def handle_of(nvml: Any, device: Device) -> Any:
-    """Return the device's handle by UUID or PCI address, because NVML's index is not CUDA's ordinal.
+    """Return NVML's handle of the device, found by UUID or PCI address, because NVML's index is not CUDA's ordinal.
 
-    Raises Unavailable if NVML does not know the device.
+    `nvml` is the initialised module pynvml. Raises Unavailable if NVML does not know the device.
     """
     try:
         if device.uuid:
@@ -107,7 +113,10 @@ def handle_of(nvml: Any, device: Device) -> Any:
 
 
 def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None:
-    """Return the value of a call; None if NVML refuses the call. Raises Unavailable if the device is lost."""
+    """Return the value of `call`, a call of NVML, as a float; None if NVML refuses the call.
+
+    `nvml` is the module pynvml. Raises Unavailable if the device is lost.
+    """
     try:
         return float(call())
     except nvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""NVML's counters: each with the command that shows the same number, and a function that reads it.
+"""Define NVML's counters: each with the command that shows the same number, and a function that reads it.
 
 Periods follow the duration of a call, as measured on an H200 with driver 580: a few microseconds for most, 3 ms for the
 energy, 0.9 ms for a violation time, 3 ms for a direction of all 18 NVLinks, 21 ms for a direction of PCIe. The counters
@@ -55,9 +55,9 @@ def _ecc(name: str) -> Reader:
 
 
 def _remapped(place: int) -> Reader:
-    """Return a reader of a value of nvmlDeviceGetRemappedRows, by its place in NVML's answer.
+    """Return a reader of one value of nvmlDeviceGetRemappedRows, by its index in NVML's answer.
 
-    The places are: 0 correctable, 1 uncorrectable, 2 pending, 3 failure.
+    The index is 0 for correctable, 1 for uncorrectable, 2 for pending, 3 for failure.
     """
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetRemappedRows(gpu)[place])
 

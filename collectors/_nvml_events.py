@@ -1,4 +1,4 @@
-"""The reasons that NVML gives for a GPU's clocks: each bit with its name and its class.
+"""Name the reasons that NVML gives for a GPU's clocks: each bit with its name and its class.
 
 nvml.h: nvmlClocksEventReason…, before driver 535 nvmlClocksThrottleReason…; `nvidia-smi -q -d PERFORMANCE` shows them.
 """

@@ -1,4 +1,4 @@
-"""The health of an NVIDIA GPU as NVML and the kernel log report it: readings, and commands that show or fix them.
+"""Read the health of an NVIDIA GPU from NVML and the kernel log, with commands that show or fix each finding.
 
 gpubench.measuring.health judges the readings. NVML's names are those of nvml.h.
 """
@@ -63,7 +63,10 @@ class NvmlHealth:
     """
 
     def __init__(self, nvml: Any, xids: Callable[[Any, Any], ErrorNumbers], log: Path = KERNEL_LOG) -> None:
-        """Prepare to read; `xids` makes the collector of a GPU's errors from NVML and the GPU's handle."""
+        """Prepare to read; `xids` makes the collector of a GPU's errors from the module pynvml and the GPU's handle.
+
+        `nvml` is that module, initialised, and `log` is the kernel log.
+        """
         self._nvml = nvml
         self._make_xids = xids
         self._log = log
@@ -72,7 +75,10 @@ class NvmlHealth:
         self._reported: dict[str, list[int]] = {}
 
     def read(self, device: Device) -> Sequence[HealthReading]:
-        """Return the health readings of the device. Raises Unavailable if NVML does not know the device."""
+        """Return the health readings of the device; a GPU that does not answer any more has a single reading, LOST.
+
+        Raises Unavailable if NVML does not know the device.
+        """
         try:
             gpu = self._gpu(device)
             card = CardHealth(self._nvml, gpu, device.uuid or device.pci)
@@ -84,7 +90,7 @@ class NvmlHealth:
         self._nvml.nvmlShutdown()
 
     def _gpu(self, device: Device) -> Any:
-        """Return NVML's handle of the device.
+        """Return NVML's handle of the device, looked up once.
 
         Raises LostGpuError if the GPU does not answer any more, and Unavailable if NVML does not know the device.
         """
@@ -100,7 +106,7 @@ class NvmlHealth:
     def _events(self, device: Device, gpu: Any) -> list[HealthReading]:
         """Return the number of Xids that the hardware caused, and of those that programs caused.
 
-        Without a value if neither the kernel log nor NVML's events can be read.
+        `gpu` is NVML's handle. The readings have no value if neither the kernel log nor NVML's events can be read.
         """
         reason = ""
         if device.id in self._xids:
@@ -119,7 +125,10 @@ class NvmlHealth:
         return [_xid_reading(sign, chosen(self._reported[device.id]), reason) for sign, chosen in _EVENTS.items()]
 
     def _listen(self, device: Device, gpu: Any) -> bool:
-        """Collect the errors from now on; return whether the driver lets this user do so."""
+        """Collect the device's errors from now on, and return whether the driver lets this user do so.
+
+        `gpu` is NVML's handle. Raises LostGpuError if the GPU does not answer any more.
+        """
         try:
             self._xids[device.id] = self._make_xids(self._nvml, gpu)
         except self._nvml.NVMLError as error:
@@ -132,14 +141,17 @@ class CardHealth:
     """Reads the health of one GPU from NVML alone; `card` names the GPU in commands, by UUID or PCI address."""
 
     def __init__(self, nvml: Any, gpu: Any, card: str) -> None:
-        """Prepare to read the GPU with the handle `gpu`."""
+        """Prepare to read the GPU with NVML's handle `gpu`; `nvml` is the initialised module pynvml."""
         self._nvml = nvml
         self._gpu = gpu
         self._card = card
         self._reset = f"sudo nvidia-smi --gpu-reset --id={card}"
 
     def readings(self) -> Iterator[HealthReading]:
-        """Yield all readings. Raises LostGpuError if the GPU does not answer any more."""
+        """Yield all readings: recovery, memory errors, slowdowns, processes, PCIe, NVLink.
+
+        A reading that NVML refuses has no value. Raises LostGpuError if the GPU does not answer any more.
+        """
         yield self._recovery()
         uncorrected = (self._gpu, self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
         volatile, lifetime = (*uncorrected, self._nvml.NVML_VOLATILE_ECC), (*uncorrected, self._nvml.NVML_AGGREGATE_ECC)
@@ -157,9 +169,10 @@ class CardHealth:
         return f"nvidia-smi --query --display={part} --id={self._card}"
 
     def _reading(self, sign: HealthSign, command: str, call: Callable[[], float]) -> HealthReading:
-        """Return the result of a call; if NVML refuses the call, a reading without a value.
+        """Return the result of `call` as a reading of `sign`; if NVML refuses the call, a reading without a value.
 
-        Raises LostGpuError if the GPU does not answer any more.
+        `command` is the shell command that shows or repairs the state. Raises LostGpuError if the GPU does not answer
+        any more.
         """
         try:
             return HealthReading(sign, call(), command=command)
@@ -168,7 +181,10 @@ class CardHealth:
             return HealthReading(sign, None, str(error), command)
 
     def _recovery(self) -> HealthReading:
-        """Return the action that the driver recommends; older drivers recommend none."""
+        """Return whether the driver recommends an action: 1 if so, with the action in the note.
+
+        The value is None for an older driver, which recommends nothing.
+        """
         sign = HealthSign.RECOVERY
         reading = self._reading(sign, "", lambda: float(field(self._nvml, self._gpu, _RECOVERY_ACTION).uiVal))
         if not reading.value:
@@ -177,7 +193,10 @@ class CardHealth:
         return HealthReading(sign, 1.0, _ACTIONS.get(action, f"action {action}"), self._reset if action == 1 else "")
 
     def _memory(self) -> list[HealthReading]:
-        """Read the remapped rows; a GPU before Ampere has no spare rows and retires pages instead."""
+        """Return the number of remapped rows, and whether a remapping is pending or has failed.
+
+        A GPU before Ampere has no spare rows and retires pages instead: the readings are those of `_pages`.
+        """
         nvml, show = self._nvml, self._show_command("ROW_REMAPPER")
         signs = {
             HealthSign.ROWS_REMAPPED: (1, show),
@@ -232,6 +251,7 @@ class CardHealth:
         command = f"nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv --id={self._card}"
 
         def count() -> float:
+            """Return the number of compute processes, and add their ids to `numbers`."""
             numbers.extend(process.pid for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._gpu))
             return len(numbers)
 
@@ -254,7 +274,10 @@ class CardHealth:
             yield self._reading(sign, command, partial(call, self._gpu))
 
     def _links(self) -> Iterator[HealthReading]:
-        """Read the state and the errors of the NVLinks; a GPU without links has no such readings."""
+        """Yield the number of NVLinks that are down and their errors; nothing for a GPU without links.
+
+        Links count as down only if at least one link is up, and errors are summed over the links that are up.
+        """
         states = self._link_states()
         if not states:
             return
@@ -267,7 +290,11 @@ class CardHealth:
             yield from (self._link_errors(sign, numbers, up) for sign, numbers in _LINK_FIELDS.items())
 
     def _link_errors(self, sign: HealthSign, numbers: Sequence[int], links: Sequence[int]) -> HealthReading:
-        """Return the sum over these links of the first field that the GPU has."""
+        """Return the errors of the kind `sign`, summed over `links`, as a reading.
+
+        `numbers` are NVML's fields for them, of which the first one that the GPU has is used. The value is None if it
+        has none.
+        """
         command = f"nvidia-smi nvlink --errorcounters --id={self._card}"
         reading = HealthReading(sign, None)
         for number in numbers:
@@ -289,7 +316,10 @@ class CardHealth:
         return states
 
     def _sum_over_links(self, number: int, links: Sequence[int]) -> float:
-        """Return the sum of an NVML field over these links. Raises NVMLError if one of them refuses it."""
+        """Return the sum of NVML's field `number` over the links with these numbers.
+
+        Raises NVMLError if one refuses it.
+        """
         values = self._nvml.nvmlDeviceGetFieldValues(self._gpu, [(number, link) for link in links])
         for value in values:
             if value.nvmlReturn:
@@ -314,7 +344,7 @@ _EVENTS: Mapping[HealthSign, Callable[[Sequence[int]], list[int]]] = {
 
 
 def _xid_reading(sign: HealthSign, xids: Sequence[int], reason: str) -> HealthReading:
-    """Return the number of Xids; the note lists them, or gives `reason` if there are none."""
+    """Return the number of Xids as a reading; the note lists the last eight, or is `reason` if there are none."""
     return HealthReading(sign, len(xids), f"Xid {_last_numbers_text(xids)}" if xids else reason, _DMESG)
 
 
@@ -330,7 +360,7 @@ def _last_numbers_text(numbers: Sequence[int]) -> str:
 
 
 def xids_in_log(log: Path, pci: str) -> list[int]:
-    """Return the Xids in the kernel log for the GPU at this PCI address, the oldest first.
+    """Return the numbers of the Xids in the kernel log `log` for the GPU at the PCI address `pci`, the oldest first.
 
     Raises OSError if the log is not readable.
     """
@@ -343,7 +373,10 @@ def xids_in_log(log: Path, pci: str) -> list[int]:
 
 
 def _records(log: Path) -> Iterator[bytes]:
-    """Yield the records of the kernel log from the oldest on, without waiting for new ones."""
+    """Yield the records of the kernel log from the oldest on, one line each, without waiting for new ones.
+
+    An ordinary file in place of the log is read to its end. Raises OSError if the log is not readable.
+    """
     descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
     try:
         pending = b""

@@ -1,4 +1,4 @@
-"""The processes on an NVIDIA GPU, through NVML: the processes that nvidia-smi lists."""
+"""List the processes on an NVIDIA GPU through NVML: the processes that nvidia-smi lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ class NvmlProcesses(NvmlAccess):
     """Lists the programs that compute or draw on each GPU. One that does both is listed once."""
 
     def read(self, device: Device) -> Sequence[DeviceProcess]:
-        """Return the processes on the device with their bytes of memory. Raises Unavailable if the device is lost."""
+        """Return the processes on the device, each once with its bytes of memory, None if unknown.
+
+        Raises Unavailable if the device is lost.
+        """
         memory: dict[int, float | None] = {}
         for kind in _KINDS:
             for process in self._list_processes(device, kind):
@@ -25,9 +28,9 @@ class NvmlProcesses(NvmlAccess):
         return [DeviceProcess(pid, size) for pid, size in memory.items()]
 
     def _list_processes(self, device: Device, kind: str) -> Sequence[Any]:
-        """Return NVML's list of processes of one kind; empty if NVML refuses it.
+        """Return what the function `kind` of pynvml lists for the device: objects with `pid` and `usedGpuMemory`.
 
-        Raises Unavailable if the device is lost.
+        The result is empty if NVML refuses the call. Raises Unavailable if the device is lost.
         """
         try:
             processes: Sequence[Any] = getattr(self._nvml, kind)(self._handles[device.id])

@@ -1,4 +1,4 @@
-"""The state of a GPU between two samples, from NVML: whether the last sample was disturbed, and by what."""
+"""Watch the state of a GPU between two samples through NVML: whether the last sample was disturbed, and by what."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def condition_of(
     """Return the verdict on a sample from plain numbers; None is an unknown number and counts as undisturbed.
 
     `reasons` is the mask of clocks event reasons after the sample, `clock_hz` is the SM clock, `default_hz` its normal
-    value, `processes` the number of processes on the GPU that are not ours, `baseline` that number at the start of the
-    case. `power_share`, the power as a fraction of its limit, need only be given if the clock is `unexplained`.
+    value. `processes` is the number of processes on the GPU that are not ours, and `baseline` that number at the start
+    of the case. `power_share`, the power as a fraction of its limit, need only be given if the clock is `unexplained`:
+    from 0.9 on, the sample counts as power-capped.
     """
     bits = reasons or 0
     discard = _slowdowns(bits)
@@ -46,16 +47,19 @@ def condition_of(
 
 
 def unexplained(reasons: int | None, clock_hz: float | None, default_hz: float | None) -> bool:
-    """Return whether the clock is below its default without any reason, not even that the GPU is idle."""
+    """Return whether the clock is below its default without any reason, not even that the GPU is idle.
+
+    `reasons` is the mask of clocks event reasons. The result is False if one of the three numbers is unknown.
+    """
     if reasons is None or not clock_hz or not default_hz or clock_hz >= default_hz:
         return False
     return not (_slowdowns(reasons) or reasons & _EXPLAINED)
 
 
 def _slowdowns(bits: int) -> tuple[str, ...]:
-    """Return the reasons for discarding a sample: the hardware reasons that force the clock down.
+    """Return the slugs for which a sample is discarded: the hardware reasons in `bits` that force the clock down.
 
-    HW_SLOWDOWN is also set with the other two, so it counts only if it is set alone.
+    HW_SLOWDOWN is also set with thermal reasons and the power brake, so it counts only if it is set alone.
     """
     slowdowns: tuple[str, ...] = ()
     if bits & _THERMAL:
@@ -66,9 +70,9 @@ def _slowdowns(bits: int) -> tuple[str, ...]:
 
 
 def event_reasons(nvml: Any, gpu: Any) -> int:
-    """Return the mask of clocks event reasons, which have another name before driver 535.
+    """Return the mask of the clocks event reasons that hold now; before driver 535 NVML has another name for them.
 
-    Raises NVMLError if NVML refuses it.
+    `nvml` is the module pynvml, and `gpu` its handle. Raises NVMLError if NVML refuses the call.
     """
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
@@ -84,9 +88,10 @@ def sm_clock_hz(nvml: Any, gpu: Any) -> float:
 
 
 def field(nvml: Any, gpu: Any, number: int, scope: int = 0) -> Any:
-    """Return the value of one of NVML's fields, a union of C types; `scope` is the link, for a field of links.
+    """Return the value of NVML's field `number`, a union of C types (`uiVal`, `ullVal`, …).
 
-    Raises NVMLError if NVML refuses it.
+    `nvml` is the module pynvml, `gpu` its handle, and `scope` the number of the link for a field of links. Raises
+    NVMLError if NVML refuses it.
     """
     (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])
     if answer.nvmlReturn:
@@ -97,7 +102,7 @@ def field(nvml: Any, gpu: Any, number: int, scope: int = 0) -> Any:
 def instant_power_w(nvml: Any, gpu: Any) -> float:
     """Return the power now, in watts; nvmlDeviceGetPowerUsage is a mean over a second on Ampere and later.
 
-    Raises NVMLError if NVML refuses it.
+    `nvml` is the module pynvml, and `gpu` its handle. Raises NVMLError if NVML refuses the call.
     """
     return float(field(nvml, gpu, nvml.NVML_FI_DEV_POWER_INSTANT).uiVal) * _MILLI
 
@@ -116,7 +121,7 @@ class NvmlWatch:
     """
 
     def __init__(self, nvml: Any, gpu: Any, device: Device) -> None:
-        """Prepare the watch of one GPU; `gpu` is its handle."""
+        """Prepare the watch of one GPU; `nvml` is the initialised module pynvml, and `gpu` its handle."""
         self._nvml = nvml
         self._gpu = gpu
         self._id = device.id
@@ -129,7 +134,10 @@ class NvmlWatch:
         self._others.begin()
 
     def look(self) -> Condition:
-        """Return whether the last sample was disturbed. Raises DeviceError if the GPU is lost."""
+        """Return the condition of the last sample: slowdowns, the power cap, foreign processes, and the clock.
+
+        Raises DeviceError if the GPU is lost.
+        """
         clock_hz = self._read(sm_clock_hz)  # read first: if the GPU becomes idle meanwhile, the reasons say so
         reasons = self._read(event_reasons)
         self._others.look()
@@ -140,12 +148,15 @@ class NvmlWatch:
         return Condition(condition.discard, condition.labels + self._others.labels, clock_hz)
 
     def _power_share(self) -> float | None:
-        """Return the power as a share of its limit; None if either is unknown."""
+        """Return the power now as a fraction of its limit; None if the power or the limit is unknown."""
         power_w = self._read(instant_power_w) if self._limit_w else None
         return power_w / self._limit_w if power_w is not None and self._limit_w else None
 
     def _read(self, call: Callable[[Any, Any], T]) -> T | None:
-        """Return the result of a call; None if NVML refuses it. Raises DeviceError if the GPU is lost."""
+        """Return the result of `call`, which is given pynvml and the GPU's handle; None if NVML refuses the call.
+
+        Raises DeviceError if the GPU is lost.
+        """
         try:
             return call(self._nvml, self._gpu)
         except self._nvml.NVMLError as error:
@@ -165,7 +176,7 @@ def power_limit_w(device: Device) -> float | None:
 
 
 def _detail(device: Device, name: str) -> float | None:
-    """Return a number from the inventory of the device; None if it is missing, zero or not a number."""
+    """Return the number `name` in the device's details; None if it is missing, zero or not a number."""
     try:
         return float(dict(device.details).get(name, "")) or None
     except ValueError:

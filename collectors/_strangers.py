@@ -29,13 +29,14 @@ class Strangers:
         self._ours: dict[int, bool] = {}
 
     def among(self, pids: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the processes that are not ours, as far as /proc lists them."""
+        """Return those of the process ids `pids` that are not ours, as far as /proc lists them."""
         return tuple(pid for pid in pids if not self._is_ours(pid))
 
     def are_seen(self, pids: tuple[int, ...]) -> bool:
-        """Return whether a process certainly belongs to another run or program.
+        """Return whether one of the processes `pids` certainly belongs to another run or program.
 
-        This holds if this process is in the list, and a process that is not ours is in /proc.
+        This holds if this process is among `pids`, so that the ids are those of this container, and a process that is
+        not ours is in /proc.
         """
         return os.getpid() in pids and any(psutil.pid_exists(pid) for pid in self.among(pids))
 
@@ -46,7 +47,7 @@ class Strangers:
         return self._ours[pid]
 
     def _descends(self, pid: int) -> bool:
-        """Return whether a process is the runner or was started by it; False if it has ended."""
+        """Return whether the process `pid` is the runner or was started by it; False if the process has ended."""
         try:
             ancestry = [pid, *(parent.pid for parent in psutil.Process(pid).parents())]
         except psutil.Error:
@@ -57,7 +58,8 @@ class Strangers:
 class ForeignProcesses:
     """The processes of others on one device during a case, listed at most every 50 ms.
 
-    `count` is their present number and `baseline` that at the start of the case; None if they are unknown.
+    `count` is their present number and `baseline` that at the start of the case; None if they are unknown. `labels` has
+    `shared-device` if a process certainly belongs to another run or program.
     """
 
     def __init__(self, read: Callable[[], tuple[int, ...] | None]) -> None:
@@ -70,7 +72,10 @@ class ForeignProcesses:
         self._due = 0.0
 
     def begin(self) -> None:
-        """Take the processes on the device as the baseline; label the case if one is certainly another's."""
+        """Count the processes of others on the device as the baseline.
+
+        The case is labelled `shared-device` if a process certainly belongs to another run or program.
+        """
         self._strangers = Strangers(runner())  # forget the earlier answers, because process ids are reused
         pids = self._read()
         self.count = self.baseline = None if pids is None else len(self._strangers.among(pids))
@@ -78,7 +83,7 @@ class ForeignProcesses:
         self._due = time.monotonic() + PERIOD_S
 
     def look(self) -> None:
-        """Count the processes again if 50 ms have passed."""
+        """Update `count` if 50 ms have passed since the last list; without a baseline, do nothing."""
         now = time.monotonic()
         if self.baseline is not None and now >= self._due:
             pids = self._read()

@@ -1,4 +1,4 @@
-"""AMD's counters through the library that comes with ROCm, pyrsmi or the driver's files; GPUs are found by PCI address.
+"""Collect AMD's counters through the library that comes with ROCm, pyrsmi or the driver's files, by PCI address.
 
 None of this has run on an AMD GPU: docs/amd.md says what was simulated.
 """
@@ -64,7 +64,10 @@ class AmdSource:
         return self._library.version if self._library else "the driver's files"
 
     def _start_next_library(self) -> None:
-        """Start the next library that answers; `_library` is None if there is no further one."""
+        """Start the next library that answers; `_library` is None if there is no further one.
+
+        A library that does not answer is added to `unused`, with the reason.
+        """
         self._library = None
         while self._untried and self._library is None:
             try:
@@ -73,7 +76,10 @@ class AmdSource:
                 self.unused.append(error.problem)
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Return the counters of the device by name, from the library or the driver's files; None if missing."""
+        """Return the counters `names` of the device by name, each in its unit; None for a missing value.
+
+        The values come from the library, and from the driver's files for what the library does not have.
+        """
         pci = device.pci.lower()
         values = dict(self._read_library(pci, names))
         missing = [name for name in names if values.get(name) is None]
@@ -81,9 +87,9 @@ class AmdSource:
         return {**values, **self._files.read(pci, missing, throttle)}
 
     def _read_library(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Return the counters that a library has; the next library takes over from one that ends.
+        """Return the values of the counters `names` from the library; the next library takes over from one that ends.
 
-        Empty if no library is left.
+        `pci` is the GPU's address. The result is empty if no library is left.
         """
         with self._lock:
             while self._library is not None:
@@ -95,7 +101,10 @@ class AmdSource:
         return {}
 
     def unsupported(self, device: Device) -> Mapping[str, str]:
-        """Return the counters that neither the library nor the files have for this device, with the reason."""
+        """Return the counters that neither the library nor the files have for this device, each name with the reason.
+
+        On a card that is split into several devices, counters of the whole card are unsupported too.
+        """
         values: dict[str, float | None] = dict(self.read(device, [counter.name for counter in COUNTERS]))
         mode = self._files.partition(device.pci)
         shared = dict.fromkeys(_OF_CARD, f"it is of the whole card, which is split into several devices ({mode})")
@@ -109,7 +118,7 @@ class AmdSource:
         return {**missing, **shared} if mode else missing
 
     def messages(self, device: Device) -> Sequence[str]:
-        """Return messages about the libraries that ended since the last call."""
+        """Return a sentence about each library that ended since the last call, on any device."""
         del device
         with self._lock:
             messages, self._messages = self._messages, []
@@ -132,7 +141,10 @@ class AmdProcesses:
             self._library = None
 
     def read(self, device: Device) -> Sequence[DeviceProcess]:
-        """Return the processes on the device with their bytes of memory. Raises Unavailable if that fails."""
+        """Return the processes on the device, each with its bytes of memory, None if unknown.
+
+        Raises Unavailable if the library ends or the driver does not list processes.
+        """
         pci = device.pci.lower()
         listed = self._library.processes(pci) if self._library else KfdProcesses(self._root, pci).read()
         if listed is None:
@@ -161,7 +173,10 @@ class Amd:
         return device.arch.startswith("gfx")
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of the driver and the library; libraries that do not answer follow, with the reasons."""
+        """Return the versions of the driver and of the library by name.
+
+        Libraries that do not answer follow the library's version, with the reasons.
+        """
         source = AmdSource(self._files, self._libraries)
         source.close()
         return {
@@ -182,7 +197,10 @@ class Amd:
             )
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
-        """Return the counters of these devices. Raises Unavailable if the driver has no files for one of them."""
+        """Return the source of these devices' counters.
+
+        Raises Unavailable if the driver has no files for one of them.
+        """
         for device in devices:
             self._check_files(device)
         return AmdSource(self._files, self._libraries)

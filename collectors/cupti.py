@@ -1,4 +1,4 @@
-"""Bytes that an NVIDIA GPU's memory and L2 cache move, through CUPTI's PM sampling, without replay or slowdown.
+"""Count the bytes that an NVIDIA GPU's memory and L2 cache move, by CUPTI's PM sampling, without replay or slowdown.
 
 The extra `counters` installs cupti-python, which needs a libcupti of its own version. The driver lets root read the
 counters, or all users if its module has NVreg_RestrictProfilingToAdminUsers=0. Only one program at a time can sample a
@@ -63,7 +63,7 @@ def _library_folder() -> Path | None:
 
 
 def _load_pm_sampling() -> Any:
-    """Load CUPTI's libraries from the distribution nvidia-cuda-cupti and return the module cupti.pm_sampling.
+    """Return the module cupti.pm_sampling, after loading CUPTI's libraries from the distribution nvidia-cuda-cupti.
 
     They are loaded first, so that another version on the machine is not used. Raises OptionalUnavailable if
     cupti-python is not installed, and Unavailable if it does not load.
@@ -86,7 +86,7 @@ def _load_pm_sampling() -> Any:
 
 
 def _device_number(device: Device) -> int:
-    """Return the number that the driver gives to the device in this process, found by PCI address; creates no context.
+    """Return the driver's number for the device in this process, found by PCI address, without creating a context.
 
     Raises Unavailable if the driver does not know the device.
     """
@@ -109,9 +109,9 @@ class Sampling:
         self._collector.start()
 
     def read(self) -> dict[str, float]:
-        """Return the mean rate of each counter over the hardware's samples since the last reading, in B/s.
+        """Return the mean rate in B/s of each counter over the hardware's samples since the last reading, by name.
 
-        Empty if there was no sample since then.
+        The result is empty if there was no sample since then.
         """
         decoded = self._collector.decode(_MOST_SAMPLES)
         samples = [sample for sample in decoded if sample.start_timestamp]  # the first sample has no timestamp
@@ -128,9 +128,10 @@ class Sampling:
 
 
 def _configure_sampler(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
-    """Find by trying the most counters that this GPU samples in one pass; return their names and their sampler.
+    """Return the names of the counters that this GPU samples in one pass, as many as possible, and their sampler.
 
-    Raises OptionalUnavailable if the GPU supports none of them, and Unavailable if its counters cannot be read.
+    `pm` is the module cupti.pm_sampling, and the sampler its `Collector`. Raises OptionalUnavailable if the GPU
+    supports none of the sets of counters, and Unavailable if its counters cannot be read.
     """
     for names in _SETS:
         collector = _enable_sampler(pm, device)
@@ -148,7 +149,7 @@ def _configure_sampler(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
 
 
 def _enable_sampler(pm: Any, device: Device) -> Any:
-    """Return a sampler of the GPU that has access to the hardware counters.
+    """Return a sampler (`Collector` of the module `pm`, cupti.pm_sampling) with access to the GPU's hardware counters.
 
     Raises Unavailable if the driver refuses the access.
     """
@@ -172,13 +173,16 @@ class CuptiSource:
         self._one_at_a_time = Turns()  # decoding for two GPUs at once crashed with CUPTI 13.4
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Return the mean rates since the last reading in B/s; None for a counter that is not sampled."""
+        """Return the mean rates of the counters `names` since the last reading, in B/s by name.
+
+        A counter that is not sampled, or had no sample since then, is None.
+        """
         with self._one_at_a_time:
             rates = self._samplings[device.id].read()
         return {name: rates.get(name) for name in names}
 
     def unsupported(self, device: Device) -> Mapping[str, str]:
-        """Return the counters that do not fit into one pass with the others, each with that reason."""
+        """Return the counters that do not fit into one pass with the others, each name with that reason."""
         sampled = self._samplings[device.id].names
         return {
             name: "it does not fit into one pass with the other counters" for name in _METRICS if name not in sampled

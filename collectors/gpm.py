@@ -1,8 +1,8 @@
-"""Activity of a GPU's parts, through NVML's GPM (Hopper and later, no privilege): shares of time between two samples.
+"""Collect the activity of a GPU's parts through NVML's GPM (Hopper and later, no privilege): shares of time.
 
-A utilisation is a mean over the SMs and over the window. 100 % of `gpm.dram` is 2 × the memory's clock × the width of
-the bus as the driver reports it: 4814 GB/s on an H200, as reads, writes and copies of counted size showed. Traffic
-includes packet headers: it is 7 % more than the payload of a copy from the host.
+A utilisation is a mean over the SMs and over the window between two samples. 100 % of `gpm.dram` is 2 × the memory's
+clock × the width of the bus as the driver reports it: 4814 GB/s on an H200, as reads, writes and copies of counted size
+showed. Traffic includes packet headers: it is 7 % more than the payload of a copy from the host.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class GpmSamples:
     """Two samples of one GPU, the previous and the current one, which are swapped at each reading."""
 
     def __init__(self, nvml: Any, gpu: Any) -> None:
-        """Take the first sample of the GPU with the handle `gpu`. Raises NVMLError if NVML refuses it."""
+        """Take the first sample of the GPU with NVML's handle `gpu`; `nvml` is the initialised module pynvml.
+
+        Raises NVMLError if NVML refuses it.
+        """
         self._nvml = nvml
         self._gpu = gpu
         self._ask = nvml.c_nvmlGpmMetricsGet_t()
@@ -78,7 +81,11 @@ class GpmSamples:
         self._at = time.monotonic()
 
     def read(self) -> dict[str, tuple[int, float]]:
-        """Return each metric's NVML status and its value since the last reading; empty if that is under 0.1 s ago."""
+        """Return, for each counter by name, NVML's status and the mean value since the last reading.
+
+        Values are in the counter's unit. A value counts only if the status is 0. The result is empty if the last
+        reading was less than 0.1 s ago.
+        """
         if time.monotonic() - self._at < _LEAST_S:
             return {}
         self._take(self._now)
@@ -115,25 +122,31 @@ class GpmSource(NvmlAccess):
             )
 
     def _supports(self, gpu: Any) -> bool:
-        """Return whether the GPU has GPM counters; a GPU whose answer is an error has none."""
+        """Return whether the GPU with NVML's handle `gpu` has GPM counters; a GPU whose answer is an error has none."""
         try:
             return bool(self._nvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice)
         except self._nvml.NVMLError:
             return False
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Return the counters over the time since the last reading; None if that is under 0.1 s, or if unsupported."""
+        """Return the means of the counters `names` since the last reading, by name, each in its unit.
+
+        A counter is None if the GPU does not support it, or if the last reading was less than 0.1 s ago. Raises
+        Unavailable if the device is lost.
+        """
         values = {name: value for name, (status, value) in self._read(device).items() if status == 0}
         return {name: values.get(name) for name in names}
 
     def _read(self, device: Device) -> dict[str, tuple[int, float]]:
-        """Return the NVML status and the value of each metric; empty if the last reading was under 0.1 s ago.
+        """Return, for each counter by name, NVML's status and the mean value since the last reading.
 
-        Raises Unavailable if the device is lost.
+        The result is empty if the last reading was less than 0.1 s ago, or if NVML refuses the sample. Raises
+        Unavailable if the device is lost.
         """
         answers: dict[str, tuple[int, float]] = {}
 
         def read() -> float:
+            """Read the samples into `answers`, one GPU at a time, and return 0."""
             with slow:
                 answers.update(self._samples[device.id].read())
             return 0.0
@@ -142,7 +155,7 @@ class GpmSource(NvmlAccess):
         return answers
 
     def unsupported(self, device: Device) -> Mapping[str, str]:
-        """Return the metrics that NVML refuses for this device, each with NVML's reason; takes 0.1 s."""
+        """Return the counters that NVML refuses for this device, each name with NVML's reason; takes 0.1 s."""
         if device.id not in self._samples:
             return {counter.name: "this GPU does not support GPM counters" for counter in Gpm.counters}
         time.sleep(_LEAST_S)  # once, when sampling begins
@@ -160,9 +173,9 @@ class Gpm(NvidiaCollector):
     counters = tuple(_counter(metric) for metric in _METRICS)
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
-        """Return the GPM counters of these devices.
+        """Return the source of these devices' GPM counters.
 
-        Raises OptionalUnavailable if they have none, and Unavailable if NVML is not available.
+        Raises OptionalUnavailable if no device has them, and Unavailable if NVML is not available.
         """
         return GpmSource(devices)
 

@@ -1,4 +1,4 @@
-"""The host's counters through psutil, sampled during every case, including those on a GPU."""
+"""Collect the host's counters through psutil; they are sampled during every case, including those on a GPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class Rapl:
         self._joules = 0.0
 
     def read(self) -> float:
-        """Return the joules since the first reading; raises OSError without RAPL, or if only root may read it."""
+        """Return the joules of all packages since the first reading.
+
+        Raises OSError if the machine has no such counter, or if this user may not read it.
+        """
         if not self._packages:
             raise OSError(f"no energy counter in {_ZONES}")
         for zone in self._packages:
@@ -67,7 +70,7 @@ class HostSource:
     """Counters through psutil and, for energy, /sys; a counter that is unsupported or fails is None."""
 
     def __init__(self) -> None:
-        """Prepare a reader for each counter; it raises one of _UNSUPPORTED on a machine without the counter."""
+        """Prepare a reader for each counter; a reader raises one of _UNSUPPORTED on a machine without the counter."""
         self._readers: dict[str, Callable[[], float]] = {
             _BUSY.name: _busy,
             _STEAL.name: lambda: psutil.cpu_times().steal,
@@ -83,7 +86,7 @@ class HostSource:
         return {name: self._value(name) for name in names}
 
     def _value(self, name: str) -> float | None:
-        """Return a counter in its unit; None if this machine does not support it."""
+        """Return the counter `name` in its unit; None if this machine does not support it."""
         try:
             return self._readers[name]()
         except _UNSUPPORTED:

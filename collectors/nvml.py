@@ -1,4 +1,4 @@
-"""NVIDIA's counters through NVML (the distribution nvidia-ml-py); devices are found by UUID or PCI address."""
+"""Collect NVIDIA's counters through NVML (the distribution nvidia-ml-py); devices are found by UUID or PCI address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class Xids:
     """
 
     def __init__(self, nvml: Any, gpu: Any) -> None:
-        """Begin to listen to the errors of the GPU with the handle `gpu`."""
+        """Begin to listen to the errors of the GPU with NVML's handle `gpu`.
+
+        `nvml` is the initialised module pynvml.
+        """
         self._nvml = nvml
         self._events = nvml.nvmlEventSetCreate()
         nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, self._events)
@@ -33,7 +36,10 @@ class Xids:
         self._numbers: deque[int] = deque()  # several threads append and remove
 
     def read(self) -> float:
-        """Return the number of errors since this object was created. Raises NVMLError if NVML refuses the events."""
+        """Return the number of errors since this object was created, and keep the new ones for `take`, without waiting.
+
+        Raises NVMLError if NVML refuses the events.
+        """
         try:
             while True:
                 self._numbers.append(int(self._nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
@@ -44,7 +50,7 @@ class Xids:
         return self._count
 
     def take(self) -> list[int]:
-        """Return the Xids that `read` collected since the last call."""
+        """Return the numbers of the Xids that `read` collected since the last call, the oldest first."""
         numbers = []
         with contextlib.suppress(IndexError):
             while True:
@@ -68,7 +74,10 @@ class NvmlSource(NvmlAccess):
         return {name: self._answer(device, name) for name in names}
 
     def _answer(self, device: Device, name: str) -> float | None:
-        """Return a counter in its unit, in turn with other calls of its speed; None if NVML refuses it."""
+        """Return the counter `name` in its unit, in turn with other calls of its speed; None if NVML refuses it.
+
+        Raises Unavailable if the device is lost.
+        """
         with TURNS[name]:
             return answer(self._nvml, device, self._reader_of(device, name))
 
@@ -89,7 +98,7 @@ class NvmlSource(NvmlAccess):
         return refusals(readers, self._nvml.NVMLError)
 
     def messages(self, device: Device) -> Sequence[str]:
-        """Return messages about the Xid errors since the last call."""
+        """Return a sentence about each Xid error that was counted since the last call."""
         numbers = self._xids[device.id].take() if device.id in self._xids else []
         return [f"Xid {number}: look it up in NVIDIA's XID catalogue and in dmesg" for number in numbers]
 
@@ -121,13 +130,16 @@ class Nvml(NvidiaCollector):
             return {"nvidia.driver": str(nvml.nvmlSystemGetDriverVersion())}
 
     def describe(self, device: Device) -> Mapping[str, str]:
-        """Return the settings of the device that a gate compares; one that the card does not support is left out."""
+        """Return the settings of the device that a gate compares, as texts by name (`power.limit_w`).
+
+        A setting that the card does not support is left out. Raises Unavailable if NVML or the device is not available.
+        """
         with opened() as nvml:
             gpu = handle_of(nvml, device)
             return {name: text for name, read in _SETTINGS if (text := self._setting(nvml, gpu, read))}
 
     def _setting(self, nvml: Any, gpu: Any, read: Callable[[Any, Any], object]) -> str:
-        """Return a setting as text; an empty text if the card does not support it."""
+        """Return the setting that `read` gets from pynvml and the handle `gpu`, as text; empty if it is unsupported."""
         try:
             return str(read(nvml, gpu))
         except nvml.NVMLError:
