@@ -22,6 +22,7 @@ class EarlyLaunch:
     """The launch of a kernel by `cuLaunchKernelEx` with programmatic stream serialisation."""
 
     def __init__(self) -> None:
+        """Load the driver's calls and make the launch attribute. Raises Skip if cuda-bindings is not installed."""
         self._driver = Driver()
         bindings = self._driver.bindings
         value, self._attribute = bindings.CUlaunchAttributeValue(), bindings.CUlaunchAttribute()

@@ -28,6 +28,10 @@ class KernelGate:
     """
 
     def __init__(self, cupy: Any, clock_hz: float) -> None:
+        """Allocate the gate's flags, compile its kernel for the current device, and launch it once, open.
+
+        `cupy` is the module, and `clock_hz` the SM clock, by which the kernel measures its time limit.
+        """
         runtime = cupy.cuda.runtime
         self._address = runtime.hostAlloc(64, runtime.hostAllocMapped)
         self._flags = (ctypes.c_uint32 * 16).from_address(self._address)
@@ -57,6 +61,10 @@ class EventClock:
     """Times calls on one stream by device events; see docs/method.md."""
 
     def __init__(self, cupy: Any, stream: Any, gate: KernelGate, flush: Callable[[], None]) -> None:
+        """Prepare to time calls on `stream`, a CuPy stream, behind `gate`.
+
+        `flush` queues a flush of the cache on that stream, and `cupy` is the module.
+        """
         self._cupy = cupy
         self._stream = stream
         self._gate = gate
@@ -114,6 +122,7 @@ class EventClock:
         pairs = [(self._cupy.cuda.Event(), self._cupy.cuda.Event()) for _ in range(calls)]
 
         def batch() -> None:
+            """Queue each call between its two events, after a flush."""
             for before, after in pairs:
                 self._flush()
                 before.record(self._stream)

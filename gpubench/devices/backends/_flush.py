@@ -20,6 +20,10 @@ class CacheFlush:
     """
 
     def __init__(self, cupy: Any, nbytes: int, units: int) -> None:
+        """Allocate an array of `nbytes` bytes and compile the kernel that reads it; `cupy` is the module.
+
+        `units` is the number of SMs or CUs, and sets the size of the kernel's grid.
+        """
         self._runtime = cupy.cuda.runtime
         self._array = cupy.zeros(nbytes // _VECTOR_BYTES * _VECTOR_BYTES, cupy.uint8)
         self._never = cupy.zeros(1, cupy.uint32)

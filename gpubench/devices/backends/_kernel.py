@@ -20,6 +20,10 @@ class CupyKernel:
     """
 
     def __init__(self, cupy: Any, module: Any, name: str, has_early: bool = False) -> None:
+        """Wrap the function `name` of `module`, CuPy's RawModule; `cupy` is the module.
+
+        `has_early` says whether the device supports early launches.
+        """
         self._cupy, self._has_early = cupy, has_early
         self._module = module
         self._function = module.get_function(name)

@@ -72,6 +72,11 @@ class IpcEvent:
     """An event of this process, or, with a `handle`, an event that another process shares. Raises Skip on ROCm."""
 
     def __init__(self, cupy: Any, stream: Any, handle: bytes = b"") -> None:
+        """Create an event that can be exported or, if `handle` is not empty, open the event of another process.
+
+        `cupy` is the module, and `stream` the CuPy stream on which the event is recorded and waited for. Raises Skip on
+        ROCm.
+        """
         self._runtime = cupy.cuda.runtime
         self._stream = stream
         if self._runtime.is_hip:

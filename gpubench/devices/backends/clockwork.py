@@ -49,6 +49,7 @@ class ClockworkDevice(NumpyDevice):
     """An open clockwork device; `spend` advances its clock."""
 
     def __init__(self, device: Device) -> None:
+        """Open the device with its clock at 0, idle and not throttled."""
         super().__init__(device)
         self.traits = _TRAITS
         self._now = 0.0
@@ -117,6 +118,7 @@ class _ClockworkKernel:
     """A simulated kernel: each launch advances the device's clock by the time of its program."""
 
     def __init__(self, device: ClockworkDevice, program: _KernelProgram) -> None:
+        """Prepare launches of `program` on `device`; random numbers come from the program's seed."""
         self._device = device
         self._program = program
         self._rng = np.random.default_rng(program.seed)
@@ -126,6 +128,7 @@ class _ClockworkKernel:
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
+        """Advance the device's clock by the time of one launch; the arguments have no effect."""
         del grid, block, args, shared_bytes
         self._device.spend(self._duration())
         self._launches += 1

@@ -65,6 +65,10 @@ class CupyDevice:
     _accessible: ClassVar[set[tuple[int, int]]] = set()
 
     def __init__(self, device: Device, is_timed: bool = True) -> None:
+        """Open the device, make it and a new stream current, and prepare timing if `is_timed`.
+
+        Raises Unavailable if CuPy or the device is not available.
+        """
         cupy = _import_cupy()
         self.device = device
         self.xp = cupy

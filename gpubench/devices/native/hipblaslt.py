@@ -175,6 +175,12 @@ class Product:
     """
 
     def __init__(self, a: Operand, b: Operand, c: Operand, transposed: tuple[bool, bool], batch: int = 1) -> None:
+        """Describe the product of `a` and `b` into `c`, and choose the library's best algorithm.
+
+        `batch` is the number of dense matrices that follow one another in each operand. `transposed` says of `a` and of
+        `b` whether it is used transposed. Raises Unavailable if the library is not available, and HipblasltError if it
+        supports no such product.
+        """
         self._library = library = load()
         self._operands = b, a, c
         self._desc = library.description(transposed[1], transposed[0])
