@@ -1,4 +1,4 @@
-"""Collectives between GPUs through NCCL or RCCL, one rank per GPU; on the host through shared memory."""
+"""Measure collectives between GPUs through NCCL or RCCL, one rank per GPU, and on the host through shared memory."""
 
 from __future__ import annotations
 

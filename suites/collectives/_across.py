@@ -1,4 +1,4 @@
-"""Between nodes: collectives of all ranks, and messages between two of them, by TCP on the host and by NCCL on GPUs.
+"""Measure between nodes: collectives of all ranks, and messages between two ranks, by TCP on the host and NCCL on GPUs.
 
 There are such cases only where several machines measure together: `gpubench fleet pairs` starts them.
 """
@@ -80,7 +80,10 @@ def _transports(target: Target) -> tuple[str, ...]:
 
 
 def _rank_counts(target: Target) -> Any:
-    """Return one rank per node, and one for every GPU."""
+    """Return the axis of numbers of ranks: one rank per node.
+
+    On GPUs also one rank for every GPU, except in `smoke`.
+    """
     per_node = (1,) if target.is_host else tuple(dict.fromkeys((1, 1 + len(target.device.peers))))
     counts = tuple(target.nodes * count for count in per_node)
     return points(counts, smoke=counts[:1])
@@ -112,7 +115,11 @@ def _rank(bench: Bench, by: str, operation: Collective, size_bytes: int) -> TcpR
     size_bytes=_sizes,
 )
 def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_bytes: int) -> Task:
-    """All ranks of several nodes send their array to the next rank, or add up all arrays: bus bandwidth."""
+    """Bus bandwidth of a collective over `of` ranks on several nodes.
+
+    With `send_recv` all ranks send their array to the next rank, and with `all_reduce` they add up all arrays. `by` is
+    the library, or plain TCP. The series `algbw` is the size of the array over the time.
+    """
     collective = COLLECTIVES[operation]
     rank = _rank(bench, by, collective, size_bytes)
 
@@ -137,12 +144,18 @@ def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_byte
     size_bytes=_message_sizes,
 )
 def message(bench: Bench, by: str, nodes: int, size_bytes: int) -> Task:
-    """A message to a rank of another node, timed as half of a round trip: payload."""
+    """Bandwidth of a message to a rank of another node, timed as half of a round trip: payload.
+
+    `by` is the library, or plain TCP.
+    """
     rank = _rank(bench, by, MESSAGE, size_bytes)
     calls = _BATCH if bench.traits.is_gpu and size_bytes <= _BATCH_BYTES else 1
 
     def seconds() -> float:
-        """Return the seconds that rank 0 measured, because only rank 0 sees the whole round trip."""
+        """Time one batch of round trips, and return half of the seconds per round trip that rank 0 measured.
+
+        Only rank 0 sees the whole round trip; both ranks must call this.
+        """
         (trips,) = bench.device.time(rank.call, calls, "hot", gated=False).device
         first: float = bench.exchange(trips / 2)[0]
         return first

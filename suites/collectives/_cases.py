@@ -1,4 +1,4 @@
-"""The cases: six collectives of arrays of many sizes, by NCCL or RCCL, on the host through shared memory."""
+"""Measure six collectives of arrays of many sizes, by NCCL or RCCL, or on the host through shared memory."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _reduce_sizes(target: Target) -> Any:
-    """Return `_sizes` with more points in `quick`, for the collective that matters most."""
+    """Return the axis of array sizes in bytes for `all_reduce`: `_sizes` with more points in `quick`."""
     common = _sizes(target)
     if target.is_host:
         return points((2**_SMALLEST, 2**16, 2**22), common.smoke, common.full)
@@ -91,7 +91,10 @@ def _devices(params: Params) -> int:
 def _collective(
     sizes: Callable[[Target], Any] = _sizes, headline: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
-    """Declare the case of a collective."""
+    """Return the decorator that declares the case of a collective, with the axes `by`, `of` and `size_bytes`.
+
+    `sizes` gives the points of `size_bytes`; `headline` is that of `Topic.case`.
+    """
     return topic.case(
         ranks=ranks_of, devices=_devices, headline=headline, by=_libraries, of=rank_counts, size_bytes=sizes
     )
@@ -99,42 +102,45 @@ def _collective(
 
 @_collective(_reduce_sizes, headline={})
 def all_reduce(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank receives the sum of all ranks' arrays: bus bandwidth."""
+    """Bus bandwidth of an all-reduce: every one of `of` ranks receives the sum of all ranks' arrays of `size_bytes`."""
     return _task(bench, "all_reduce", by, of, size_bytes)
 
 
 @_collective()
 def all_gather(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank receives the parts of all ranks: bus bandwidth."""
+    """Bus bandwidth of an all-gather: every one of `of` ranks receives the parts of all ranks, `size_bytes` in all."""
     return _task(bench, "all_gather", by, of, size_bytes)
 
 
 @_collective()
 def reduce_scatter(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank receives its own part of the sum of all ranks' arrays: bus bandwidth."""
+    """Bus bandwidth of a reduce-scatter: every one of `of` ranks receives its part of the sum of all ranks' arrays."""
     return _task(bench, "reduce_scatter", by, of, size_bytes)
 
 
 @_collective()
 def broadcast(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank receives the array of rank 0: bus bandwidth."""
+    """Bus bandwidth of a broadcast: every one of `of` ranks receives the array of rank 0."""
     return _task(bench, "broadcast", by, of, size_bytes)
 
 
 @_collective()
 def all_to_all(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank receives one part of every other rank's array: bus bandwidth."""
+    """Bus bandwidth of an all-to-all: every one of `of` ranks receives one part of every rank's array."""
     return _task(bench, "all_to_all", by, of, size_bytes)
 
 
 @_collective()
 def send_recv(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank sends its array to the next rank in a ring, all at the same time: bus bandwidth."""
+    """Bus bandwidth of a ring: every one of `of` ranks sends its array to the next rank, all at the same time."""
     return _task(bench, "send_recv", by, of, size_bytes)
 
 
 def _task(bench: Bench, name: str, by: str, of: int, size_bytes: int) -> Task:
-    """Return the task of one collective of `size_bytes` over `of` ranks."""
+    """Return this rank's task of the collective `name` of `size_bytes` over `of` ranks; every rank must call it.
+
+    `by` is `memory` on the host, and the library on GPUs. The stage `tail` times single calls.
+    """
     operation = COLLECTIVES[name]
     is_host = by == _MEMORY
     rank = HostRank(bench, operation, size_bytes) if is_host else NcclRank(bench, operation, size_bytes)

@@ -1,4 +1,4 @@
-"""The same collectives between processes of the host: each rank reads the other ranks' shared memory."""
+"""Run the same collectives between processes of the host: each rank reads the other ranks' shared memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _GOLDEN, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xB
 
 
 def drawn(seed: int, first: int, count: int) -> npt.NDArray[np.float32]:
-    """Return `count` words of a rank's data from word `first` on: whole numbers below 2^20, as in collectives.cu."""
+    """Return `count` words of a rank's data from word `first` on: random whole numbers below 2^20.
+
+    Word i is the upper 20 bits of word i of the splitmix64 sequence of `seed`, as in collectives.cu.
+    """
     x = np.uint64(seed) + np.arange(first, first + count, dtype=np.uint64) * _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * _FIRST
     x = (x ^ (x >> np.uint64(27))) * _SECOND
@@ -28,7 +31,10 @@ def drawn(seed: int, first: int, count: int) -> npt.NDArray[np.float32]:
 
 
 class HostRank:
-    """One rank's memory, the other ranks' memory as this rank maps it, and the call of a collective of `size_bytes`."""
+    """One rank of the collective `operation` of `size_bytes` on the host: its shared memory, its call and its check.
+
+    Every rank must create it, because each maps the memory of all others. Raises Skip without enough free memory.
+    """
 
     notes: ClassVar[dict[str, str]] = {
         "algorithm": "every rank reads what it needs from the others; a barrier before and after"
@@ -56,7 +62,7 @@ class HostRank:
         return self._shared[rank].array[_HEAD_BYTES:].view(np.float32)[first : first + count]
 
     def meet(self) -> None:
-        """Wait until every rank has arrived; raises WrongAnswer if a rank does not arrive in time."""
+        """Wait until every rank has called this; raises WrongAnswer if a rank has not within 5 s."""
         self._steps += 1
         heads = [shared.array[:8].view(np.uint64) for shared in self._shared]
         heads[self._rank][0] = self._steps
@@ -66,7 +72,7 @@ class HostRank:
                 expect(time.monotonic() < end, f"another rank made no progress for {_PATIENCE_S} s")
 
     def call(self) -> None:
-        """Make the collective between two barriers."""
+        """Make the collective between two barriers; every rank must call it."""
         self.meet()
         for segment in self._operation.segments(self._words, self._world, self._rank):
             part = self._received[segment.offset : segment.offset + segment.count]
@@ -80,7 +86,10 @@ class HostRank:
         self._received.fill(np.nan)
 
     def check(self) -> None:
-        """Raise WrongAnswer if a received word differs from the sum of words that are drawn anew, not read again."""
+        """Raise WrongAnswer if a received word is wrong or a barrier is missing; every rank must call it.
+
+        The expected words are sums of words that are drawn anew, not read again.
+        """
         for segment in self._operation.segments(self._words, self._world, self._rank):
             ranks, (first, count) = range(segment.low, segment.high), (segment.first, segment.count)
             expected = sum(drawn(self._seed + rank, first, count) for rank in ranks)
@@ -89,9 +98,10 @@ class HostRank:
         self._expect_barrier()
 
     def _expect_barrier(self) -> None:
-        """Raise WrongAnswer if this rank is through a call before a rank that comes late has begun it.
+        """Call the collective while one rank comes 1 ms late; every rank must call it.
 
-        The words that are sent stay the same, so that a missing barrier leaves no wrong word.
+        Raises WrongAnswer if this rank's call ends before the late rank's call begins. The words that are sent stay the
+        same, so that a missing barrier leaves no wrong word.
         """
         self._checks += 1
         late = self._checks % self._world
@@ -103,6 +113,6 @@ class HostRank:
         expect(int(last_late[0]) == self._checks, f"rank {self._rank} finished a call that rank {late} had not begun")
 
     def close(self) -> None:
-        """Unmap the memory of every rank."""
+        """Unmap the memory of the other ranks and free that of this rank."""
         self._memory.close()
         self._memory.release()

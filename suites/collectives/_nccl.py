@@ -1,4 +1,4 @@
-"""Collectives through NCCL (RCCL on ROCm) by CuPy's binding, with one rank per GPU."""
+"""Run collectives through NCCL (RCCL on ROCm) by CuPy's binding, with one rank per GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _SHM, _SHM_LEAST = "/dev/shm", 2**25
 
 
 def library() -> Any:
-    """Return CuPy's binding of NCCL, with NVLink multicast off unless the user has set it; raises Unavailable."""
+    """Return CuPy's module of NCCL, with NVLink multicast off unless the user has set its variable.
+
+    Raises Unavailable if NCCL is not installed.
+    """
     os.environ.setdefault(_MULTICAST, "0")
     nccl = importlib.import_module("cupy.cuda.nccl")
     if not nccl.available:
@@ -38,13 +41,20 @@ def library() -> Any:
 
 
 class Communicators:
-    """Communicators by device set, kept while the worker lives, because making one takes longer than most cases."""
+    """Communicators by the ids of their devices, kept while the worker lives.
+
+    Making one takes longer than most cases.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, ...], tuple[bytes, Any]] = {}
 
     def of(self, bench: Bench, nccl: Any) -> tuple[Any, bool]:
-        """Return the ranks' communicator, the one that all of them kept or a new one, and whether it is new."""
+        """Return the communicator of the case's ranks (CuPy's NcclCommunicator), and whether it is new.
+
+        It is the one that all ranks have kept for these devices, or else a new one. `nccl` is the module that `library`
+        returns. Every rank must call this. Raises Unavailable as `_new_communicator` does.
+        """
         key = tuple(device.id for device in bench.peers)
         token, communicator = self._kept.pop(key, (b"", None))
         is_new = False
@@ -58,7 +68,11 @@ class Communicators:
 
 
 def _new_communicator(bench: Bench, nccl: Any, token: bytes) -> Any:
-    """Return a new communicator; raises Unavailable if NCCL fails where /dev/shm is nearly full."""
+    """Return a new communicator of all ranks for the unique id `token`; every rank must call it.
+
+    Raises Unavailable if NCCL fails while /dev/shm has less than 32 MiB of free space, and NcclError if it fails
+    otherwise.
+    """
     try:
         return nccl.NcclCommunicator(bench.world, token, bench.rank)
     except nccl.NcclError as error:
@@ -70,7 +84,7 @@ def _new_communicator(bench: Bench, nccl: Any, token: bytes) -> Any:
 
 
 def _shift(world: int) -> int:
-    """Return the bits by which a random word is shifted right, so that a sum over `world` ranks is exact in float32."""
+    """Return the right shift of random 64-bit words with which sums over `world` ranks are exact in float32."""
     return 44 + max(0, math.ceil(math.log2(world / _EXACT_RANKS)))
 
 
@@ -79,10 +93,11 @@ COMMUNICATORS = Communicators()
 
 
 class NcclRank:
-    """One rank's buffers and its call.
+    """One rank of the collective `operation` of `size_bytes` on a GPU: its buffers, its call and its check.
 
-    `setup_s` is the time in seconds to create the communicator and to make the first call, None for a reused
-    communicator.
+    `call` queues the collective. `setup_s` is the time in seconds to create the communicator and to make the first
+    call, None if the communicator existed already. Every rank must create it. Raises Skip if the array has less than a
+    word per rank or does not fit into the memory, and Unavailable without NCCL.
     """
 
     def __init__(self, bench: Bench, operation: Collective, size_bytes: int) -> None:
@@ -126,7 +141,10 @@ class NcclRank:
         return {"nccl": version, _MULTICAST: os.environ[_MULTICAST]}
 
     def meet(self) -> None:
-        """Queue a small all-reduce: when it ends, the device of every rank is ready."""
+        """Queue an all-reduce of one word, which ends when the device of every rank is ready.
+
+        Every rank must call it.
+        """
         place = self._meeting.data.ptr
         self._ranks.allReduce(place, place, 1, self._nccl.NCCL_FLOAT32, self._nccl.NCCL_SUM, self._stream)
 
@@ -150,7 +168,7 @@ class NcclRank:
         """Keep the communicator: the next case takes it."""
 
     def _calls(self) -> dict[str, Callable[[], object]]:
-        """Return the call that queues each collective, by its name."""
+        """Return the functions that queue the collectives on the current stream, by the name of the collective."""
         nccl, ranks, stream = self._nccl, self._ranks, self._stream
         sent, received = int(self._sent.data.ptr), int(self._received.data.ptr)
         word, total = nccl.NCCL_FLOAT32, nccl.NCCL_SUM

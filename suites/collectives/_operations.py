@@ -1,4 +1,4 @@
-"""Six collectives as data: the words that each rank receives from each rank, and the factor of bus bandwidth.
+"""Describe collectives as data: the words that each rank receives from each rank, and the factor of bus bandwidth.
 
 The host's collectives and the checks of every result use the same description.
 """
@@ -13,7 +13,10 @@ WORD_BYTES = 4  # float32
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`count` received words from `offset` on: the sum of the words `first` + i of the ranks low … high - 1."""
+    """`count` received words from word `offset` on, and the sum that they must be.
+
+    Received word offset + i is the sum of the sent words first + i of the ranks low, …, high − 1.
+    """
 
     offset: int
     count: int
@@ -24,11 +27,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective over `world` ranks; sizes are those of nccl-tests: S is the whole array (doc/PERFORMANCE.md there).
+    """A collective; sizes are those of nccl-tests, where S is the whole array (doc/PERFORMANCE.md there).
 
-    `sends` and `receives` return the number of words of one rank, and `segments` the words that rank `rank` receives;
-    their arguments are the words of the whole array and `world`. `factor` is the bus bandwidth over the algorithm
-    bandwidth.
+    `sends(words, world)` and `receives(words, world)` return the number of words that one rank sends and receives, and
+    `segments(words, world, rank)` what the rank `rank` receives; `words` are those of the whole array. `factor(world)`
+    is the bus bandwidth over the algorithm bandwidth, and `counts` says so in a note.
     """
 
     name: str
@@ -51,7 +54,7 @@ def _part(elements: int, world: int) -> int:
 
 
 def _parts(elements: int, world: int) -> list[tuple[int, int]]:
-    """Return the rank and the length of each part of an array."""
+    """Return (rank, number of words) for the part of each rank in an array of `elements` words."""
     return [(rank, elements // world) for rank in range(world)]
 
 

@@ -1,7 +1,7 @@
-"""Messages and collectives between ranks of different nodes over plain TCP connections, in a ring.
+"""Send messages and run collectives between ranks of different nodes over plain TCP connections, in a ring.
 
-Every rank connects to the next one, at the address that it offered and with the token that it drew: a stranger who
-connects is dropped. The data itself is as bare as the sockets are, since the link is measured and not a protocol.
+Every rank connects to the next one, at the address that this rank offered and with the token that it drew: a stranger
+who connects is dropped. The data itself is as bare as the sockets are, since the link is measured and not a protocol.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _EXACT_BITS = 24  # significand bits of a float32
 
 
 class Ring:
-    """The connections of a rank with the next and the previous rank; `seconds` is the time to make them."""
+    """The connections of a rank with the next and the previous rank; every rank must create it.
+
+    `seconds` is the time to make the connections. Raises PeerDied if a rank does not connect.
+    """
 
     def __init__(self, bench: Bench) -> None:
         self._world = bench.world
@@ -60,17 +63,20 @@ class Ring:
         self.seconds = time.perf_counter() - start
 
     def send(self, content: memoryview) -> None:
-        """Send a message to the next rank; raises PeerDied."""
+        """Send `content` to the next rank; raises PeerDied if there is no progress within 8 s."""
         with self._raise_if_dead(self._next):
             self.onward.sendall(content)
 
     def receive(self, into: memoryview) -> None:
-        """Wait for a message from the previous rank; raises PeerDied."""
+        """Fill `into` with bytes from the previous rank; raises PeerDied if there is no progress within 8 s."""
         with self._raise_if_dead(self._before):
             _receive_all(self.back, into)
 
     def turn(self, content: memoryview, into: memoryview) -> None:
-        """Send to the next rank while a message arrives from the previous one."""
+        """Send `content` to the next rank while `into` is filled by the previous one; every rank must call it.
+
+        Raises PeerDied if there is no progress within 8 s.
+        """
         if len(content) <= _TOGETHER_BYTES:
             self.send(content)
             self.receive(into)
@@ -80,17 +86,17 @@ class Ring:
         sending.result()
 
     def answer(self, content: memoryview) -> None:
-        """Send a message back to the previous rank."""
+        """Send `content` back to the previous rank; raises PeerDied if there is no progress within 8 s."""
         with self._raise_if_dead(self._before):
             self.back.sendall(content)
 
     def await_answer(self, into: memoryview) -> None:
-        """Wait for a message that the next rank sends back."""
+        """Fill `into` with bytes that the next rank sends back; raises PeerDied if there is no progress within 8 s."""
         with self._raise_if_dead(self._next):
             _receive_all(self.onward, into)
 
     def meet(self) -> None:
-        """Wait until every rank has arrived: a byte passes once round the ring."""
+        """Wait until every rank has called this, by bytes that pass round the ring; raises PeerDied."""
         byte, into = memoryview(b"x"), memoryview(bytearray(1))
         for _ in range(self._world - 1):
             self.turn(byte, into)
@@ -103,7 +109,7 @@ class Ring:
 
     @contextlib.contextmanager
     def _raise_if_dead(self, rank: int) -> Iterator[None]:
-        """Turn an OSError of a connection into PeerDied of the rank at its other end."""
+        """Turn an OSError inside of the `with` block into PeerDied of the rank `rank`."""
         try:
             yield
         except OSError as error:
@@ -115,7 +121,10 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _accept(listener: socket.socket, token: bytes) -> socket.socket:
-    """Return the connection that sends the token; raises OSError if none comes in time."""
+    """Return the connection that sends the token; other connections are closed.
+
+    Raises OSError if no such connection comes within 20 s.
+    """
     deadline = time.monotonic() + _CONNECTING_S
     while (left_s := deadline - time.monotonic()) > 0:
         listener.settimeout(left_s)
@@ -131,7 +140,10 @@ def _accept(listener: socket.socket, token: bytes) -> socket.socket:
 
 
 def _receive_all(connection: socket.socket, into: memoryview) -> None:
-    """Receive until the buffer is full; raises ConnectionResetError if the peer closes the connection before."""
+    """Receive bytes until `into` is full; raises ConnectionResetError if the peer closes the connection before.
+
+    Raises TimeoutError if the connection's time limit passes without a byte.
+    """
     while into:
         count = connection.recv_into(into)
         if not count:
@@ -140,10 +152,10 @@ def _receive_all(connection: socket.socket, into: memoryview) -> None:
 
 
 class SummableWords:
-    """The words that ranks send: whole numbers whose sum over all ranks is exact in float32.
+    """The words that ranks send: whole numbers in float32 whose sum over all `world` ranks is exact.
 
-    A block of words is drawn for each rank; each repetition of the block adds its number, so that a repetition at the
-    wrong place is found too. The sum over ranks is known without going through the words rank by rank.
+    A block of words is drawn for each rank, and each repetition of the block adds its number, so that a repetition at
+    the wrong place is found too. The sum over ranks is known without going through the words rank by rank.
     """
 
     def __init__(self, seed: int, world: int) -> None:
@@ -155,13 +167,16 @@ class SummableWords:
         self._blocks = np.array(list(drawn), np.float32)
 
     def write(self, into: npt.NDArray[np.float32], rank: int) -> None:
-        """Write the words of a rank."""
+        """Fill `into` with the words of the rank `rank`, from its first word on."""
         for first in range(0, into.size, self._block):
             part = into[first : first + self._block]
             np.add(self._blocks[rank, : part.size], self._number(first), out=part)
 
     def mistakes(self, received: npt.NDArray[np.float32], first: int, low: int, high: int) -> int:
-        """Return how many words differ from the sum over ranks low … high - 1; `first` is the start of a block."""
+        """Return how many words of `received` differ from the sum of the sent words of the ranks low, …, high − 1.
+
+        `first` is the index of the first received word in the array that was sent: the start of a block.
+        """
         total, wrong = self._blocks[low:high].sum(axis=0), 0
         for offset in range(0, received.size, self._block):
             part = received[offset : offset + self._block]
@@ -174,7 +189,12 @@ class SummableWords:
 
 
 class TcpRank:
-    """One rank's arrays, connections and call: send-receive round the ring, an all-reduce, or a message."""
+    """One rank of the collective `operation` of `size_bytes` over TCP: its arrays, connections, call and check.
+
+    `operation` is `send_recv`, `all_reduce` or `message`. `setup_s` is the time in seconds to connect and to make the
+    first call. Every rank must create it. Raises Skip without enough free memory, and PeerDied if a rank does not
+    connect.
+    """
 
     notes: ClassVar[dict[str, str]] = {
         "algorithm": "ring of TCP connections, TCP_NODELAY; all-reduce by reduce-scatter and all-gather"
@@ -202,7 +222,7 @@ class TcpRank:
         self._ring.turn(_raw(self._sent), _raw(self._received))
 
     def _message(self) -> None:
-        """Send the array to the other node and wait until it is back; the other node returns it."""
+        """Rank 0: send the array to rank 1 and wait until it is back. Rank 1: receive the array and send it back."""
         if self._rank == 0:
             self._ring.send(_raw(self._sent))
             self._ring.await_answer(_raw(self._received))
@@ -211,7 +231,7 @@ class TcpRank:
             self._ring.answer(_raw(self._received))
 
     def _all_reduce(self) -> None:
-        """Add up a part at each step round the ring, then pass the sums on."""
+        """Add up one part of the array at each step round the ring, then pass the sums on; every rank must call it."""
         world, rank, received = self._world, self._rank, self._received
         np.copyto(received, self._sent)
         for step in range(world - 1):

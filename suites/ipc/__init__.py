@@ -1,4 +1,4 @@
-"""Between two processes: handles and their cost, copies, signals and barriers."""
+"""Measure what two processes exchange: handles and their cost, copies, signals and barriers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies both ways at once between two processes on distinct GPUs, which begin together."""
+"""Copy both ways at once between two processes on distinct GPUs; the copies begin together."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ topic = Topic(views=[View("curve", _TITLE, ("both",), "size_bytes", by=("way",),
 
 
 def _both_sizes(target: Target) -> Any:
-    """Return `sizes`; `quick` keeps only those at which the link limits the copy."""
+    """Return the axis of copy sizes in bytes: `sizes`, but in `quick` only 64 KiB, 1 MiB and 1 GiB."""
     common = sizes(target)
     return points(fitting(target, (2**16, 2**20, 2**30)), common.smoke, common.full)
 
 
 @topic.case(ranks=2, devices=lambda _: 2, when=on_gpu, way=WAYS, size_bytes=_both_sizes)
 def both(bench: Bench, way: str, size_bytes: int) -> Task:
-    """Both processes copy at once, each on its own GPU: payload of the slower direction.
+    """Bandwidth of copies of two processes at once, each on its own GPU, by `way`: payload of the slower direction.
 
     The series `sum` counts the payload of both directions.
     """
@@ -55,8 +55,9 @@ def both(bench: Bench, way: str, size_bytes: int) -> Task:
 class DeviceMeeting:
     """Makes the devices of two ranks begin a batch at the same time, by flags in each other's memory.
 
-    Each device stores a flag in the other one's memory and polls its own. Only between distinct GPUs: on one GPU two
-    processes take turns, and neither would see the other's flag in time.
+    Each device stores a flag in the other one's memory and polls its own. The ranks must be on distinct GPUs: on one
+    GPU two processes take turns, and neither would see the other's flag in time. Both ranks must create it and call
+    `lead` equally often.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -70,23 +71,26 @@ class DeviceMeeting:
         self.close, self.release = self._flags.close, self._flags.release
 
     def lead(self) -> None:
-        """Queue one round."""
+        """Queue one meeting: a kernel that ends when the other rank's device runs its kernel too, or after 0.4 s."""
         flags = (self._flags.local, self._flags.remote, self._serves, np.uint32(self._count))
         self._kernel((1,), (1,), (*flags, np.uint32(1), self._limit, self._ticks, self._state))
         self._count += 1
 
     def expect_met(self) -> None:
-        """Raise WrongAnswer if a round ran out of time: the batches did not begin together."""
+        """Raise WrongAnswer if a meeting ran out of time, so that the batches did not begin together."""
         expect(int(self._state[1]) == 0, "the devices of the two ranks did not begin together in time")
 
 
 def cycles(bench: Bench, seconds: float) -> int:
-    """Return the cycles of the device's clock in these seconds, as the limit of a wait."""
+    """Return `seconds` as cycles of the device's clock, at the frequency of the facts, or else 2 GHz."""
     return int(seconds * float(dict(bench.target.device.details).get("clock.sm_hz", _USUAL_HZ)))
 
 
 class Duplex:
-    """One of two ranks that copy at once, `size_bytes` each: out of the other's memory or into it, as `way` says."""
+    """One of two ranks that copy `size_bytes` at once: out of the other rank's memory or into it, as `way` says.
+
+    `call` makes this rank's copy, and `lead` begins it together with the other rank's. Both ranks must create it.
+    """
 
     def __init__(self, bench: Bench, way: str, size_bytes: int) -> None:
         need_shared_gpu(bench)
@@ -107,13 +111,17 @@ class Duplex:
         return self._memory.local if self._writes else self._local
 
     def poison(self) -> None:
-        """Overwrite the received bytes, in both ranks before either copies again."""
+        """Overwrite the bytes that this rank receives; return when both ranks have done so. Every rank must call it."""
         self._arriving.fill(POISON)
         self._bench.device.synchronize()
         self._bench.barrier()
 
     def check(self) -> None:
-        """Raise WrongAnswer if a byte is not the other rank's; both ranks stop copying before either checks."""
+        """Raise WrongAnswer if a byte that arrived is not the other rank's, or if the copies did not begin together.
+
+        Every rank must call it: both ranks stop copying before either checks, and none continues before both have
+        checked.
+        """
         self._bench.barrier()
         self._meeting.expect_met()
         seed_of_other = self._bench.seed + 1 - self._bench.rank

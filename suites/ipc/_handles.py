@@ -1,4 +1,4 @@
-"""The cost of a handle: exporting, opening and closing it, by size, by kind of memory and by number."""
+"""Measure the cost of a handle: exporting, opening and closing it, by size, by kind of memory and by number."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ topic = Topic(
 
 
 def _kinds(target: Target) -> tuple[str, ...]:
-    """Return the kinds of memory that processes share on this device."""
+    """Return the kinds of memory that processes share on this device, as `OpenDevice.shared_memory` names them."""
     return _HOST_KINDS if target.is_host else _GPU_KINDS
 
 
@@ -81,14 +81,14 @@ def _sizes(target: Target) -> Any:
 
 
 def _seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return how long a call took by the host's clock, and its result."""
+    """Return the seconds that `call` took by the host's clock, and its result."""
     start = time.perf_counter()
     result = call()
     return time.perf_counter() - start, result
 
 
 def filled(bench: Bench, memory: SharedMemory, nbytes: int, seed: int) -> SharedBuffer:
-    """Return memory of this process that holds the pattern of a seed."""
+    """Return `nbytes` of new memory of this process and of the kind of `memory`, filled with the pattern of `seed`."""
     buffer = memory.allocate(nbytes)
     fill_pattern(bench, buffer.array, seed)
     bench.device.synchronize()
@@ -96,7 +96,7 @@ def filled(bench: Bench, memory: SharedMemory, nbytes: int, seed: int) -> Shared
 
 
 def _expect_shown(bench: Bench, buffer: SharedBuffer, seed: int) -> None:
-    """Raise WrongAnswer if a mapped buffer does not hold the pattern of the seed."""
+    """Raise WrongAnswer if `buffer`, a mapping of another process's memory, does not hold the pattern of `seed`."""
     local = bench.xp.empty_like(buffer.array)
     bench.device.copy(local, buffer.array)
     bench.device.synchronize()
@@ -104,7 +104,7 @@ def _expect_shown(bench: Bench, buffer: SharedBuffer, seed: int) -> None:
 
 
 def self_timed(call: Callable[[], float], items: int = 1) -> Stage:
-    """Return a stage of calls that time themselves: seconds per item."""
+    """Return a stage of `call`, which returns its own seconds for `items` items; the figure is seconds per item."""
     return Stage(call, Work(items=items), "item", clock="self", effort=POINT)
 
 
@@ -114,7 +114,10 @@ def _close_all(opened: Iterable[SharedBuffer | Handle | SharedEvent]) -> None:
 
 
 class OpenCloseCycle:
-    """Opens and closes handles repeatedly: seconds to open one item, and in the series `close` to close it."""
+    """Cycles that open `items` items with `open_all` and close them: seconds to open one item.
+
+    The series `close` is the seconds to close one.
+    """
 
     def __init__(self, open_all: Callable[[], Sequence[SharedBuffer | SharedEvent]], items: int = 1) -> None:
         self._open_all = open_all
@@ -130,13 +133,16 @@ class OpenCloseCycle:
         return {"close": Observed(self._closing_s / self._items, "s")}
 
     def stage(self) -> Stage:
-        """Return the stage of these cycles."""
+        """Return the stage whose samples are these cycles."""
         return replace(self_timed(self._opening, self._items), probe=self._closing)
 
 
 @topic.case(ranks=2, kind=_kinds, size_bytes=points((2**21,), full=(2**21, 2**28, 2**30)))
 def export(bench: Bench, kind: str, size_bytes: int) -> Task:
-    """Seconds to make a handle of an allocation; another process opens the first handle and checks the memory."""
+    """Seconds to make a handle of an allocation of `size_bytes`; `kind` is how the memory is allocated.
+
+    Another process opens the first handle and checks the memory.
+    """
     bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
     if bench.rank == 1:
@@ -165,7 +171,10 @@ def export(bench: Bench, kind: str, size_bytes: int) -> Task:
 
 @topic.case(ranks=2, devices=devices_of, path=paths, kind=_kinds, size_bytes=_sizes)
 def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
-    """Seconds to open a handle of memory of one kind, and to close it again (series `close`)."""
+    """Seconds to open a handle of memory of one kind, and to close it again (series `close`).
+
+    `path` is `same` if both processes use one device, or `peer` for two GPUs.
+    """
     need_shared_gpu(bench)
     bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
@@ -190,7 +199,7 @@ def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
 
 
 class ManyHandles:
-    """Many handles of another process: opened one after another, all kept open, and closed again."""
+    """Handles of `count` allocations of another process, each of 2 MiB, which rank 1 receives one after another."""
 
     def __init__(self, bench: Bench, memory: SharedMemory, count: int) -> None:
         self._bench = bench
@@ -198,11 +207,14 @@ class ManyHandles:
         self._handles = [hand_over(bench, None) for _ in range(count)]
 
     def opened(self) -> list[SharedBuffer]:
-        """Open every handle."""
+        """Open every handle and return the mappings, which the caller closes."""
         return [self._memory.open(handle, EACH_BYTES) for handle in self._handles]
 
     def check(self) -> None:
-        """Raise WrongAnswer if a mapping does not hold the bytes that the other process wrote for it."""
+        """Open all handles.
+
+        Raise WrongAnswer if a mapping does not hold the bytes that the other process wrote for it.
+        """
         opened = self.opened()
         for index, buffer in enumerate(opened):
             _expect_shown(self._bench, buffer, self._bench.seed + index)
@@ -220,7 +232,10 @@ class ManyHandles:
     count=points((1, 16), smoke=(2,), full=tuple(2**power for power in range(9))),
 )
 def many(bench: Bench, path: str, count: int) -> Task:
-    """Seconds per handle to open many handles that all stay open, and to close each (series `close`)."""
+    """Seconds per handle to open `count` handles that all stay open, and to close each (series `close`).
+
+    `path` is `same` if both processes use one device, or `peer` for two GPUs.
+    """
     need_shared_gpu(bench)
     bench.need(2 * count * EACH_BYTES)
     memory = bench.device.shared_memory("memfd" if not bench.traits.is_gpu else "raw")
@@ -262,7 +277,10 @@ def mesh(bench: Bench, of: int) -> Task:
 
 @topic.case(ranks=2, devices=devices_of, when=on_gpu, path=paths)
 def event(bench: Bench, path: str) -> Task:
-    """Seconds to open the handle of an event, to close it (series `close`) and to make it (stage `export`)."""
+    """Seconds to open the handle of an event, to close it (series `close`) and to make it (stage `export`).
+
+    `path` is `same` if both processes use one device, or `peer` for two GPUs.
+    """
     need_shared_gpu(bench)
     if bench.rank == 0:
         exported_event = bench.device.shared_event()

@@ -1,4 +1,4 @@
-"""Rounds that threads of the host make: by flags in shared memory, by bytes over a socket or pipes, by events."""
+"""Make rounds of signals by threads of the host: flags in shared memory, bytes over a socket or pipes, GPU events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _SPIN_S = 2.0
 
 
 class FlagRounds(Rounds):
-    """Rounds by a 64-bit flag of each rank in a page that all ranks map, made and timed by compiled code."""
+    """Rounds by a 64-bit flag of each rank in a page that all ranks map, made and timed by compiled code.
+
+    Every rank must create it. Raises Skip without numba.
+    """
 
     def __init__(self, bench: Bench) -> None:
         need_numba(bench)
@@ -41,15 +44,21 @@ class FlagRounds(Rounds):
         self._clock = Observed(_host_flags.look_seconds(), "s")
 
     def _make_rounds(self, round_ns: Any) -> int:
-        """Fill `round_ns` with the nanoseconds of each round; return the round that was given up, or 0."""
+        """Make as many rounds as `round_ns` has elements (int64), and write to each the nanoseconds of its round.
+
+        Returns 0, or the number of the round in which this rank gave up waiting for a signal.
+        """
         raise NotImplementedError
 
     def _address(self, rank: int) -> int:
-        """Return the address of a rank's flag."""
+        """Return the address of the flag of the rank `rank`, as this process maps it."""
         return int(self._page.array.ctypes.data) + rank * _LINE_BYTES
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each round but the first; raises WrongAnswer if a signal is late or a flag is wrong."""
+        """Make 1024 rounds and return the seconds of each but the first; every rank must call it.
+
+        Raises WrongAnswer if a signal is late or a flag does not stand at the number of rounds.
+        """
         gave_up = self._make_rounds(self._round_ns)
         expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_LOOKS} polls")
         self._count += self._round_ns.size
@@ -82,7 +91,10 @@ class FlagBarrier(FlagRounds):
 
 
 class StreamPingPong(Rounds):
-    """A ping-pong of single bytes over a socket or a pair of pipes (`means`)."""
+    """A ping-pong of single bytes between two ranks, over a socket or a pair of pipes: `means` is `socket` or `pipe`.
+
+    Both ranks must create it.
+    """
 
     def __init__(self, bench: Bench, means: str) -> None:
         self._serves = bench.rank == 0
@@ -102,7 +114,10 @@ class StreamPingPong(Rounds):
             received.close()
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each round but the first, by this rank's clock."""
+        """Make 512 rounds and return the seconds of each but the first, by this rank's clock.
+
+        Both ranks must call it.
+        """
         rounds = []
         last = time.perf_counter()
         for _ in range(_STREAM_ROUNDS):
@@ -119,7 +134,7 @@ class StreamPingPong(Rounds):
         return rounds[1:]
 
     def check(self) -> None:
-        """Raise WrongAnswer if the last byte that arrived is not the number of the last round."""
+        """Raise WrongAnswer if the last byte that arrived is not the number of the last round, modulo 256."""
         expected = (self._count - 1) % 256
         expect(self._last == expected, f"byte {self._last} arrived instead of {expected}")
 
@@ -129,9 +144,9 @@ class StreamPingPong(Rounds):
 
 
 class EventPingPong(Rounds):
-    """A ping-pong by GPU events; a flag on the host announces each event.
+    """A ping-pong of two ranks by GPU events; a flag on the host announces each event.
 
-    An event does not tell that it was recorded again.
+    Without the flag a rank could not know that the other rank recorded its event again. Both ranks must create it.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -145,7 +160,10 @@ class EventPingPong(Rounds):
         self._count = 0
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each round but the first, by this rank's clock."""
+        """Make 256 rounds and return the seconds of each but the first, by this rank's clock; both ranks must call it.
+
+        Raises WrongAnswer if a signal does not come within 2 s.
+        """
         rounds = []
         last = time.perf_counter()
         for _ in range(_EVENT_ROUNDS):
@@ -171,7 +189,7 @@ class EventPingPong(Rounds):
         self._theirs.synchronize()
 
     def check(self) -> None:
-        """Raise WrongAnswer if a flag does not stand at the number of rounds."""
+        """Raise WrongAnswer if a rank's flag differs from the number of rounds."""
         values = [int(self._flags[index]) for index in (self._own, self._other)]
         expect(values == [self._count, self._count], f"the flags are {values} after {self._count} rounds")
 

@@ -1,4 +1,4 @@
-"""Rounds that kernels make: signals between GPUs, barriers of several GPUs and within one.
+"""Make rounds of signals and barriers by kernels: between GPUs, and within one GPU.
 
 A kernel's wait is limited in time, and only kernels on distinct GPUs wait for each other: processes that share a GPU
 take turns there, and neither would see the other's signal in time.
@@ -30,7 +30,11 @@ _SIGNALS = {
 
 
 class RoundClock:
-    """The array in which a kernel writes the cycles of each round, and the limit of its waits in cycles."""
+    """The arrays in which a kernel writes the times of its rounds, and the limit of its waits in cycles (`limit`).
+
+    `ticks` (uint32, shape (4096,)) receives the cycles of each round. `state` (uint64, shape (2,)) receives the cycles
+    of the whole kernel, and the round in which a wait was given up, or 0.
+    """
 
     def __init__(self, bench: Bench) -> None:
         self._device = bench.device
@@ -39,7 +43,10 @@ class RoundClock:
         self.state = bench.xp.zeros(2, bench.xp.uint64)
 
     def seconds(self, launch: Callable[[], None]) -> list[float]:
-        """Return the seconds of each round but the first; device events say how long a cycle is."""
+        """Time `launch`, which queues a kernel of 4096 rounds, and return the seconds of each round but the first.
+
+        Device events around the kernel say how long a cycle is. Raises WrongAnswer if a wait was given up.
+        """
         timing = self._device.time(launch, 1, "hot", False)
         total, gave_up = map(int, self._device.to_host(self.state))
         expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_PATIENCE_S} s")
@@ -50,8 +57,8 @@ class RoundClock:
 class KernelRounds(Rounds):
     """Rounds of a kernel that increments flags in the ranks' memory by `step` in each round.
 
-    The kernel receives `args`, then: the count to start from, rounds, limit in cycles, ticks (cycles of each round),
-    state.
+    The kernel runs in one block of `threads` threads. It receives `args`, then: the count to start from, the number of
+    rounds, and the limit, ticks and state of a RoundClock. Every rank must create it.
     """
 
     def __init__(
@@ -78,7 +85,7 @@ class KernelRounds(Rounds):
         self._count += _ROUNDS * self._step
 
     def _expect_flag(self, index: int = 0) -> None:
-        """Raise WrongAnswer if the flag at this index of this rank's memory does not stand at the count."""
+        """Raise WrongAnswer if flag `index` in this rank's memory differs from the count of signals."""
         flags: Any = self._flags.local
         flag = int(self._bench.device.to_host(flags[4 * index : 4 * index + 4].view(np.uint32))[0])
         expect(flag == self._count, f"the flag is {flag} after {self._count} signals")
@@ -91,9 +98,10 @@ class KernelRounds(Rounds):
 
 
 class HostFlags:
-    """Two flags in page-locked host memory that both processes map.
+    """Two flags in page-locked host memory that both ranks map; both ranks must create it.
 
-    `local` and `remote` are the addresses of this rank's flag and of the other rank's.
+    `local` and `remote` are the addresses (uint64) of this rank's flag and of the other rank's. `close` unlocks the
+    memory of this rank, and then `release` unmaps it.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -106,9 +114,10 @@ class HostFlags:
 
 
 class KernelPingPong(KernelRounds):
-    """A ping-pong of two GPUs by flags in the memory of the GPU that watches them, or in host memory (`mapped`).
+    """A ping-pong of two GPUs by flags in the memory of the GPU that watches them, or in host memory.
 
-    With `add` the signal is an atomic addition instead of a store.
+    `means` is `store`, `add` (the signal is an atomic addition instead of a store) or `mapped` (flags in host memory).
+    Both ranks must create it.
     """
 
     def __init__(self, bench: Bench, means: str) -> None:
@@ -125,9 +134,10 @@ class KernelPingPong(KernelRounds):
 
 
 class KernelBarrier(KernelRounds):
-    """A barrier of the GPUs of all ranks by kernels.
+    """A barrier of the GPUs of all ranks by kernels; every rank must create it.
 
-    `flags` has a flag of each rank that all others poll; `counter` has one counter in the memory of rank 0.
+    With the `means` `flags` each rank has a flag that all others poll; with `counter` one counter in the memory of rank
+    0 counts the arrivals.
     """
 
     def __init__(self, bench: Bench, means: str) -> None:
@@ -151,7 +161,10 @@ class KernelBarrier(KernelRounds):
 
 
 class KernelBarrierWithin(Rounds):
-    """A barrier within one GPU: of a block of 1024 threads, or of a grid with a block of 32 threads per SM."""
+    """A barrier within one GPU: of a block of 1024 threads (`scope` is `block`), or of a grid (`grid`).
+
+    The grid has one block of 32 threads for each SM or CU.
+    """
 
     def __init__(self, bench: Bench, scope: str) -> None:
         self._device = bench.device

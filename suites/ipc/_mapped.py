@@ -1,4 +1,4 @@
-"""Memory of another process, mapped by its handle: opening it, the first copy through it, and steady copies."""
+"""Map memory of another process by its handle, and measure opening it, the first copy through it, and steady copies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ topic = Topic(
 
 
 def _open_sizes(target: Target) -> Any:
-    """Return the sizes to open; the host makes the pages anew for each sample, so its larger one is left to `full`."""
+    """Return the axis of sizes in bytes for `open`: 2 MiB and 256 MiB.
+
+    On the host `quick` has 2 MiB only, because the host makes the pages anew for each sample.
+    """
     return points(smoke=(2**21,), quick=(2**21,) if target.is_host else (2**21, 2**28), full=(2**21, 2**28))
 
 
@@ -66,7 +69,10 @@ def _first_sizes(target: Target) -> Any:
 
 
 def _pull_sizes(target: Target) -> Any:
-    """Return `sizes`; on the host `quick` reaches the largest one too, because no cache holds it: the headline."""
+    """Return the axis of sizes in bytes for `pull`: `sizes`, but on the host `quick` also has the largest size.
+
+    No cache holds a copy of that size, which is the headline.
+    """
     common = sizes(target)
     if not target.is_host:
         return common
@@ -75,7 +81,10 @@ def _pull_sizes(target: Target) -> Any:
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_open_sizes)
 def open_(bench: Bench, path: str, size_bytes: int) -> Task:
-    """Seconds to map an allocation of another process by its handle; unmapping it is not timed."""
+    """Seconds to map an allocation of another process by its handle; unmapping it is not timed.
+
+    `path` is `same` if both processes use one device, or `peer` for two GPUs.
+    """
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, "pull", size_bytes)
@@ -85,18 +94,27 @@ def open_(bench: Bench, path: str, size_bytes: int) -> Task:
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_touched_sizes)
 def first_touch(bench: Bench, path: str, size_bytes: int) -> Task:
-    """The first copy out of another process's memory through a fresh mapping, by the host's clock: payload."""
+    """Bandwidth of the first copy out of another process's memory through a fresh mapping, by the host's clock.
+
+    The rate counts each byte once (payload). `path` is `same` if both processes use one device, or `peer` for two GPUs.
+    """
     return _first(bench, path, "pull", size_bytes)
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, way=("push", "load", "store"), size_bytes=_first_sizes)
 def first_use(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
-    """As `first_touch`, but a copy engine writes the other process's memory, or a kernel loads or stores: payload."""
+    """Bandwidth of the first copy through a fresh mapping, as in `first_touch`, by another way: payload.
+
+    With `push` a copy engine writes the other process's memory; with `load` or `store` a kernel reads or writes it.
+    """
     return _first(bench, path, way, size_bytes)
 
 
 def _first(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
-    """Time the first copy through a fresh mapping by the host's clock; mapping and unmapping are not timed."""
+    """Return this rank's task of the first copy by `way` through a fresh mapping, timed by the host's clock.
+
+    Mapping and unmapping are not timed. Rank 0 only shares its memory; both ranks must call it.
+    """
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, way, size_bytes)
@@ -106,30 +124,45 @@ def _first(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_pull_sizes, headline={})
 def pull(bench: Bench, path: str, size_bytes: int) -> Task:
-    """Copies out of the other process's memory through a mapping that stays open: payload."""
+    """Bandwidth of copies out of the other process's memory through a mapping that stays open: payload.
+
+    `path` is `same` if both processes use one device, or `peer` for two GPUs.
+    """
     return _steady(bench, path, "pull", size_bytes)
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
 def push(bench: Bench, path: str, size_bytes: int) -> Task:
-    """Copies into the other process's memory through a mapping that stays open: payload."""
+    """Bandwidth of copies into the other process's memory through a mapping that stays open: payload.
+
+    `path` is `same` if both processes use one device, or `peer` for two GPUs.
+    """
     return _steady(bench, path, "push", size_bytes)
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
 def load(bench: Bench, path: str, size_bytes: int) -> Task:
-    """A kernel, or on the host all threads, loads from the other process's memory: payload."""
+    """Bandwidth of a kernel, or on the host of all threads, that loads from the other process's memory: payload.
+
+    `path` is `same` if both processes use one device, or `peer` for two GPUs.
+    """
     return _steady(bench, path, "load", size_bytes)
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
 def store(bench: Bench, path: str, size_bytes: int) -> Task:
-    """A kernel, or on the host all threads, stores to the other process's memory: payload."""
+    """Bandwidth of a kernel, or on the host of all threads, that stores to the other process's memory: payload.
+
+    `path` is `same` if both processes use one device, or `peer` for two GPUs.
+    """
     return _steady(bench, path, "store", size_bytes)
 
 
 def _steady(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
-    """Time copies through a mapping that stays open."""
+    """Return this rank's task of copies by `way` through a mapping that stays open; both ranks must call it.
+
+    Rank 0 only shares its memory.
+    """
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, way, size_bytes)
@@ -140,7 +173,10 @@ def _steady(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
 
 @topic.case(devices=devices_of, path=paths, size_bytes=sizes)
 def plain(bench: Bench, path: str, size_bytes: int) -> Task:
-    """The same copy as in `pull`, but within one process and without a handle, for comparison: payload."""
+    """Bandwidth of the same copy as in `pull`, within one process and without a handle, for comparison: payload.
+
+    `path` is `same` if the copy is within one device, or `peer` for two GPUs.
+    """
     bench.need(ARRAYS * size_bytes)
     xp = bench.xp
     near = xp.empty(size_bytes, xp.uint8)
@@ -159,7 +195,10 @@ def plain(bench: Bench, path: str, size_bytes: int) -> Task:
 
 
 def owner(bench: Bench, nbytes: int) -> Task:
-    """Return the task of rank 0, which shares a filled allocation of `nbytes` until rank 1 has finished."""
+    """Return the task of rank 0, which shares a new allocation of `nbytes` until rank 1 has finished.
+
+    The allocation holds the pattern of the bench's seed. Rank 1 must create a Partner at the same time.
+    """
     need_shared_gpu(bench)
     buffer = bench.device.share(nbytes)
     fill_pattern(bench, buffer.array, bench.seed)
@@ -173,7 +212,10 @@ def _no_copy() -> None:
 
 
 class Partner:
-    """Rank 1: opens the allocation of `nbytes` of rank 0, and copies out of it or into it as `way` says."""
+    """Rank 1, which opens the allocation of `nbytes` of rank 0 (`owner`) and copies out of it or into it.
+
+    `way` is one of WAYS, and `path` is `same` or `peer`. Raises Skip without enough free memory.
+    """
 
     def __init__(self, bench: Bench, path: str, way: str, nbytes: int) -> None:
         need_shared_gpu(bench)
@@ -198,7 +240,7 @@ class Partner:
         return call_of(self._bench, self._way, self._local, shared.array)
 
     def opening(self) -> float:
-        """Return the seconds to map the allocation; unmapping is not timed."""
+        """Map the allocation and return the seconds that this took; then unmap it."""
         start = time.perf_counter()
         shared = self._open()
         seconds = time.perf_counter() - start
@@ -206,7 +248,10 @@ class Partner:
         return seconds
 
     def first_copy(self) -> float:
-        """Return the seconds of the first copy through a fresh mapping, by the host's clock."""
+        """Map the allocation and return the seconds of the first copy, by the host's clock.
+
+        Then unmap the allocation.
+        """
         shared = self._open()
         call = self._copy_through(shared)
         start = time.perf_counter()
@@ -218,13 +263,13 @@ class Partner:
         return seconds
 
     def keep(self) -> Call:
-        """Map the allocation until `close`, and return the copy through that mapping."""
+        """Map the allocation until `close`, and return the copy through this mapping."""
         self._kept = self._open()
         self._kept_copy = self._copy_through(self._kept)
         return lambda: self._kept_copy()
 
     def poison(self) -> None:
-        """Overwrite the target of the copy."""
+        """Overwrite the target of the copy; without a kept mapping, rank 0's memory is mapped for this."""
         if not self._writes:
             self._local.fill(POISON)
         elif self._kept is not None:
@@ -234,7 +279,7 @@ class Partner:
             self._through_a_mapping(lambda array: array.fill(POISON))
 
     def check(self) -> None:
-        """Raise WrongAnswer if a byte is wrong.
+        """Raise WrongAnswer if a byte in the target of the copy is wrong.
 
         On a GPU a kernel reads written memory back, so that the copy under test does not check itself.
         """
@@ -246,7 +291,7 @@ class Partner:
             self._through_a_mapping(self._expect_written)
 
     def check_mapping(self) -> None:
-        """Raise WrongAnswer if a fresh mapping does not hold the other process's bytes."""
+        """Copy once through a fresh mapping; raise WrongAnswer if a byte is not the other process's."""
         self.poison()
         self.first_copy()
         self.check()
@@ -267,7 +312,10 @@ class Partner:
             self._kept.close()
 
     def task(self, stage: Stage, state: str = STEADY) -> Task:
-        """Return the task of one stage of copies."""
+        """Return the task of `stage` with this rank's check, clean-up and notes.
+
+        `state` is the state of the mapping in the notes: STEADY or FIRST.
+        """
         tags = link_of(ONE_WAY, self._way, state=state) if self._path == "peer" else {}
         return Task.of(
             stage,

@@ -1,4 +1,4 @@
-"""Messages between two processes on the host: by socket, by pipe, and by the kernel's copy out of the other process."""
+"""Send messages between two processes on the host: by socket, by pipe, and by the kernel's copy between processes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ topic = Topic()
 
 @topic.case(ranks=2, when=on_host, size_bytes=sizes)
 def socket_(bench: Bench, size_bytes: int) -> Task:
-    """A message over a local socket, from the receiver's request to the last byte: payload."""
+    """Bandwidth of a message over a local socket, from the receiver's request to the last byte: payload."""
     return _message(bench, "socket", size_bytes)
 
 
 @topic.case(ranks=2, when=on_host, size_bytes=sizes)
 def pipe(bench: Bench, size_bytes: int) -> Task:
-    """A message through a pipe, from the receiver's request (over a socket) to the last byte: payload."""
+    """Bandwidth of a message through a pipe, from the receiver's request (over a socket) to the last byte: payload."""
     return _message(bench, "pipe", size_bytes)
 
 
 class MessageServer(threading.Thread):
-    """Rank 0: answers every byte that arrives with the whole message, until the peer closes the connection.
+    """A thread of rank 0 that answers every byte that arrives with the whole message.
 
-    It answers over the same socket, or through the file descriptor `answer` if that is not -1. Its address is abstract
-    (unix(7)): it ends with the process and leaves no file.
+    It serves one peer, at the abstract address `address` (unix(7)), until the peer closes the connection. It answers
+    over the same socket, or through the file descriptor `answer` if that is not -1.
     """
 
     def __init__(self, message: bytes, answer: int = -1) -> None:
@@ -52,7 +52,7 @@ class MessageServer(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Serve one peer, on the connection or into the pipe with the descriptor `answer`."""
+        """Accept one connection, and answer each byte with the message until the peer closes the connection."""
         with self._listener:
             connection, _ = self._listener.accept()
         with connection:
@@ -70,7 +70,10 @@ def _write_all(descriptor: int, message: bytes) -> None:
 
 
 def _message(bench: Bench, by: str, size_bytes: int) -> Task:
-    """Time a message from rank 0 to rank 1, from the request to its last byte."""
+    """Return this rank's task of a message of `size_bytes` from rank 0 to rank 1; both ranks must call it.
+
+    `by` is `socket` or `pipe`. Rank 1 times from its request to the last byte of the message.
+    """
     sent = pattern(size_bytes, bench.seed)
     if bench.rank == 0:
         return _serve(bench, by, sent.tobytes())
@@ -100,7 +103,7 @@ def _message(bench: Bench, by: str, size_bytes: int) -> Task:
 
 
 def _serve(bench: Bench, by: str, sent: bytes) -> Task:
-    """Return the task of rank 0, which serves the message `sent` over a socket or a pipe."""
+    """Return the task of rank 0, which serves the message `sent` over a socket or a pipe (`by`)."""
     if by == "socket":
         bench.exchange(MessageServer(sent).address)
         return Task.idle()
@@ -116,7 +119,7 @@ class _IoVector(ctypes.Structure):
 
 @topic.case(ranks=2, when=on_host, size_bytes=sizes)
 def direct(bench: Bench, size_bytes: int) -> Task:
-    """The kernel copies out of the other process's private memory (process_vm_readv(2)): payload."""
+    """Bandwidth of the kernel's copy out of the other process's private memory (process_vm_readv(2)): payload."""
     if bench.rank == 0:
         sent = pattern(size_bytes, bench.seed)
         libc = ctypes.CDLL(None)
@@ -135,7 +138,7 @@ def direct(bench: Bench, size_bytes: int) -> Task:
     libc.process_vm_readv.restype = ctypes.c_ssize_t
 
     def copy() -> None:
-        """Copy the whole message by process_vm_readv(2); raises OSError if the kernel refuses."""
+        """Copy the whole message from the other process to `received`; raises OSError if the kernel refuses."""
         done = 0
         while done < size_bytes:  # one call copies 2 GiB at most
             local = _IoVector(received.ctypes.data + done, size_bytes - done)
@@ -158,7 +161,10 @@ def direct(bench: Bench, size_bytes: int) -> Task:
 
 
 def refusal_error(number: int, ptrace_scope: str) -> Unavailable:
-    """Return the error with the reason why the kernel refused to read another process's memory, and its remedy."""
+    """Return the error that says why the kernel refused to read another process's memory, with a remedy.
+
+    `number` is the error number (errno). `ptrace_scope` is the content of Yama's setting of that name, or empty.
+    """
     name = errno.errorcode.get(number, str(number))
     if number == errno.ENOSYS:
         return Unavailable(

@@ -1,4 +1,4 @@
-"""Handles that must not open: the driver names the refusal, and the device still works."""
+"""Measure handles that must not open: the driver must report an error, and the device must still work."""
 
 from __future__ import annotations
 
@@ -40,11 +40,14 @@ def refused(bench: Bench, what: str) -> Task:
 
 
 def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], None] = lambda: None) -> Task:
-    """Return the task that times `attempt`, which must fail with an error of the runtime."""
+    """Return the task that times `attempt`, a call that must raise an error of the runtime; it is made once before.
+
+    The note `error` names the error. `release` is the last clean-up of the task.
+    """
     errors: list[str] = []
 
     def refused_after() -> float:
-        """Return the seconds of the attempt and keep the name of its error."""
+        """Return the seconds that the attempt took, and keep the name of the error that it raised."""
         start = time.perf_counter()
         try:
             attempt()

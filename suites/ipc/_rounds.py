@@ -1,4 +1,4 @@
-"""Rounds of a signal or a barrier between ranks, which time themselves: one sample per round."""
+"""Define rounds of a signal or a barrier between ranks, which time themselves: one sample per round."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ _TAIL = 10_000  # samples that a 99.9th percentile needs
 
 
 class Rounds:
-    """Rounds that a rank makes together with the other ranks; `notes` say by which means."""
+    """Rounds of signals that a rank makes together with the other ranks; `notes` say by which means."""
 
     notes: Mapping[str, str] = {}
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each round except the first, in which one rank waits for the other rank to start."""
+        """Make a fixed number of rounds and return the seconds of each but the first; every rank must call it.
+
+        In the first round one rank waits for another to start.
+        """
         raise NotImplementedError
 
     def check(self) -> Observation | None:
-        """Raise WrongAnswer if a round was lost."""
+        """Raise WrongAnswer if a round was lost; return observations, if any."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -29,7 +32,10 @@ class Rounds:
         """Free the memory of this rank."""
 
     def task(self, items: int, notes: Mapping[str, str] | None = None, labels: tuple[str, ...] = ()) -> Task:
-        """Return the task of rounds that count as `items` each."""
+        """Return the task of these rounds, in seconds per item; a round counts as `items` items.
+
+        `notes` are added to those of the rounds, and `labels` are those of the task.
+        """
         stage = Stage(self.seconds, Work(items=items), "item", clock="self", effort=POINT.with_tail(_TAIL))
         all_notes = {**self.notes, **(notes or {})}
         return Task.of(stage, check=self.check, close=self.close, release=self.release, notes=all_notes, labels=labels)

@@ -1,4 +1,4 @@
-"""Signals from one process to another, and barriers of all of them: between GPUs by kernels, on the host by threads."""
+"""Measure signals between processes, and barriers of all of them: between GPUs by kernels, on the host by threads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _barrier_devices(params: Params) -> int:
 
 
 def _barrier_ranks(target: Target) -> Any:
-    """Return the numbers of GPUs; on the host the numbers of processes that have a processor each."""
+    """Return the axis of numbers of ranks: those of GPUs, or on the host 2, 4 and 8 as far as each has a core."""
     return rank_counts(target, tuple(count for count in (2, 4, 8) if count <= max(target.device.units, 2)))
 
 
@@ -41,7 +41,7 @@ def _barrier_ranks(target: Target) -> Any:
 def signal(bench: Bench, means: str) -> Task:
     """Seconds for one word to reach the other process: half of a round trip.
 
-    Kernels exchange the words between GPUs, and threads on the host.
+    Kernels exchange the words between GPUs, and threads on the host; `means` is how.
     """
     rounds: Rounds
     if means in _GPU_MEANS:
@@ -55,7 +55,8 @@ def signal(bench: Bench, means: str) -> Task:
 def event_signal(bench: Bench, path: str) -> Task:
     """Seconds for a GPU event that both processes share to reach the other process: half of a round trip.
 
-    A flag in host memory announces each event, because an event does not tell that it was recorded again.
+    A flag in host memory announces each event, because an event does not tell that it was recorded again. `path` is
+    `same` if both processes use one GPU, or `peer` for two.
     """
     return EventPingPong(bench).task(2, {**notes(bench, path), **_HALF}, labels(bench, path))
 
@@ -67,7 +68,10 @@ def event_signal(bench: Bench, path: str) -> Task:
     of=_barrier_ranks,
 )
 def barrier(bench: Bench, means: str, of: int) -> Task:
-    """Seconds of a barrier of all ranks: of kernels, one rank per GPU, or of threads on the host."""
+    """Seconds of a barrier of `of` ranks: of kernels, one rank per GPU, or of threads on the host.
+
+    `flags`: each rank polls the flags of all others; `counter`: all add to one counter; `words`: flags in host memory.
+    """
     del of
     rounds = FlagBarrier(bench) if means == _WORDS else KernelBarrier(bench, means)
     return rounds.task(1)

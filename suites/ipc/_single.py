@@ -1,4 +1,4 @@
-"""One small copy through a mapping that stays open, and the wait for it."""
+"""Measure one small copy through a mapping that stays open, and the wait for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ topic = Topic(views=[View("bars", "Small copy latency between processes", ("sing
 
 @topic.case(ranks=2, devices=devices_of, path=paths, way=WAYS, size_bytes=(2**3,))
 def single(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
-    """Seconds of one small copy through a mapping that stays open and of the wait for it, by the host's clock."""
+    """Seconds of one small copy through a mapping that stays open and of the wait for it, by the host's clock.
+
+    `way` is how the bytes are copied. `path` is `same` if both processes use one device, or `peer` for two GPUs.
+    """
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, way, size_bytes)

@@ -1,7 +1,7 @@
-"""Copies through the host: one rank copies into page-locked memory that both share, the other rank copies out of it.
+"""Copy through the host: one rank copies into page-locked memory that both share, the other rank copies out of it.
 
-Chunks overlap: while rank 1 copies one chunk out, rank 0 copies the next one in. Flags in host memory say how far
-each rank is.
+Chunks overlap: while rank 1 copies one chunk out, rank 0 copies the next one in. Flags in host memory say how far each
+rank is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ topic = Topic()
 
 @topic.case(ranks=2, devices=devices_of, when=on_gpu, path=paths, size_bytes=sizes)
 def staged(bench: Bench, path: str, size_bytes: int) -> Task:
-    """Copies through page-locked host memory that both processes share, from request to last byte: payload."""
+    """Bandwidth of copies through page-locked host memory that both processes share, from request to last byte.
+
+    The rate counts each byte once (payload). `path` is `same` if both processes use one GPU, or `peer` for two.
+    """
     need_shared_gpu(bench)
     bench.need(ARRAYS * size_bytes)
     channel = Channel(bench, size_bytes)
@@ -59,7 +62,10 @@ def staged(bench: Bench, path: str, size_bytes: int) -> Task:
 
 
 def chunk_of(size_bytes: int) -> int:
-    """Return the size of a chunk: an eighth of the message, within bounds; a small message is one chunk."""
+    """Return the bytes of a chunk of a message of `size_bytes`: an eighth, but from 256 KiB to 16 MiB.
+
+    A smaller message is one chunk.
+    """
     return min(size_bytes, _LARGEST_CHUNK, max(_SMALLEST_CHUNK, size_bytes // _CHUNKS))
 
 
@@ -68,9 +74,10 @@ class PeerTimeoutError(RuntimeError):
 
 
 class Channel:
-    """Memory that the two ranks share, page-locked in both: flags, then slots for chunks.
+    """Memory that the two ranks share, page-locked in both: flags, then four slots for chunks.
 
-    `size_bytes` is the size of the message, from which that of a chunk follows.
+    `size_bytes` is the size of the message, from which `chunk`, the bytes of a chunk, follows. `flags` is a NumPy array
+    of uint64. Both ranks must create it.
     """
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
@@ -81,12 +88,12 @@ class Channel:
         self._unregister = bench.device.register(self._array)
 
     def slot(self, index: int, nbytes: int) -> Any:
-        """Return the first `nbytes` of the slot of chunk `index`."""
+        """Return the first `nbytes` of the slot of chunk `index`, as uint8; chunks use the slots in turn."""
         start = _FLAGS_BYTES + index % _SLOTS * self.chunk
         return self._array[start : start + nbytes]
 
     def wait(self, flag: int, value: int) -> None:
-        """Wait until a flag has reached the value; raises PeerTimeoutError if that takes too long."""
+        """Wait until flags[flag] is at least `value`; raises PeerTimeoutError after 5 s."""
         end = time.monotonic() + _PATIENCE_S
         flags = self.flags
         while int(flags[flag]) < value:
@@ -94,16 +101,16 @@ class Channel:
                 raise PeerTimeoutError(f"the other rank made no progress for {_PATIENCE_S} s")
 
     def close(self) -> None:
-        """Unlock and unmap the memory."""
+        """Unlock and unmap the memory of this rank."""
         self._unregister()
         del self._array, self.flags
         self._shared.close()
 
 
 class ChunkCopies:
-    """One rank's copies: rank 0 copies each chunk into the next free slot, rank 1 copies it out of there.
+    """One rank's copies: rank 0 copies each chunk into the next free slot, rank 1 copies the chunk out of the slot.
 
-    Rank 1 requests the chunks.
+    Rank 1 requests each message. `size_bytes` is the size of the message.
     """
 
     def __init__(self, bench: Bench, channel: Channel, size_bytes: int) -> None:
@@ -118,7 +125,10 @@ class ChunkCopies:
             fill_pattern(bench, self._message, bench.seed)
 
     def call(self) -> float:
-        """Return the seconds from the request to this rank's last chunk."""
+        """Copy one message and return the seconds from its request to this rank's last chunk; both ranks must call it.
+
+        Raises PeerTimeoutError if the other rank makes no progress for 5 s.
+        """
         channel, chunk, device = self._channel, self._channel.chunk, self._bench.device
         awaited, done, slots_ahead = (_TAKEN, _READY, _SLOTS) if self._sends else (_READY, _TAKEN, 0)
         self._calls += 1
@@ -138,11 +148,11 @@ class ChunkCopies:
         return time.perf_counter() - start
 
     def poison(self) -> None:
-        """Overwrite the message that rank 1 received."""
+        """Overwrite the message that this rank received; rank 0 receives none."""
         if not self._sends:
             self._message.fill(POISON)
 
     def check(self) -> None:
-        """Raise WrongAnswer if a byte that rank 1 received is not the sender's."""
+        """Raise WrongAnswer if a byte that this rank received is not the sender's; rank 0 receives none."""
         if not self._sends:
             expect_pattern(self._bench, self._message, self._bench.seed, "copied through the host")

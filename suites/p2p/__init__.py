@@ -1,4 +1,4 @@
-"""Between two GPUs of one process: the peer matrix, and the latency of small messages beside bulk copies.
+"""Measure between two GPUs of one process: the peer matrix, and the latency of small messages beside bulk copies.
 
 A row of the matrix is what one device does with each peer's memory: `read`, `write` and `both` copy by the copy engine,
 by a kernel and by bulk copies (TMA); `latency` is one access after another. `control` times 8-byte messages while bulk

@@ -1,4 +1,4 @@
-"""Copies in both directions at once, one by each device."""
+"""Copy in both directions at once, one direction by each device."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ topic = Topic(
 
 @topic.case(devices=two_devices, when=on_gpu, device=device_axis, peer=peer_axis, by=BY, size_bytes=sizes)
 def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
-    """Each device copies out of the other one's memory at the same time: payload of one direction.
+    """Bandwidth of copies of two devices at once, each out of the other one's memory: payload of one direction.
 
-    The series `sum` counts the payload of both directions.
+    `by` is the means of the copies. The series `sum` counts the payload of both directions.
     """
     del device, peer
     way = READING[by]
@@ -38,7 +38,7 @@ def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task
         bench.device.copy(far_copy, poisoned)
 
     def check() -> Observation:
-        """Raise WrongAnswer if a byte did not arrive in either direction."""
+        """Raise WrongAnswer if a byte did not arrive in one of the directions."""
         expect_pattern(bench, near_copy, bench.seed + 1, "read from the peer")
         arrived = xp.empty_like(near)
         bench.device.copy(arrived, far_copy)

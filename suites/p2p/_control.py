@@ -1,4 +1,4 @@
-"""The latency of 8-byte messages while bulk copies use the same link."""
+"""Measure the latency of 8-byte messages while bulk copies use the same link."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ topic = Topic(
 
 
 def _is_point(_: Target, params: Params) -> bool:
-    """Return whether a combination of axes makes sense.
+    """Return whether the point `params` is measured.
 
     Left out are traffic without a copier, copiers without traffic, and both directions by one copy engine, which takes
     the copies between two devices one after another, whatever their direction.
@@ -65,9 +65,11 @@ def _is_point(_: Target, params: Params) -> bool:
     traffic=_TRAFFIC,
 )
 def control(bench: Bench, device: str, peer: str, message: str, beside: str, traffic: str) -> Task:
-    """Seconds of an 8-byte message alone and while bulk copies use the same link.
+    """Seconds of an 8-byte message while bulk copies use the same link.
 
-    In the bulk copies the device reads its peer's memory, writes it, or does both at once.
+    The series `slowdown` is that time over the time on an idle link. `beside` is the means of the bulk copies, and
+    `traffic` says whether the device reads its peer's memory in them, writes it, or does both at once. With `nothing`
+    and `none` the link is idle.
     """
     del device, peer
     if beside == _NOTHING:
@@ -79,7 +81,7 @@ def control(bench: Bench, device: str, peer: str, message: str, beside: str, tra
 
 
 def _alone(bench: Bench, messages: ControlMessage) -> Task:
-    """Return the task of messages on an idle link."""
+    """Return the task of `messages` on an idle link."""
 
     def seconds() -> list[float]:
         messages.send()
@@ -95,13 +97,19 @@ def _stage(
     seconds: Callable[[], float | Sequence[float]],
     probe: Callable[[], Observation] | None = None,
 ) -> Stage:
-    """Return the stage of messages that time themselves; `seconds` returns one time or one per message."""
+    """Return the stage of messages that time themselves, with enough samples for a 99th percentile.
+
+    `seconds` sends messages and returns one time, or one per message; `probe` is that of Stage.
+    """
     work, effort = Work(items=messages.items), POINT.with_tail(_TAIL)
     return Stage(seconds, work, "item", clock="self", probe=probe, effort=effort)
 
 
 class MessagesBesideBulk:
-    """Messages that are timed alone and then, in the same call, while bulk copies run from before to after them."""
+    """Messages that are timed alone and then, in the same call, while bulk copies run from before to after them.
+
+    `task` returns the task of the case.
+    """
 
     def __init__(self, bench: Bench, messages: ControlMessage, bulk: BulkTraffic) -> None:
         self._device, self._messages, self._bulk = bench.device, messages, bulk
@@ -112,14 +120,14 @@ class MessagesBesideBulk:
         self._notes = {"devices": device_names(bench), **messages.notes, "bulk": bulk.note}
 
     def task(self) -> Task:
-        """Return the task; its series `slowdown` is the median beside the copies over the median alone."""
+        """Return the task; its series `slowdown` is the median time beside the copies over the median alone."""
         stage = _stage(self._messages, self.seconds, self._observed)
         return Task.of(stage, check=self._check, poison=self._poison, notes=self._notes)
 
     def seconds(self) -> float | list[float]:
-        """Return the seconds of each message beside the copies, or NaN where the copies ended before the messages.
+        """Send the messages alone and beside the copies, and return the seconds of each message beside the copies.
 
-        After a NaN the copies last twice as long.
+        Returns NaN if the copies ended before the messages; in the next call the copies then last twice as long.
         """
         self._stopwatch.start()
         self._messages.send()
@@ -135,7 +143,10 @@ class MessagesBesideBulk:
         return beside
 
     def _run_beside(self) -> bool:
-        """Send the messages while bulk copies run; return whether these lasted for all of them."""
+        """Send the messages while bulk copies run.
+
+        Return whether the copies lasted from before to after all messages.
+        """
         self._device.together(self._send, *self._bulk.lasting(self._cover * self._stopwatch.at(self._free)))
         self._device.synchronize()
         return self._bulk.lasted(self._stopwatch, self._begun, self._ended)

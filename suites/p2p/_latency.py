@@ -1,4 +1,4 @@
-"""One access after another to a peer's memory."""
+"""Measure accesses to a peer's memory, one after another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def latency(bench: Bench, device: str, peer: str, of: str) -> Task:
 
 
 class PeerWord:
-    """A word of the peer's memory, and the copy of it into this device's memory."""
+    """A word of 8 bytes in the peer's memory, and the copy of this word into this device's memory."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -41,7 +41,7 @@ class PeerWord:
         fill_pattern(bench, self._far, bench.seed + 1)
 
     def copy(self) -> None:
-        """Queue one copy."""
+        """Queue one copy of the word."""
         self._bench.device.copy(self._near, self._far)
 
     def poison(self) -> None:
@@ -49,7 +49,7 @@ class PeerWord:
         self._near.fill(POISON)
 
     def check(self) -> Observation:
-        """Compare the copied word with the peer's; raises WrongAnswer if they differ."""
+        """Raise WrongAnswer if the copied word differs from the peer's; return no observations."""
         expect_pattern(self._bench, self._near, self._bench.seed + 1, "copied from the peer")
         return {}
 
@@ -57,7 +57,8 @@ class PeerWord:
 class PeerRing:
     """A random single cycle over lines of the peer's memory; each walk starts where the previous one ended.
 
-    `state[0]` is the address at which the walk stands. A kernel that times its loads writes two more words there.
+    `state` is a CuPy array of three uint64 words: the address at which the walk stands, and two words for a kernel that
+    times its loads. The caller adds the loads of each walk to `walked`.
     """
 
     note = f"{_RING_BYTES >> 20} MiB of the peer's memory, in its cache"
@@ -77,7 +78,10 @@ class PeerRing:
         self.walked = 0
 
     def check(self) -> Observation:
-        """Check that the walk stands at the line of its order, and that the ring is unchanged; raises WrongAnswer."""
+        """Raise WrongAnswer unless the walk stands at the line of its order and the ring is unchanged.
+
+        Returns no observations.
+        """
         device = self._bench.device
         place = (int(device.to_host(self.state)[0]) - self._base) // _LINE_BYTES
         expected = int(self._order[self.walked % self._nodes])
@@ -94,7 +98,7 @@ def _small_copies(bench: Bench) -> Task:
 
 
 def _loads(bench: Bench) -> Task:
-    """Return the task of dependent loads around a ring in the peer's memory."""
+    """Return the task of dependent loads round a ring in the peer's memory, in seconds per load."""
     ring = PeerRing(bench)
     kernel = bench.kernel("remote.cu", "remote_loads")
 
@@ -107,7 +111,7 @@ def _loads(bench: Bench) -> Task:
 
 
 def _atomics(bench: Bench) -> Task:
-    """Return the task of dependent additions to one counter in the peer's memory."""
+    """Return the task of dependent atomic additions to one counter in the peer's memory, in seconds per addition."""
     xp = bench.xp
     far = bench.device.peer_memory(bench.devices[1], _LINE_BYTES)
     bench.device.copy(far, xp.zeros(_LINE_BYTES, xp.uint8))
@@ -121,7 +125,7 @@ def _atomics(bench: Bench) -> Task:
         added += _STEPS
 
     def check() -> Observation:
-        """Raise WrongAnswer unless the counter has the number of additions, modulo 2³²."""
+        """Raise WrongAnswer unless the counter has the number of additions, modulo 2^32."""
         near = xp.empty(_LINE_BYTES, xp.uint8)
         bench.device.copy(near, far)
         count = int(bench.device.to_host(near[:4].view(xp.uint32))[0])

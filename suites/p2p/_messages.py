@@ -1,4 +1,4 @@
-"""The ways in which 8 bytes travel between two devices of one process, each message timed by itself."""
+"""Send 8 bytes between two devices of one process in several ways, and time each message by itself."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class ControlMessage(Protocol):
         """The notes that name the message and the clock that times it."""
 
     def send(self) -> None:
-        """Queue the messages of one sample on the device's own stream."""
+        """Queue the messages of one sample on the device's own stream; the caller waits for the device."""
 
     def seconds(self) -> list[float]:
-        """Return the times of the messages that were sent last; the device has finished."""
+        """Return the times of the last sample in seconds, each of `items` messages; the device has finished."""
 
     def poison(self) -> None:
         """Overwrite the outputs."""
@@ -63,17 +63,17 @@ class PeerLoads:
         self.check = self._ring.check
 
     def send(self) -> None:
-        """Queue one walk."""
+        """Queue one walk of 1024 loads."""
         self._kernel((1,), (1,), (np.uint32(_LOADS), self._ticks, self._ring.state))
         self._ring.walked += _LOADS
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each load."""
+        """Return the seconds of each load of the last walk."""
         _, cycles, nanoseconds = map(int, self._device.to_host(self._ring.state))
         return _seconds_of(self._device.to_host(self._ticks), cycles, nanoseconds)
 
     def poison(self) -> None:
-        """Overwrite the times; where the walk stands is its answer."""
+        """Overwrite the times. The walk's position is not overwritten, because it is the checked answer."""
         self._ticks.fill(0)
 
 
@@ -93,7 +93,7 @@ class PeerCopies:
         self.poison, self.check = self._word.poison, self._word.check
 
     def send(self) -> None:
-        """Queue the copy behind the gate, so that it does not wait for its launch, and wait for it."""
+        """Queue one copy behind the gate, so that the copy does not wait for its launch, and wait for the device."""
         self._device.time(self.queue, 1, "hot")
 
     def queue(self) -> None:
@@ -103,7 +103,7 @@ class PeerCopies:
         self._ended.record()
 
     def seconds(self) -> list[float]:
-        """Return the seconds of the copy."""
+        """Return the seconds of the last copy, as the only element."""
         return [float(self._cuda.get_elapsed_time(self._begun, self._ended)) * _MILLI]
 
 
@@ -133,7 +133,7 @@ class PeerSignals:
         bench.device.synchronize()
 
     def send(self) -> None:
-        """Queue one ping-pong on both devices."""
+        """Queue one ping-pong of 1025 rounds on both devices."""
         self._exchange(_ROUNDS)
 
     def _exchange(self, rounds: int) -> None:
@@ -143,24 +143,31 @@ class PeerSignals:
         self._count += rounds
 
     def _side(self, local: Any, remote: Any, rounds: int, *, serves: bool) -> Callable[[], None]:
-        """Return the launch of one device's kernel; its flag, state and ticks are in that device's own memory."""
+        """Return the launch of one device's kernel of a ping-pong.
+
+        `local` and `remote` are uint8 CuPy arrays of equal layout. The kernel's flag, state and ticks are in `local`,
+        the memory of that device; it sets the flag in `remote`. The side that `serves` sends the first signal.
+        """
         state, ticks = local[_LINE_BYTES : _LINE_BYTES + _STATE_BYTES], local[2 * _LINE_BYTES :]
         numbers = (np.uint32(serves), np.uint32(self._count), np.uint32(rounds), self._limit)
         return lambda: self._kernel((1,), (1,), (local, remote, *numbers, ticks, state))
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each round; raises WrongAnswer where a wait was given up."""
+        """Return the seconds of each round of the last ping-pong but the first.
+
+        Raises WrongAnswer if a wait was given up.
+        """
         block = self._device.to_host(self._near)
         gave_up, cycles, nanoseconds = map(int, block[_LINE_BYTES : _LINE_BYTES + _STATE_BYTES].view(np.uint64))
         expect(gave_up == 0, f"round {gave_up} timed out: no signal from the peer within {_PATIENCE_S} s")
         return _seconds_of(block[2 * _LINE_BYTES :].view(np.uint32), cycles, nanoseconds)
 
     def poison(self) -> None:
-        """Overwrite the times; the flags count the rounds, and are the answer."""
+        """Overwrite the times. The flags are not overwritten, because they count the rounds for the check."""
         self._near[2 * _LINE_BYTES :].fill(0)
 
     def check(self) -> Observation:
-        """Check that both flags count every round; raises WrongAnswer if not."""
+        """Raise WrongAnswer unless both flags count every round; return no observations."""
         far = self._device.xp.empty_like(self._near)
         self._device.copy(far, self._far)
         flags = [int(self._device.to_host(block)[:4].view(np.uint32)[0]) for block in (self._near, far)]
@@ -169,7 +176,10 @@ class PeerSignals:
 
 
 def _seconds_of(ticks: Any, cycles: int, nanoseconds: int) -> list[float]:
-    """Return cycles as seconds, scaled so that their sum is the given number of nanoseconds."""
+    """Return each of `ticks` in seconds, at the rate of `cycles` in `nanoseconds`.
+
+    `ticks` is a NumPy array of cycles.
+    """
     return [float(tick) for tick in ticks * (nanoseconds * _NANO / cycles)]
 
 

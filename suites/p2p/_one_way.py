@@ -1,4 +1,4 @@
-"""Copies in one direction: the device reads its peer's memory, or writes it."""
+"""Copy in one direction: the device reads its peer's memory, or writes it."""
 
 from __future__ import annotations
 
@@ -42,20 +42,23 @@ topic = Topic(
     headline={"by": "engine"},
 )
 def read(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
-    """The device copies from its peer's memory into its own: payload."""
+    """Bandwidth of copies of the device from its peer's memory into its own: payload. `by` is the means of the copy."""
     del device, peer
     return _one_way(bench, READING[by], size_bytes)
 
 
 @topic.case(devices=two_devices, when=on_gpu, device=device_axis, peer=peer_axis, by=BY, size_bytes=sizes)
 def write(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
-    """The device copies from its own memory into its peer's: payload."""
+    """Bandwidth of copies of the device from its own memory into its peer's: payload. `by` is the means of the copy."""
     del device, peer
     return _one_way(bench, WRITING[by], size_bytes)
 
 
 def _one_way(bench: Bench, way: str, size_bytes: int) -> Task:
-    """Return the task of a copy on this device's own stream; a copy engine reads written memory back for the check."""
+    """Return the task of a copy of `size_bytes` between this device and its peer; `way` is one of READING or WRITING.
+
+    Raises Skip if the device does not support the way or has too little free memory.
+    """
     require(bench, way)
     bench.need(ARRAYS * size_bytes)
     xp = bench.xp
@@ -69,7 +72,10 @@ def _one_way(bench: Bench, way: str, size_bytes: int) -> Task:
         bench.device.copy(near if reads(way) else far, poisoned)
 
     def check() -> Observation:
-        """Raise WrongAnswer if a byte differs; memory of the peer is copied back first."""
+        """Raise WrongAnswer if a byte of the copy differs.
+
+        Bytes in the peer's memory are copied back by a copy engine first.
+        """
         copied = near
         if not reads(way):
             copied = xp.empty_like(near)

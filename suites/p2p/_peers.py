@@ -1,4 +1,4 @@
-"""Axes and notes of the cases between two GPUs of one process."""
+"""Define the axes and notes of the cases between two GPUs of one process."""
 
 from __future__ import annotations
 

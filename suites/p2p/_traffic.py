@@ -1,4 +1,4 @@
-"""Bulk copies over the link between two devices that run for as long as something else is timed."""
+"""Run bulk copies over the link between two devices for as long as something else is timed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAYS = {"read": READING, "write": WRITING}
 
 
 class Stopwatch:
-    """Seconds between events that were recorded on any streams of one device."""
+    """A clock of CuPy events, which were recorded on any streams of one device: seconds since `start`."""
 
     def __init__(self, bench: Bench) -> None:
         self._cuda = bench.xp.cuda
@@ -41,7 +41,11 @@ class Stopwatch:
 
 @dataclass(slots=True)
 class BulkFlow:
-    """Bulk copies in one direction: the call, its arrays, and the events around the copies that were queued last."""
+    """Bulk copies in one direction: the call that makes one copy, its arrays, and events around the copies.
+
+    `direction` is `read` or `write`, as the device sees it. `source` holds the pattern of `seed`. The events `began`
+    and `ended` surround the `copies` copies that were queued last.
+    """
 
     direction: str
     call: Call
@@ -54,7 +58,7 @@ class BulkFlow:
     copies: int = 0
 
     def queueing(self, copies: int) -> Callable[[], None]:
-        """Return a call that queues the given number of copies."""
+        """Return a call that queues `copies` copies between the two events."""
 
         def queue() -> None:
             self.copies = copies
@@ -66,15 +70,17 @@ class BulkFlow:
         return queue
 
     def copies_for(self, seconds: float) -> int:
-        """Return the number of copies that last at least the given seconds."""
+        """Return the number of copies that last at least `seconds`, but at most 512."""
         return min(math.ceil(seconds / self.seconds) + 1, _MOST_COPIES)
 
 
 class BulkTraffic:
-    """Bulk copies by the copy engine, by a kernel or by TMA: the device reads its peer's memory, writes it, or both.
+    """Bulk copies between the device and its peer by the copy engine, by a kernel or by TMA.
 
-    `by` selects the means and `direction` is `read`, `write` or `both`. For each direction the kernels have one block
-    on each of fewer than half of the compute units. At least one compute unit is free for the messages that are timed.
+    `by` is the means: `engine`, `kernel` or `bulk`. `direction` is `read` (the device reads its peer's memory), `write`
+    or `both`. For each direction the kernels have one block on each of fewer than half of the compute units, so that at
+    least one is free for the messages that are timed. Raises Skip if the device does not support the means or has too
+    little free memory.
     """
 
     def __init__(self, bench: Bench, by: str, direction: str) -> None:
@@ -89,7 +95,10 @@ class BulkTraffic:
         self._poison = bench.xp.full(BULK_BYTES, POISON, bench.xp.uint8)
 
     def _flow(self, direction: str, by: str, seed: int) -> BulkFlow:
-        """Return the copies of one direction with their arrays and the seconds of one copy alone."""
+        """Return the copies of one direction between new arrays, and time one copy alone for `seconds`.
+
+        The source holds the pattern of `seed`.
+        """
         bench, device = self._bench, self._bench.device
         near = bench.xp.empty(BULK_BYTES, bench.xp.uint8)
         far = device.peer_memory(bench.devices[1], BULK_BYTES)
@@ -109,7 +118,7 @@ class BulkTraffic:
         return f"{BULK_BYTES >> 20} MiB per copy, {who}, one copy after another"
 
     def lasting(self, seconds: float) -> list[Callable[[], None]]:
-        """Return a call for each direction that queues copies which last at least the given seconds."""
+        """Return a call for each direction that queues copies which together last at least `seconds`."""
         return [flow.queueing(flow.copies_for(seconds)) for flow in self._flows]
 
     def once(self) -> list[Callable[[], None]]:
@@ -117,12 +126,18 @@ class BulkTraffic:
         return [flow.queueing(1) for flow in self._flows]
 
     def lasted(self, stopwatch: Stopwatch, begin: Any, end: Any) -> bool:
-        """Return whether every direction was busy from one event to the other."""
+        """Return whether the copies that were queued last ran in every direction from event `begin` to event `end`.
+
+        `stopwatch` was started before these events; the device has finished.
+        """
         since, until = stopwatch.at(begin), stopwatch.at(end)
         return all(stopwatch.at(flow.began) <= since and stopwatch.at(flow.ended) >= until for flow in self._flows)
 
     def rates(self, stopwatch: Stopwatch) -> dict[str, Observed]:
-        """Return the rate of the copies that were queued last, by direction: the mean from their begin to their end."""
+        """Return the mean rates of the copies that were queued last, in bytes per second, as `bulk_read` and `bulk_write`.
+
+        A direction without copies is left out. `stopwatch` was started before these copies.
+        """
         rates = {}
         for flow in self._flows:
             seconds = stopwatch.at(flow.ended) - stopwatch.at(flow.began)
@@ -130,12 +145,12 @@ class BulkTraffic:
         return rates
 
     def poison(self) -> None:
-        """Overwrite the targets."""
+        """Overwrite the targets of all directions."""
         for flow in self._flows:
             self._bench.device.copy(flow.target, self._poison)
 
     def check(self) -> None:
-        """Raise WrongAnswer if a byte did not arrive; bytes in the peer's memory are copied back first."""
+        """Raise WrongAnswer if a byte of the targets is wrong; bytes in the peer's memory are copied back first."""
         for flow in self._flows:
             arrived = flow.target
             if flow.direction == "write":
