@@ -64,9 +64,9 @@ def answer(judgement: Judgement, status: int, title: str) -> GateAnswer:
 
 
 def tally(judgement: Judgement) -> str:
-    """Return the number of cases with each verdict, and of the missing cases: `2 slower, 90 same, 1 missing`.
+    """Return the number of cases with each verdict, the worst first: `2 slower, 90 same, 1 missing`.
 
-    If there are neither findings nor missing cases, the text is `nothing to judge`.
+    Missing cases come last. If there are neither findings nor missing cases, the text is `nothing to judge`.
     """
     counts = [f"{count} {verdict}" for verdict, count in judgement.counts().items()]
     missing = [f"{len(judgement.missing)} missing"] if judgement.missing else []
@@ -81,7 +81,8 @@ def decided(judgement: Judgement) -> str:
 def _verdict(judgement: Judgement, status: int) -> str:
     """Return the verdict on all cases as a clause that begins in capitals: `SLOWER: 1 of 9 cases is slower`.
 
-    `status` is the exit status of the gate, a key of `STATUS_TEXTS`; it does not stand in the text.
+    `status` is the exit status of the gate, which decides the first word: 3 FAILED, 1 SLOWER, 4 CANNOT JUDGE. For 0 it
+    is INCONCLUSIVE if no case is decided, INCOMPLETE if some are not, and otherwise PASSED.
     """
     cases = plural(judgement.cases)
     if status == 3:
@@ -184,7 +185,8 @@ def _undecided_by_noise(findings: Sequence[Finding]) -> list[Finding]:
 def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
     """Return the next steps with the commands and the numbers of processes; empty if there is nothing to do.
 
-    `title` is the command that judged, because `gpubench ab` and `gpubench compare` recommend other steps than a gate.
+    They are for failed, slower, undecided, moved and incomparable cases, in this order. `title` is the command that
+    judged, because `gpubench ab` and `gpubench compare` recommend other steps than a gate.
     """
     causes: dict[str, list[Finding]] = {}
     for finding in judgement.findings:
@@ -205,7 +207,7 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
 
 
 def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) -> Iterator[NextStep]:
-    """Yield the next steps that make incomparable, disturbed or missing cases comparable.
+    """Yield the next steps for disturbed cases, other machines, other methods, and required cases that do not exist.
 
     `causes` maps each `Finding.cause` of the judgement to the findings that have it.
     """
@@ -268,7 +270,8 @@ def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
 def _measure_again(findings: Sequence[Finding], title: str, count: int, reason: str) -> NextStep:
     """Return the next step that measures the cases of `findings` again with `count` processes per side.
 
-    `reason` is the clause that says why. `title` is the command that judged.
+    After `gpubench ab`, and if the baseline is a published floor, it repeats the same command; otherwise it measures
+    both sides in turn. `reason` is the clause that says why. `title` is the command that judged.
     """
     if title == AB:
         return NextStep(f"repeat with {selection(findings)} --replicates {count}: {reason}")

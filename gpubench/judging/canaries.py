@@ -121,7 +121,7 @@ class CaseShift:
 
     @property
     def room(self) -> float:
-        """The largest distance from the common shift at which the case still agrees with it."""
+        """The distance from a common shift up to which the case agrees: half its threshold or two errors, if larger."""
         threshold = (
             self.finding.threshold if self.finding.effect else 0.0
         )  # identical figures have no effect and no threshold
@@ -140,8 +140,8 @@ class CaseShift:
     def repeated_shift(self, readings: frozenset[int], step: float) -> tuple[float, float] | None:
         """Return how far the case moved in the run files `readings` from its usual level, with the variance of that.
 
-        The usual level is the mean of the baseline and of the first measurement less `step`. The result is None if the
-        run files do not contain the case.
+        The usual level is the mean of the baseline's processes and those of the first measurement, from which `step`, a
+        logarithm, is subtracted. The result is None if the run files do not contain the case.
         """
         logs = self.after.only(readings).logs
         if not logs:
@@ -160,7 +160,8 @@ class CaseGroup:
     def __init__(self, name: str, members: Sequence[CaseShift]) -> None:
         """Find the members that moved together: those whose shifts agree with the median shift of all members.
 
-        There are no canaries if fewer than three members, or fewer than 75 % of them, agree.
+        A shift agrees if it is closer to the median than `CaseShift.room` or than half of the median. There are no
+        canaries if fewer than three members, or fewer than 75 % of them, agree.
         """
         self.name = name
         self.members = members
@@ -268,10 +269,11 @@ class MachineSteps:
         return next((group for group in groups if group.can_judge(case)), None)
 
     def _step(self, finding: Finding) -> CommonShift | None:
-        """Return the step of the machine that a finding contains; None if no group can judge it or the shift is small.
+        """Return the step of the machine that a finding contains; None if no group can judge it or it is too small.
 
-        The result is also None if the finding has a cause other than `chance`. A step to faster counts only among cases
-        that are bound by the same resource, because only these can show that a case should have become faster.
+        Too small is a common shift for which `is_step` is false. The result is also None if the finding has a cause
+        other than `chance`. A step to faster counts only among cases that are bound by the same resource, because only
+        these can show that a case should have become faster.
         """
         group = self._group(finding.key)
         if group is None or finding.effect is None or finding.cause not in _OPEN:
@@ -297,7 +299,7 @@ class MachineSteps:
         return replace(raw, verdict=Verdict.INCONCLUSIVE, cause=CAUSE, reason=reason)
 
     def _step_notes(self, raw: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
-        """Return one note about the steps that changed a finding, or nothing if none did.
+        """Return a list of one note about the steps that changed a finding, or an empty list if none did.
 
         `raw` and `findings` are the findings with and without the steps, in the same order.
         """
@@ -346,7 +348,8 @@ def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dic
 def _without_steps(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key, Finding]:
     """Return by key the findings of `cases` with the effects that remain after `steps`, one step for each case.
 
-    The uncertainty of the steps widens the intervals; verdicts and q-values stay. Every case must have an effect.
+    The uncertainty of the steps widens intervals and raises p; verdicts and q-values stay. Every case must have an
+    effect.
     """
     differences = [stats.welch(np.array(case.before), np.array(case.after.logs)) for case in cases]
     shifts, errors = (np.array([getattr(step, name) for step in steps]) for name in ("shift", "uncertainty"))

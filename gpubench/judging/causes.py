@@ -88,7 +88,7 @@ def _lower_clock(rate: CaseRate, others: Sequence[CaseRate], slowdown: float) ->
 
 
 def _narrower_links(component: Component, others: Sequence[Component]) -> list[SlowCause]:
-    """Return each link setting, such as the PCIe width, with a smaller number than most of `others` have."""
+    """Return each link setting, such as the PCIe width, whose number is below the most frequent one in `others`."""
     narrower = []
     for name, value in component.details:
         values = Tally(dict(other.details).get(name, value) for other in others)

@@ -107,7 +107,8 @@ def letter(index: int) -> str:
 def one_sided_cases(comparison: Comparison, against: RunComparison) -> list[str]:
     """Return up to two sentences: on the cases that only the first run has, and on those that only `against` has.
 
-    `against` is one of `comparison.against`. A sentence is left out if there are no such cases.
+    Each names up to three cases and the number of the others. `against` is one of `comparison.against`. A sentence is
+    left out if there are no such cases.
     """
     first = comparison.columns[0].name
     cases_by_run = ((against.judgement.missing, first), (against.judgement.new, against.name))

@@ -104,9 +104,10 @@ def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
 
 
 def _scatter(logs: Sequence[float], before: int, after: int, counted: str) -> Scatter:
-    """Return the scatter of an effect between two means, of `before` and of `after` values like those in `logs`.
+    """Return the scatter of the difference between the means of `before` values and of `after` values.
 
-    `logs` are at least two logarithms. `counted` names them for people: `4 sessions of the baseline`.
+    It is estimated from `logs`, at least two logarithms of such values; `before` and `after` are numbers of values.
+    `counted` names the logarithms for people: `4 sessions of the baseline`.
     """
     mean = sum(logs) / len(logs)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))

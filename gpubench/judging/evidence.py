@@ -297,7 +297,7 @@ class Evidence:
 def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
     """Return the side of each case and device set, with the processes in the order of the sessions and their readings.
 
-    The readings of all sessions are numbered through from 0, as in `Evidence.readings`.
+    A side gives for each process the index of its reading among those of all sessions, and the index of its session.
     """
     columns: dict[Key, tuple[Case, list[Process], list[int], list[int]]] = {}
     numbered = ((session_number, reading) for session_number, session in enumerate(sessions) for reading in session)
@@ -314,7 +314,7 @@ def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
 
 
 def paired(before: Evidence, after: Evidence) -> list[tuple[Side | None, Side | None]]:
-    """Return the two sides of each case, first that of `before`, then that of `after`; None where one has no such case.
+    """Return the two sides of each case, that of `before` and that of `after`, where None stands for a missing one.
 
     Sides belong together if their case and their device set are equal. The device set is ignored if each evidence has
     the case on one set only, so that `cuda:0` of one machine can be compared with `cuda:1` of another.

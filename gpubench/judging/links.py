@@ -1,4 +1,4 @@
-"""Which nodes, and which links between nodes, are slow, from the rates of pairs of nodes. Pure functions of numbers.
+"""Find the slow nodes, and the slow links between nodes, from the rates of pairs of nodes. Pure functions of numbers.
 
 Nodes are paired in rounds by the circle method, so that all pairs of a round are disjoint and measure at the same time.
 The model for the logarithm of a pair's rate is log rate(i, j) = μ + aᵢ + aⱼ + ε. A link is slow by its deletion
@@ -33,11 +33,11 @@ _FULL_LEVERAGE = 1 - 1e-6  # a pair with a larger leverage is the only source of
 
 
 def schedule(nodes: int, rounds: int) -> list[list[Pair]]:
-    """Return the pairs of each of `rounds` rounds among nodes with the numbers 0 to `nodes` − 1, each round sorted.
+    """Return the pairs of nodes that measure together in each of `rounds` rounds; the nodes are 0 to `nodes` − 1.
 
-    The pairs of a round are disjoint, so that all can measure at the same time. After every `nodes` − 1 rounds (or
-    `nodes`, if this is odd) all pairs have occurred equally often. With an odd number of nodes, a different node pauses
-    in each round. Fewer than two nodes have no rounds.
+    The pairs of a round are disjoint and sorted. After every `nodes` − 1 rounds (or `nodes`, if this is odd) all pairs
+    have occurred equally often. With an odd number of nodes, a different node pauses in each round. Fewer than two
+    nodes have no rounds.
     """
     seats = nodes + nodes % 2
     rounds_of_pairs = []
@@ -163,9 +163,10 @@ class _Fit:
 def _slow_links(ends: npt.NDArray[np.intp], values: Vector, count: int) -> tuple[npt.NDArray[np.intp], Vector, Vector]:
     """Return the indices of the slow links, and for every link its distance below its prediction and the limit.
 
-    `ends` has the indices of both nodes of each pair, shape (pairs, 2), `values` the logarithms of the rates, shape
-    (pairs,), and `count` is the number of nodes. The distances and limits are natural logarithms of rates, shape
-    (pairs,), from the fit without the slow links.
+    A link is slow if its distance exceeds the limit; at most 20 % of the links are. `ends` has the indices of both
+    nodes of each pair, shape (pairs, 2), `values` the logarithms of the rates, shape (pairs,), and `count` is the
+    number of nodes. The distances and limits are differences of such logarithms, shape (pairs,), from the fit without
+    the slow links.
     """
     fit = _Fit.of(ends, values, count)
     removed: list[int] = []
@@ -193,9 +194,9 @@ def _slow_links(ends: npt.NDArray[np.intp], values: Vector, count: int) -> tuple
 def _deletion_residuals(fit: _Fit, removed: list[int]) -> tuple[Vector, Vector]:
     """Return for each link how far it is below the prediction from the other pairs, and the limit of this distance.
 
-    Both are natural logarithms of rates, shape (pairs,). A distance above the limit is beyond chance. `removed` are the
-    indices of the pairs that `fit` leaves out already. A link that is the only source of an effect has an infinite
-    limit.
+    Both are differences of natural logarithms, shape (pairs,). A distance above the limit is beyond chance. `removed`
+    are the indices of the pairs that `fit` leaves out already. A link that is the only source of an effect has an
+    infinite limit.
     """
     residuals, leverages = fit.residuals()
     is_in = np.ones(len(residuals), dtype=bool)

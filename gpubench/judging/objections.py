@@ -53,7 +53,10 @@ class Grounds:
     """
 
     def __init__(self, before: Evidence, after: Evidence, allow_mismatch: bool = False) -> None:
-        """Compare the sides of these two; `allow_mismatch` compares runs of other machines or settings too."""
+        """Set up comparisons of sides of the baseline `before` with sides of the candidate `after`.
+
+        With `allow_mismatch`, runs of other machines or settings are comparable too.
+        """
         self._before = before
         self._after = after
         self._allow_mismatch = allow_mismatch
@@ -76,7 +79,10 @@ class Grounds:
         return _process_objection(old, new) or _figure_objection(old, new)
 
     def machine_differences(self, old: Side, new: Side) -> tuple[str, ...]:
-        """Return the differences between the machines, drivers and settings of the two sides, as clauses, each once."""
+        """Return the differences between the machines, drivers and settings of the two sides, as clauses, each once.
+
+        It is empty if there are none.
+        """
         sources = _sources(old, new)
         if sources not in self._machines:
             reasons = [

@@ -158,7 +158,7 @@ class _PolicyTable:
         return UsageError(f"{self.file}: {f'{self.name}.{key}' if self.name else key}: {problem}")
 
     def only(self, *allowed: str) -> None:
-        """Raise UsageError if the table has a key that is not allowed."""
+        """Raise UsageError, with the most similar allowed key, if the table has a key that is not among `allowed`."""
         for key in self.values:
             if key not in allowed:
                 near = difflib.get_close_matches(key, allowed, n=1)
@@ -183,7 +183,10 @@ class _PolicyTable:
         return [_PolicyTable(self.file, f"{key}[{index}]", item) for index, item in enumerate(value, 1)]
 
     def percent(self, key: str, default: float) -> float:
-        """Return the percentage under a key. Raises UsageError if it is not a number from 0 to 1000."""
+        """Return the percentage under a key, `default` if it is missing.
+
+        Raises UsageError if it is not a number from 0 to 1000.
+        """
         value = self.number(key, default)
         if not 0 <= value <= 1000:
             raise self.refuse(key, f"{value:g} is no percentage from 0 to 1000")

@@ -76,7 +76,8 @@ class AnswerChecks:
     def _verify_rotation(self, name: str, stage: Stage) -> None:
         """Check further calls in the rotation of the stage `name`, in random order, until the allowed time is over.
 
-        The first call of the rotation is left out, because it was checked before. Raises WrongAnswer.
+        The first call of the rotation is left out, because it was checked before. Every rank must call it. Raises
+        WrongAnswer.
         """
         start = self._device.now()
         for place in self._rng.permutation(range(1, len(stage.rotation))):
@@ -87,7 +88,8 @@ class AnswerChecks:
     def _verify_calls(self, instead: Mapping[str, Callable[[], object]]) -> dict[str, Observed | Profile]:
         """Overwrite the outputs, call every stage once, check, and return what the check observed, by name.
 
-        `instead` maps the name of a stage to a call that replaces the stage's own call. Raises WrongAnswer.
+        `instead` maps the name of a stage to a call that replaces the stage's own call. Every rank must call it. Raises
+        WrongAnswer.
         """
         self._limits.calling(self.task.stages.values())
         self.overwrite()

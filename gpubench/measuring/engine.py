@@ -46,11 +46,7 @@ class RankMeasurement:
 
 
 class Engine:
-    """Measures tasks on one open device by one stopping policy. Every rank that times something must call its methods.
-
-    `agree` returns the deciding rank's value on every rank. `rank` marks the series. `watches` report disturbances
-    after each batch. `rng` chooses where answers are checked, and `limits` learns which phase begins.
-    """
+    """Measures tasks on one open device by one stopping policy."""
 
     def __init__(
         self,
@@ -62,6 +58,11 @@ class Engine:
         rng: np.random.Generator | None = None,
         limits: TimeLimits | None = None,
     ) -> None:
+        """Set up an engine; every rank that times something needs one, and must call its methods.
+
+        `agree` returns the deciding rank's value on every rank. `rank` marks the series. `watches` report disturbances
+        after each batch. `rng` chooses where answers are checked, and `limits` learns which phase begins.
+        """
         self._device = device
         self._policy = policy
         self._agree = agree
@@ -117,7 +118,7 @@ class Engine:
         The batch is no sample, because the caches now hold other lines. Work that is skipped on repeats shows as a
         wrong answer, or as a batch that takes longer than its neighbours. Cold caches make it longer too, so a batch
         behind a flush is the control. Raises WrongAnswer, or Untrustworthy if the batch takes 1.75 times as long as its
-        neighbours and the control, three times in a row.
+        neighbours and the control, three times in a row. A stage that checks itself is left out.
         """
         timed.is_checked = True
         if timed.stage.checked:
@@ -159,7 +160,7 @@ class Engine:
         return seconds
 
     def _time_batch(self, timed: TimedSeries, calls: int) -> float:
-        """Return the median seconds per call of a batch that is not a sample; NaN if the batch was disturbed."""
+        """Return the median seconds per call of a batch of `calls` calls that is no sample; NaN if it was disturbed."""
         try:
             seconds = stats.median(self._time(timed, calls, timed.gated).device)
         except GateTimedOut:

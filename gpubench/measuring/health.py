@@ -184,7 +184,11 @@ def judge(device: str, readings: Sequence[HealthReading]) -> Health:
 
 
 def _judge_reading(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading]) -> HealthFinding:
-    """Return the finding on one reading; `by_sign` has all readings of the device, with which some are compared."""
+    """Return the finding on one reading by its rule in `RULES`; it is `unavailable` if the reading has no value.
+
+    `by_sign` has all readings of the device, with which some are compared: a slowdown of a busy device is only a
+    warning.
+    """
     rule = RULES[reading.sign]
     if reading.value is None:
         return HealthFinding(reading.sign, rule.name, None, reading.note, "unavailable", command=reading.command)

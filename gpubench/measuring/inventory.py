@@ -225,7 +225,7 @@ def _sharing_limits() -> dict[str, str]:
 
 
 def shared_memory_text(nbytes: int) -> str:
-    """Return the size of /dev/shm, `nbytes` bytes, as text; below 512 MiB with advice, because NCCL needs more."""
+    """Return the size of /dev/shm, `nbytes` bytes, as text; below 512 MiB with advice, as NCCL may need more."""
     size = f"{units.round_size(nbytes)} in {_SHM}"
     return (
         size

@@ -124,8 +124,9 @@ class NodeGroup:
         """Return the merged round to which this node gave `contribution`, once; None until all nodes have contributed.
 
         On node 0 it is merged here and sent to the other nodes; without node 0 a node only merges its own. `lost_ranks`
-        are the results of the ranks on nodes that left the group, which are added. A node that speaks for ranks of
-        another node, or answers another round, is dropped; the result is then None.
+        are the results of the ranks on nodes that left the group, which are added. Each node has `ranks_per_node`
+        ranks. A node that speaks for ranks of another node, or answers another round, is dropped; the result is then
+        None.
         """
         if self.rank and 0 not in self.gone:
             received, self._merged = self._merged, None

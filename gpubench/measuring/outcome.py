@@ -14,10 +14,11 @@ _SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0
 
 
 def merged(job: Job, results: Sequence[RankResult], started_at: float, elapsed_s: float) -> Result:
-    """Return the result of a job: the worst outcome of any rank, the series of all, the notes of one that timed.
+    """Return the result of a job: the worst outcome of any rank, the series of all, the notes of the first with series.
 
-    `results` has one entry per rank, in the order of the ranks. `started_at` is the run's start in monotonic seconds,
-    to which the result's window is relative; `elapsed_s` is how long the job took.
+    A rank that only failed because another rank ended does not decide the outcome. `results` has one entry per rank, in
+    the order of the ranks. `started_at` is the run's start in monotonic seconds, to which the result's window is
+    relative; `elapsed_s` is how long the job took.
     """
     deciding = _deciding_results(results)
     causes = [rank_result for rank_result in deciding if rank_result.status != "ok" and rank_result.cause != "peer"]

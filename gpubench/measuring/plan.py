@@ -111,7 +111,7 @@ def _make_job(suite: Suite, case: Case, device: Device, facts: Facts) -> Job:
 
 
 def _grouped_by_runtime(jobs: Iterable[Job]) -> list[Job]:
-    """Return the jobs grouped by runtime; the jobs of a group keep their order."""
+    """Return the jobs grouped by runtime, in the order in which the runtimes first occur; a group keeps its order."""
     blocks: dict[str, list[Job]] = {}
     for job in jobs:
         blocks.setdefault(job.runtime, []).append(job)

@@ -30,7 +30,7 @@ class Child(Generic[M]):
     """
 
     def __init__(self, module: str, classes: tuple[type[M], ...], environment: Mapping[str, str] | None = None) -> None:
-        """Start the process with `main` of `module`; its argument on the command line is its descriptor of the channel.
+        """Start a process that runs `main` of `module`, with the descriptor of its channel as `sys.argv[1]`.
 
         `classes` are the classes of the messages that it may send, and `environment` is added to that of this process.
         Start it from the main thread: the kernel ends a child when the thread that started it ends.

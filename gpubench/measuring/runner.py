@@ -57,9 +57,9 @@ class Runner(AbstractContextManager["Runner"]):
     ) -> None:
         """Set up a runner of jobs of `plan`, which writes results, samples and remarks to `sink`.
 
-        `deadline_s` limits each case in seconds, whatever its phases may take. `claims` tell which other runs measure
-        on the same devices; without them no result gets the label `shared-device`. `group` connects this node to
-        others; without it, cases that span nodes are skipped.
+        `deadline_s` limits each case in seconds, whatever its phases may take. `claims` tell whether other runs measure
+        on the same devices, for a label of the results; without them nothing is known of other runs. `group` connects
+        this node to others; without it, cases that span nodes are skipped.
         """
         self._plan = plan
         self._group = group
@@ -121,7 +121,7 @@ class Runner(AbstractContextManager["Runner"]):
             self._sink.remark(remark)
 
     def _count_failures(self, result: Result) -> None:
-        """Count the cases in a row that could not open each device of a result; a good result sets the count to 0."""
+        """Count the cases in a row that could not open each device of `result`; an ok result sets the count to 0."""
         for device in result.devices:
             if result.cause == "device":
                 self._failures[device] = self._failures.get(device, 0) + 1
@@ -321,7 +321,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._answer_offers(ranks)
 
     def _give_up(self, ranks: JobRanks, rank: int, reason: str) -> None:
-        """End a rank's worker, and give the rank a failed result with the cause `hang` and this reason."""
+        """End the worker of a rank, and give the rank a failed result with the cause `hang` and the given reason."""
         worker = ranks.workers[rank]
         last_line = f"; last line: {worker.last_line}" if worker.last_line else ""
         ranks.results[rank] = RankResult("failed", "hang", f"rank {ranks.number(rank)}: {reason}{last_line}")
