@@ -1,4 +1,4 @@
-"""Matrix products: the vendor's BLAS over precision, shape and data, and few tokens against many weights.
+"""Measure matrix products: the vendor's BLAS by precision, shape and data, and few tokens against many weights.
 
 A product is 2·M·N·K operations, dense; inputs are N(0,1) unless a case says otherwise. Beside each rate stands the
 error of the result. Where the weights decide how long a product takes (GEMV, few tokens, decoding) the figure is bytes

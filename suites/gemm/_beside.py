@@ -1,4 +1,4 @@
-"""The rate of a product as a share of a plain product with the same number of operations."""
+"""Observe the rate of a product as a share of the rate of a plain product with as many operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _CALLS = 4  # calls of each product in a row, behind one more call that hides th
 def share_of_dense(bench: Bench, call: Callable[[], object], dense: Callable[[], object]) -> Callable[[], Observation]:
     """Return a probe that times `call` and `dense` after each sample and observes the ratio of their rates.
 
-    Both do the same number of operations. The series `of dense` stays valid although clocks change.
+    The ratio, named `of dense`, is the seconds of `dense` over those of `call`; both must do the same number of
+    operations. It stays valid although clocks change.
     """
 
     def seconds(timed: Callable[[], object]) -> float:

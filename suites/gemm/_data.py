@@ -1,4 +1,4 @@
-"""The operands of a product on a GPU and the check of the result, for a GPU and for the host.
+"""Make the operands of a product on a GPU, and check the result of a product on a GPU or on the host.
 
 data.cu makes the data: element i is a function of (seed, i). References are products in double precision of the same
 elements that the library was given.
@@ -29,7 +29,10 @@ Epilogue = Callable[[Any], Any]  # the library's operation on whole rows of A·B
 
 
 class Maker:
-    """Fills, widens and inspects arrays of any format by the kernels of data.cu."""
+    """Fills, widens and inspects CuPy arrays of any format by the kernels of data.cu.
+
+    `xp` is CuPy, and `to_host` copies an array to NumPy.
+    """
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -38,23 +41,27 @@ class Maker:
         self.to_host = bench.device.to_host
 
     def run(self, name: str, count: int, *args: Any) -> None:
-        """Launch one of the kernels over `count` elements, through which its threads stride."""
+        """Launch the kernel `name` of data.cu with `args`; its threads stride through `count` elements."""
         if name not in self._kernels:
             self._kernels[name] = self._bench.kernel("data.cu", name)
         blocks = max(1, min(_BLOCKS, -(-count // _THREADS)))
         self._kernels[name]((blocks,), (_THREADS,), args)
 
     def fill(self, out: Any, kind: Format, seed: int, data: str = "normal", spread: float = 1.0, first: int = 0) -> Any:
-        """Fill an array with elements from `first` on of the data of a seed, times `spread`, and return the array.
+        """Fill the array `out` with elements `first`, `first` + 1, … of the data of `seed`, and return `out`.
 
-        `data` is `normal`, `uniform`, `constant` or `zeros`.
+        `kind` is the format of the elements, which are multiplied by `spread`; `data` is `normal`, `uniform`,
+        `constant` or `zeros`.
         """
         numbers = np.uint64(out.size), np.uint64(first), np.uint64(seed), np.uint32(_NUMBERS[data]), np.float32(spread)
         self.run(f"fill_{kind.name}", out.size, out, *numbers)
         return out
 
     def drawn(self, kind: Format, count: int, seed: int, data: str = "normal", spread: float = 1.0) -> Any:
-        """Return a flat array of `count` elements of the data of a seed, times `spread`."""
+        """Return a new flat CuPy array of `count` elements of the format `kind` with the data of `seed`.
+
+        The elements are multiplied by `spread`; `data` is `normal`, `uniform`, `constant` or `zeros`.
+        """
         return self.fill(self.xp.empty(count, kind.storage), kind, seed, data, spread)
 
     def widened(
@@ -69,8 +76,8 @@ class Maker:
     ) -> Any:
         """Return (rows, cols) elements of an array as doubles on the device, or their absolute values if `absolute`.
 
-        `strides` are the elements from one row to the next and from one column to the next. If `lines` is given, row i
-        is row lines[i] of the array.
+        `kind` is the format of the elements. `strides` are the elements from one row to the next and from one column to
+        the next. If `lines` (int64 on the device) is given, row i of the result is row lines[i] of the array.
         """
         out = self.xp.empty((rows, cols), "float64")
         at = np.uint64(0) if lines is None else lines
@@ -79,27 +86,33 @@ class Maker:
         return out
 
     def count_unwritten(self, array: Any, kind: Format) -> int:
-        """Return how many elements are NaN, infinite or still poisoned."""
+        """Return the number of elements of `array`, in the format `kind`, that are NaN, infinite or still poisoned."""
         count = self.xp.zeros(1, "uint32")
         self.run(f"unusable_{kind.name}", array.size, array, np.uint64(array.size), count)
         return int(self.to_host(count)[0])
 
     def written(self, rows: Any) -> Any:
-        """Return the numbers of the rows of (n, …) with a 16-bit word that is not poisoned, as an array on the host."""
+        """Return the indices of `rows` along its first axis with a 16-bit word that is not poisoned: NumPy, int64."""
         halfwords, marks = rows.reshape(-1).view("uint16"), self.xp.zeros(len(rows), "uint32")
         sizes = (np.uint64(size) for size in (halfwords.size, halfwords.size // len(rows)))
         self.run("mark_written", halfwords.size, halfwords, *sizes, marks)
         return np.flatnonzero(self.to_host(marks))
 
     def differing(self, rows: Any, first: int = 0) -> int:
-        """Return how many 16-bit words of (n, …) differ from those of row `first` and are not poisoned."""
+        """Return the number of 16-bit words of `rows` that differ from those of rows[first] and are not poisoned.
+
+        `rows` is a device array whose first axis counts results that should be equal.
+        """
         halfwords, count = rows.reshape(-1).view("uint16"), self.xp.zeros(1, "uint32")
         sizes = (np.uint64(size) for size in (halfwords.size, halfwords.size // len(rows), first))
         self.run("differing", halfwords.size, halfwords, *sizes, count)
         return int(self.to_host(count)[0])
 
     def squares(self, matrix: Any) -> Any:
-        """Return on the host the sums of squares of each row of doubles, over blocks of `SIGN_BLOCK` columns."""
+        """Return the sums of squares of each row of `matrix` over blocks of SIGN_BLOCK columns: NumPy, (rows, blocks).
+
+        `matrix` has doubles on the device.
+        """
         rows, cols = matrix.shape
         out = self.xp.empty((rows, -(-cols // SIGN_BLOCK)), "float64")
         self.run("squares", out.size, matrix, *(np.uint64(size) for size in (rows, cols, SIGN_BLOCK)), out)
@@ -107,10 +120,10 @@ class Maker:
 
 
 class Operands:
-    """A, B and C of one case as flat arrays on a GPU, A and B filled with the seeded `data`.
+    """A, B and C of one case as flat CuPy arrays, A and B filled with seeded data.
 
-    `epilogue` is the library's operation on whole rows of A·B, or None. Raises Skip if they need more memory than is
-    free.
+    `data` is `normal`, `uniform`, `constant` or `zeros`. `epilogue` is the library's operation on whole rows of A·B, as
+    a function of NumPy arrays, or None. Raises Skip if the arrays need more memory than is free.
     """
 
     def __init__(self, bench: Bench, precision: Precision, shape: Shape, data: str = "normal") -> None:
@@ -148,7 +161,8 @@ class Operands:
     def check(self) -> Observation:
         """Compare random rows of C with a product in double precision, and every element in sums of random signs.
 
-        All of C must be written and finite. With an epilogue the rows alone are compared, because it is not linear.
+        Returns the errors as `judged` does. Raises WrongAnswer if an error is above its bound, or an element of C is
+        not written or not finite. With an epilogue only the rows are compared, because it is not linear.
         """
         missing = self._make.count_unwritten(self.c, self.precision.formats[2])
         expect(missing == 0, f"{missing} elements of C are not written, NaN or infinite")
@@ -158,9 +172,10 @@ class Operands:
         return errors
 
     def _compared_rows(self) -> Observation:
-        """Return the errors of compared elements; raises WrongAnswer if one is above its bound.
+        """Return the errors of compared elements, as `judged` does; raises WrongAnswer if one is above its bound.
 
-        They are random rows of up to four products of a batch, or of double-precision products a random block.
+        They are 64 random rows, divided among up to four products of the batch, or in double precision a random block
+        of 64 × 64 elements of one product.
         """
         if self.precision.is_double:
             return judged(self.precision, self.shape.k, *self._block())
@@ -170,9 +185,10 @@ class Operands:
         return judged(self.precision, self.shape.k, result, reference, scale)
 
     def _expect_every_element(self, batch: int) -> None:
-        """Compare C·X with A·(B·X) for random signs X, which depends on every element of C.
+        """Raise WrongAnswer if C·X differs from A·(B·X) for random signs X, which depends on every element of C.
 
-        On the device there are products and kernels of data.cu alone: CuPy compiles each operation at its first use.
+        `batch` is the number of the product in the batch. On the device there are products and kernels of data.cu
+        alone: CuPy compiles each operation at its first use.
         """
         m, n, k = self.shape.m, self.shape.n, self.shape.k
         make, to_host, (a, b, c) = self._make, self._to_host, self._in_batch(batch)
@@ -196,14 +212,17 @@ class Operands:
             expect_product(self.precision, k, to_host(result @ all_signs), a_b_x, np.sqrt(make.squares(result)), terms)
 
     def _block_squares(self, columns: Any) -> Any:
-        """Return the sum of squares of each block of columns of B (k × columns), for B as it is or transposed."""
+        """Return the sum of squares of each block of columns of B: NumPy, (blocks,).
+
+        `columns` are columns of B as `_b_columns` returns them: doubles (k, count) on the device.
+        """
         if columns.flags.c_contiguous:
             return self._make.squares(columns).sum(axis=0)
         of_columns = self._make.squares(columns.T).sum(axis=1)
         return np.add.reduceat(of_columns, np.arange(0, len(of_columns), SIGN_BLOCK))
 
     def _in_batch(self, batch: int) -> tuple[Any, Any, Any]:
-        """Return A, B and C of one product of the batch, flat."""
+        """Return A, B and C of the product with the number `batch` as flat device arrays."""
         m, n, k = self.shape.m, self.shape.n, self.shape.k
         sizes = zip((self.a, self.b, self.c), (m * k, k * n, m * n), strict=True)
         a, b, c = (array[batch * size : (batch + 1) * size] for array, size in sizes)
@@ -214,13 +233,19 @@ class Operands:
         return self._make.xp.asarray(self.rng.integers(0, most, count).astype(np.int64))
 
     def _a_rows(self, a: Any, lines: Any, absolute: bool = False) -> Any:
-        """Return the rows `lines` of A, or their absolute values, as (rows, k) doubles on the device."""
+        """Return the rows of A with the numbers `lines` (int64) as doubles (rows, k) on the device.
+
+        `a` is A of one product, flat. With `absolute` the elements are replaced by their absolute values.
+        """
         m, k = self.shape.m, self.shape.k
         strides = (k, 1) if self.shape.order[0] == "n" else (1, m)
         return self._make.widened(a, self.precision.formats[0], len(lines), k, strides, lines, absolute)
 
     def _b_columns(self, b: Any, first: int, count: int, absolute: bool = False) -> Any:
-        """Return `count` columns of B as (k, count) doubles."""
+        """Return `count` columns of B from column `first` on as doubles (k, count) on the device.
+
+        `b` is B of one product, flat. With `absolute` the elements are replaced by their absolute values.
+        """
         n, k = self.shape.n, self.shape.k
         kind = self.precision.formats[1]
         if self.shape.order[1] == "t":
@@ -228,7 +253,11 @@ class Operands:
         return self._make.widened(b[first:], kind, k, count, (n, 1), None, absolute)
 
     def _rows(self, batch: int, count: int) -> tuple[Any, Any, Any]:
-        """Return `count` random rows of C of one product of a batch, of A·B in double precision, and of |A|·|B|."""
+        """Return three NumPy arrays (count, n) for `count` random rows: C, its reference, and |A|·|B|.
+
+        `batch` is the number of the product in the batch. The reference is A·B in double precision, after the epilogue
+        if there is one.
+        """
         n = self.shape.n
         a, b, c = self._in_batch(batch)
         lines = self._lines(count, self.shape.m)
@@ -245,7 +274,10 @@ class Operands:
         return self._to_host(result), reference, np.concatenate(scales, axis=1)
 
     def _block(self) -> tuple[Any, Any, Any]:
-        """Return a block of C, of the product in extended precision on the host, and of |A|·|B|."""
+        """Return three NumPy arrays (64, 64) for random rows and columns of a random product: C, A·B and |A|·|B|.
+
+        A·B and |A|·|B| are computed in extended precision on the host.
+        """
         n, k = self.shape.n, self.shape.k
         a, b, c = self._in_batch(int(self.rng.integers(self.shape.batch)))
         down, across = self._lines(CHECKED, self.shape.m), self._lines(CHECKED, n)
@@ -258,7 +290,7 @@ class Operands:
 
 
 def _partial_sums(precision: Precision, size: float, off: Any) -> float:
-    """Return the error that a library adds if it splits K and rounds partial sums to the output's format.
+    """Return the error of an element that a library adds if it splits K and rounds partial sums to the output's format.
 
     `size` is the norm of the reference, and `off` has one error for each compared element. Partial sums are about as
     large as the other elements of C (the root of their mean square), also where C itself is near 0. On an H200 a
@@ -268,11 +300,12 @@ def _partial_sums(precision: Precision, size: float, off: Any) -> float:
 
 
 def judged(precision: Precision, k: int, result: Any, reference: Any, scale: Any) -> Observation:
-    """Return ‖C − R‖/‖R‖ and the largest |C − R|/(|A|·|B|); raises WrongAnswer if one is above its bound.
+    """Return ‖C − R‖/‖R‖ as `error` and the largest |C − R|/(|A|·|B|) as `greatest_error`.
 
-    `result` is C, `reference` R and `scale` |A|·|B|, each for the same elements. Near zero the relative error of a
-    single element means nothing, so the second is relative to the size of the terms (Higham 2002, §3.1), and each
-    element has a bound of its own. Integers are compared exactly.
+    `result` is C, `reference` R and `scale` |A|·|B|: NumPy arrays for the same elements, each a sum of k products.
+    Raises WrongAnswer if either error is above its bound. Near zero the relative error of a single element means
+    nothing, so the second is relative to the size of the terms (Higham 2002, §3.1), and each element has a bound of its
+    own. Integers are compared exactly.
     """
     off = np.asarray(np.abs(result - reference), dtype=float)
     if precision.is_exact:

@@ -1,4 +1,4 @@
-"""All products of a language model, token by token or a prompt at once: seeded weights, no download.
+"""Measure all products of a language model, token by token or a prompt at once, with seeded weights.
 
 Each matrix takes the output of the previous one: `out` the first columns of `qkv`, `down` those of `up`. Weights are
 N(0, 1/columns), so that numbers keep their size from the first layer to the last. Attention, norms and activations are
@@ -66,7 +66,9 @@ def decoder(bench: Bench, model: str, phase: str, weights: str) -> Task:
 class ModelChain:
     """A model in memory: its matrices, an output for each kind of matrix, and the input of the first matrix.
 
-    `kind` names how weights are stored; if `tiled` they lie as skinny.cu takes them. `tokens` go through together.
+    `kind` is a key of KINDS, and `tokens` the number of tokens that go through together. If `tiled`, the weights lie as
+    skinny.cu takes them. `inputs` and `outputs` have an array of halves for each of `matrices`, the head last; `nbytes`
+    are the bytes of all weights and scales.
     """
 
     def __init__(self, bench: Bench, model: Model, kind: str, tokens: int, tiled: bool = False) -> None:
@@ -90,8 +92,9 @@ class ModelChain:
     def check(self, lines: Any) -> Observation:
         """Compare the tokens `lines` after the last layer, and the last token after the head, with double precision.
 
-        Raises WrongAnswer if an output is not written or not finite, or the roundings of all matrices do not explain
-        its error.
+        `lines` are numbers of tokens (NumPy), with the last token at the end. Returns the largest relative error as
+        `error`. Raises WrongAnswer if an output is not written or not finite, or the roundings of all matrices do not
+        explain its error.
         """
         make, last, head = self._make, self.matrices[-2], self.matrices[-1]
         index = make.xp.asarray(lines.astype(np.int64))
@@ -109,7 +112,10 @@ class ModelChain:
 
 
 def _decode_task(bench: Bench, model: Model, kind: str) -> Task:
-    """Return all products for one token as a task, by skinny.cu for int4 and by gemv.cu for other weights."""
+    """Return all products for one token as a task, by skinny.cu for int4 and by gemv.cu for other weights.
+
+    `kind` is a key of KINDS. Without matrix instructions gemv.cu takes int4 too.
+    """
     by_tensor = kind == "int4" and "matrix" in bench.traits.features
     chain = ModelChain(bench, model, kind, 1, by_tensor)
     calls: list[Call] = []
@@ -124,10 +130,10 @@ def _decode_task(bench: Bench, model: Model, kind: str) -> Task:
 
 
 def _prefill_task(bench: Bench, model: Model, kind: str) -> Task:
-    """Return a task that multiplies PROMPT tokens by the matrices of all layers, and the last one by the output matrix.
+    """Return a task that multiplies PROMPT tokens by all layers' matrices, and the last token by the output matrix.
 
     `kind` is the type of the weights: float16, int8 or int4. Within the timed call, quantised weights are restored to
-    float16 before each product. Attention, norms and activations are left out.
+    float16 before each product. Raises Skip if the library does not support the products.
     """
     chain = ModelChain(bench, model, kind, PROMPT)
     quantised = KINDS[kind].is_quantised
@@ -151,6 +157,6 @@ def _prefill_task(bench: Bench, model: Model, kind: str) -> Task:
 
 
 def _notes(model: Model, kind: str, kernels: str) -> Mapping[str, str]:
-    """Return the notes on model, kernels and data."""
+    """Return the notes on model, kernels and data; `kind` is the type of the weights, and `kernels` a text."""
     weights = f"{len(model.matrices)} matrices, {model.size / 1e9:.2f}e9 weights in {kind}"
     return {"model": f"{weights}, shapes of {model.source}", "kernels": kernels, "data": "seeded, N(0, 1/columns)"}

@@ -1,4 +1,4 @@
-"""Few tokens and many weights: memory that is only read, GEMV, and products of up to 64 tokens."""
+"""Measure few tokens against many weights: memory that is only read, GEMV, and products of up to 64 tokens."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ def read(bench: Bench, size_bytes: int) -> Task:
 
 
 def _weight_sizes(target: Target) -> Any:
-    """Return the sizes of the weights in bytes; the largest of quick is that of a matrix of a 70B model."""
+    """Return the points of the axis `size_bytes`, the sizes of the weights.
+
+    On a GPU the largest size of quick is that of a matrix of a 70B model.
+    """
     if target.is_host:
         return points((2**27,), (2**21,), (*powers_of_two(18, 28, 2), _LARGE_BYTES))
     return points(
@@ -84,7 +87,11 @@ def _weights(target: Target) -> Any:
 
 
 def _has_path(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the path supports these weights here; in quick, only the better of our two kernels is taken."""
+    """Return whether a point is measured: the path must support the weights, and only full takes all of `gemv`.
+
+    On a GPU quick and smoke take the vendor's library and the better of our two kernels for `gemv`, and quick takes
+    quantised weights only in the size of a 70B model's matrix.
+    """
     path, weights = params["path"], params["weights"]
     if weights not in _SUPPORTED[path] or (path == "tensor" and not target.device.arch.startswith(_MATRIX)):
         return False
@@ -96,7 +103,10 @@ def _has_path(target: Target, params: Mapping[str, Any]) -> bool:
 
 
 def sides(size_bytes: int, kind: str) -> tuple[int, int]:
-    """Return rows and columns of weights of this size: a power of two of columns, at most the root of their number."""
+    """Return the rows and columns of weights of the type `kind` (a key of KINDS) that take about `size_bytes`.
+
+    The columns are the largest power of two that is at most the root of the number of weights, but at least 128.
+    """
     count = size_bytes * 8 // KINDS[kind].bits
     cols = max(GROUP, 1 << (math.isqrt(count).bit_length() - 1))
     return count // cols, cols
@@ -129,10 +139,13 @@ def skinny(bench: Bench, path: str, weights: str, tokens: int) -> Task:
 
 
 def few_tokens(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens: int) -> Task:
-    """Return Y = X·Wᵀ by a path (`warp`, `tensor` or `vendor`) as a task; raises Skip if it is unsupported."""
+    """Return Y = X·Wᵀ by a path (`warp`, `tensor` or `vendor`) as a task; raises Skip if it is unsupported.
+
+    `kind`, `rows` and `cols` describe W, and X has `tokens` rows. The path `warp` takes one token.
+    """
 
     def product_of(weights: Weights, vectors: Vectors) -> ProductCall:
-        """Return the call of the path for one copy of the weights."""
+        """Return the call of the path for one copy of the weights and its vectors."""
         if path == "warp":
             return ProductCall(warp_call(bench, weights, vectors), {"library": "gemv.cu"})
         if path == "tensor":
@@ -155,8 +168,9 @@ def few_tokens_task(
 ) -> Task:
     """Return Y = X·Wᵀ as a task, with copies of the weights in turn; every copy must give the same Y.
 
-    `product_of` returns the call for one copy. Quantised weights lie as skinny.cu takes them if they are `tiled`, else
-    row by row.
+    `kind`, a key of KINDS, `rows` and `cols` describe W, and X has `tokens` rows. `product_of` returns the call for one
+    copy of W. Quantised weights lie as skinny.cu takes them if they are `tiled`, else row by row. Raises Skip if the
+    weights do not fit into the free memory.
     """
     bench.need(1.2 * (max(rows * cols * KINDS[kind].bits / 8, 4 * bench.target.device.cache_bytes) * 2) + 2**31)
     make, rng = Maker(bench), bench.rng
@@ -168,7 +182,7 @@ def few_tokens_task(
     products = [product_of(copy, Vectors(x, y)) for copy, y in zip(copies, ys, strict=True)]
 
     def check() -> Observation:
-        """Compare one Y with double precision, and the Ys of the other copies with it, bit by bit."""
+        """Compare one Y with double precision, and all other Ys with that Y bit by bit; return the errors of Y."""
         written = make.written(ys)
         first = int(written[0]) if written.size else 0
         differing = make.differing(ys, first)

@@ -1,4 +1,4 @@
-"""The formats of matrices, the precisions and shapes of products: how they are stored, computed and judged."""
+"""Define the formats of matrices, and the precisions and shapes of products: how they are stored and judged."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Activation = Literal["none", "bias", "relu", "gelu"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of matrix elements: `storage` is the dtype of its arrays, of the same width if NumPy does not have it.
+    """A format of matrix elements, such as bfloat16.
 
-    `code` is its cudaDataType (library_types.h). `poison` is a byte that no valid output repeats.
+    `storage` is the NumPy dtype of its arrays, one of the same width if NumPy does not have the format. `code` is its
+    cudaDataType (library_types.h). `poison` is a byte that no valid output repeats.
     """
 
     name: str
@@ -141,7 +142,7 @@ class Shape:
 
     @classmethod
     def parsed(cls, text: str, order: str = "nn") -> Shape:
-        """Return the shape that is written as `m`x`n`x`k`."""
+        """Return the shape that `text` writes as MxNxK, such as 4096x64x131072; raises ValueError for other texts."""
         m, n, k = (int(side) for side in text.split("x"))
         return cls(m, n, k, order)
 
@@ -151,7 +152,7 @@ class Shape:
         return 2.0 * self.m * self.n * self.k * self.batch
 
     def moved(self, precision: Precision) -> float:
-        """Return the least number of bytes read and written: each matrix once."""
+        """Return the least number of bytes that all products of the batch read and write: each matrix once."""
         a, b, c = precision.formats
         product_bytes = self.m * self.k * a.itemsize + self.k * self.n * b.itemsize + self.m * self.n * c.itemsize
         return float(product_bytes * self.batch)
@@ -165,7 +166,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The scales of parts of A and B as the library stores them; `modes` are names in cublasLtMatmulMatrixScale_t."""
+    """The scales of parts of A and B as float32 CuPy arrays in the library's order.
+
+    `modes` are the names for A and for B in cublasLtMatmulMatrixScale_t.
+    """
 
     a: Any
     b: Any
@@ -174,7 +178,10 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """C = A·B on flat arrays of a GPU, with a fused activation if any; `bias` has a number for each column."""
+    """C = A·B on flat CuPy arrays, with a fused activation if any; `bias` has a number for each column of C.
+
+    `bias` must be given if `activation` is not `none`. `scales` are those of A and B, or None.
+    """
 
     precision: Precision
     shape: Shape

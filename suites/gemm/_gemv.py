@@ -1,4 +1,4 @@
-"""Few tokens against many weights: our kernels of gemv.cu and skinny.cu, their weights and their references."""
+"""Call gemv.cu and skinny.cu, our kernels for few tokens against many weights, and make weights and references."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Call = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class WeightKind:
-    """How weights are stored: the kernels' number for it, the bits of a weight, and the format of x and y."""
+    """How weights are stored: the kernels' `number` for it, the bits of a weight, and the format of x and y."""
 
     number: int
     bits: int
@@ -55,9 +55,10 @@ KINDS = {
 
 
 class Weights:
-    """A matrix of `rows` × `cols` seeded normal weights of a `kind`, times `spread`; quantised, each group has a scale.
+    """A matrix of `rows` × `cols` seeded normal weights, times `spread`; quantised, each group of 128 has a scale.
 
-    If `tiled`, quantised weights lie as skinny.cu takes them. Raises Skip if `cols` is no multiple of 128.
+    `kind` is a key of KINDS. `words` has the weights, and `scales` the scales as the bits of halves: CuPy arrays. If
+    `tiled`, quantised weights lie as skinny.cu takes them. Raises Skip if `cols` is no multiple of 128.
     """
 
     def __init__(
@@ -93,15 +94,18 @@ class Weights:
         return twin
 
     def product(self, x: Any, original: bool = False) -> Any:
-        """Return X (tokens × cols, doubles) times the weights, or times the `original` ones before quantisation."""
+        """Return X·Wᵀ as doubles (tokens, rows) on the device, where X has doubles (tokens, cols).
+
+        W are the stored weights, or with `original` those before quantisation.
+        """
         most = max(1, _CHUNK // self.cols)
         parts = [x @ self._rows(first, min(most, self.rows - first), original).T for first in range(0, self.rows, most)]
         return parts[0] if len(parts) == 1 else self._make.xp.concatenate(parts, axis=1)
 
     def _rows(self, first: int, count: int, original: bool) -> Any:
-        """Return `count` rows from row `first` on as doubles on the device, (count, cols).
+        """Return `count` rows from row `first` on as doubles (count, cols) on the device.
 
-        They are the stored weights, or the `original` ones before quantisation.
+        They are the stored weights, or with `original` those before quantisation.
         """
         make, start, size = self._make, first * self.cols, count * self.cols
         if original or not self.kind.is_quantised:
@@ -116,18 +120,18 @@ class Weights:
         return out
 
     def _stored(self, first: int, count: int) -> tuple[Any, ...]:
-        """Return `count` quantised weights from `first` on as arguments of the kernels that restore them."""
+        """Return the arguments of a kernel that restores `count` quantised weights from weight `first` on."""
         return self.words, self.scales, np.uint64(first), np.uint64(count), *self._order
 
     def restore(self, out: Any) -> None:
-        """Write quantised weights as halves, row by row, for products that take no quantised weights."""
+        """Write quantised weights as halves, row by row, to `out`: a device array of rows · cols elements."""
         size = self.rows * self.cols
         self._make.run(f"restore_{self._name}_half", size, *self._stored(0, size), out)
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The arrays X (tokens × cols) and Y (tokens × rows)."""
+    """The flat CuPy arrays X (tokens × cols) and Y (tokens × rows)."""
 
     x: Any
     y: Any
@@ -159,9 +163,10 @@ def poison(y: Any) -> None:
 
 
 def compared(make: Maker, weights: Weights, vectors: Vectors, tokens: int) -> Observation:
-    """Return the relative error of Y, and for quantised weights also the error that quantisation adds.
+    """Return the relative error of Y as `error`, and the one that quantisation adds as `quantisation_error`.
 
-    Raises WrongAnswer if Y is not written or not finite, or if its relative error is above the bound of its precision.
+    Weights that are not quantised have only the first. Y has `tokens` tokens. Raises WrongAnswer if Y is not written or
+    not finite, or if its relative error is above the bound of its precision.
     """
     kind = FORMATS[weights.kind.vectors]
     missing = make.count_unwritten(vectors.y, kind)
@@ -185,9 +190,11 @@ def distance(make: Maker, result: Any, reference: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WarpPlan:
-    """How gemv.cu is built: threads of a team, rows that it works on at once, vectors of each row in flight.
+    """How gemv.cu is built and launched.
 
-    `resident` blocks on each compute unit take all rows in turn; 0 is a block for each of its rows.
+    `team` is the number of threads that share rows, `share` the rows that a team works on at once, and `ahead` the
+    vectors of each row in flight. `resident` blocks on each compute unit take all rows in turn; with 0 each block has
+    its own rows.
     """
 
     team: int
@@ -201,16 +208,17 @@ class WarpPlan:
         return _THREADS // self.team * self.share
 
     def defines(self, kind: WeightKind, launch: Launch) -> dict[str, int]:
-        """Return the macros that gemv.cu is built with."""
+        """Return the macros, by name, with which gemv.cu is built for weights of `kind`."""
         numbers = {"TEAM": self.team, "SHARE": self.share, "AHEAD": self.ahead}
         return {"WEIGHTS": kind.number, **numbers, "GATED": int(launch.is_gated)}
 
 
 def warp_plan(kind: WeightKind, cols: int, warp: int, launch: Launch = PLAIN) -> WarpPlan:
-    """Return the fastest plan on an H200.
+    """Return the plan of gemv.cu that was fastest on an H200, for rows of `cols` weights of `kind`.
 
-    A thread has about four vectors of a row. Quantised weights have a warp for two rows. Blocks of an early launch fill
-    the device once: they begin while the launch before still runs, and so do those of the launch after it.
+    `warp` is the number of threads of a warp. A thread has about four vectors of a row. Quantised weights have a warp
+    for two rows. Blocks of an early launch fill the device once: they begin while the launch before still runs, and so
+    do those of the launch after it.
     """
     if kind.is_quantised:
         return WarpPlan(warp, 2, 2)
@@ -222,7 +230,11 @@ def warp_plan(kind: WeightKind, cols: int, warp: int, launch: Launch = PLAIN) ->
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """How skinny.cu is built and launched; its first lines explain the numbers."""
+    """How skinny.cu is built and launched; the first lines of skinny.cu explain the numbers.
+
+    `tiles` are tiles of tokens, `panels` are panels of 16 rows of a warp, `down` × `across` are the warps of a block,
+    `ahead` × 128 columns are in flight, `splits` blocks share the columns, and `warp` is the threads of a warp.
+    """
 
     tiles: int
     panels: int
@@ -243,7 +255,7 @@ class TensorPlan:
         return self.warp * self.across * self.down
 
     def defines(self, kind: WeightKind, launch: Launch) -> dict[str, int]:
-        """Return the macros that skinny.cu is built with."""
+        """Return the macros, by name, with which skinny.cu is built for weights of `kind`."""
         sizes = {"TILES": self.tiles, "PANELS": self.panels, "DOWN": self.down, "ACROSS": self.across}
         return {"WEIGHTS": kind.number, **sizes, "AHEAD": self.ahead, "GATED": int(launch.is_gated)}
 
@@ -251,7 +263,11 @@ class TensorPlan:
 def tensor_plan(
     kind: WeightKind, rows: int, tokens: int, units: int, warp: int = 32, is_gated: bool = False
 ) -> TensorPlan:
-    """Return the plan that was fastest on an H200; AMD gets the same blocks, but nothing was measured there."""
+    """Return the plan of skinny.cu that was fastest on an H200 for `rows` rows of weights and `tokens` tokens.
+
+    `kind` is the type of the weights, `units` the number of compute units, and `warp` the threads of a warp. AMD gets
+    the same blocks, but nothing was measured there.
+    """
     width = warp // _LANES_A_TOKEN
     tiles = next(tiles for tiles in (1, 2, 4, 8) if width * tiles >= tokens)
     widest = width * tiles == _MOST_TOKENS
@@ -270,7 +286,7 @@ def tensor_plan(
 
 
 def warp_call(bench: Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
-    """Return the call of Y = W·x by gemv.cu, for one token."""
+    """Return the call of Y = W·x by gemv.cu, for one token, launched as `launch` says."""
     plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, launch)
     kernel = bench.kernel("gemv.cu", "gemv", **plan.defines(weights.kind, launch))
     blocks, most = -(-weights.rows // plan.rows), plan.resident * bench.device.device.units
@@ -281,7 +297,10 @@ def warp_call(bench: Bench, weights: Weights, vectors: Vectors, launch: Launch =
 
 
 def tensor_call(bench: Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch = PLAIN) -> Call:
-    """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens; raises Skip without matrix instructions."""
+    """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens, launched as `launch` says.
+
+    Raises Skip without matrix instructions, and WrongAnswer for more tokens.
+    """
     xp, plan = bench.xp, _tensor_plan(bench, weights, tokens, launch)
     kernel = bench.kernel("skinny.cu", "skinny", **plan.defines(weights.kind, launch))
     grid = (-(-weights.rows // plan.rows), plan.splits)
@@ -293,7 +312,10 @@ def tensor_call(bench: Bench, weights: Weights, vectors: Vectors, tokens: int, l
 
 
 def compile_tensor_calls(bench: Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
-    """Compile skinny.cu for the products of these matrices at the same time: one variant takes up to a second."""
+    """Compile skinny.cu for the products of these matrices with `tokens` tokens, all variants at the same time.
+
+    A variant takes up to a second. Raises Skip without matrix instructions.
+    """
     variants = [
         _tensor_plan(bench, weights, tokens, launch).defines(weights.kind, launch) for weights, launch in matrices
     ]
@@ -303,7 +325,10 @@ def compile_tensor_calls(bench: Bench, matrices: Iterable[tuple[Weights, Launch]
 
 
 def _tensor_plan(bench: Bench, weights: Weights, tokens: int, launch: Launch) -> TensorPlan:
-    """Return the plan of skinny.cu for these weights; raises Skip on a GPU without the matrix instructions."""
+    """Return the plan of skinny.cu for these weights, for the device of `bench`.
+
+    Raises Skip on a GPU without the matrix instructions, and WrongAnswer for more than 64 tokens.
+    """
     if "matrix" not in bench.traits.features:
         raise Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
     expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")

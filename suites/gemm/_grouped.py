@@ -1,4 +1,4 @@
-"""Products of a mixture of experts: each expert's weights with the tokens that were sent to it.
+"""Measure the products of a mixture of experts: each expert's weights with the tokens that were sent to that expert.
 
 The loads of the experts follow Zipf's law: the expert of rank r has a share that is proportional to 1/r^skew. With skew
 0 all have the same load. One call of the library computes all products (cuBLAS, cublasGemmGroupedBatchedEx), or a loop
@@ -101,13 +101,19 @@ def grouped(bench: Bench, experts: int, tokens: int, skew: float) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoads:
-    """The number of tokens of each expert; tokens of one expert lie together, in the order of the experts."""
+    """The number of tokens of each expert (`loads`, int64); the tokens of an expert lie together.
+
+    The experts' tokens lie in the order of the experts.
+    """
 
     loads: Loads
 
     @classmethod
     def drawn(cls, bench: Bench, tokens: int, experts: int, skew: float) -> ExpertLoads:
-        """Return loads whose ranks are shuffled by the case's seed; raises SuiteError without tokens or experts."""
+        """Return loads of `tokens` tokens by Zipf's law with the exponent `skew`.
+
+        The case's seed shuffles them among the experts. Raises SuiteError without tokens or experts.
+        """
         if tokens < 1 or experts < 1:
             raise SuiteError(f"{tokens} tokens for {experts} experts: needs one or more of each")
         return cls(zipf_loads(tokens, experts, skew)[bench.rng.permutation(experts)])
@@ -119,13 +125,16 @@ class ExpertLoads:
 
     @property
     def parts(self) -> list[tuple[int, int, int]]:
-        """Each active expert, its first token, and its number of tokens."""
+        """For each expert that has a token: the number of the expert, its first token, and its number of tokens."""
         starts = np.cumsum(self.loads) - self.loads
         triples = zip(range(len(self.loads)), starts.tolist(), self.loads.tolist(), strict=True)
         return [(expert, start, load) for expert, start, load in triples if load]
 
     def work(self, n: int, k: int, itemsize: int) -> Work:
-        """Count the operations of all products, and the bytes of tokens, results and the weights of active experts."""
+        """Return the work of the products with n × k weights in each expert, and `itemsize` bytes in each element.
+
+        The bytes are those of tokens, results and the weights of experts that have a token.
+        """
         tokens = int(self.loads.sum())
         elements = self.active * n * k + tokens * (n + k)
         return Work(flops=2.0 * tokens * n * k, moved=float(itemsize * elements))
@@ -138,7 +147,10 @@ class ExpertLoads:
 
 
 def zipf_loads(tokens: int, experts: int, skew: float) -> Loads:
-    """Return loads in descending order that add up to the tokens, each rounded from its share of 1/rank^skew."""
+    """Return the tokens of each expert in descending order, each rounded from a share proportional to 1/rank^skew.
+
+    They are int64 and add up to `tokens`; the largest remainders are rounded up.
+    """
     weights = np.arange(1, experts + 1, dtype=float) ** -skew
     exact = tokens * weights / weights.sum()
     loads: Loads = np.floor(exact).astype(np.int64)
@@ -148,7 +160,10 @@ def zipf_loads(tokens: int, experts: int, skew: float) -> Loads:
 
 
 class ExpertOperands(Operands):
-    """The operands of one expert: parts of the arrays of all experts, checked as those of a single product are."""
+    """The operands of one expert: parts of the arrays of all experts, checked as those of a single product are.
+
+    The expert has `load` tokens from token `start` on.
+    """
 
     def __init__(self, products: GroupedProducts, expert: int, start: int, load: int) -> None:
         n, k = products.n, products.k
@@ -168,7 +183,7 @@ class ExpertOperands(Operands):
 class GroupedProducts:
     """Tokens, the weights of all experts (n × k each) and the results on a GPU, flat and row-major.
 
-    Raises Skip if they need more memory than is free.
+    Raises Skip if they need more memory than is free, or if the library does not support the dense product.
     """
 
     def __init__(self, bench: Bench, precision: Precision, layout: ExpertLoads, n: int, k: int) -> None:
@@ -190,7 +205,10 @@ class GroupedProducts:
         ).call
 
     def stage(self, call: Call, launches: int, *, is_compared: bool = True) -> Stage:
-        """Return the products of all experts as a stage of at least `launches` kernels, compared with the dense one."""
+        """Return the products of all experts as a stage; `call` queues at least `launches` kernels.
+
+        If `is_compared`, a probe observes the rate as a share of that of one dense product.
+        """
         work = self._layout.work(self.n, self.k, self.precision.formats[0].itemsize)
         probe = share_of_dense(self._bench, call, self._dense) if is_compared else None
         most = max(1, min(64, _QUEUED // launches))
@@ -201,7 +219,7 @@ class GroupedProducts:
         return [ExpertOperands(self, *part) for part in self._layout.parts]
 
     def by_loop(self) -> Call:
-        """Return the products of the active experts by one call of the library for each."""
+        """Return a call that calls the library once for each expert that has a token."""
         calls = [vendor(self._bench, operands.product, self._workspace).call for operands in self._experts()]
 
         def call() -> None:
@@ -211,7 +229,7 @@ class GroupedProducts:
         return call
 
     def by_streams(self) -> Callable[[], None]:
-        """Return the products of the active experts on several streams, to which the largest are dealt first."""
+        """Return a call that queues the products on up to eight streams; experts are dealt by falling load."""
         experts = sorted(self._experts(), key=lambda operands: operands.shape.m, reverse=True)
         dealt = [experts[first::_STREAMS] for first in range(min(_STREAMS, len(experts)))]
         workspaces = [self._bench.xp.empty(WORKSPACE_BYTES, "uint8") for _ in dealt]
@@ -227,7 +245,10 @@ class GroupedProducts:
         return lambda: together(*calls)
 
     def by_library(self) -> Call:
-        """Return the products of the active experts by one call of cuBLAS; raises Skip if it is unavailable."""
+        """Return a call that computes all products by one call of cuBLAS; raises Skip if cuBLAS is unavailable.
+
+        The version of cuBLAS is added to `notes`.
+        """
         queued = GroupedCall(self._bench, self.precision, self._experts())
         self.notes |= queued.notes
         return queued
@@ -237,7 +258,11 @@ class GroupedProducts:
         self.y.view("uint8").fill(self.precision.formats[2].poison)
 
     def check(self) -> Observation:
-        """Compare rows of every expert, and every element of some experts, with products in double precision."""
+        """Compare rows of every expert, and every element of three experts, with products in double precision.
+
+        Returns the largest relative error of the rows as `error`. Raises WrongAnswer if a result is not written, not
+        finite or wrong.
+        """
         missing = self.make.count_unwritten(self.y, self.precision.formats[2])
         expect(missing == 0, f"{missing} elements of Y are not written, NaN or infinite")
         experts = self._experts()
@@ -249,7 +274,10 @@ class GroupedProducts:
 
 @functools.cache
 def _cublas(device: str) -> tuple[Any, int]:
-    """Return the binding of cuBLAS and a handle for the open device of that id; raises Skip without the binding."""
+    """Return nvmath-python's binding of cuBLAS and a handle for the open device, whose id is `device`.
+
+    The handle is created once for each id. Raises Skip without the binding.
+    """
     del device  # a cuBLAS handle belongs to the device that is current when it is created
     try:
         from nvmath.bindings import cublas
@@ -259,11 +287,11 @@ def _cublas(device: str) -> tuple[Any, int]:
 
 
 class GroupedCall:
-    """One call of cublasGemmGroupedBatchedEx for products of any number of rows, each a group of one.
+    """One call of cublasGemmGroupedBatchedEx for products of any number of rows, each of which is a group.
 
     The library is column-major: Yᵀ = W·Xᵀ, where W is stored as its own transpose. It reads the sizes from host memory
-    and the addresses of the matrices from device memory. Raises Skip if cuBLAS is unavailable or does not support the
-    precision.
+    and the addresses of the matrices from device memory. All products have the same N and K. Raises Skip if cuBLAS is
+    unavailable or does not support the precision.
     """
 
     def __init__(self, bench: Bench, precision: Precision, products: Sequence[Operands]) -> None:
@@ -300,7 +328,7 @@ class GroupedCall:
 
 
 def _host_task(bench: Bench, layout: ExpertLoads) -> Task:
-    """Return the products by a loop over NumPy's BLAS as a task, in float32 and with smaller weights."""
+    """Return the products by a loop over NumPy's BLAS as a task, in float32, with 256 × 256 weights per expert."""
     precision, side, rng = PRECISIONS["float32"], _HOST_SIDE, bench.rng
     tokens, experts = int(layout.loads.sum()), len(layout.loads)
     bench.need(4.0 * side * (3 * tokens + experts * side))

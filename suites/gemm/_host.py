@@ -1,4 +1,4 @@
-"""NumPy's BLAS on the host: its products, its name and its threads."""
+"""Measure products by NumPy's BLAS on the host, and name the BLAS and its threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def library() -> str:
 
 @functools.cache
 def threads() -> str:
-    """Return the number of threads that the loaded BLAS reports, or `unknown`."""
+    """Return the number of threads that the loaded BLAS reports as a text, or `unknown`."""
     np.ones((2, 2)) @ np.ones((2, 2))
     maps = _MAPS.read_text(encoding="utf-8", errors="replace")
     paths = {line.split()[-1] for line in maps.splitlines() if ".so" in line}
@@ -54,7 +54,7 @@ def _notes() -> Mapping[str, str]:
 
 
 def host_product(bench: Bench, precision: Precision, shape: Shape) -> Task:
-    """Return one product of matrices by NumPy as a task.
+    """Return one product of matrices by NumPy as a task; raises Skip if they do not fit into the free memory.
 
     The check compares random rows with double precision (float64: a block with extended precision), and every element
     in sums of random signs; all of C must be written and finite.
@@ -82,7 +82,10 @@ def host_product(bench: Bench, precision: Precision, shape: Shape) -> Task:
 
 
 def host_gemv(bench: Bench, rows: int, cols: int) -> Task:
-    """Return y = W·x in float32 by NumPy as a task, with copies of the weights in turn."""
+    """Return y = W·x in float32 by NumPy as a task, with copies of the weights (rows × cols) in turn.
+
+    Raises Skip if they do not fit into the free memory.
+    """
     bench.need(4.0 * (rows * cols * 4) + 4 * bench.target.device.cache_bytes)
     rng = bench.rng
     weights = rng.standard_normal((rows, cols), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""One product by the vendor's library as a task."""
+"""Measure one product by the vendor's library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def on_nvidia(target: Target) -> bool:
 
 
 def precision_of(bench: Bench, dtype: str) -> Precision:
-    """Return the precision of this name; raises Skip if the device has no products of it."""
+    """Return the precision named `dtype`, a key of PRECISIONS; raises Skip if the device has no products of it."""
     if dtype not in bench.device.device.dtypes:
         raise Skip(f"{bench.device.device.name} ({bench.traits.arch}) does not support matrix products in {dtype}")
     return PRECISIONS[dtype]
@@ -35,7 +35,10 @@ def product(
     effort: Effort = TIER,
     notes: Mapping[str, str] | None = None,
 ) -> Task:
-    """Return one product by the vendor's library as a task, judged by its operations; raises Skip if unsupported."""
+    """Return one product by the vendor's library as a task, judged by its operations; raises Skip if it is unsupported.
+
+    `data` is that of Operands, and `notes` are further notes.
+    """
     operands = Operands(bench, precision, shape, data)
     by_vendor = vendor(bench, operands.product)
     stage = operands.stage(by_vendor.call, effort)

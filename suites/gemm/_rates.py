@@ -1,4 +1,4 @@
-"""Rates of the vendor's products by precision, size and data, in bursts and sustained, and of the layers of models."""
+"""Measure the rates of the vendor's products by precision, size and data, in bursts, sustained, and of layers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ topic = Topic(
 
 
 def _precisions(target: Target) -> tuple[str, ...]:
-    """Return the host's own precisions; all of them on a GPU, where each unsupported one is skipped with a reason."""
+    """Return the points of the axis `dtype`: the host's types, or on a GPU all, of which some are skipped."""
     return target.device.dtypes if target.is_host else tuple(PRECISIONS)
 
 
@@ -73,7 +73,7 @@ _QUICK = {  # the precisions for each size in the quick tier; 2048 has all of th
 
 
 def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the tier has the point: quick has only some precisions at each size."""
+    """Return whether a point is measured: on a GPU quick has only some precisions at each size, as _QUICK says."""
     return target.is_host or target.tier != "quick" or params["dtype"] in _QUICK.get(params["n"], (params["dtype"],))
 
 
@@ -111,7 +111,7 @@ def data(bench: Bench, data: str, dtype: str, n: int) -> Task:
 
 
 def _burst_shapes(target: Target) -> Any:
-    """Return 8192³, and a product with exactly eight tiles of 256 × 128 for each SM."""
+    """Return the points of the axis `shape`: 8192³, and a product with exactly eight tiles of 256 × 128 for each SM."""
     units = max(1, target.device.units)
     wide = max(side for side in range(1, math.isqrt(units) + 1) if units % side == 0)
     filling = f"{512 * (units // wide)}x{512 * wide}x8192"

@@ -1,4 +1,4 @@
-"""FP8 products whose operands have scales for parts of their rows, by cuBLASLt.
+"""Measure FP8 products by cuBLASLt whose operands have scales for parts of their rows.
 
 A value is its 8 bits times the scale of its part. The parts are 128 elements along K of one row, 128 × 128 blocks, or
 whole rows. The layouts are those of cuBLASLt's documentation, "128-element 1D and 128x128 2D Block Scaling for FP8".
@@ -29,7 +29,7 @@ topic = Topic(views=[View("bars", "Scaled FP8 GEMM throughput by format", ("scal
 
 @dataclass(frozen=True, slots=True)
 class ScaleFormat:
-    """The rows and the elements along K that share a scale (0: all of K), and the library's name of that mode."""
+    """The `rows` and the elements `along` K that share a scale (0: all of K), and the library's name of that `mode`."""
 
     mode: str
     rows: int
@@ -40,7 +40,10 @@ class ScaleFormat:
         return -(-rows // self.rows), -(-k // (self.along or k))
 
     def stored(self, scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return scales (of `shape`) in the library's order: blocks row after row, others column after column."""
+        """Return scales, of shape `shape(…)`, as a flat array in the library's order.
+
+        Blocks lie row after row, each row padded to a multiple of four scales; other scales lie column after column.
+        """
         if self.rows == 1:
             return np.ascontiguousarray(scales.T).ravel()
         padded = np.zeros((len(scales), -(-scales.shape[1] // _STRIDE) * _STRIDE), np.float32)
@@ -83,17 +86,17 @@ class ScaledOperands(Operands):
         return replace(super().product, scales=self.scales)
 
     def _a_rows(self, a: Any, lines: Any, absolute: bool = False) -> Any:
-        """Return rows of A times their scales, as in Operands."""
+        """Return rows of A times their scales; arguments and result are those of Operands."""
         return _scaled(super()._a_rows(a, lines, absolute), self._factors[0][lines])
 
     def _b_columns(self, b: Any, first: int, count: int, absolute: bool = False) -> Any:
-        """Return columns of B times their scales, as in Operands."""
+        """Return columns of B times their scales; arguments and result are those of Operands."""
         stored = super()._b_columns(b, first, count, absolute).T
         return _scaled(stored, self._factors[1][first : first + count]).T
 
 
 def _scaled(values: Any, factors: Any) -> Any:
-    """Return rows of values times the factors of their parts along K."""
+    """Return `values`, (rows, k), times the factors of their parts along K, (rows, parts); device doubles."""
     rows, parts = factors.shape
     return (values.reshape(rows, parts, -1) * factors[:, :, None]).reshape(values.shape)
 

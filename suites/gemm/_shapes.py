@@ -1,4 +1,4 @@
-"""The vendor's products by shape, layout and epilogue, and the algorithms that its heuristics propose."""
+"""Measure the vendor's products by shape, layout and epilogue, and the algorithms that its heuristics propose."""
 
 from __future__ import annotations
 

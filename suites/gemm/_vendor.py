@@ -1,4 +1,4 @@
-"""The vendor's BLAS: cuBLASLt with its heuristics where nvmath-python is installed, else the libraries that CuPy binds.
+"""Call the vendor's BLAS: cuBLASLt with its heuristics through nvmath-python, or the libraries that CuPy binds.
 
 The libraries are column-major and our matrices row-major, so the call is Cᵀ = Bᵀ·Aᵀ.
 """
@@ -36,9 +36,10 @@ class ProductCall:
 
 
 def vendor(bench: Bench, product: MatrixProduct, workspace: Any = None) -> ProductCall:
-    """Return the product by the best library here; raises Skip, with the library's reason, if none supports it.
+    """Return the call of a product by the best library here; raises Skip, with a reason, if none supports the product.
 
-    Products that run one after another may share a `workspace` of WORKSPACE_BYTES; without it each has its own.
+    Products that run one after another may share a `workspace`, a device array of WORKSPACE_BYTES; without it each
+    product allocates its own.
     """
     precision, shape = product.precision, product.shape
     if bench.traits.vendor != "nvidia":
@@ -54,7 +55,7 @@ def vendor(bench: Bench, product: MatrixProduct, workspace: Any = None) -> Produ
 
 @functools.cache
 def _binding() -> Any:
-    """Return nvmath-python's binding of cuBLASLt, or None if it is not installed."""
+    """Return nvmath-python's module cublasLt, or None if it is not installed."""
     try:
         from nvmath.bindings import cublasLt
     except ImportError:
@@ -69,9 +70,9 @@ def _handle() -> int:
 
 
 def heuristics(bench: Bench, product: MatrixProduct, most: int, workspace: Any = None) -> list[ProductCall]:
-    """Return at most `most` algorithms that cuBLASLt's heuristics propose, its first choice first.
+    """Return at most `most` algorithms that cuBLASLt's heuristics propose, as calls, its first choice first.
 
-    Raises Skip if cuBLASLt is unavailable or does not support the product.
+    `workspace` is that of `vendor`. Raises Skip if cuBLASLt is unavailable or does not support the product.
     """
     lt = _binding() if bench.traits.vendor == "nvidia" else None
     if lt is None:
@@ -88,7 +89,7 @@ def heuristics(bench: Bench, product: MatrixProduct, most: int, workspace: Any =
 class _Problem:
     """A product as cuBLASLt describes it; holds the memory that its calls point to.
 
-    `lt` is the binding of cuBLASLt. Without a `workspace` it allocates one of WORKSPACE_BYTES.
+    `lt` is nvmath-python's module cublasLt. Without a `workspace` it allocates one of WORKSPACE_BYTES.
     """
 
     def __init__(self, bench: Bench, lt: Any, product: MatrixProduct, workspace: Any = None) -> None:
@@ -117,12 +118,15 @@ class _Problem:
         self._layouts = self._create_layouts()
 
     def _set(self, kind: str, handle: int, attribute: Any, value: int) -> None:
-        """Set an attribute of a `kind` of handle: matmul_desc, matrix_layout or matmul_preference."""
+        """Set an attribute of `handle`, whose `kind` is matmul_desc, matrix_layout or matmul_preference.
+
+        `attribute` is a member of the enumeration of that kind.
+        """
         cell = np.array([value], getattr(self._lt, f"get_{kind}_attribute_dtype")(attribute))
         getattr(self._lt, f"{kind}_set_attribute")(handle, attribute, cell.ctypes.data, cell.nbytes)
 
     def _scale_attributes(self, scales: Scales) -> dict[Any, int]:
-        """Return the attributes of scaled operands; the library's A is our B."""
+        """Return the attributes of scaled operands, keyed by MatmulDescAttribute; the library's A is our B."""
         attribute, modes = self._lt.MatmulDescAttribute, self._lt.MatmulMatrixScale
         mode_a, mode_b = (int(getattr(modes, name)) for name in scales.modes)
         return {
@@ -133,7 +137,7 @@ class _Problem:
         }
 
     def _create_layouts(self) -> tuple[int, int, int]:
-        """Return the library's layouts of B, A and C, whose rows are the library's columns."""
+        """Return the handles of the library's layouts of B, A and C, whose rows are the library's columns."""
         shape = self._product.shape
         m, n, k = shape.m, shape.n, shape.k
         kind_a, kind_b, kind_c = self._product.precision.formats
@@ -146,7 +150,7 @@ class _Problem:
         )
 
     def _create_layout(self, code: int, high: int, wide: int, pitch: int, size: int) -> int:
-        """Return a new matrix layout of the library, for `high` × `wide` elements of the format `code`, column-major.
+        """Return the handle of a new matrix layout for `high` × `wide` elements of the format `code`, column-major.
 
         `pitch` is the elements from one column to the next, `size` those from one matrix of a batch to the next.
         """
@@ -157,7 +161,7 @@ class _Problem:
         return layout
 
     def proposals(self, most: int) -> list[ProductCall]:
-        """Return at most `most` proposed algorithms as calls, the first choice first."""
+        """Return at most `most` proposed algorithms as calls, the heuristics' first choice first."""
         lt = self._lt
         preference = lt.matmul_preference_create()
         attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
@@ -173,7 +177,7 @@ class _Problem:
         return [ProductCall(self._call(algorithm), self._notes(algorithm)) for algorithm in algorithms]
 
     def _call(self, algorithm: Any) -> Call:
-        """Return the call of the product by one of the proposed algorithms, a record of the heuristics."""
+        """Return the call of the product by `algorithm`, an element of the array of heuristic results, shape (1,)."""
         matmul, handle, desc, stream = self._lt.matmul, _handle(), self._desc, self._stream
         b, a, c = self._layouts
         at_a, at_b, at_c = (array.data.ptr for array in (self._product.a, self._product.b, self._product.c))
@@ -189,10 +193,10 @@ class _Problem:
         return call
 
     def _notes(self, algorithm: Any) -> Mapping[str, str]:
-        """Return notes for the result: the library with its version, the algorithm, and its workspace in bytes.
+        """Return the notes `library` (with its version), `algorithm` and `workspace` (its bytes) of one proposal.
 
-        The algorithm, a record of the heuristics, is described by its id, tile, stages, cluster, split-K and number of
-        waves.
+        `algorithm`, an element of the heuristic results, is described by its id, tile, stages, cluster, split-K and
+        number of waves.
         """
         lt = self._lt
         attribute = lt.MatmulAlgoConfigAttribute
@@ -209,7 +213,10 @@ class _Problem:
         }
 
     def _attribute(self, algorithm: Any, attribute: Any) -> int:
-        """Return an attribute of an algorithm, a record of the heuristics, as the library stores it."""
+        """Return an attribute of `algorithm`, an element of the heuristic results, as the library stores it.
+
+        `attribute` is a member of MatmulAlgoConfigAttribute.
+        """
         cell = np.zeros(1, self._lt.get_matmul_algo_config_attribute_dtype(attribute))
         written = np.zeros(1, "uint64")
         self._lt.matmul_algo_config_get_attribute(
@@ -224,7 +231,10 @@ def _enumerator_name(kind: Any, value: int) -> str:
 
 
 def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
-    """Return a call of cublasGemmEx, as CuPy binds it: one algorithm of the library's own choice."""
+    """Return a call of cublasGemmEx, as CuPy binds it, by one algorithm of the library's own choice.
+
+    The product must have no batch, pitch, epilogue or scales.
+    """
     from cupy_backends.cuda.libs import cublas
 
     precision, shape = product.precision, product.shape
@@ -238,7 +248,7 @@ def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
     a, b, c = (array.data.ptr for array in (product.a, product.b, product.c))
 
     def call(keep: Any = (scalars, product)) -> None:
-        """Queue the product; `keep` holds the memory that its arguments point to."""
+        """Queue the product; `keep` holds the memory to which the arguments point."""
         del keep
         cublas.gemmEx(
             handle, first, second, n, m, k, alpha, b, kind, wide_b, a, kind, wide_a, beta, c, kind, n, compute,
@@ -250,9 +260,10 @@ def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
 
 
 def _matmul(bench: Bench, product: MatrixProduct) -> ProductCall:
-    """Return a call of rocBLAS through CuPy's matmul: float64, float32 and float16, no epilogues.
+    """Return a call of rocBLAS through CuPy's matmul; raises Skip for other types than float64, float32 and float16.
 
-    The operands may be longer than the matrices, and may hold the bits of their elements as integers.
+    It also raises Skip for epilogues and pitches. The operands may be longer than the matrices, and may hold the bits
+    of their elements as integers.
     """
     precision, shape = product.precision, product.shape
     if precision.needs_transposed or precision.a == "bfloat16" or shape.pitch or product.activation != "none":
@@ -272,7 +283,10 @@ def _matmul(bench: Bench, product: MatrixProduct) -> ProductCall:
 
 
 def _hipblaslt(bench: Bench, product: MatrixProduct) -> ProductCall:
-    """Return a call of hipBLASLt's first choice, no epilogues; never run on an AMD GPU, and off unless turned on."""
+    """Return a call of hipBLASLt's first choice; raises Skip for epilogues and unsupported products.
+
+    It has never run on an AMD GPU, and is off unless the user turns it on.
+    """
     precision, shape = product.precision, product.shape
     if product.activation != "none":
         raise Skip(f"a fused {product.activation} is unsupported on {bench.traits.vendor} GPUs")
