@@ -24,7 +24,8 @@ _T = TypeVar("_T")
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield the lines that are not empty with their numbers from 1, without colours and without blanks at their ends.
 
-    A line that is too long for a table is cut, because matching a pattern may take a time quadratic in its length.
+    A line of more than 4096 characters is cut there, because matching a pattern may take a time quadratic in its
+    length.
     """
     number, counted = 1, 0
     for filled_line in _FILLED.finditer(text):
@@ -34,9 +35,9 @@ def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def number(text: str, where: str) -> float:
-    """Return a text as a finite number.
+    """Return the finite number that a text is.
 
-    Raises BadOutput, which names the place `where` in the output, if it is none.
+    Raises BadOutput, which names the place `where` in the output, if the text is no number, infinite or NaN.
     """
     try:
         value = float(text)
@@ -48,21 +49,25 @@ def number(text: str, where: str) -> float:
 
 
 def to_si(value: float, power: int) -> float:
-    """Return a value times ten to this power, such as GB in B, with exactly the decimal digits that were printed."""
+    """Return `value` · 10^`power`, such as GB in B, with exactly the decimal digits that were printed."""
     return float(Decimal(repr(value)).scaleb(power))
 
 
 def size_bytes(value: float, factor: int) -> int:
-    """Return a size in units of `factor` bytes in bytes. Raises BadOutput if it is negative or not below 2⁶³."""
+    """Return the size of `value` units of `factor` bytes, rounded to whole bytes.
+
+    Raises BadOutput if the size is negative or not below 2⁶³.
+    """
     if not 0 <= value * factor < 2**63:
         raise BadOutput(f"a size of {value:g} times {factor} bytes is not possible")
     return round(value * factor)
 
 
 def whole_number(text: str, where: str) -> int:
-    """Return a text as a whole number.
+    """Return the whole number that a text is.
 
-    Raises BadOutput, which names the place `where` in the output, if it is none or has more than 18 digits.
+    Raises BadOutput, which names the place `where` in the output, if the text is no whole number or has more than 18
+    digits.
     """
     if not re.fullmatch(r"-?\d{1,18}", text):
         raise BadOutput(f"{where}: {text[:40]!r} is not a whole number")
@@ -70,22 +75,28 @@ def whole_number(text: str, where: str) -> int:
 
 
 def rate_series(name: str, *values: float) -> Series:
-    """Return a series of rates in B/s."""
+    """Return a series of rates in B/s, of which more is better."""
     return Series(name, "B/s", values, better="more")
 
 
 def time_series(name: str, *values: float) -> Series:
-    """Return a series of times in seconds."""
+    """Return a series of times in seconds, of which less is better."""
     return Series(name, "s", values)
 
 
 def make_device(device_id: str, name: str = "", **facts: Any) -> Device:
-    """Return an imported device with the properties that the tool stated; without a name it has that of UNSTATED."""
+    """Return an imported device with the properties that the tool stated; without a name it has that of UNSTATED.
+
+    `facts` are further fields of `Device`, such as `memory_bytes`.
+    """
     return Device(device_id, "imported", name or UNSTATED.name, facts.pop("arch", ""), **facts)
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Return the JSON object in a text, without the warnings before and after it. Raises BadOutput if there is none."""
+    """Return the JSON object in a text, without the lines of warnings before and after it.
+
+    Raises BadOutput if the text has no JSON object, a number that is not finite, or more than 2²⁰ values.
+    """
     _check_size(text)
     first, last = f"\n{text}".find("\n{"), f"\n{text}".rfind("\n}")
     try:
@@ -100,9 +111,10 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def json_objects(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects in a text, one after another or in a list. Raises BadOutput if one is damaged.
+    """Return the JSON objects in a text, one after another or in a list, at least one.
 
     Lines before the first object are ignored. `Infinity` is accepted, because SGLang writes an unlimited rate so.
+    Raises BadOutput if an object is damaged, if there is none, or if there are more than 2²⁰ values.
     """
     _check_size(text)
     begin = re.search(r"^[ \t]*[\[{]", text, re.MULTILINE)
@@ -125,7 +137,7 @@ def json_objects(text: str) -> list[dict[str, Any]]:
 
 
 def _check_size(text: str) -> None:
-    """Raise BadOutput if a text has too many values to parse it in a short time."""
+    """Raise BadOutput if a text has more than 2²⁰ objects, lists and values, so that parsing takes a short time."""
     if sum(map(text.count, "{[,")) > _MOST_VALUES:
         raise BadOutput(f"more than {_MOST_VALUES} values: split the output into parts")
 
@@ -143,7 +155,7 @@ def _refuse_constant(text: str) -> float:
 def measured_number(value: object, key: str) -> float:
     """Return the number under a key of a JSON object, which is 0 or from 1e-12 to 1e15.
 
-    Raises BadOutput if it is missing or another number.
+    Raises BadOutput if `value` is no object, or if the number is missing or another one.
     """
     number = value.get(key) if isinstance(value, dict) else None
     if isinstance(number, bool) or not isinstance(number, int | float) or not (number == 0 or 1e-12 <= number < 1e15):
@@ -152,9 +164,9 @@ def measured_number(value: object, key: str) -> float:
 
 
 def json_value(value: object, key: str, kind: type[_T]) -> _T:
-    """Return the value of this type under a key of a JSON object.
+    """Return the value of the type `kind` under a key of a JSON object.
 
-    Raises BadOutput if it is missing or of another type.
+    Raises BadOutput if `value` is no object, or if the key is missing or has a value of another type.
     """
     member = value.get(key) if isinstance(value, dict) else None
     if not isinstance(member, kind) or (isinstance(member, bool) and kind is not bool):

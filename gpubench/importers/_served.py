@@ -1,4 +1,4 @@
-"""Tokens per second of a served language model, compared with the bytes that a GPU has to read for them.
+"""Compare the tokens per second of a served language model with the bytes that a GPU has to read for them.
 
 A step reads all weights once, and the cached keys and values of each sequence of its batch. The means that a client
 prints give the number of sequences per step and the number of steps, and so the number of bytes. If the model, the
@@ -48,8 +48,9 @@ class UnstatedError(Exception):
 class ServedModel:
     """A model as a server runs it: its published name, the stated format of its weights, and the number of its GPUs.
 
-    Each of `gpus` holds a part of every matrix (tensor parallelism). `cache_itemsize` is the size of a cached key or
-    value in bytes. `unstated` names any other unknown fact on which the bytes of a step depend.
+    An empty `quantization` means that no format is stated. Each of `gpus` holds a part of every matrix (tensor
+    parallelism). `cache_itemsize` is the size of a cached key or value in bytes. `unstated` names any other unknown
+    fact on which the bytes of a step depend; it is empty if there is none.
     """
 
     name: str
@@ -60,11 +61,14 @@ class ServedModel:
 
     @property
     def short_name(self) -> str:
-        """Return the last part of the name, because the rest may be a path on the user's machine."""
+        """Return the last part of the name, because the rest may be a user's path; `unnamed` if it is empty."""
         return self.name.rstrip("/").rpartition("/")[2][:_MOST_CHARACTERS] or "unnamed"
 
     def published_model(self) -> Model:
-        """Return the published model: the shapes of its matrices. Raises UnstatedError if they are unknown."""
+        """Return the published model of this name, with the shapes of its matrices.
+
+        Raises UnstatedError if `unstated` is not empty or the table of language models does not have the name.
+        """
         key = model_named(self.short_name)
         if self.unstated or not key:
             raise UnstatedError(self.unstated or f"the table of language models does not have {self.short_name}")
@@ -73,8 +77,8 @@ class ServedModel:
     def weight_bytes(self) -> tuple[float, str]:
         """Return the bytes of all weights, which each step reads, and a text that names their format.
 
-        The head of a quantised model keeps 16 bits, as in the published ones. Raises UnstatedError if the format or the
-        model is unknown.
+        The format follows from `quantization` or from the name. The head of a quantised model keeps 16 bits, as in the
+        published ones. Raises UnstatedError if the format or the model is unknown.
         """
         model, formats = self.published_model(), f"{self.quantization} {self.short_name}".lower()
         layers = model.size - model.head.size
@@ -95,7 +99,7 @@ class ServingLoad:
 
     `decode_s` is the mean time of a request from its first to its last token in seconds, 0 if it is not stated. With
     `is_open`, requests arrive at random; otherwise the client keeps a fixed number of them in flight. `tokens_per_step`
-    is the mean number of tokens of one sequence, above 1 with speculative decoding.
+    is the mean number of tokens that a step gives one sequence, above 1 with speculative decoding.
     """
 
     duration_s: float
@@ -113,7 +117,7 @@ class ServingLoad:
 
     @property
     def batch(self) -> float:
-        """Return the mean number of sequences in a step.
+        """Return the mean number of sequences in a step, at least 1 unless requests arrive at random.
 
         Little's law gives the mean over the whole period. With random arrivals, no sequence runs for the share
         exp(-mean) of the period, which therefore has no steps.
@@ -122,9 +126,10 @@ class ServingLoad:
         return mean / -math.expm1(-mean) if self.is_open and mean > 0 else max(1.0, mean)
 
     def work(self, served: ServedModel) -> tuple[Work, str]:
-        """Return the minimum work of each GPU: bytes and tokens, and a text that explains the count.
+        """Return the minimum work of each GPU, in bytes and tokens, and a text that explains the bytes.
 
-        Raises UnstatedError if the model, its weights or the time of decoding is unknown, or if there is no decoding.
+        Raises UnstatedError if the model, its weights or the time of decoding is unknown, or if the answers have no
+        more than one token each.
         """
         model, (weights, weight_format) = served.published_model(), served.weight_bytes()
         decoded_tokens = self.output_tokens - self.requests  # the first token of an answer comes from the prefill
@@ -142,7 +147,7 @@ class ServingLoad:
         return Work(moved=moved, items=self.output_tokens), explanation
 
     def output_rate(self, served: ServedModel) -> tuple[Series, tuple[str, str]]:
-        """Return the tokens of all answers per second, and a note.
+        """Return the series of the tokens of all answers per second, and a note (name, text).
 
         The rate is compared with the memory bandwidth if the bytes can be counted; otherwise the note gives the reason.
         """
@@ -157,9 +162,10 @@ class ServingLoad:
 
 
 def client_load(fields: Mapping[str, Any], tokens_per_step: float) -> ServingLoad:
-    """Return the load from the JSON object of a client, with the names that vLLM and SGLang share.
+    """Return the load that the JSON object of a client states, with the names that vLLM and SGLang share.
 
-    Raises BadOutput if a number is missing, or if the rate does not fit the tokens and the duration.
+    `tokens_per_step` is that of `ServingLoad`. Raises BadOutput if a number is missing, or if the rate differs by more
+    than 1 % from the tokens over the duration.
     """
     keys = ("duration", "completed", "total_input_tokens", "total_output_tokens")
     duration, requests, inputs, outputs = (parsing.measured_number(fields, key) for key in keys)
@@ -175,7 +181,7 @@ def client_load(fields: Mapping[str, Any], tokens_per_step: float) -> ServingLoa
 def _decode_s(fields: Mapping[str, Any], output: float) -> float:
     """Return the mean seconds from the first to the last token of an answer; 0 if the client does not state them.
 
-    `output` is the mean number of tokens of an answer.
+    `output` is the mean number of tokens of an answer. Raises BadOutput if a stated time is not a number.
     """
     whole_key = next((key for key in ("mean_e2el_ms", "mean_e2e_latency_ms") if fields.get(key) is not None), "")
     if whole_key and fields.get("mean_ttft_ms") is not None:
@@ -201,9 +207,9 @@ def request_rate(fields: Mapping[str, Any]) -> float:
 
 
 def request_times(fields: Mapping[str, Any]) -> list[Series]:
-    """Return the times of requests as vLLM and SGLang name them, without the unit in the name.
+    """Return a series in seconds for each time of requests that vLLM or SGLang states, such as `mean_ttft`.
 
-    Raises BadOutput if one of them is not a number.
+    `fields` is the client's JSON object. Raises BadOutput if one of the times is not a number.
     """
     named_keys = [(match[1], key) for key in fields if (match := _TIMES.fullmatch(key)) and fields[key] is not None]
     return [
@@ -213,20 +219,25 @@ def request_times(fields: Mapping[str, Any]) -> list[Series]:
 
 
 def is_empty(fields: Mapping[str, Any]) -> bool:
-    """Return whether no request of a run was answered with a token. Raises BadOutput if the counts are not numbers."""
+    """Return whether no request of a run was answered with a token.
+
+    `fields` is the client's JSON object. Raises BadOutput if the counts are not numbers.
+    """
     return not (parsing.measured_number(fields, "completed") and parsing.measured_number(fields, "total_output_tokens"))
 
 
 def failed_result(suite: str, device: Device, served: ServedModel) -> Result:
-    """Return the result of a run in which no request was answered with a token."""
+    """Return the failed result of a run in which no request was answered with a token; `suite` names the tool."""
     case = Case(suite, "open", (("model", served.short_name),))
     return Result(case, (device.id,), "failed", cause="no-result", reason="no request was answered with a token")
 
 
 def case_axes(load: ServingLoad, served: ServedModel, rate: float, concurrency: object) -> tuple[str, Params]:
-    """Return the name and the axes of a case: `closed` with a number in flight, else `open` with their rate.
+    """Return the name and the axes of a case: `closed` with the requests in flight, else `open` with all requests.
 
-    The lengths of prompts and answers are means, rounded to whole tokens.
+    `rate` is in requests per second, infinite without a limit, and `concurrency` is the stated number in flight;
+    anything but a positive whole number means `open`. The lengths of prompts and answers are means, rounded to whole
+    tokens.
     """
     mean = {"input": load.input_tokens, "output": load.output_tokens}
     lengths = tuple((name, round(tokens / load.requests)) for name, tokens in mean.items())
@@ -239,9 +250,9 @@ def case_axes(load: ServingLoad, served: ServedModel, rate: float, concurrency: 
 def make_imported(
     suite: str, title: str, devices: Sequence[Device], results: Sequence[Result], versions: Sequence[tuple[str, str]]
 ) -> Imported:
-    """Return the results of a client as a suite; runs with requests in flight become a curve over their number.
+    """Return the results of a client as a suite; the view of `closed` cases is a curve over the requests in flight.
 
-    `title` describes the suite, and `versions` are names and versions of software.
+    `title` describes the suite, and `versions` are names and versions of software. A device may occur several times.
     """
     curve = View("curve", f"Output tokens per second by requests in flight, {suite}", ("closed",), x="concurrency")
     views = (curve,) if any(result.case.name == "closed" for result in results) else ()

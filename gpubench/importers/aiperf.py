@@ -1,9 +1,10 @@
-"""NVIDIA's AIPerf and its forerunner GenAI-Perf: `profile_export_aiperf.json` and `profile_export_genai_perf.json`.
+"""Import the summaries of NVIDIA's AIPerf and of its forerunner GenAI-Perf, as JSON.
 
-The names are those of AIPerf's `JsonExportData` (schema 1.0 to 1.4, versions to 0.13) and of GenAI-Perf 0.0.16. Each
-metric is an object with its unit. `input_config` names the model and the load in three forms: AIPerf's `models` and
-`phases`, its earlier `endpoint.model_names` and `loadgen`, and GenAI-Perf's `model_names` and `perf_analyzer.stimulus`.
-AIPerf's telemetry names the GPUs of the server's machine.
+The files are `profile_export_aiperf.json` and `profile_export_genai_perf.json`. The names are those of AIPerf's
+`JsonExportData` (schema 1.0 to 1.4, versions to 0.13) and of GenAI-Perf 0.0.16. Each metric is an object with its unit.
+`input_config` names the model and the load in three forms: AIPerf's `models` and `phases`, its earlier
+`endpoint.model_names` and `loadgen`, and GenAI-Perf's `model_names` and `perf_analyzer.stimulus`. AIPerf's telemetry
+names the GPUs of the server's machine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Aiperf:
     summary: str = "AIPerf, GenAI-Perf (NVIDIA): tokens per second and times of requests; JSON"
 
     def accepts(self, text: str) -> bool:
-        """Return whether the text has rates of requests and of tokens with the configuration of a run."""
+        """Return whether the text has the configuration of a run and the rates of its requests and tokens."""
         return all(f'"{key}"' in text for key in ("input_config", "request_throughput", "output_token_throughput"))
 
     def read(self, text: str) -> Imported:
@@ -48,7 +49,10 @@ class Aiperf:
 
 
 class _Export:
-    """One exported run, made from its JSON object."""
+    """One exported run, made from its JSON object; `version` is that of AIPerf, empty if unstated.
+
+    Raises BadOutput if the object has no configuration.
+    """
 
     def __init__(self, export: dict[str, Any]) -> None:
         self._fields = export
@@ -61,25 +65,37 @@ class _Export:
         self._served = _served.ServedModel(_model_name(self._config), unstated=unstated)
 
     def _metric(self, name: str, statistic: str = "avg") -> float:
-        """Return a statistic of a metric in the metric's own unit. Raises BadOutput if it is missing."""
+        """Return a statistic (`avg`, `p50`, …) of a metric in the metric's own unit.
+
+        Raises BadOutput if it is missing.
+        """
         return parsing.measured_number(parsing.json_value(self._fields, name, dict), statistic)
 
     def _seconds(self, name: str, statistic: str) -> float:
-        """Return a statistic of a metric in seconds. Raises BadOutput if its unit is unknown."""
+        """Return a statistic (`avg`, `p50`, …) of a metric in seconds.
+
+        Raises BadOutput if it is missing or its unit is unknown.
+        """
         unit = parsing.json_value(parsing.json_value(self._fields, name, dict), "unit", str)
         if unit not in _SECONDS:
             raise BadOutput(f"{name} is in {unit[:40]!r}, which is not a known unit of time")
         return parsing.to_si(self._metric(name, statistic), _SECONDS[unit])
 
     def _latencies(self) -> Iterator[Series]:
-        """Yield the latencies of requests, one series per metric."""
+        """Yield a series in seconds for each statistic that is stated of each latency of requests.
+
+        Raises BadOutput if a unit is unknown.
+        """
         for name in _LATENCIES:
             for statistic in _STATISTICS if isinstance(self._fields.get(name), dict) else ():
                 if self._fields[name].get(statistic) is not None:
                     yield parsing.time_series(f"{statistic}_{name}", self._seconds(name, statistic))
 
     def _load(self, is_open: bool) -> _served.ServingLoad:
-        """Return the load of the run: requests, tokens and times. Raises BadOutput if a metric is missing."""
+        """Return the load of the run: requests, tokens and times; with `is_open`, requests arrive at random.
+
+        Raises BadOutput if a metric is missing.
+        """
         requests, rate = self._metric("request_count"), self._metric("request_throughput")
         duration = requests / rate
         inputs, outputs = (self._metric(f"{side}_sequence_length") for side in ("input", "output"))
@@ -92,7 +108,10 @@ class _Export:
         return _served.ServingLoad(duration, requests, inputs * requests, tokens, max(0.0, decode_s), is_open)
 
     def result(self) -> Result:
-        """Return the result of the run. Raises BadOutput if a metric is missing."""
+        """Return the result of the run, which has failed if no request was answered with a token.
+
+        Raises BadOutput if a metric is missing.
+        """
         rates = [self._metric(name) for name in ("request_count", "request_throughput", "output_token_throughput")]
         if not all(rates):
             return _served.failed_result(_SUITE, self.device, self._served)
@@ -106,14 +125,17 @@ class _Export:
 
 
 def _nested(value: object, *keys: str) -> object:
-    """Return the value under nested keys, or None if one of them is missing."""
+    """Return the value under nested keys of a JSON object, or None if one of them is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
 def _gpus(export: dict[str, Any]) -> Iterator[str]:
-    """Return the names of the GPUs in the telemetry."""
+    """Yield the name of each GPU in the telemetry of an exported run.
+
+    Raises BadOutput if a GPU has no name.
+    """
     endpoints = _nested(export, "telemetry_data", "endpoints")
     for endpoint in endpoints.values() if isinstance(endpoints, dict) else ():
         gpus = _nested(endpoint, "gpus")
@@ -122,7 +144,7 @@ def _gpus(export: dict[str, Any]) -> Iterator[str]:
 
 
 def _model_name(config: dict[str, Any]) -> str:
-    """Return the name of the first model; empty if there is none."""
+    """Return the name of the first model in the `input_config` of a run; empty if it has none."""
     listed = (_nested(config, "models", "items"), _nested(config, "endpoint", "model_names"), config.get("model_names"))
     first = next((names[0] for names in listed if isinstance(names, list) and names), config.get("model"))
     name = _nested(first, "name") if isinstance(first, dict) else first
@@ -130,7 +152,10 @@ def _model_name(config: dict[str, Any]) -> str:
 
 
 def _requested_load(config: dict[str, Any]) -> tuple[object, float]:
-    """Return the requested number in flight and the requests per second; None and infinite if they are not stated."""
+    """Return the requested number in flight and the requests per second; None and infinite if they are not stated.
+
+    `config` is the `input_config` of a run. Raises BadOutput if the rate is not a number.
+    """
     phases = config.get("phases")
     measured = [phase for phase in phases if _is_measured(phase)] if isinstance(phases, list) else []
     forms = (measured[0] if measured else None, config.get("loadgen"), _nested(config, "perf_analyzer", "stimulus"))
@@ -140,7 +165,7 @@ def _requested_load(config: dict[str, Any]) -> tuple[object, float]:
 
 
 def _is_measured(phase: object) -> bool:
-    """Return whether a phase of the load is the measured one, and not a warm-up."""
+    """Return whether a phase in the `input_config` is the measured one (`profiling`), and not a warm-up."""
     return "profiling" in (_nested(phase, "name"), _nested(phase, "kind"))
 
 

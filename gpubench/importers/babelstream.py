@@ -1,7 +1,8 @@
-"""BabelStream (formerly GPU-STREAM): the best rate of each STREAM kernel with its times, as text or as csv (`--csv`).
+"""Import BabelStream (formerly GPU-STREAM): the best rate of each STREAM kernel with its times, as text or csv.
 
-The rate is that of the fastest run by STREAM's counting rule, in MB of 1e6 bytes, or with `--mibibytes` in MiB. The
-tool does not print single runs; a case therefore has its best, mean and worst time and no samples.
+The csv is that of `--csv`. The rate is that of the fastest run by STREAM's counting rule, in MB of 1e6 bytes, or with
+`--mibibytes` in MiB. The tool does not print single runs; a case therefore has its best, mean and worst time and no
+samples.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class BabelStream:
     summary: str = "BabelStream (University of Bristol): STREAM kernels; text or csv"
 
     def accepts(self, text: str) -> bool:
-        """Return whether the text has the head of either table."""
+        """Return whether a line of the text is the head of the table or of the csv."""
         return any(_HEAD.match(line) or _CSV_HEAD.match(line) for _, line in parsing.numbered_lines(text))
 
     def read(self, text: str) -> Imported:
@@ -76,7 +77,10 @@ def _device_id(implementation: str) -> str:
 
 
 def _unit_factor(head: re.Match[str], where: str) -> float:
-    """Return the B/s of the unit of rate in a table's head. Raises BadOutput if the unit is unknown."""
+    """Return the number of B/s in one unit of the rates below the head of a table, such as 1e6 for MBytes/sec.
+
+    `where` names the head's line. Raises BadOutput if the unit is unknown.
+    """
     unit_name = head[head.lastindex or 1]
     unit = next((factor for name, factor in _UNITS.items() if name.lower() == unit_name.lower()), None)
     if unit is None:
@@ -91,7 +95,11 @@ def _is_row(line: str, head: re.Match[str]) -> bool:
 
 
 def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], devices: Sequence[Device]) -> Result:
-    """Return a row of the table as a result; `where` names its line. Raises BadOutput if the row is damaged."""
+    """Return the result of a row of the table; `where` names its line, and `head` is the match of the table's head.
+
+    `facts` are the lines `name: value` before the table. The device is the first of `devices`, or unstated if there is
+    none. Raises BadOutput if the row is damaged.
+    """
     cells = line.split() if head.lastindex == 1 else line.split(head[1])
     if len(cells) != (5 if head.lastindex == 1 else 8):
         raise BadOutput(f"{where}: the row of {cells[0]} is incomplete")
@@ -108,7 +116,10 @@ def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], d
 
 
 def _size_from_facts(facts: dict[str, str]) -> Params:
-    """Return the printed size: the number of elements, or in older versions the rounded megabytes."""
+    """Return the axes of the printed size: the number of elements, or in older versions the rounded megabytes.
+
+    The axis `precision` follows if it is printed. `facts` are the lines `name: value` before the table.
+    """
     precision = (("precision", facts["Precision"]),) if "Precision" in facts else ()
     if re.fullmatch(r"\d{1,18}", facts.get("Number of elements", "")):
         return (("elements", int(facts["Number of elements"])), *precision)
@@ -117,7 +128,10 @@ def _size_from_facts(facts: dict[str, str]) -> Params:
 
 
 def _size_from_columns(where: str, cells: Sequence[str]) -> Params:
-    """Return the sizes in the columns of a csv row. Raises BadOutput if a number is damaged."""
+    """Return the axes `elements` and `precision` from the cells of a csv row; `where` names its line.
+
+    Raises BadOutput if a number is damaged, or an element has neither 4 nor 8 bytes.
+    """
     if cells[3] not in _SIZES:
         raise BadOutput(f"{where}: elements of {cells[3]} bytes: newer than the known versions")
     return (("elements", parsing.whole_number(cells[2], where)), ("precision", _SIZES[cells[3]]))

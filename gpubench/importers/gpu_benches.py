@@ -1,4 +1,4 @@
-"""RRZE's gpu-benches: gpu-stream, -latency, -cache, -l2-cache, -roofline, cuda-memcpy and um-stream, as text.
+"""Import RRZE's gpu-benches: gpu-stream, -latency, -cache, -l2-cache, -roofline, cuda-memcpy and um-stream, as text.
 
 A kB is 1024 B, an MB of um-stream 2^20 B, and a GB/s 1e9 B/s. The other programs of the collection print columns
 without a head, which therefore cannot be recognised.
@@ -55,7 +55,7 @@ class GpuBenches:
     def read(self, text: str) -> Imported:
         """Return a result per row; its case is the program, and its axes are those of the program's table.
 
-        Raises BadOutput if the output is damaged.
+        A row of gpu-stream gives a result per kernel. Raises BadOutput if the output is damaged.
         """
         results: list[Result] = []
         devices: dict[str, Device] = {}
@@ -80,16 +80,17 @@ class GpuBenches:
 
 
 def _result(row: _Row, devices: dict[str, Device]) -> Result:
-    """Return a row as a result, and add its device to `devices`."""
+    """Return the result of a row, and add the row's device to `devices` by its id."""
     name = parsing.UNSTATED.id if row.device is None else f"device:{row.device}"
     devices.setdefault(name, parsing.make_device(name))
     return Result(Case(_SUITE, row.program, row.params), (name,), "ok", series=row.series, notes=row.notes)
 
 
 def _stream(where: str, match: re.Match[str], kernels: list[str]) -> Iterator[_Row]:
-    """Yield the rows of a line of gpu-stream, one rate for each of the kernels in its head.
+    """Yield a row for each of the `kernels`, whose rates are in a line of gpu-stream.
 
-    The head has the names of the second and third column in the wrong order. Raises BadOutput if the line is damaged.
+    The head of the table has the names of the second and third column in the wrong order. Raises BadOutput, which names
+    the line by `where`, if the line is damaged.
     """
     rates = match[5].split()
     block, threads, blocks = (parsing.whole_number(match[index] or "1", where) for index in (1, 2, 3))
@@ -105,9 +106,9 @@ def _stream(where: str, match: re.Match[str], kernels: list[str]) -> Iterator[_R
 
 
 def _parse_row(line: str, is_below_head: bool) -> _Row | None:
-    """Return a line as a result, or None if it is none.
+    """Return the row that a line of any program but gpu-stream has, or None if it has none.
 
-    Patterns that also match lines of other tools count only below their head.
+    `is_below_head` is true once a head was read: some patterns, which also match lines of other tools, count only then.
     """
     for pattern, parse, needs_head in _ROWS:
         if (is_below_head or not needs_head) and (match := pattern.match(line)):
@@ -116,7 +117,7 @@ def _parse_row(line: str, is_below_head: bool) -> _Row | None:
 
 
 def _latency(match: re.Match[str]) -> _Row:
-    """Return a row of gpu-latency."""
+    """Return a row of gpu-latency: cycles and seconds of a load, with the size as its axis."""
     iterations, clock, size, _, mean, median, low, high = (
         parsing.number(cell, "gpu-latency") for cell in match.groups()
     )
@@ -128,7 +129,7 @@ def _latency(match: re.Match[str]) -> _Row:
 
 
 def _cache(match: re.Match[str]) -> _Row:
-    """Return a row of gpu-cache or gpu-l2-cache."""
+    """Return a row of gpu-cache, or of gpu-l2-cache if the line has the total size too."""
     size, total, _, spread, rate = (
         None if cell is None else parsing.number(cell, "gpu-cache") for cell in match.groups()
     )
@@ -142,7 +143,7 @@ def _cache(match: re.Match[str]) -> _Row:
 
 
 def _roofline(match: re.Match[str]) -> _Row:
-    """Return a row of gpu-roofline."""
+    """Return a row of gpu-roofline: its operations and bytes per second; the other columns are notes."""
     device, blocks, iterations, intensity, rate, flops, clock, power, heat = match.groups()
     series = (
         Series(
@@ -161,7 +162,7 @@ def _roofline(match: re.Match[str]) -> _Row:
 
 
 def _memcpy(match: re.Match[str]) -> _Row:
-    """Return a row of cuda-memcpy."""
+    """Return a row of cuda-memcpy: bandwidth and time of a copy, with the size as its axis."""
     device, size, time, rate, spread = match.groups()
     series = (
         parsing.rate_series("bandwidth", parsing.to_si(parsing.number(rate, "cuda-memcpy"), parsing.GIGA)),
@@ -172,7 +173,7 @@ def _memcpy(match: re.Match[str]) -> _Row:
 
 
 def _unified(match: re.Match[str]) -> _Row:
-    """Return a row of um-stream."""
+    """Return a row of um-stream: bandwidth and time, with the size of the buffer as its axis."""
     size, time, spread, rate = (parsing.number(cell, "um-stream") for cell in match.groups())
     series = (
         parsing.rate_series("bandwidth", parsing.to_si(rate, parsing.GIGA)),
@@ -193,7 +194,7 @@ _ROWS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], _Row], bool], ...]
 
 
 def _info(results: list[Result]) -> SuiteInfo:
-    """Return the suite with a view for each program."""
+    """Return the suite of these results, with a curve over the size for each program that has one."""
     names = tuple(dict.fromkeys(result.case.name for result in results))
     sized = tuple(name for name in names if name in ("gpu-cache", "cuda-memcpy", "um-stream"))
     views = tuple(View("curve", name, (name,), x="size_bytes", series="bandwidth", log_x=True) for name in sized)

@@ -1,4 +1,4 @@
-"""llama.cpp's `llama-bench`: the JSON of `-o json` (a list) or `-o jsonl` (one object per line).
+"""Import llama.cpp's `llama-bench`: the JSON of `-o json` (a list) or `-o jsonl` (one object per line).
 
 The names are those of `tools/llama-bench/llama-bench.cpp` of build 5163 (2025) and of 2026; builds of 2023 do not write
 `n_depth`, which is then 0. Every repetition is a sample, in ns. A test processes a prompt (pp), generates tokens one by
@@ -61,7 +61,10 @@ class LlamaBench:
 
 
 class _LlamaTest:
-    """One test: an object of the output, with its tokens, its device and its build."""
+    """One test: an object of the output, with its tokens, its device and its build.
+
+    `build` is empty if it is not stated. Raises BadOutput if a field is missing or there are no tokens.
+    """
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self._fields = fields
@@ -79,7 +82,7 @@ class _LlamaTest:
         self.build = f"{fields.get('build_number', '')} ({fields['build_commit']})" if "build_commit" in fields else ""
 
     def _tokens(self, key: str) -> int:
-        """Return a number of tokens. Raises BadOutput if it is missing or too large."""
+        """Return the number of tokens under a key. Raises BadOutput if it is missing, negative or not below 10⁹."""
         count = parsing.json_value(self._fields, key, int)
         if not 0 <= count < _MOST_TOKENS:
             raise BadOutput(f"{key} is {count}, which is not possible")
@@ -91,7 +94,10 @@ class _LlamaTest:
         return "pg" if self._prompt and self._generated else "pp" if self._prompt else "tg"
 
     def result(self) -> Result:
-        """Return the result of the test with a sample per repetition. Raises BadOutput if a field is missing."""
+        """Return the result of the test with a sample per repetition: the time in s for all tokens.
+
+        Raises BadOutput if a field is missing.
+        """
         samples = parsing.json_value(self._fields, "samples_ns", list)
         seconds = tuple(parsing.measured_number({"samples_ns": sample}, "samples_ns") / 1e9 for sample in samples)
         tokens = self._prompt + self._generated
@@ -103,7 +109,7 @@ class _LlamaTest:
         return Result(case, (self.device.id,), "ok", series=(series,), notes=(note, *notes))
 
     def _params(self) -> Params:
-        """Return the axes of the test: its numbers of tokens, and its settings."""
+        """Return the axes of the test: the model, the numbers of tokens that are not 0, and the settings."""
         tokens = {"n_prompt": self._prompt, "n_gen": self._generated, "n_depth": self._depth}
         settings = {key: self._fields[key] for key in _AXES if isinstance(self._fields.get(key), int | str)}
         values = {**{key: count for key, count in tokens.items() if count}, **settings}
@@ -111,7 +117,10 @@ class _LlamaTest:
         return (("model", self._type), *axes)
 
     def _work_and_note(self) -> tuple[Work, str, tuple[str, str]]:
-        """Return the work, the id of the peak that it is compared with (empty: none), and a note that explains both."""
+        """Return the work, the name of the peak to compare with (empty: none), and a note (name, text) on the count.
+
+        A prompt counts operations, and generation counts bytes. Raises BadOutput if a field is missing.
+        """
         reason = self._reason_not_counted()
         if reason:
             return Work(), "", ("no share", reason)
@@ -135,7 +144,7 @@ class _LlamaTest:
         return match[1] if match else ""
 
     def _reason_not_counted(self) -> str:
-        """Return the reason why bytes or operations cannot be counted; empty if they can."""
+        """Return a clause that says why bytes or operations cannot be counted; empty if they can."""
         fields = self._fields
         parameters = parsing.measured_number(fields, "model_n_params")
         key = model_of_size(round(parameters)) if parameters >= 1 else ""

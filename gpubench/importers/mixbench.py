@@ -1,4 +1,4 @@
-"""mixbench: operations and bytes per second over arithmetic intensity, for each type of number.
+"""Import mixbench: operations and bytes per second over arithmetic intensity, for each type of number.
 
 GFLOPS, GIOPS and GB/sec are multiples of 1e9. The time is that of one kernel, in ms. An intensity is per byte as the
 kernel counts them.
@@ -25,7 +25,11 @@ _VERSION_NAMES = {"CUDA driver version": "cuda.driver", "Driver version": "drive
 
 @dataclass(slots=True)
 class _MixbenchOutput:
-    """The content of the output, as far as it has been read."""
+    """The content of the output, as far as it has been read.
+
+    `facts` are the lines `name: value` before the table, and `versions` are those of software by name. The results have
+    no device yet.
+    """
 
     facts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -63,7 +67,7 @@ class Mixbench:
 
 
 def _read_line(output: _MixbenchOutput, where: str, line: str) -> None:
-    """Read one line into `output`; `where` names the line. Raises BadOutput if a row is damaged."""
+    """Add the content of one line to `output`; `where` names the line. Raises BadOutput if a row is damaged."""
     if line.startswith("Experiment ID,"):
         output.kinds = [cell.strip() for cell in line.split(",")[1:] if cell.strip()]
     elif line.startswith(_ITERATIONS):
@@ -81,7 +85,7 @@ def _read_line(output: _MixbenchOutput, where: str, line: str) -> None:
 
 
 def _check_head(output: _MixbenchOutput, where: str) -> None:
-    """Raise BadOutput if the head of the table is damaged or unknown."""
+    """Raise BadOutput if the head of the table is damaged or has an unknown column; `where` names the line."""
     starts = _first_columns(output.columns)
     allowed = {*_COLUMNS, *_INTENSITIES, _ITERATIONS}
     if len(starts) != len(output.kinds) or not set(output.columns) <= allowed:
@@ -89,12 +93,15 @@ def _check_head(output: _MixbenchOutput, where: str) -> None:
 
 
 def _first_columns(columns: Sequence[str]) -> list[int]:
-    """Return the index of the first column of each type of number."""
+    """Return the index of the first column of each type of number, which is the column of the intensity."""
     return [index for index, name in enumerate(columns) if name in _INTENSITIES]
 
 
 def _row(output: _MixbenchOutput, where: str, cells: Sequence[str]) -> Iterator[Result]:
-    """Yield the results of a row, one for each type of number. Raises BadOutput if the row is damaged."""
+    """Yield a result without a device for each type of number in a row; `where` names the line.
+
+    `cells` are the cells of the row. Raises BadOutput if the row is damaged.
+    """
     if len(cells) != len(output.columns):
         raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(output.columns)}")
     iterations = parsing.whole_number(cells[0], where)
@@ -105,7 +112,11 @@ def _row(output: _MixbenchOutput, where: str, cells: Sequence[str]) -> Iterator[
 
 
 def _result(kind: str, iterations: int, cells: dict[str, str], where: str) -> Result:
-    """Return the result of one type of number in a row. Raises BadOutput if a column is missing."""
+    """Return the result, without a device, of one type of number in a row; `where` names the line.
+
+    `kind` is the printed name of the type, and `cells` has the cell of each of its columns by name. Raises BadOutput if
+    a column is missing.
+    """
     series = {_COLUMNS[name]: _series(name, cell, where) for name, cell in cells.items() if name in _COLUMNS}
     if set(series) != {"time", "operations", "bandwidth"}:
         raise BadOutput(f"{where}: the time, the rate of operations or the bandwidth of {kind} is missing")
@@ -118,7 +129,10 @@ def _result(kind: str, iterations: int, cells: dict[str, str], where: str) -> Re
 
 
 def _series(column: str, cell: str, where: str) -> Series:
-    """Return the series of one column in SI units."""
+    """Return the series, in SI units, of the cell in `column`: `ex.time`, `GB/sec`, `GFLOPS` or `GIOPS`.
+
+    Raises BadOutput, which names the line by `where`, if the cell is not a number.
+    """
     value = parsing.number(cell, where)
     if column == "ex.time":
         return parsing.time_series("time", parsing.to_si(value, parsing.MILLI))
@@ -135,7 +149,10 @@ def _on_device(device: Device, result: Result) -> Result:
 
 
 def _device(facts: dict[str, str]) -> Device:
-    """Return the device that the head describes; its name is empty with AMD's runtime."""
+    """Return the device that the lines `name: value` before the table describe; unstated if they do not.
+
+    Its name is empty with AMD's runtime.
+    """
     if "Device" not in facts and "Total SPs" not in facts:
         return parsing.UNSTATED
     memory = re.fullmatch(r"(\d{1,12}) MB", facts.get("Total global mem", ""))

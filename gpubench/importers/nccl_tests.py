@@ -1,4 +1,4 @@
-"""nccl-tests and rccl-tests: a table of sizes, each measured out of place and in place.
+"""Import nccl-tests and rccl-tests: a table of sizes, each measured out of place and in place.
 
 Bandwidths are algbw and busbw in GB of 1e9 bytes as the tools' doc/PERFORMANCE.md defines them, and times are means of
 the iterations. The collective is printed since version 2.17. For older versions it is taken from the command line if
@@ -36,7 +36,7 @@ class _CollectiveTable:
     columns: tuple[str, ...] = ()
 
     def ids(self) -> tuple[str, ...]:
-        """Return the ids of the ranks' devices; with several hosts they contain the number of the host."""
+        """Return the ids of the ranks' devices, by rank; with several hosts they begin with the host's number."""
         hosts = list(dict.fromkeys(host for host, _ in self.devices))
         has_several_hosts = len(hosts) > 1
         return tuple(
@@ -55,9 +55,9 @@ class NcclTests:
         return any(_HEAD.match(line) for _, line in parsing.numbered_lines(text))
 
     def read(self, text: str) -> Imported:
-        """Return a result per collective and row, out of place and in place.
+        """Return two results per collective and row: out of place and in place.
 
-        Its axes are size, type, operation, root, number of ranks and place. Raises BadOutput if the output is damaged
+        Their axes are size, type, operation, root, number of ranks and place. Raises BadOutput if the output is damaged
         or newer than the known versions.
         """
         table, has_head = _CollectiveTable(), False
@@ -83,7 +83,10 @@ class NcclTests:
 
 
 def _columns(where: str, line: str) -> tuple[str, ...]:
-    """Return the names of the columns. Raises BadOutput if the head is damaged."""
+    """Return the names of the columns in the head of a table, the line called `where`.
+
+    Raises BadOutput if size, count or type is missing.
+    """
     columns = tuple(line.lstrip("# ").split())
     if not {"size", "count", "type"} <= set(columns):
         raise BadOutput(f"{where}: the head of the table is incomplete")
@@ -91,7 +94,7 @@ def _columns(where: str, line: str) -> tuple[str, ...]:
 
 
 def _device(rank: re.Match[str]) -> Device:
-    """Return the device in the line of a rank."""
+    """Return the device in the line of a rank, which _RANK matched."""
     name = rank[5].strip()
     backend = "rocm" if name.startswith("AMD") else "cuda"
     pci = rank[4] if rank[4].count(":") == 2 else ""
@@ -106,9 +109,9 @@ def _with_id(name: str, device: Device) -> Device:
 
 
 def _read_names(line: str, table: _CollectiveTable, versions: dict[str, str]) -> None:
-    """Read the name of the collective and the versions from a line, and check the units if it is their line.
+    """Read the collective into `table` and the versions into `versions`, if a line has them.
 
-    Raises BadOutput for an unknown unit.
+    A line of units is checked. Raises BadOutput for an unknown unit.
     """
     if match := _NAME.search(line):
         table.name = match[1]
@@ -121,14 +124,17 @@ def _read_names(line: str, table: _CollectiveTable, versions: dict[str, str]) ->
 
 
 def _check_units(line: str) -> None:
-    """Raise BadOutput if the line below the head has an unknown unit."""
+    """Raise BadOutput if the line of units below the head has an unknown unit."""
     units = re.findall(r"\(([^)]+)\)", line)
     if not set(units) <= {"B", "elements", "us", "GB/s", "%"}:
         raise BadOutput(f"the units {', '.join(units)}: newer than the known versions")
 
 
 def _results(where: str, line: str, table: _CollectiveTable) -> Iterator[Result]:
-    """Yield the two results of a row, out of place and in place. Raises BadOutput if the row is damaged."""
+    """Yield the two results of a row, out of place and in place; `where` names the line.
+
+    Raises BadOutput if the row does not fit the columns of `table` or has a damaged number.
+    """
     cells = _TIMESTAMP.sub("", line).split()
     key = [column for column in table.columns if column not in _MEASURED and column != "timestamp"]
     measured = [column for column in table.columns if column in _MEASURED]
@@ -148,7 +154,11 @@ def _results(where: str, line: str, table: _CollectiveTable) -> Iterator[Result]
 def _result(
     where: str, shared_cells: dict[str, str], place: str, cells: dict[str, str], table: _CollectiveTable
 ) -> Result:
-    """Return the result of one place, out of place or in place; `shared_cells` hold for both."""
+    """Return the result of one place (`out` or `in`) in a row; `where` names the line.
+
+    `shared_cells` are the cells by column that hold for both places, and `cells` those of this place. The result has
+    failed if the tool counted wrong values. Raises BadOutput if a cell is missing or damaged.
+    """
     ids = table.ids() or (parsing.UNSTATED.id,)
     size = parsing.whole_number(shared_cells["size"], where)
     params: list[tuple[str, str | int | float]] = [("size_bytes", size), ("type", shared_cells["type"])]
@@ -165,7 +175,10 @@ def _result(
 
 
 def _series(where: str, size_bytes: int, cells: dict[str, str]) -> tuple[Series, ...]:
-    """Return the bandwidths and times of a row; for small messages the time is the headline."""
+    """Return the bandwidths and times of one place in a row; below 64 KiB the time is the headline.
+
+    `cells` are the cells by column, and `where` names the line. Raises BadOutput if one is missing or damaged.
+    """
     time = "time" if "time" in cells else "cputime"
     if not {time, "algbw", "busbw"} <= cells.keys():
         raise BadOutput(f"{where}: time, algbw or busbw is missing")
@@ -183,7 +196,7 @@ def _series(where: str, size_bytes: int, cells: dict[str, str]) -> tuple[Series,
 
 
 def _info(results: list[Result]) -> SuiteInfo:
-    """Return the suite with curves of the bus bandwidth and the time over size."""
+    """Return the suite of these results, with curves of the bus bandwidth and the time over size."""
     names = tuple(dict.fromkeys(result.case.name for result in results))
     views = (
         View("curve", "Bus bandwidth", names, x="size_bytes", by=("place",), series="busbw", log_x=True),

@@ -1,7 +1,7 @@
-"""NVIDIA's nvbandwidth: matrices of bandwidths and latencies, as text or as JSON (`-j`), from one process or many.
+"""Import NVIDIA's nvbandwidth: matrices of bandwidths and latencies, as text or JSON, from one process or many.
 
-It counts the bytes of a copy once (payload) and prints GB of 1e9 bytes. A cell is the median of its samples, or with
-`-m` their mean. The samples themselves are not printed.
+The JSON is that of `-j`. nvbandwidth counts the bytes of a copy once (payload) and prints GB of 1e9 bytes. A cell is
+the median of its samples, or with `-m` their mean. The samples themselves are not printed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _VERSIONS = {
 
 @dataclass(frozen=True, slots=True)
 class _PrintedMatrix:
-    """One printed matrix: `cells` as printed, `N/A` where nothing was measured.
+    """One printed matrix: `cells` by row as printed, `N/A` where nothing was measured.
 
-    `where` is its place in the output for messages, and `total` is the printed sum of all cells, empty if there is
-    none.
+    `name` is the name of the case. `where` is its place in the output for messages, and `total` is the printed sum of
+    all cells, empty if there is none.
     """
 
     name: str
@@ -50,7 +50,10 @@ class _PrintedMatrix:
         return unit[1]
 
     def values(self) -> Iterator[tuple[int, int, float]]:
-        """Yield row, column and value of each measured cell. Raises BadOutput if their sum is not the printed sum."""
+        """Yield row, column and value, in the printed unit, of each measured cell.
+
+        Raises BadOutput if a cell is no number, or if the values do not add up to the printed sum.
+        """
         numbers = [
             (row, column, parsing.number(cell, self.where))
             for row, cells in enumerate(self.cells)
@@ -71,7 +74,7 @@ class Nvbandwidth:
     summary: str = "nvbandwidth (NVIDIA): copies between host and GPUs, and latencies; text or JSON"
 
     def accepts(self, text: str) -> bool:
-        """Return whether the text has a started test, or the object that the JSON consists of."""
+        """Return whether the text has nvbandwidth's version, a started test, or the JSON's outer object."""
         return bool(
             re.search(r"^[ \t]*nvbandwidth Version:", text, re.MULTILINE)
             or re.search(r'^[ \t]*"nvbandwidth"[ \t]*:[ \t]*\{?[ \t]*$', text, re.MULTILINE)
@@ -81,7 +84,7 @@ class Nvbandwidth:
     def read(self, text: str) -> Imported:
         """Return a result per cell of each test's matrix; its axes are row and column.
 
-        Raises BadOutput if the output is damaged.
+        A test without a matrix gives a failed or skipped result. Raises BadOutput if the output is damaged.
         """
         if re.search(r'^[ \t]*"nvbandwidth"[ \t]*:', text, re.MULTILINE):
             return _parse_json(text)
@@ -94,9 +97,10 @@ def _imported(
     unmeasured: Sequence[Result],
     versions: dict[str, str],
 ) -> Imported:
-    """Return the matrices as a suite with a view for each; `unmeasured` are results of tests without a matrix.
+    """Return the matrices as a suite, with a view for each that has a cell between two devices.
 
-    Raises BadOutput if there is no result.
+    `devices` are the printed devices, in order, `unmeasured` the results of tests without a matrix, and `versions`
+    those of software by name. Raises BadOutput if there is no result.
     """
     devices_by_id = {device.id: device for device in devices}
     results = [result for matrix in matrices for result in _results(matrix, list(devices_by_id))]
@@ -113,7 +117,10 @@ def _imported(
 
 
 def _results(matrix: _PrintedMatrix, devices: Sequence[str]) -> Iterator[Result]:
-    """Yield the measured cells of a matrix as results; `devices` are the ids of the printed devices."""
+    """Yield a result for each measured cell of a matrix; `devices` are the ids of the printed devices, in order.
+
+    A cell of a matrix `GPU(row)` is between two devices, any other is on the device of its column.
+    """
     is_between_gpus = "GPU(row)" in matrix.description
     for row, column, value in matrix.values():
         places = (row, column) if is_between_gpus and row != column else (column,)
@@ -127,7 +134,7 @@ def _results(matrix: _PrintedMatrix, devices: Sequence[str]) -> Iterator[Result]
 
 
 def _parse_text(text: str) -> Imported:
-    """Return the content of the text form."""
+    """Return the content of the text form. Raises BadOutput if it is damaged."""
     reader = _TextReader()
     for number, line in parsing.numbered_lines(text):
         reader.read_line(f"line {number}", line)
@@ -136,7 +143,11 @@ def _parse_text(text: str) -> Imported:
 
 
 class _TextReader:
-    """Reads the text form line by line: a test starts, describes its matrix, prints it, and prints its sum."""
+    """Reads the text form line by line: a test starts, describes its matrix, prints it, and prints its sum.
+
+    Call `read_line` for each line, then `finish`. `failed` are the results of tests without a matrix, and `versions`
+    those of software by name.
+    """
 
     def __init__(self) -> None:
         self.devices: list[Device] = []
@@ -148,7 +159,7 @@ class _TextReader:
         self._columns = -1  # columns of the current matrix; -1 outside a matrix, 0 before its head
 
     def read_line(self, where: str, line: str) -> None:
-        """Read one line. Raises BadOutput if it does not fit the test before it."""
+        """Read one line, which `where` names. Raises BadOutput if the line does not fit the test before it."""
         if running := _RUNNING.match(line):
             self.finish()
             self._test, self._where, self._has_matrix, self._message = running[1], where, False, ""
@@ -162,14 +173,17 @@ class _TextReader:
             self._read_names(line)
 
     def _begin_matrix(self, where: str, line: str) -> None:
-        """Start the matrix that this line describes."""
+        """Start the matrix that `line` describes; `where` names the line."""
         part = _PART.search(line)
         name = f"{self._test}_{part[1].lower()}" if part else self._test
         self.matrices.append(_PrintedMatrix(name, line, (), where))
         self._columns, self._has_matrix = 0, True
 
     def _read_row(self, where: str, line: str) -> None:
-        """Read the head or a row of the current matrix. Raises BadOutput if the row is damaged."""
+        """Read the head or a row of the current matrix; `where` names the line.
+
+        Raises BadOutput if the row is damaged.
+        """
         cells = line.split()
         if self._columns == 0:
             self._columns = len(cells)
@@ -180,7 +194,10 @@ class _TextReader:
         self.matrices[-1] = _PrintedMatrix(matrix.name, matrix.description, (*matrix.cells, tuple(cells[1:])), where)
 
     def _read_sum(self, where: str, line: str) -> None:
-        """Read the sum of the current matrix. Raises BadOutput if there is no matrix."""
+        """Read the name and the sum of the current matrix, and end it; `where` names the line.
+
+        Raises BadOutput if there is no matrix.
+        """
         cells = line.split()
         if len(cells) != 3 or not self.matrices or not self.matrices[-1].cells:
             raise BadOutput(f"{where}: a SUM without a matrix")
@@ -189,7 +206,7 @@ class _TextReader:
         self._columns = -1
 
     def _read_names(self, line: str) -> None:
-        """Read a device, a process or a version from a line, or keep the message of a test without a matrix."""
+        """Read a device, a process or a version from a line, or keep the first message of a test without a matrix."""
         if match := _DEVICE.match(line):
             pci = match[3] or ""
             self.devices.append(parsing.make_device(f"cuda:{match[1]}", match[2], pci=pci))
@@ -237,14 +254,14 @@ def _parse_json(text: str) -> Imported:
 
 
 def _listed_device(item: object) -> Iterator[Device]:
-    """Yield the device of an item in the JSON's list of devices, if it is one."""
+    """Yield the device of an item in the JSON's list of devices; yield nothing if the item is no device."""
     match = re.match(r"(\d+): (.+?)(?: \(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\))?:?$", str(item))
     if match:
         yield parsing.make_device(f"cuda:{match[1]}", match[2], pci=match[3] or "")
 
 
 def _json_matrix(name: str, test: dict[str, object]) -> _PrintedMatrix:
-    """Return the matrix of a test in the JSON. Raises BadOutput if it is damaged."""
+    """Return the matrix of the test `name` in the JSON; `test` is its object. Raises BadOutput if it is damaged."""
     description = parsing.json_value(test, "bandwidth_description", str).strip()
     rows = parsing.json_value(test, "bandwidth_matrix", list)
     if not rows or not all(isinstance(row, list) and row and len(row) == len(rows[0]) for row in rows):
@@ -257,7 +274,10 @@ def _json_matrix(name: str, test: dict[str, object]) -> _PrintedMatrix:
 
 
 def _result_without_matrix(name: str, test: object, ids: tuple[str, ...]) -> Result:
-    """Return the result of a test in the JSON that has no matrix: skipped if it was waived, else failed."""
+    """Return the result of a test in the JSON that has no matrix: skipped if it was waived or not found, else failed.
+
+    `test` is its object, and `ids` are those of all devices. Raises BadOutput if the status is missing.
+    """
     status = parsing.json_value(test, "status", str)
     case = Case(_SUITE, name)
     if status in ("Waived", "Not Found"):

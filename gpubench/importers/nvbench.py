@@ -1,7 +1,8 @@
-"""NVIDIA's nvbench: the means of each state of a benchmark, as JSON (`--json`) or csv (`--csv`).
+"""Import the output of a benchmark that is built with NVIDIA's nvbench: the means of each state, as JSON or csv.
 
-Both forms are in seconds and B/s, so that nothing is converted; only the output for people is in GiB/s. The JSON keeps
-the single samples in separate binary files, which are not read: a series has one value, nvbench's summary.
+The options are `--json` and `--csv`. Both forms are in seconds and B/s, so that nothing is converted; only the output
+for people is in GiB/s. The JSON keeps the single samples in separate binary files, which are not read: a series has one
+value, nvbench's summary.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ class Nvbench:
 
 
 def _imported(devices: Sequence[Device], results: Sequence[Result], versions: Sequence[tuple[str, str]]) -> Imported:
-    """Return the results as a suite. Raises BadOutput if there are none."""
+    """Return the results as a suite; `versions` are names and versions of software.
+
+    Raises BadOutput if there is no result.
+    """
     if not results:
         raise BadOutput("no benchmark has a state")
     info = SuiteInfo(_SUITE, "imported: benchmarks as nvbench measured them")
@@ -70,7 +74,7 @@ def _axis_value(text: str) -> str | int | float:
 
 
 def _headline_first(series: dict[str, Series]) -> tuple[Series, ...]:
-    """Return the series, those of _ORDER first and in its order; the first one is the headline."""
+    """Return the series, by tag in `series`, with those of _ORDER first and in its order; the first is the headline."""
     return tuple(series[name] for name in sorted(series, key=lambda tag: (tag not in _ORDER, _rank_of_tag(tag))))
 
 
@@ -80,7 +84,7 @@ def _rank_of_tag(tag: str) -> int:
 
 
 def _skipped_result(case: Case, ids: tuple[str, ...], reason: str) -> Result:
-    """Return the result of a state that the benchmark skipped."""
+    """Return the result of a state that the benchmark skipped; an empty `reason` gets a general text."""
     return Result(case, ids, "skipped", cause="skipped", reason=reason or "skipped by the benchmark")
 
 
@@ -101,7 +105,10 @@ def _parse_json(text: str) -> Imported:
 
 
 def _device(item: dict[str, Any]) -> Device:
-    """Return a device of the JSON with the facts that it states."""
+    """Return a device of the JSON, the object `item`, with the facts that it states.
+
+    Raises BadOutput if the device has no name.
+    """
 
     def number(key: str) -> int:
         """Return a whole number of the device; 0 if it is missing."""
@@ -121,7 +128,10 @@ def _device(item: dict[str, Any]) -> Device:
 
 
 def _state_result(bench: str, state: dict[str, Any], devices: dict[int, Device]) -> Result:
-    """Return a state of a benchmark in the JSON as a result. Raises BadOutput if it is damaged."""
+    """Return the result of a state of the benchmark `bench` in the JSON; `state` is its object.
+
+    `devices` are by their numbers in the JSON. Raises BadOutput if the state is damaged.
+    """
     device = devices.get(state["device"]) if isinstance(state.get("device"), int) else None
     ids = (device.id if device else parsing.UNSTATED.id,)
     axes = state.get("axis_values") or []
@@ -140,7 +150,11 @@ def _state_result(bench: str, state: dict[str, Any], devices: dict[int, Device])
 
 
 def _summary_series(bench: str, summaries: object) -> Iterator[tuple[str, Series]]:
-    """Yield the summaries of a state as series, each with its tag. Raises BadOutput if one is damaged."""
+    """Yield tag and series of each summary of a state that is a duration or a rate, except its deviations.
+
+    `summaries` is the list of objects in the JSON, and `bench` names the benchmark in messages. Raises BadOutput if one
+    of them is damaged.
+    """
     if not isinstance(summaries, list):
         raise BadOutput(f"the summaries of {bench} have another form than in the known versions")
     for item in summaries:
@@ -182,7 +196,10 @@ def _parse_csv(text: str) -> Imported:
 
 
 def _row_result(where: str, head: Sequence[str], row: Sequence[str], device: Device) -> Result:
-    """Return a row of the csv as a result. Raises BadOutput if it is damaged."""
+    """Return the result of a row of the csv; `where` names the line, and `head` has the names of the columns.
+
+    Raises BadOutput if the row is damaged or has no times.
+    """
     mark = head.index("Skipped")
     axes: Params = tuple(
         (name, _axis_value(cell))

@@ -1,10 +1,10 @@
-"""linux-rdma perftest (ib_write_bw, ib_read_lat and others): the file of `--out_json`, one message size per file.
+"""Import a file of linux-rdma perftest (ib_write_bw, ib_read_lat and others), written by `--out_json`.
 
-The names are those of `src/perftest_parameters.c` and `.h` of version 26.04, unchanged since 24.01. Older versions do
-not write JSON, and neither does any version with `--sl` for quality of service. The file does not state the unit of a
-rate: it is MiB/s, or Gb/s with `--report_gbits`. The message rate, whose unit is known, shows which one it is.
-Latencies are in µs; a file of `--report-cycles` looks the same and must not be imported. The latency of a write or send
-test is half a round trip, that of a read or atomic test a whole one.
+A file has one message size. The names are those of `src/perftest_parameters.c` and `.h` of version 26.04, unchanged
+since 24.01. Older versions do not write JSON, and neither does any version with `--sl` for quality of service. The file
+does not state the unit of a rate: it is MiB/s, or Gb/s with `--report_gbits`. The message rate, whose unit is known,
+shows which one it is. Latencies are in µs; a file of `--report-cycles` looks the same and must not be imported. The
+latency of a write or send test is half a round trip, that of a read or atomic test a whole one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Perftest:
     def read(self, text: str) -> Imported:
         """Return one result; its case is the test, and its axes are the size of a message and the connection.
 
-        Raises BadOutput if the output is damaged.
+        Raises BadOutput if the output is damaged or of a version before 24.01.
         """
         if not re.search(r'"test_info"', text):
             raise BadOutput("written by perftest before version 24.01, which left out the quotes; use a newer one")
@@ -68,9 +68,10 @@ class Perftest:
 
 
 def _rates(results: dict[str, Any], size: int) -> tuple[Series, ...]:
-    """Return the rates in SI units, for messages of `size` bytes.
+    """Return the average rate, the peak rate if it is stated (both in B/s), and the messages per second.
 
-    Raises BadOutput if their unit does not follow from the message rate.
+    `results` is the object in the file, for messages of `size` bytes. Raises BadOutput if a number is missing, or if
+    the average times MiB or Gb is not the message rate times `size` within 2 %.
     """
     messages = _number(results, "MsgRate") * 1e6
     average = _number(results, "BW_average")
@@ -86,7 +87,10 @@ def _rates(results: dict[str, Any], size: int) -> tuple[Series, ...]:
 
 
 def _times(results: dict[str, Any]) -> tuple[Series, ...]:
-    """Return the latencies in seconds. Raises BadOutput if there are none."""
+    """Return the latencies that the object `results` states, in seconds, the headline first.
+
+    Raises BadOutput if there are none.
+    """
     if not any(key in results for key in _TIMES):
         raise BadOutput("there is neither a bandwidth nor a latency")
     return tuple(
@@ -105,7 +109,7 @@ def _number(results: dict[str, Any], key: str) -> float:
 
 
 def _info(name: str, series: tuple[Series, ...]) -> SuiteInfo:
-    """Return the suite with a curve of the headline series over the message size."""
+    """Return the suite with a curve of the first of `series` over the message size; `name` is that of the test."""
     view = View("curve", f"{name} by message size", (name,), x="size_bytes", series=series[0].name, log_x=True)
     return SuiteInfo(_SUITE, "imported: RDMA as perftest measured it", (view,))
 

@@ -1,4 +1,4 @@
-"""SGLang's `bench_serving`: its JSON Lines, one object per run.
+"""Import SGLang's `bench_serving`: its JSON Lines, one object per run.
 
 The names are those of `python/sglang/bench_serving.py` of version 0.5. Times are in ms, and an unlimited request rate
 is written as `Infinity`. `server_info` has the arguments of an SGLang server: the model, the formats of its weights and
@@ -27,7 +27,7 @@ class SglangBench:
     summary: str = "SGLang: bench_serving, tokens per second and times of requests; JSON Lines"
 
     def accepts(self, text: str) -> bool:
-        """Return whether the text has both counts of the tokens and their rate."""
+        """Return whether the text has the second count of output tokens that SGLang makes, and a rate of tokens."""
         return '"total_output_tokens_retokenized"' in text and '"output_throughput"' in text
 
     def read(self, text: str) -> Imported:
@@ -43,7 +43,10 @@ class SglangBench:
 
 
 def _model(fields: dict[str, Any]) -> _served.ServedModel:
-    """Return the model that the server states, with the unknown facts about it."""
+    """Return the model that the server states in a run's JSON object, with the unknown facts about it.
+
+    Raises BadOutput if a number of GPUs, replicas or stages is not possible.
+    """
     info = fields.get("server_info")
     if not isinstance(info, dict) or not isinstance(info.get("model_path"), str):
         return _served.ServedModel("", unstated="the client did not ask the server for its model (server_info)")
@@ -56,7 +59,10 @@ def _model(fields: dict[str, Any]) -> _served.ServedModel:
 
 
 def _count(info: dict[str, Any], key: str) -> int:
-    """Return a count among the server's arguments. Raises BadOutput if it is not one."""
+    """Return the count under a key of the server's arguments, 1 if it is missing.
+
+    Raises BadOutput if the value is not a whole number from 1 to 4096.
+    """
     count = parsing.json_value(info, key, int) if key in info else 1
     if not 0 < count <= _MOST_GPUS:
         raise BadOutput(f"{key} is {count}, which is not possible")
@@ -64,7 +70,10 @@ def _count(info: dict[str, Any], key: str) -> int:
 
 
 def _result(fields: dict[str, Any]) -> Result:
-    """Return the result of a run. Raises BadOutput if a field is missing."""
+    """Return the result of a run from its JSON object; it has failed if no request was answered with a token.
+
+    Raises BadOutput if a field is missing.
+    """
     served = _model(fields)
     if _served.is_empty(fields):
         return _served.failed_result(_SUITE, parsing.UNSTATED, served)

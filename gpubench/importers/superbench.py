@@ -1,7 +1,8 @@
-"""SuperBench (Microsoft): `results-summary.jsonl` and the flat metric names of `results-summary.json`.
+"""Import the metrics of SuperBench (Microsoft): `results-summary.jsonl`, one line per node.
 
-The first has one line per node. The files name metrics without units. The documentation of SuperBench states the units
-of the benchmarks below. Other metrics are left out and counted, because it is unknown whether more of them is better.
+The metrics have the flat names of `results-summary.json`, without units. The documentation of SuperBench states the
+units of the benchmarks below. Other metrics are left out and counted, because it is unknown whether more of them is
+better.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SuperBench:
         """Return a result per node and metric; its case is the benchmark with the metric.
 
         The rank in a metric's name becomes the device, and the node becomes the device's host. Raises BadOutput if a
-        line is damaged.
+        line is damaged, or if no metric has a known unit.
         """
         nodes = [(number, _parse_node(number, line)) for number, line in enumerate(text.split("\n"), 1) if line]
         results: list[Result] = []
@@ -76,7 +77,10 @@ class SuperBench:
 
 
 def _parse_node(number: int, line: str) -> dict[str, Any]:
-    """Return the metrics of a node from its line. Raises BadOutput if the line is no JSON object."""
+    """Return the node's name and metrics from line number `number`, a JSON object.
+
+    Raises BadOutput if the line is no JSON object.
+    """
     try:
         metrics = json.loads(line, parse_constant=_none_for_constant)
     except (ValueError, RecursionError) as error:
@@ -99,7 +103,8 @@ def _device(device_id: str, node: str) -> Device:
 def _result(where: str, node: int, metric: str, value: object, left_out: dict[str, None]) -> Iterator[Result]:
     """Yield the result of a metric, or add its name to `left_out` if its unit is unknown.
 
-    `node` is the index of the node. Raises BadOutput if the value is not a number.
+    `node` is the index of the node, `where` names its line, and `left_out` has names as keys. A return code other than
+    0 gives a failed result. Raises BadOutput if the value is not a number.
     """
     name, _, rank = metric.partition(":") if metric.count(":") == 1 else (metric, "", "")
     if name.endswith("return_code"):
@@ -117,7 +122,10 @@ def _result(where: str, node: int, metric: str, value: object, left_out: dict[st
 
 
 def _failed_result(where: str, node: int, name: str, value: object) -> Iterator[Result]:
-    """Yield a failed result for a benchmark whose return code is not 0; one with return code 0 has only its metrics."""
+    """Yield a failed result if the return code `value` of a benchmark is not 0; nothing otherwise.
+
+    `name` is the metric's name, `node` the index of the node, and `where` names its line.
+    """
     if isinstance(value, int | float) and value != 0:
         value = parsing.number(str(value), f"{where}, {name}")
         case = Case(_SUITE, name.rpartition("/")[0])

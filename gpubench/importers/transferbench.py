@@ -1,4 +1,4 @@
-"""AMD's TransferBench: the transfers of a configuration, and the peer-to-peer matrices (`p2p`), as text.
+"""Import AMD's TransferBench: the transfers of a configuration, and the peer-to-peer matrices (`p2p`), as text.
 
 Bandwidths are GB of 1e9 bytes, each byte counted once (payload). With SHOW_ITERATIONS=1 every iteration is printed, and
 all of them are read, in the order in which they ran.
@@ -27,7 +27,10 @@ _DIRECTIONS = ("send", "receive", "both")
 
 @dataclass(slots=True)
 class _PeerTable:
-    """The peer-to-peer table that is being read: name, executor of the copies, and devices of the columns."""
+    """The peer-to-peer table that is being read: name of its case, executor of the copies, devices of the columns.
+
+    The executor is empty if it is not printed, and `columns` are the ids of the devices, empty before the head.
+    """
 
     name: str
     executor: str
@@ -38,7 +41,9 @@ class _PeerTable:
 class _TransferBenchOutput:
     """The content of the output, as far as it has been read.
 
-    `iterations` are the B/s and seconds of the last transfer's iterations by number.
+    `test` is the number of the current test, and `table` the current peer-to-peer table, None outside one. `size_bytes`
+    is the size of a copy in such a table. `iterations` are the B/s and seconds of the last transfer's iterations by
+    number.
     """
 
     version: str = ""
@@ -84,7 +89,7 @@ class TransferBench:
 
 
 def _read_line(output: _TransferBenchOutput, where: str, line: str) -> None:
-    """Read one line into `output`; `where` names the line. Raises BadOutput if it is damaged."""
+    """Add the content of one line to `output`; `where` names the line. Raises BadOutput if the line is damaged."""
     cells = _SEPARATOR.split(line)
     if version := _VERSION.search(line):
         output.version = version[1]
@@ -105,7 +110,7 @@ def _read_line(output: _TransferBenchOutput, where: str, line: str) -> None:
 
 
 def _finish_transfer(output: _TransferBenchOutput) -> None:
-    """Make the iterations that were printed below a transfer its samples."""
+    """Make the iterations that were printed below the last transfer its samples, and forget them."""
     if output.iterations and output.results:
         ordered = [output.iterations[number] for number in sorted(output.iterations)]
         series = (
@@ -117,9 +122,9 @@ def _finish_transfer(output: _TransferBenchOutput) -> None:
 
 
 def _rate_and_seconds(where: str, cells: Sequence[str]) -> tuple[float, float]:
-    """Return the B/s and the seconds of a line: `33.520 GB/s | 2.002 ms`.
+    """Return the B/s and the seconds in the cells of a line such as `Transfer 1 | 33.520 GB/s | 2.002 ms`.
 
-    Raises BadOutput if the line has no such columns.
+    Raises BadOutput, which names the line by `where`, if the line has no such cells.
     """
     rate = re.fullmatch(rf"{_NUMBER}\s*GB/s.*", cells[1]) if len(cells) > 1 else None
     seconds = re.fullmatch(rf"{_NUMBER}\s*ms", cells[2]) if len(cells) > 2 else None
@@ -132,14 +137,20 @@ def _rate_and_seconds(where: str, cells: Sequence[str]) -> tuple[float, float]:
 
 
 def _add_iteration(output: _TransferBenchOutput, where: str, cells: Sequence[str]) -> None:
-    """Add an iteration to the last transfer. Raises BadOutput if there is no transfer."""
+    """Add the iteration in the cells of a line to the last transfer; `where` names the line.
+
+    Raises BadOutput if there is no transfer, or if the line is damaged.
+    """
     if not output.results:
         raise BadOutput(f"{where}: the iteration has no transfer")
     output.iterations[parsing.whole_number(cells[0].split()[1], where)] = _rate_and_seconds(where, cells)
 
 
 def _transfer_result(output: _TransferBenchOutput, where: str, cells: Sequence[str]) -> Result:
-    """Return a transfer as a result. Raises BadOutput if the line is damaged."""
+    """Return the result of a line: of one transfer, of one executor, or of all transfers together (aggregate).
+
+    `cells` are the cells of the line, which `where` names. Raises BadOutput if the line is damaged.
+    """
     rate, seconds = _rate_and_seconds(where, cells)
     size = re.fullmatch(r"(\d{1,18}) bytes", cells[3]) if len(cells) > 3 else None
     if not size:
@@ -161,7 +172,10 @@ def _transfer_result(output: _TransferBenchOutput, where: str, cells: Sequence[s
 
 
 def _ids(path: str) -> tuple[str, ...]:
-    """Return the devices of a path: `G0->GPU00:004->G1` is from GPU 0 to GPU 1, and `C0` is the memory of a CPU."""
+    """Return the device ids of a path: `G0->GPU00:004->G1` is from GPU 0 to GPU 1, and `C0` is the memory of CPU 0.
+
+    Each is returned once; the executor of the copy, in the middle, is left out.
+    """
     ends = [end for index, end in enumerate(path.split("->")) if index != 1]
     ids = [
         f"{'cpu' if kind in 'CUBHD' else 'gpu'}:{index}"
@@ -172,7 +186,10 @@ def _ids(path: str) -> tuple[str, ...]:
 
 
 def _read_table_line(output: _TransferBenchOutput, table: _PeerTable, where: str, line: str) -> None:
-    """Read the head or a row of a peer-to-peer table. Raises BadOutput if it is damaged."""
+    """Add the head of a peer-to-peer table to `table`, or a result for each cell of a row to `output`.
+
+    Raises BadOutput, which names the line by `where`, if the row is damaged.
+    """
     if not table.columns and "DST" in line:
         table.columns = tuple(
             f"{_DEVICE[kind]}:{int(index[:9])}" for kind, index in re.findall(r"(CPU|GPU) (\d+)", line)
@@ -192,7 +209,11 @@ def _read_table_line(output: _TransferBenchOutput, table: _PeerTable, where: str
 def _pair_result(
     output: _TransferBenchOutput, table: _PeerTable, direction: str, source: str, target: str, rate: float
 ) -> Result:
-    """Return a cell of a peer-to-peer table as a result; `direction` is one of _DIRECTIONS, `rate` is in B/s."""
+    """Return the result of a cell of a peer-to-peer table.
+
+    `source` and `target` are device ids, `direction` is one of _DIRECTIONS, as seen from `source`, and `rate` is in
+    B/s.
+    """
     name = table.name if table.name == "p2p.uni" else f"{table.name}.{direction}"
     params: Params = (("from", source), ("to", target))
     params += (("executor", table.executor),) if table.executor else ()

@@ -1,4 +1,4 @@
-"""vLLM's `vllm bench serve`: the JSON of `--save-result` or `--append-result`, one object per run.
+"""Import vLLM's `vllm bench serve`: the JSON of `--save-result` or `--append-result`, one object per run.
 
 The names are those of `vllm/benchmarks/serve.py` of 2026; those of `benchmark_serving.py` of 2024 are the same, without
 `failed`. Times are in ms. The file names neither the GPUs nor the format of the weights, but `--metadata` can add them:
@@ -41,12 +41,15 @@ class VllmBench:
 
 
 def _device(fields: dict[str, Any]) -> Device:
-    """Return the GPU that the metadata name, else a device without a name."""
+    """Return the GPU that the metadata in a run's JSON object name, else a device without a name."""
     return parsing.make_device("gpu:0", parsing.json_value(fields, "gpu", str)) if "gpu" in fields else parsing.UNSTATED
 
 
 def _model(fields: dict[str, Any]) -> _served.ServedModel:
-    """Return the model with the facts that the file states. Raises BadOutput if the number of GPUs is wrong."""
+    """Return the model with the facts that a run's JSON object states.
+
+    Raises BadOutput if it names no model, or if the number of GPUs is not from 1 to 4096.
+    """
     # `--metadata` writes numbers as texts.
     stated = next((fields[key] for key in ("tp", "tensor_parallel_size") if key in fields), "1")
     gpus = parsing.whole_number(str(stated), "tp")
@@ -58,7 +61,10 @@ def _model(fields: dict[str, Any]) -> _served.ServedModel:
 
 
 def _result(fields: dict[str, Any], device: Device) -> Result:
-    """Return the result of a run on this device. Raises BadOutput if a field is missing."""
+    """Return the result of a run on this device from its JSON object; failed if no request was answered with a token.
+
+    Requests that failed give a label and a note. Raises BadOutput if a field is missing.
+    """
     served = _model(fields)
     if _served.is_empty(fields):
         return _served.failed_result(_SUITE, device, served)
@@ -77,7 +83,7 @@ def _result(fields: dict[str, Any], device: Device) -> Result:
 
 
 def _speculates(fields: dict[str, Any]) -> bool:
-    """Return whether the server decoded speculatively."""
+    """Return whether the JSON object of a run states that the server decoded speculatively."""
     return fields.get("spec_decode_acceptance_length") is not None
 
 

@@ -68,7 +68,7 @@ def _listed_files(root: Path) -> Iterator[Path]:
 
 
 def _content(path: Path) -> bytes | None:
-    """Return the content of a file; None if it is no file or cannot be read, as some files of a driver."""
+    """Return the first 64 KiB of a file; None if the path is no file, or if the file cannot be read."""
     try:
         if not path.is_file():
             return None
@@ -79,7 +79,10 @@ def _content(path: Path) -> bytes | None:
 
 
 def _blanked(name: str, content: bytes) -> bytes:
-    """Return the content of the file called `name` with each digit of a serial number or unique id replaced by 0."""
+    """Return the `content` of the file called `name` with its serial numbers and unique ids replaced by zeros.
+
+    Other files are returned unchanged.
+    """
     if name in _BLANKED:
         return re.sub(rb"[0-9a-wyzA-WYZ]", b"0", content)  # keeps the x of 0x
     if name in ("properties", "system_properties"):
@@ -88,7 +91,10 @@ def _blanked(name: str, content: bytes) -> bytes:
 
 
 def archive(entries: Mapping[str, bytes]) -> bytes:
-    """Return a gzipped tar archive of files, given by their paths in it; the same files give the same bytes."""
+    """Return a gzipped tar archive of `entries`, the content of each file by its path in the archive.
+
+    The same entries give the same bytes.
+    """
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in sorted(entries.items()):
@@ -99,9 +105,10 @@ def archive(entries: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(packed: bytes, folder: Path) -> None:
-    """Write an archive's files below `folder`.
+    """Write the files of a gzipped tar archive below `folder`, which exists.
 
-    Raises FileError if the archive is damaged, larger than 64 MiB unpacked, or has a path that leads out of `folder`.
+    Raises FileError if the archive is damaged, larger than 64 MiB unpacked, or has a path that leads out of `folder`,
+    or if a file cannot be written.
     """
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:

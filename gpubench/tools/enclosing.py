@@ -38,8 +38,8 @@ def enclosure(run: Run, path: str | Path) -> Enclosure:
 def _smaller_versions(run: Run) -> Iterator[tuple[Run, str]]:
     """Yield the run and ever smaller versions of it, each with a sentence about the data that was left out.
 
-    First the samples of the counters are thinned, then the samples of the series are rounded. Versions that cannot fit
-    are skipped.
+    The sentence of the run itself is empty. First the samples of the counters are thinned, then also the samples of the
+    series rounded. Versions that cannot fit are skipped.
     """
     if _fits(run):
         yield run, ""
@@ -57,7 +57,7 @@ def _smaller_versions(run: Run) -> Iterator[tuple[Run, str]]:
 
 
 def _fits(run: Run) -> bool:
-    """Return whether a run may fit into LIMIT_BYTES, judged by the number of its values without compressing it."""
+    """Return whether a run may fit into LIMIT_BYTES, at 1.2 bytes for each value of its series and counters."""
     numbers = sum(len(series.values) for result in run.results for series in result.series) + _counter_values(run)
     return numbers * _LEAST_BYTES <= LIMIT_BYTES
 
@@ -70,8 +70,8 @@ def _counter_values(run: Run) -> int:
 def _thinned(samples: Samples) -> Iterator[Samples]:
     """Yield samples with at most _MOST_VALUES values of each counter, without missing values.
 
-    The minimum and the maximum of equal intervals are kept. Each counter gets separate samples, because the extremes of
-    counters are at different times.
+    Samples at no more than _MOST_VALUES times are yielded unchanged. Otherwise the minimum and the maximum of equal
+    intervals are kept. Each counter gets separate samples, because the extremes of counters are at different times.
     """
     if len(samples.at) <= _MOST_VALUES:
         yield samples
@@ -86,7 +86,7 @@ def _thinned(samples: Samples) -> Iterator[Samples]:
 
 
 def _rounded(result: Result, digits: int) -> Result:
-    """Return the result with each sample of its series rounded to this number of significant digits."""
+    """Return the result with each sample of its series rounded to `digits` significant digits."""
     rounded = (
         dataclasses.replace(series, values=tuple(float(f"{value:.{digits}g}") for value in series.values))
         for series in result.series

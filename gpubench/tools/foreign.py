@@ -52,7 +52,7 @@ def read(path: Path, tool: str | None = None) -> ImportedFile:
 
 
 def _check_storable(imported: Imported) -> Imported:
-    """Return the results of an importer unchanged. Raises BadOutput if a run file cannot hold them."""
+    """Return the content that an importer read, unchanged. Raises BadOutput if a run file cannot hold it."""
     _check_record(_make_manifest([imported], ()), "its head")
     for result in imported.results:
         _check_record(result, result.case.id[:_MOST_CHARACTERS])
@@ -60,7 +60,7 @@ def _check_storable(imported: Imported) -> Imported:
 
 
 def _check_record(record: Manifest | Result, part: str) -> None:
-    """Raise BadOutput, which names the `part` of the output, if the store would refuse the record."""
+    """Raise BadOutput if the store would refuse the record; `part` names it in the message."""
     try:
         decode(encode(record))
     except Malformed as error:
@@ -68,7 +68,10 @@ def _check_record(record: Manifest | Result, part: str) -> None:
 
 
 def _read_text(path: Path) -> str:
-    """Return the text of a file with its line ends as newlines. Raises FileError if it is unreadable or too large."""
+    """Return the text of a file with its line ends as newlines; bytes that are no UTF-8 are replaced.
+
+    Raises FileError if the file cannot be read, or has more than 32 MiB or 2¹⁹ lines.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
@@ -83,9 +86,9 @@ def _read_text(path: Path) -> str:
 
 
 def _recognised_tool(path: Path, text: str) -> str:
-    """Return the name of the only importer that accepts a text.
+    """Return the name of the only importer that accepts a text; `path` is the file in the messages.
 
-    Raises FileError if none does, UsageError if several do.
+    Raises FileError if no importer accepts it, and UsageError if several do.
     """
     tools = plugins.names("importers")
     accepting = [name for name in tools if plugins.load("importers", name).accepts(text)]
@@ -97,7 +100,7 @@ def _recognised_tool(path: Path, text: str) -> str:
 
 
 def gpu_is_unstated(source: ImportedFile) -> bool:
-    """Return whether naming the GPU would help: a figure has a peak to compare with, but the output states no GPU."""
+    """Return whether the user should name the GPU: a figure has a peak to compare with, but no GPU is stated."""
     unstated = {device.id for device in source.content.devices if device.name == _UNSTATED}
     return any(
         result.devices[0] in unstated and any(series.limit for series in result.series)
@@ -118,7 +121,7 @@ def with_gpu_name(source: ImportedFile, name: str) -> ImportedFile:
 
 
 def run(sources: Sequence[ImportedFile], argv: Sequence[str]) -> Run:
-    """Return the imported files as one run; a case that occurs again is its next replicate.
+    """Return the imported files as one run; a case that occurs again on the same devices is its next replicate.
 
     `argv` is the command line of gpubench for the record. Raises FileError if two files use one id for different
     devices, if two files do not say what they measured, or if the files are too many for a run file.
@@ -134,7 +137,10 @@ def run(sources: Sequence[ImportedFile], argv: Sequence[str]) -> Run:
 
 
 def _make_manifest(outputs: Sequence[Imported], argv: Sequence[str]) -> Manifest:
-    """Return the manifest of a run that consists of several outputs, with the suites, devices and versions of all."""
+    """Return the manifest of a run that consists of several outputs, with the suites, devices and versions of all.
+
+    `argv` is the command line for the record. Of two versions of one library, the later output's counts.
+    """
     suites: dict[str, SuiteInfo] = {}
     devices: dict[str, Device] = {}
     versions: dict[str, str] = {}
@@ -167,9 +173,9 @@ def _check_at_most_one_unnamed(sources: Sequence[ImportedFile]) -> None:
 
 
 def _merge_suites(joined: SuiteInfo | None, added: SuiteInfo) -> SuiteInfo:
-    """Return the suite of two files of one tool: the views of both, each once, with the cases of both.
+    """Return the suite of several files of one tool: the views of all, each once, with the cases of all.
 
-    `joined` is the suite of the files before, None for the first file.
+    `joined` is the suite of the files before, None for the first file. `added` is that of the next file.
     """
     views = {(view.kind, view.title): view for view in (joined.views if joined else ())}
     for view in added.views:
@@ -179,7 +185,7 @@ def _merge_suites(joined: SuiteInfo | None, added: SuiteInfo) -> SuiteInfo:
 
 
 def _check_devices(sources: Sequence[ImportedFile]) -> None:
-    """Raise FileError if two files contradict each other about a device."""
+    """Raise FileError if two files state different properties of the device with one id."""
     devices: dict[str, Device] = {}
     for source in sources:
         for device in source.content.devices:
@@ -190,13 +196,13 @@ def _check_devices(sources: Sequence[ImportedFile]) -> None:
 
 
 def _are_compatible(first: Device, second: Device) -> bool:
-    """Return whether two descriptions contradict each other in no property; an unstated property contradicts none."""
+    """Return whether two descriptions of a device agree in every property that both state."""
     pairs = ({getattr(first, field.name), getattr(second, field.name)} for field in fields(second))
     return all(len(pair - {"", 0, (), _UNSTATED}) < 2 for pair in pairs)
 
 
 def _merge_devices(joined: Device | None, added: Device) -> Device:
-    """Return a device with the properties that either file states.
+    """Return a device with the properties that either description states; `added` counts where both state one.
 
     `joined` is None if no earlier file has the device.
     """
@@ -209,7 +215,7 @@ def _merge_devices(joined: Device | None, added: Device) -> Device:
 
 
 def _number_replicates(results: Sequence[Result]) -> list[Result]:
-    """Return the results, numbering those of one case on the same devices from 0 as replicates."""
+    """Return the results, with those of one case on the same devices numbered from 0 as replicates."""
     counts: dict[tuple[str, tuple[str, ...]], int] = {}
     replicated = []
     for result in results:

@@ -30,7 +30,8 @@ def silent(message: str) -> None:
 class RunHealth(AbstractContextManager["RunHealth"]):
     """Reads the health of a run's devices before and after it and writes remarks on it into the run file.
 
-    Create it before the sampling process: both processes then start at the same time. `tell` receives the warnings.
+    Use it as a context, and create it before the sampling process: both processes then start at the same time. `tell`
+    receives a line for each warning.
     """
 
     def __init__(self, devices: Sequence[Device], tell: Tell = silent) -> None:
@@ -49,7 +50,10 @@ class RunHealth(AbstractContextManager["RunHealth"]):
             self._tell(message)
 
     def end(self, recording: Recording) -> None:
-        """Read the health after the last case and write the errors that appeared during the run into the run file."""
+        """Read the health after the last case and write the errors that appeared during the run into the run file.
+
+        Call `begin` before.
+        """
         after = self._examination.read()
         _write_remarks(recording, [health.risen(*pair) for pair in zip(self._before, after, strict=True)])
 
@@ -67,7 +71,10 @@ def _write_remarks(recording: Recording, healths: Sequence[Health]) -> None:
 
 
 def warnings(healths: Sequence[Health]) -> list[str]:
-    """Return a line for each device that is sick, has a warning or cannot be read; it names the command for details."""
+    """Return a line for each device that is sick or has a warning, and for each whose health cannot be read.
+
+    A line about findings lists them, and names the command that says what to do.
+    """
     lines = []
     for device in healths:
         for severity, state in (("sick", "is sick"), ("warning", "has a warning")):
@@ -79,19 +86,22 @@ def warnings(healths: Sequence[Health]) -> list[str]:
 
 
 def refuse_sick(plan: Plan) -> None:
-    """Raise DeviceError (exit status 6) if a device of this plan is sick now."""
+    """Raise DeviceError (exit status 6) if a device that a case of the plan uses is sick now."""
     healths = examine(measured_devices(plan))
     if reasons := [_reason_text(device.device, device.of("sick")) for device in healths if device.of("sick")]:
         raise DeviceError(f"{'; '.join(reasons)}. Nothing was measured: a gate does not judge a sick device; {_DOCTOR}")
 
 
 def _reason_text(device: str, findings: Sequence[health.HealthFinding]) -> str:
-    """Return a text such as `cuda:0 is sick (ECC errors rise)`."""
+    """Return a clause such as `cuda:0 is sick (ECC errors rise)`; `device` is the device's id."""
     return f"{device} is sick ({'; '.join(finding.text for finding in findings)})"
 
 
 def refuse_recorded(paths: Sequence[Path]) -> None:
-    """Raise DeviceError (exit status 6) if one of these run files records that a device was sick or became sick."""
+    """Raise DeviceError (exit status 6) if one of these run files records that a device was sick or became sick.
+
+    Raises OSError if a file cannot be read.
+    """
     for path in paths:
         if reasons := list(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in _sick_remarks(path))):
             message = f"{path} was measured on a sick device ({'; '.join(reasons)})"
@@ -99,7 +109,7 @@ def refuse_recorded(paths: Sequence[Path]) -> None:
 
 
 def _sick_remarks(path: Path) -> Iterator[Remark]:
-    """Yield the remarks of a run file on sick devices.
+    """Yield the remarks on sick devices in a run file, which may be packed or end early.
 
     Lines of other records are not decoded, because they can be many.
     """

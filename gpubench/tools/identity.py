@@ -40,7 +40,8 @@ def salt_file() -> Path:
 def salt(path: Path | None = None) -> bytes:
     """Return the user's salt, 32 random bytes, which are made at the first use.
 
-    `path` is by default `salt_file()`. Raises FileError if the file is invalid, or cannot be read or made.
+    `path` is the file with the salt as 64 hexadecimal digits; None stands for `salt_file()`. Raises FileError if the
+    file is invalid, or cannot be read or made.
     """
     path = path or salt_file()
     try:
@@ -61,7 +62,10 @@ def salt(path: Path | None = None) -> bytes:
 
 
 def _make_salt(path: Path) -> None:
-    """Write a new salt to a temporary file and link it to `path`: the write is atomic, and the first writer wins."""
+    """Make a new salt in `path` and its folder; if another process has just made one, that salt stays.
+
+    Raises OSError if the file cannot be made.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = path.with_name(f".salt.{secrets.token_hex(8)}")
     file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -26,9 +26,10 @@ _LOOK_S = 0.02
 
 @contextlib.contextmanager
 def private_daemon() -> Iterator[None]:
-    """Run a daemon in a folder of its own, which all child processes of this process use; stop it at the end.
+    """Run an MPS control daemon during the context; all child processes of this process that start meanwhile use it.
 
-    Raises UsageError if the program is not installed, the environment names another daemon, or this one does not start.
+    The daemon uses a temporary folder, which variables of this process's environment name. Raises UsageError if the
+    program is not installed, if the environment names another daemon, or if this one does not start within 10 s.
     """
     program = shutil.which(_PROGRAM)
     if program is None:
@@ -52,7 +53,11 @@ def private_daemon() -> Iterator[None]:
 
 
 def _await(daemon: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
-    """Wait until the daemon has written its process id. Raises UsageError with its last line if it does not."""
+    """Wait up to 10 s until the daemon has written its process id into `folder`.
+
+    Raises UsageError with the last line of the file `log`, to which the daemon prints, if it has ended or the time is
+    over.
+    """
     deadline = time.monotonic() + _STARTING_S
     while not (folder / _PID_FILE).exists():
         if daemon.poll() is not None or time.monotonic() > deadline:
@@ -62,7 +67,10 @@ def _await(daemon: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
 
 
 def _stop(program: str, daemon: subprocess.Popen[bytes]) -> None:
-    """Ask the daemon to quit, which ends its servers too; kill its process group if it does not end."""
+    """Ask the daemon to quit, which ends its servers too, and wait up to 10 s; then kill its process group.
+
+    `program` is the path of nvidia-cuda-mps-control.
+    """
     with contextlib.suppress(subprocess.TimeoutExpired):
         if daemon.poll() is None:
             subprocess.run([program], input=b"quit\n", capture_output=True, timeout=_STOPPING_S, check=False)

@@ -1,4 +1,4 @@
-"""A run in a notebook: as a table, and as pandas data frames."""
+"""Show a run in a notebook as a table, and return its figures as pandas data frames."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class NotebookRun:
 
 
 def read_run(path: str | Path) -> NotebookRun:
-    """Return the run of a file. Raises FileError if it cannot be read or is invalid."""
+    """Return the run in a file. Raises FileError if the file cannot be read or is invalid."""
     return NotebookRun(read_file(path))

@@ -26,7 +26,7 @@ class Tool(StrEnum):
 
 
 def command(tool: Tool, plan: Plan, suite_names: Sequence[str]) -> list[str]:
-    """Return the arguments of the command that profiles the only case of a plan.
+    """Return the program and the arguments that profile the only case of a plan, which writes a file named after it.
 
     `suite_names` are the suites as the user named them. The command for rocprof has not yet run on a GPU. Raises
     UsageError if the plan has no case or several.
@@ -50,7 +50,10 @@ def command(tool: Tool, plan: Plan, suite_names: Sequence[str]) -> list[str]:
 
 
 def _run_command(settings: Settings, case: str, suite_names: Sequence[str], slug: str) -> list[str]:
-    """Return the arguments of a `gpubench run` of that case alone; `slug` is the case's id as a file name."""
+    """Return the program and the arguments of a `gpubench run` of `case` alone, which is a case's id.
+
+    `slug` is the id as a file name.
+    """
     devices = [argument for device in settings.devices for argument in ("--device", device)]
     out = f"{slug}-{settings.tier}.jsonl"
     gpubench = str(Path(sys.executable).parent / "gpubench")

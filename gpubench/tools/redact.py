@@ -109,8 +109,9 @@ def without_names(
 ) -> Value:
     """Return a value made from the runs of these manifests, with its texts anonymised as `redacted` does.
 
-    `salt` is the key of the pseudonyms, and `names` are further names to hide. `suites` are names of further suites:
-    the ids of their cases collect_users like paths, but must be kept.
+    `value` is a dataclass or a container of them. `salt` is the key of the pseudonyms, and `names` are further names to
+    hide. `suites` are names of suites that the manifests do not have: the ids of their cases look like paths, but are
+    kept.
     """
     texts = _NameRemover.of(manifests, pseudonyms(salt), (*names, *home_users((value, tuple(manifests)))), suites)
     return with_texts(value, texts.without_names, texts.without_names_if_text)
@@ -121,7 +122,7 @@ def pseudonyms(salt: bytes) -> PseudonymOf:
 
     @functools.cache
     def pseudonym_of(kind: str, name: str) -> str:
-        """Return the pseudonym of a name; a name that is a pseudonym already is returned unchanged."""
+        """Return the pseudonym of a name: `kind-` and 12 hexadecimal digits; a pseudonym stays unchanged."""
         if PSEUDONYM.fullmatch(name):
             return name
         digest = hmac.new(salt, f"{kind}\0{name}".encode(errors="replace"), hashlib.sha256).hexdigest()
@@ -131,7 +132,7 @@ def pseudonyms(salt: bytes) -> PseudonymOf:
 
 
 def _redact_facts(facts: Facts, pseudonym_of: PseudonymOf) -> Facts:
-    """Return the facts of a machine with pseudonyms for its host, its devices and any other fact that identifies it."""
+    """Return the facts of a machine with pseudonyms for its host, its devices and other facts that identify it."""
     where = dict(facts.host).get("hostname", "")
     return replace(
         facts,
@@ -141,7 +142,7 @@ def _redact_facts(facts: Facts, pseudonym_of: PseudonymOf) -> Facts:
 
 
 def _redact_host_fact(name: str, value: str, pseudonym_of: PseudonymOf) -> str:
-    """Return the value of a host's fact; a pseudonym unless the fact called `name` identifies no machine."""
+    """Return the `value` of the host's fact `name`: unchanged if it identifies no machine, else its pseudonym."""
     return (
         value
         if name in _KEPT_HOST_FACTS or not value
@@ -150,7 +151,11 @@ def _redact_host_fact(name: str, value: str, pseudonym_of: PseudonymOf) -> str:
 
 
 def _redact_device(device: Device, hostname: str, pseudonym_of: PseudonymOf) -> Device:
-    """Return the device with a pseudonym from its UUID, or else from its host and PCI id; without both it has none."""
+    """Return the device with a pseudonym for its UUID, without its PCI id, and with pseudonyms in its details.
+
+    Without a UUID, the pseudonym is that of the host name with the PCI id or device id, and without a `hostname` it is
+    empty.
+    """
     identity = device.uuid or (f"{hostname} {device.pci or device.id}" if hostname else "")
     details = tuple(
         (name, pseudonym_of("name", value) if _IDENTIFYING_DETAIL.search(name) and value else value)
@@ -160,14 +165,14 @@ def _redact_device(device: Device, hostname: str, pseudonym_of: PseudonymOf) -> 
 
 
 def _redact_data_file(file: DataFile, pseudonym_of: PseudonymOf) -> DataFile:
-    """Return a user's data file with pseudonyms for its path and its hash."""
+    """Return the record of a user's data file with pseudonyms for its path and its hash."""
     return replace(
         file, path=pseudonym_of("path", file.path), sha256=pseudonym_of("file", file.sha256) if file.sha256 else ""
     )
 
 
 def _shared_command(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return a command line's program and command alone, such as `gpubench run`."""
+    """Return the program and the command of a command line, such as `gpubench run`, without its arguments."""
     return ("gpubench", *(word for word in argv[1:2] if re.fullmatch(r"[a-z]{1,12}", word)))
 
 
@@ -187,9 +192,10 @@ class _NameRemover:
         users: Sequence[str],
         more_suites: Collection[str] = (),
     ) -> _NameRemover:
-        """Return the remover of all names in these runs' fields and of these users.
+        """Return the remover of all names in the fields of these manifests and of these users.
 
-        Longer names are tried first, so that no name is hidden in part. `more_suites` are suites whose names stay.
+        Longer names are tried first, so that no name is hidden in part. `more_suites` are suites whose names stay,
+        beside those of the manifests.
         """
         suites = frozenset((*more_suites, *(suite.name for manifest in manifests for suite in manifest.suites)))
         pseudonym_by_name: dict[str, str] = {}
@@ -207,7 +213,7 @@ class _NameRemover:
         return cls(pattern, pseudonym_by_name, TextRedactor(pseudonym_of, versions, suites, paths))
 
     def without_names(self, text: str) -> str:
-        """Return the text with its names replaced by pseudonyms."""
+        """Return the text with its names replaced by pseudonyms; a text that is a pseudonym is returned unchanged."""
         if PSEUDONYM.fullmatch(text):
             return text
         if not text.isprintable():  # otherwise the end of an escape sequence could touch a name and hide it
@@ -216,7 +222,7 @@ class _NameRemover:
         return text if text in self.redactor.versions else self.redactor.redact(text)
 
     def _matched_pseudonym(self, match: re.Match[str]) -> str:
-        """Return the pseudonym of a name that `pattern` matched."""
+        """Return the pseudonym of a name that `pattern` matched, in upper or lower case."""
         name = match[0].lower()
         if name in self.pseudonym_by_name:
             return self.pseudonym_by_name[name]
@@ -229,19 +235,30 @@ class _NameRemover:
         return self.pseudonym_by_name[next(same)]
 
     def without_names_if_text(self, text: str) -> str:
-        """Return a text that code chose, such as a label: unchanged if it looks like an identifier, else redacted."""
+        """Return a text that code chose, such as a label: unchanged if it looks like an identifier, else redacted.
+
+        It looks like an identifier if it is one word (`triad`, `cuda:0`), or if it consists of words without anything
+        to hide.
+        """
         if _CODE_WORD.fullmatch(text) or (_CODE_WORDS.fullmatch(text) and self.redactor.redact(text) == text):
             return text
         return self.without_names(text)
 
 
 def is_searchable_name(name: str) -> bool:
-    """Return whether a name is searched for in texts: it is of a usual length, and few machines have it."""
+    """Return whether a name is to be searched for in texts, which hides it wherever it occurs.
+
+    It must have 3 to 256 characters, be none of the names that many machines have (`host`, `localhost`), and be no
+    pseudonym.
+    """
     return _SHORTEST <= len(name) <= _LONGEST and name.lower() not in _COMMON_NAMES and not PSEUDONYM.fullmatch(name)
 
 
 def _names_in_fields(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
-    """Yield the names in a run's fields: kind, name, and the full name, of which a host's first label is a part."""
+    """Yield the names in a run's fields: kind, name, and the name whose pseudonym replaces it.
+
+    The last two differ for the first label of a host name: its pseudonym is that of the host name.
+    """
     facts = manifest.facts
     for name, value in facts.host:
         if name not in _KEPT_HOST_FACTS and value:
@@ -255,7 +272,10 @@ def _names_in_fields(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
 
 
 def _paths(manifest: Manifest) -> Iterator[str]:
-    """Yield the paths in the command line and the settings, and the folders above them."""
+    """Yield the paths in the arguments and in the data files of a run, each followed by the folders above it.
+
+    A path has a slash inside; paths of more than 256 characters are left out.
+    """
     for word in (*(file.path for file in manifest.settings.data), *manifest.argv[1:_MOST_NAMES]):
         path = word.rpartition("=")[2]
         while len(path) <= _LONGEST and path.strip("/").count("/"):
@@ -264,7 +284,7 @@ def _paths(manifest: Manifest) -> Iterator[str]:
 
 
 def home_users(value: object) -> list[str]:
-    """Return the names of the users whose home folders occur in the texts of a value."""
+    """Return the names of the users whose home folders occur in the texts of a value, each once."""
     users: dict[str, None] = {}
 
     def collect_users(text: str) -> str:

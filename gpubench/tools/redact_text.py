@@ -22,9 +22,9 @@ PseudonymOf = Callable[[str, str], str]
 class TextRedactor:
     """Replaces the parts of a text that can identify people, machines or places by pseudonyms.
 
-    `pseudonym_of` returns the pseudonym of a name. `versions` are version numbers, which look like addresses but are
-    kept. `suites` are the first parts of case ids, which look like relative paths but are kept. `paths` are relative
-    paths that are hidden even if they are short.
+    `pseudonym_of` returns the pseudonym of a kind and a name. `versions` are version numbers, which look like addresses
+    but are kept. `suites` are the first parts of case ids, which look like relative paths but are kept. `paths` are
+    relative paths that are hidden even if they are short.
     """
 
     pseudonym_of: PseudonymOf
@@ -34,7 +34,7 @@ class TextRedactor:
     _redacted_words: dict[str, str] = field(default_factory=dict)  # words → their replacements
 
     def redact(self, text: str) -> str:
-        """Return the text with pseudonyms in place of such parts."""
+        """Return the text with pseudonyms in place of the parts that can identify people, machines or places."""
         lowered = text.lower()
         for kind, pattern, triggers in patterns.SPANS:
             if any(trigger in lowered for trigger in triggers):
@@ -42,7 +42,10 @@ class TextRedactor:
         return patterns.WORD.sub(self._redact_match, self._redact_values(text))
 
     def _redact_span(self, kind: str, match: re.Match[str]) -> str:
-        """Return the match of a pattern of SPANS with its group hidden; a path that every machine has is kept."""
+        """Return the whole match of a pattern of SPANS, with a pseudonym of this kind in place of its group 1.
+
+        For the kind `path` it is group 1 alone, which is kept if every machine has such a path.
+        """
         text, whole = match[1], match[0]
         if kind == "path":
             return text if _is_public_path(text.partition(" ")[0]) else self._redact_path(text)
@@ -50,7 +53,7 @@ class TextRedactor:
         return f"{whole[:start]}{self.pseudonym_of(kind, text)}{whole[start + len(text) :]}"
 
     def _redact_values(self, text: str) -> str:
-        """Return the text with the values of `--token=…` and the like hidden; their names stay."""
+        """Return the text with pseudonyms in place of the values of secrets and owners: `--token=…`; names stay."""
         parts, at = [], 0
         while match := patterns.NAME.search(text, at):
             parts.append(text[at : match.end()])
@@ -62,7 +65,7 @@ class TextRedactor:
         return "".join([*parts, text[at:]])
 
     def _redact_value(self, value: str) -> str:
-        """Return the value of a name with a pseudonym in place of it; quotes stay, as do values such as `true`."""
+        """Return `value` with a pseudonym in place of the text within its quotes; `true` and the like stay."""
         bare = value.lstrip("\\").lstrip("\"'").rstrip(",.:")
         if not bare or patterns.PLAIN_VALUE.fullmatch(bare):
             return value
@@ -70,9 +73,9 @@ class TextRedactor:
         return f"{value[:start]}{self.pseudonym_of('value', bare)}{value[start + len(bare) :]}"
 
     def _redact_match(self, match: re.Match[str]) -> str:
-        """Return the word of a match, hidden if it identifies a person, a machine or a place.
+        """Return the word that WORD matched, hidden if it identifies a person, a machine or a place.
 
-        Each distinct word is examined once.
+        Each distinct word is examined once. A single slash and a word after a bracket, as in `(a + b)/c`, stay.
         """
         word, at = match[0], match.start()
         if word[0] == "/" and word.count("/") == 1 and match.string[at - 1 : at] in (")", "]"):
@@ -82,7 +85,11 @@ class TextRedactor:
         return self._redacted_words[word]
 
     def _redact_word(self, word: str) -> str:
-        """Return a word hidden, without the full stop behind it; both sides of `=` are hidden separately."""
+        """Return a word with its identifying parts hidden; a punctuation mark at its end stays.
+
+        A URL is hidden as a whole, both sides of `=` are hidden separately, and a word of more than LONGEST_WORD
+        characters is always hidden.
+        """
         if word.startswith("<"):
             return word
         if len(word) > patterns.LONGEST_WORD:
@@ -108,7 +115,10 @@ class TextRedactor:
         return text
 
     def _redact_with_colons(self, text: str) -> str:
-        """Return a word that is no address as a whole: `file.py:3`, `10.17.3.250:80`, `PCI:0000:9b:00`."""
+        """Return a word with colons, hidden in whole or part: `10.17.3.250:80`, `PCI:0000:9b:00`; `file.py:3` is kept.
+
+        The caller has found that it is no address or other identifier as a whole.
+        """
         name, _, rest = text.partition(":")
         if patterns.ENDPOINT.fullmatch(text) and not _is_address(name) and not patterns.KEPT.fullmatch(name):
             is_kept = (
@@ -142,7 +152,10 @@ class TextRedactor:
         return "/".join(map(self._redact_part, parts))
 
     def _redact_path(self, path: str) -> str:
-        """Return a path's pseudonym; the part inside a package is kept, so that tracebacks stay readable."""
+        """Return the pseudonym of a path; the part inside a package is kept, so that tracebacks stay readable.
+
+        A path that exists on every machine is returned unchanged.
+        """
         if _is_public_path(path):
             return path
         stem = path.rstrip(".")
@@ -153,7 +166,11 @@ class TextRedactor:
 
 @functools.lru_cache(maxsize=4096)
 def _value_pattern(name: str, sign: str) -> re.Pattern[str] | None:
-    """Return the pattern of the value after a name and a sign (`: `, `=`, a space); None if it need not be hidden."""
+    """Return the pattern of the value after `name` and `sign` (`: `, `=`, a space); None if it need not be hidden.
+
+    A value is hidden if the name is that of a secret or an owner (`token`, `hostname`), or of an environment variable
+    that `=` sets.
+    """
     if patterns.PSEUDONYM.match(name):  # the text was redacted before: `secret-3fa81c09d2e4: refused`
         return None
     parts = re.split(r"[_.-]+", name.strip("-").lower())
@@ -169,7 +186,7 @@ def _value_pattern(name: str, sign: str) -> re.Pattern[str] | None:
 
 
 def _identifier_kind(text: str) -> str:
-    """Return the kind of identifier that a whole word is; empty if it is none."""
+    """Return the kind of identifier that a whole word is, such as `mac`, `ip` or `secret`; empty if it is none."""
     kind = next((name for name, pattern in _IDENTIFIERS if pattern.fullmatch(text)), "")
     if kind == "host" and text.startswith(patterns.NO_LABELS):
         return ""
@@ -193,7 +210,10 @@ _IDENTIFIERS = (
 
 
 def _looks_random(text: str) -> bool:
-    """Return whether a text looks like a key: lower case, upper case and digits alternate in half of its places."""
+    """Return whether a text looks like a key: it has lower case, upper case and digits, which alternate often.
+
+    That is, the class changes between at least half of the neighbouring characters.
+    """
     if not patterns.OPAQUE.fullmatch(text):
         return False
     classes = [
@@ -206,14 +226,14 @@ def _looks_random(text: str) -> bool:
 
 
 def _is_public_path(path: str) -> bool:
-    """Return whether a path exists on every machine, or contains no name, such as `//`."""
+    """Return whether a path exists on every machine, as `/proc` does, or contains no letter and no digit."""
     if len(path) > patterns.LONGEST_WORD:
         return False
     return patterns.PUBLIC.fullmatch(path) is not None or not re.search(r"\w", path)
 
 
 def _is_address(text: str) -> bool:
-    """Return whether a text is the address of a machine; loopback addresses (127.0.0.1) identify none."""
+    """Return whether a text is an IP address that can identify a machine; 127.0.0.1 and 0.0.0.0 identify none."""
     if text.count(".") != 3 and (":" not in text or not re.search(r"\d", text)):
         return False  # without a digit it is C++: `a::b`
     try:

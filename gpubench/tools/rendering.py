@@ -18,7 +18,11 @@ ReportMethod = Literal["render", "enclose", "columns", "trends", "compare", "ind
 
 
 class CleanReport:
-    """A report whose methods clean every text of their arguments before they pass them on."""
+    """A report whose methods clean every text of their arguments before they pass them on.
+
+    `report` is the report as its plugin defines it: `gpubench.plugins.report`. Only `render` exists in every report;
+    `has_method` says whether another method does.
+    """
 
     def __init__(self, report: Any) -> None:
         self._report = report
@@ -71,6 +75,6 @@ class CleanReport:
 def report(name: str) -> CleanReport:
     """Return the report with this name, whose texts are cleaned.
 
-    Raises UsageError with a suggestion if there is none.
+    Raises UsageError with a suggestion if there is no such report.
     """
     return CleanReport(plugins.load("reports", name))

@@ -67,9 +67,10 @@ def measure(
 
 
 def _join_group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]:
-    """Join the nodes that measure the plan together; give None if the environment names no such group.
+    """Join the other nodes that measure the plan, and return the group as a context.
 
-    Raises UsageError if such a run is to be resumed.
+    The context gives None if the plan is for one node. Raises UsageError if a run of several nodes is to be resumed, or
+    if the variables of the group are invalid.
     """
     membership = Membership.from_environment() if plan.settings.nodes > 1 else None
     if membership is None:
@@ -81,7 +82,7 @@ def _join_group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | 
 
 
 def _warn_of_other_runs(claims: Claims, devices: Sequence[Device], tell: Tell) -> None:
-    """Call `tell` if other runs use these devices, or if that cannot be found out."""
+    """Call `tell` with a line if other runs use these devices, or if that cannot be found out."""
     if claims.problem:
         tell(f"whether another run of gpubench measures on the same devices is unknown: {claims.problem}")
     if message := claiming.warning(claims.others([device.id for device in devices])):
@@ -97,7 +98,11 @@ def _measure_new(
     claims: Claims,
     group: NodeGroup | None,
 ) -> None:
-    """Begin a run file with the plan's manifest and measure all jobs into it."""
+    """Begin the run file `path` with the plan's manifest and measure all jobs into it.
+
+    `argv` is the command line for the record. `group` are the nodes that measure together, None for one node alone.
+    Raises the errors of `measure`.
+    """
     manifest = new_manifest(plan.facts, plan.settings, plan.suites, [_as_utf8(argument) for argument in argv])
     with Recording.begin(path, manifest, _sampled_devices(plan)) as recording:
         _run_jobs(plan, plan.jobs, recording, watch, health, claims, group)
@@ -117,7 +122,11 @@ def _run_jobs(
     claims: Claims,
     group: NodeGroup | None = None,
 ) -> None:
-    """Run all jobs and write the end record, also after a device was lost: the file is then complete."""
+    """Run these jobs of the plan into the file of `recording`, and write the end record.
+
+    If a device is lost, the end record is written too, and DeviceError is raised: the file is then complete. `group`
+    are the nodes that measure together, None for one node alone.
+    """
     with Runner(plan, recording.sampler, recording, claims=claims, group=group) as runner:
         health.begin(recording)
         try:
@@ -131,7 +140,10 @@ def _run_jobs(
 
 
 def _measure_rest(plan: Plan, path: Path, watch: Observer, health: RunHealth, claims: Claims) -> None:
-    """Measure the jobs that the run file does not have yet. Raises UsageError if the file is not of this plan."""
+    """Measure the jobs of the plan that the run file does not have yet.
+
+    Raises UsageError if the file is not of this plan: of another gpubench, device, version or setting.
+    """
     before = read_run(path)
     if changes := differences(before.manifest, plan) + _changed_cases(before, plan):
         raise UsageError(f"{path} cannot be resumed: {'; '.join(changes)}")
@@ -148,7 +160,11 @@ def _sampled_devices(plan: Plan) -> list[Device]:
 
 
 def differences(before: Manifest, plan: Plan) -> list[str]:
-    """Return a text for each change that keeps a plan from continuing a run: gpubench, devices, versions, settings."""
+    """Return a clause for each change that keeps a plan from continuing a run; empty if it can continue.
+
+    The version of gpubench, the settings, the versions of libraries, and the devices are compared. `before` is the
+    manifest of the run.
+    """
     changes = [] if before.gpubench == __version__ else [f"gpubench was {before.gpubench}, is {__version__}"]
     changes += _changed_fields("settings", before.settings, plan.settings)
     changes += _changed_versions("version of", dict(before.facts.versions), dict(plan.facts.versions))
@@ -157,7 +173,7 @@ def differences(before: Manifest, plan: Plan) -> list[str]:
 
 
 def _changed_cases(before: Run, plan: Plan) -> list[str]:
-    """Return a text for each measured case whose version is another one in the plan."""
+    """Return a clause for each measured case that the plan has in another version."""
     versions = {job.case.id: job.case.version for job in plan.jobs}
     return [
         f"case {result.case.id} was version {result.case.version}, is {versions[result.case.id]}"
@@ -167,7 +183,10 @@ def _changed_cases(before: Run, plan: Plan) -> list[str]:
 
 
 def _changed_fields(subject: str, before: object, now: object) -> list[str]:
-    """Return a text for each field in which two values of one class differ; `subject` begins the text."""
+    """Return a clause for each field in which two values of one dataclass differ; `subject` begins the clause.
+
+    The class must have slots.
+    """
     if before == now:
         return []
     fields = [name for name in type(before).__slots__ if getattr(before, name) != getattr(now, name)]  # type: ignore[attr-defined]
@@ -175,7 +194,10 @@ def _changed_fields(subject: str, before: object, now: object) -> list[str]:
 
 
 def _changed_versions(subject: str, before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Return a text for each library whose version changed, appeared or vanished."""
+    """Return a clause for each library whose version changed, appeared or vanished; `subject` begins the clause.
+
+    `before` and `now` have the version of each library by name.
+    """
     names = sorted(before.keys() | now.keys())
     return [
         f"{subject} {name} was {before.get(name, 'none')}, is {now.get(name, 'none')}"
@@ -185,7 +207,7 @@ def _changed_versions(subject: str, before: dict[str, str], now: dict[str, str])
 
 
 def _changed_devices(before: Facts, now: Facts) -> list[str]:
-    """Return a text for each device that is gone, new or changed."""
+    """Return a clause for each device that is gone, new or changed; the size of its memory is not compared."""
     old = {device.id: device for device in before.devices}
     new = {device.id: device for device in now.devices}
     changes = [f"device {name} is gone" for name in sorted(old.keys() - new.keys())]
@@ -199,7 +221,7 @@ def _changed_devices(before: Facts, now: Facts) -> list[str]:
 
 
 def _outcome_text(path: Path) -> str:
-    """Return where the measured results are and how to continue, for the message of an interrupted run."""
+    """Return a clause that says where the measured results are and how to continue an interrupted run."""
     return f"what was measured is in {path}; continue with --resume" if path.exists() else "nothing was measured"
 
 
@@ -207,7 +229,8 @@ def _outcome_text(path: Path) -> str:
 def terminable(outcome: Callable[[], str]) -> Iterator[None]:
     """Turn SIGINT, SIGTERM and SIGHUP during the context into Interrupted, so that the run ends in order.
 
-    `outcome` returns a text about the results so far, which the message includes. SIGHUP stays ignored under nohup.
+    `outcome` returns a clause about the results so far, which ends the message. The exit status is 128 + the signal's
+    number. SIGHUP stays ignored under nohup. Use it in the main thread.
     """
     received: list[int] = []
 

@@ -52,7 +52,10 @@ class Sharing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BuiltSite:
-    """The outcome of a build: the index, the number of runs and of new pages, and the refused files with reasons."""
+    """The outcome of a build: the index, the number of runs and of new pages, and the refused files.
+
+    Each entry of `refused` is the name of a file and the reason.
+    """
 
     index: Path
     runs: int
@@ -123,7 +126,10 @@ def _ignore(record: object) -> None:
 
 
 def _make_folders(out: Path) -> None:
-    """Make the folders. Raises UsageError if the index would replace a page that gpubench did not make."""
+    """Make the folder of the site and those of its pages.
+
+    Raises UsageError if `out` has an index that gpubench did not make, or if a folder cannot be made.
+    """
     index = out / INDEX
     with _reporting_errors(out):
         if index.exists() and _MARK not in index.read_bytes():
@@ -134,7 +140,7 @@ def _make_folders(out: Path) -> None:
 
 @contextlib.contextmanager
 def _reporting_errors(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system about a file of the site into a UsageError."""
+    """Turn an OSError in the context into a UsageError that names `path`, a file or folder of the site."""
     try:
         yield
     except OSError as error:
@@ -142,7 +148,7 @@ def _reporting_errors(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, content: str | bytes) -> None:
-    """Write a file atomically, unless it already has this content."""
+    """Write a file atomically, unless it already has this content. Raises UsageError if that fails."""
     data = content if isinstance(content, bytes) else content.encode()
     with _reporting_errors(path):
         if not path.exists() or path.read_bytes() != data:
@@ -156,9 +162,10 @@ def _remove(path: Path) -> None:
 
 
 def _read_entry(path: Path, out: Path, sharing: Sharing) -> _SiteEntry:
-    """Return a run of the site; the run file is read only if it is new. Raises FileError if it is invalid.
+    """Return the entry of the run file `path`, from the file beside its page if gpubench stored it there before.
 
-    For a new file, its summary is stored beside its page, and pages of an earlier kind of sharing are removed.
+    For a new run file, the summary is stored beside its page, and pages of an earlier kind of sharing are removed.
+    Raises FileError if the run file is invalid, and UsageError if the site cannot be written.
     """
     content = store.file_hash(path)
     name = content[:_DIGITS]
@@ -178,7 +185,10 @@ def _read_entry(path: Path, out: Path, sharing: Sharing) -> _SiteEntry:
 
 
 def _write_page(out: Path, entry: _SiteEntry, sharing: Sharing, tell: Callable[[str], None]) -> bool:
-    """Write the page of a run and return True; return False if it exists."""
+    """Write the page of a run and return True; return False if the page exists.
+
+    Raises FileError if the run file cannot be read, and UsageError if the page cannot be written.
+    """
     page = out / _RUNS / f"{entry.name}.html"
     if page.exists():
         return False
@@ -191,7 +201,10 @@ def _write_page(out: Path, entry: _SiteEntry, sharing: Sharing, tell: Callable[[
 
 
 def _stored_run(entry_file: Path, sharing: Sharing) -> SiteRun | None:
-    """Return the stored run beside a page; None if it is damaged, or of another version or kind of sharing."""
+    """Return the summary in the file beside a page; None if it is missing or damaged.
+
+    It is also None if another version of gpubench or another kind of sharing wrote it.
+    """
     try:
         entry = _STORED_RUN.validate_json(entry_file.read_bytes())
     except (OSError, pydantic.ValidationError):
@@ -202,7 +215,10 @@ def _stored_run(entry_file: Path, sharing: Sharing) -> SiteRun | None:
 def _write_devices(
     out: Path, entries: Sequence[_SiteEntry], sharing: Sharing, tell: Callable[[str], None]
 ) -> tuple[SiteDevice, ...]:
-    """Write the comparisons and trends of each model of device, and return their entries in the index."""
+    """Write the comparisons and trends of each model of device, and return the models' entries in the index.
+
+    `entries` are the runs in order of time; the models are sorted by name.
+    """
     groups: dict[str, list[_SiteEntry]] = {}
     for entry in entries:
         groups.setdefault(entry.run.device, []).append(entry)
@@ -210,7 +226,10 @@ def _write_devices(
 
 
 def _remove_old(out: Path, hashes: Collection[str], devices: Sequence[SiteDevice]) -> None:
-    """Remove the pages of runs that do not exist any more: the user may have removed them to hide them."""
+    """Remove the pages of runs that do not exist any more: the user may have removed them to hide them.
+
+    `hashes` are the names of the present runs' pages, and `devices` the entries of the index.
+    """
     needed = {address for device in devices for address in _addresses(device)}
     needed |= {f"{_RUNS}/{name}.json" for name in hashes}
     for folder in (_RUNS, _COMPARISONS, _TRENDS):
@@ -229,9 +248,9 @@ def _addresses(device: SiteDevice) -> Iterator[str]:
 def _write_device(
     out: Path, name: str, entries: Sequence[_SiteEntry], sharing: Sharing, tell: Callable[[str], None]
 ) -> SiteDevice:
-    """Write the comparisons and trends of the runs on one model of device, and return their entry in the index.
+    """Write the comparisons and trends of the runs on one model of device, and return its entry in the index.
 
-    `entries` are the runs in order of time.
+    `name` is the model's name, and `entries` are the runs in order of time.
     """
     listed_runs = []
     for index, entry in enumerate(entries):
@@ -247,7 +266,10 @@ def _write_device(
 
 
 def _previous_run(entry: _SiteEntry, earlier: Sequence[_SiteEntry]) -> _SiteEntry | None:
-    """Return the newest of the `earlier` runs with the same tier and a suite in common, None if there is none."""
+    """Return the newest of the `earlier` runs, which are in order of time, that can be compared with a run.
+
+    It has the same tier and at least one suite in common; None if there is no such run.
+    """
     for candidate in reversed(earlier):
         if candidate.run.tier == entry.run.tier and set(candidate.run.suites) & set(entry.run.suites):
             return candidate
@@ -257,7 +279,11 @@ def _previous_run(entry: _SiteEntry, earlier: Sequence[_SiteEntry]) -> _SiteEntr
 def _write_comparison(
     out: Path, before: _SiteEntry, after: _SiteEntry, sharing: Sharing, tell: Callable[[str], None]
 ) -> str:
-    """Write the page that compares two runs, and return its address; empty if they have no case in common."""
+    """Write the page that compares two runs, unless it exists, and return its address relative to the index.
+
+    The address is empty if the runs have no case in common. Raises FileError if a run file cannot be read, and
+    UsageError if the page cannot be written.
+    """
     address = f"{_COMPARISONS}/{before.name}-{after.name}.html"
     if (out / address).exists():
         return address

@@ -25,7 +25,7 @@ _MOST_S = 30 * 86400.0
 def seconds_of(text: str) -> float:
     """Return the seconds of a time such as 90s, 10min, 1h or 2d.
 
-    Raises UsageError for any other text or above 30 days.
+    Raises UsageError for any other text, for 0 and for more than 30 days.
     """
     match = _SPAN.fullmatch(text.strip())
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
@@ -40,7 +40,7 @@ def tier_of(seconds: float) -> Tier:
 
 
 def make_plan(facts: Facts, settings: Settings, seconds: float) -> Plan:
-    """Return the plan of a soak of that length: more passes than fit, because the time ends the last one.
+    """Return the plan of a soak of `seconds`: more passes than fit, because the time ends the last one.
 
     The number of passes is not part of the settings, so that an interrupted soak can be resumed for longer.
     """
@@ -51,11 +51,14 @@ def make_plan(facts: Facts, settings: Settings, seconds: float) -> Plan:
 
 
 def limit_remaining_time(seconds: float, watch: Observer) -> Observer:
-    """Return an observer that passes events on to `watch` with the remaining time limited to `seconds` from now on."""
+    """Return an observer that passes events on to `watch`, with at most the rest of `seconds` as the remaining time.
+
+    The `seconds` count from this call.
+    """
     end = time.monotonic() + seconds
 
     def observe(event: ProgressEvent) -> None:
-        """Pass an event on with its remaining time limited."""
+        """Pass an event on to `watch` with its remaining time limited."""
         watch(replace(event, left_s=min(event.left_s, max(end - time.monotonic(), 0.0))))
 
     return observe

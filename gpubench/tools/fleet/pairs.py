@@ -140,9 +140,9 @@ class PairsSession:
     def measure(self, rounds: int) -> PairsJudgement:
         """Measure all rounds, then the suspects alone, and return the judgement.
 
-        In each of the `rounds`, each node is paired with another node (with an odd number of nodes, one node pauses).
-        Raises UsageError if no node reports, BoardGone if the board is removed, and FileError if a file cannot be
-        written or read.
+        In each of the `rounds`, each node is paired with another node; with an odd number of nodes, one pauses. Raises
+        UsageError if no node reports, BoardGone if the board is removed, and FileError if a file cannot be written or
+        read.
         """
         self._coordinator.gather()
         self._record = PairsRecord(tuple(map(self._coordinator.name, self._coordinator.nodes)))
