@@ -49,7 +49,10 @@ def _check_tasks(count: int) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return which limit `error` shows to be reached, and the remedy, as a clause; empty for any other error."""
+    """Return the limit that `error` shows to be reached, with the remedy, as a clause; empty for any other error.
+
+    The limits are those of open files, and of processes and threads.
+    """
     code = error.errno if isinstance(error, OSError) else None
     if code in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open; {_FILES_HINT}"

@@ -41,7 +41,7 @@ def escape(text: str) -> str:
 def code(text: str) -> str:
     """Return `text`, which is already clean, as Markdown code.
 
-    Each backtick and bar becomes an entity between two pieces.
+    Each backtick and bar becomes an entity outside the code, between two pieces of code.
     """
     pieces = re.split(r"([`|])", text)
     return "".join(_SPLITTING.get(piece) or (f"`{piece}`" if piece else "") for piece in pieces)

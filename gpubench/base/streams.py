@@ -148,7 +148,7 @@ class _ErrorOutput(io.FileIO):
 
 
 def _replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Return similar ASCII characters, or else a JSON escape, for what the encoding does not have.
+    """Return similar ASCII characters, or else JSON escapes, for the characters that the encoding does not have.
 
     The second result is the position at which encoding continues. Any error other than UnicodeEncodeError is raised
     again.

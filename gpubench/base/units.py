@@ -89,7 +89,10 @@ def scale(value: float, unit: str) -> tuple[float, str]:
 
 
 def quantity(value: float, unit: str, digits: int = 4) -> str:
-    """Return `value`, given in `unit`, with a prefixed unit and `digits` significant digits: 4213 GB/s, 341.2 ns."""
+    """Return `value`, given in `unit`, with a prefixed unit and `digits` significant digits: 4213 GB/s, 341.2 ns.
+
+    A number of bytes (`B`) has a binary unit and four significant digits: 139.8 GiB.
+    """
     if unit == "B":
         return round_size(value)
     factor, text = scale(_rounded(value, digits), unit)
@@ -108,7 +111,10 @@ def percent(fraction: float, digits: int = 1) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people: 850 ms, 12.4 s, 3 min 20 s, 2 h 05 min."""
+    """Return a duration for people: 850 ms, 12.4 s, 3 min 20 s, 2 h 05 min.
+
+    It has three significant digits below one minute, whole seconds below one hour, and whole minutes above.
+    """
     if seconds < 60:
         return quantity(seconds, "s", 3)
     minutes, rest = divmod(round(seconds), 60)
@@ -120,7 +126,9 @@ def duration(seconds: float) -> str:
 def fact(name: str, text: str) -> tuple[str, str]:
     """Return the name and the text of a fact for people; the unit at the end of the name moves to the number.
 
-    ("clock.sm_hz", "1980000000") becomes ("clock.sm", "1980 MHz"). A text that is not a finite number stays unchanged.
+    ("clock.sm_hz", "1980000000") becomes ("clock.sm", "1980 MHz"). The units are `_hz`, `_w`, `_bytes` and `_bits`; a
+    fact whose name begins with `cache.` is a size in bytes. Any other fact stays unchanged, as does a text that is not
+    a finite number.
     """
     try:
         value = float(text)

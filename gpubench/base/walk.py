@@ -66,8 +66,7 @@ class _TextChanger:
     def changed(self, value: Any, shape: _Shape = _ANY) -> Any:
         """Return `value` with the texts in it changed, or the same object if none changed.
 
-        `value` is a text, a tuple, a dataclass or any other object, which stays unchanged; `shape` has the facts of its
-        type.
+        `value` is a text, a tuple, a dataclass or any other object, which stays unchanged; `shape` describes its type.
         """
         if isinstance(value, str):
             return value if isinstance(value, Enum) else self._change_text(value, shape)
@@ -99,8 +98,8 @@ class _TextChanger:
     def _change_tuple(self, value: tuple[Any, ...], shapes: tuple[_Shape, ...]) -> tuple[Any, ...]:
         """Return the tuple with the texts in it changed, or the same object if none changed.
 
-        `shapes` has the facts of the items' types: one for each item, one for all, or none if they are unknown. A tuple
-        that begins with a number or None holds samples and stays unchanged.
+        `shapes` describe the types of the items: one shape for each item, one for all, or none if they are unknown. A
+        tuple that begins with a number or None holds samples and stays unchanged.
         """
         if not value or value[0] is None or isinstance(value[0], float | int):  # a column of samples has no text
             return value
@@ -140,7 +139,10 @@ def _text_fields(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[A
 
 
 def _shape(hint: Any) -> _Shape:
-    """Return the facts that the type annotation `hint` gives about its values; None means an unknown type."""
+    """Return the shape of a type annotation: whether its values are literal or marked texts, and the shapes of items.
+
+    A marked text is `Annotated` with WORD. `hint` may be None, an unknown type.
+    """
     bare = _without_annotations(hint)
     items: tuple[Any, ...] = ()
     if typing.get_origin(bare) is tuple:
