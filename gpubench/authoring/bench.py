@@ -95,7 +95,8 @@ class Bench:
     def copies(self, nbytes: int) -> int:
         """Return how many buffers of `nbytes` bytes must be used in turn so that none is still in the last-level cache.
 
-        While one buffer is in use, the others together are at least four times as large as the cache.
+        It is four times the size of the cache over `nbytes`, rounded up, plus 1: while one buffer is in use, the others
+        together are at least four times as large as the cache.
         """
         return -(-4 * max(self.target.device.cache_bytes, 1) // nbytes) + 1
 

@@ -1,4 +1,4 @@
-"""The parts that a suite's author writes with: Suite, axes, Bench, Task, Stage and views.
+"""Declare a suite: its topics, its cases with their axes, and the views that show them.
 
 A case builds and returns a Task. It never loops, times, synchronises, prints or formats::
 
