@@ -153,9 +153,9 @@ def _address(function: object) -> int:
 def _driver_library(name: str, files: dict[str, list[str]], version: str, is_served: bool) -> DriverLibrary:
     """Return the library `name` with the verdict on whether it is the driver's own.
 
-    `files` has, for each file that holds a function, the functions in it; an empty path is memory without a file. It is
-    interposed if a file has another name, if the kernel has no driver (`is_served` is False), or if a file shows no
-    version although the driver's `version` is known (not empty).
+    `files` has, for each file that holds a function, the functions in it; an empty path is memory without a file. The
+    library is interposed if a file has another name, if the kernel has no driver (`is_served` is False), or if a file
+    shows no version although the driver's `version` is known (not empty). A file of another version is not interposed.
     """
     stem = name.partition(".")[0]
     foreign = {path: names for path, names in files.items() if not Path(path).name.startswith(f"{stem}.so")}

@@ -74,10 +74,10 @@ class EventClock:
     def hot(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
         """Time `calls` calls of `call` back to back between two events.
 
-        The Timing has one device time, the total over the number of calls, and the host's time to queue a call, both in
-        seconds. If `gated`, the gate holds the stream until all calls are queued. `lead` is called once before the
-        first event. Raises GateTimedOut if the gate opened by itself, and Untrustworthy if the events count over 1 %
-        and 1 ms more than the host's clock.
+        The Timing has one device time, the mean of the calls, and the host's mean time to queue a call, both in
+        seconds. If `gated`, the gate holds the stream until all calls are queued. `lead`, if not None, is called once
+        before the first event. Raises GateTimedOut if the gate opened by itself, and Untrustworthy if the events count
+        over 1 % and 1 ms more than the host's clock.
         """
 
         def batch() -> None:

@@ -89,6 +89,10 @@ class NvcompLibrary:
     """The loaded library: nvCOMP, or hipCOMP under other names; `product` is the prefix of its functions."""
 
     def __init__(self, handle: ctypes.CDLL, product: str = "nvcomp") -> None:
+        """Wrap the loaded library `handle`, and declare the functions that all algorithms share.
+
+        `product` is the prefix of the functions' names: `nvcomp` or `hipcomp`.
+        """
         self.handle = handle
         self.product = product
         if self.is_nvcomp:
@@ -147,6 +151,12 @@ class Codec:
         options: Mapping[str, int] | None = None,
         back: Mapping[str, int] | None = None,
     ) -> None:
+        """Look up the C functions of the algorithm `name`, and make its option structs for elements of type `dtype`.
+
+        `options` and `back` replace defaults of the options for compressing and for decompressing; None replaces
+        nothing. Elements of a type that the algorithm does not know are compressed as bytes. Raises KeyError if the
+        library has no such algorithm.
+        """
         self._library = library
         self._algorithm = algorithm = library.algorithms[name]
         self.data_type = algorithm.types.get(dtype, "uint8")
@@ -333,7 +343,8 @@ def load_hip() -> NvcompLibrary:
 def engine_formats(ordinal: int) -> frozenset[str]:
     """Return the formats that the hardware decompression engine of a CUDA device reads: `deflate`, `snappy` or `lz4`.
 
-    `ordinal` is the driver's index of the device. The result is empty if the device has no engine.
+    `ordinal` is the driver's index of the device. The result is empty if the device has no engine. Raises OSError if
+    there is no libcuda.
     """
     driver, mask = ctypes.CDLL("libcuda.so.1"), c_int()
     if driver.cuDeviceGetAttribute(ctypes.byref(mask), _ENGINE_ALGORITHMS, ordinal):
