@@ -194,7 +194,7 @@ World = Annotated[int, typer.Argument(help="The number of nodes.")]
 
 
 def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
-    """Work as one node of a fleet for the launcher that made the folder `board`, until the launcher ends the work.
+    """Work as one node of a fleet for the launcher that made this board.
 
     A negative `rank` means that rank and number of nodes are read from srun's environment variables.
     """

@@ -27,8 +27,8 @@ def machine(
 ) -> list[Part]:
     """Return the texts and tables of `gpubench doctor`, beginning with a line that says whether a GPU can be measured.
 
-    `healths` may be empty, which leaves out their section. `available` has every counter of the devices; an unavailable
-    one has a reason. `not_sampled` are the collectors that read none of the devices.
+    The section on health is left out if `healths` is empty. `available` has every counter of the devices; the reason of
+    an available counter is empty. `not_sampled` are the collectors that read none of the devices.
     """
     parts: list[Part] = [_print.plain(_verdict(facts, healths), "bold")]
     if facts.absent:
@@ -73,7 +73,10 @@ def counters(available: Sequence[DeviceCounter]) -> list[Part]:
 
 
 def _verdict(facts: Facts, healths: Sequence[Health]) -> str:
-    """Return one line: how many GPUs can be measured, their models, and the ids of the unhealthy ones."""
+    """Return one line: how many GPUs can be measured, their models, and the ids of the unhealthy ones.
+
+    Without a GPU, the line says that `gpubench run` measures the host processor.
+    """
     gpus = [device for device in facts.devices if device.backend != "host"]
     if not gpus:
         return "no GPU is usable: `gpubench run` measures the host processor"
@@ -145,7 +148,7 @@ def _health_parts(health: Health) -> Iterator[Part]:
 def _counter_parts(entries: Sequence[DeviceCounter], not_sampled: Sequence[UnavailablePart]) -> Iterator[Part]:
     """Yield lines on the counters of each device, and on the collectors that read none of the devices.
 
-    They say how many counters are available, and why each other one is not: the reason of an available entry is empty.
+    They say how many counters are available, and why the others are not; the reason of an available entry is empty.
     `not_sampled` has the collectors, with their reasons.
     """
     for device in dict.fromkeys(entry.device for entry in entries):

@@ -139,9 +139,10 @@ def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
 
 
 def _lane_lines(drawn: PhaseLanes, name_room: int, columns: int, ascii_only: bool) -> Iterator[Text]:
-    """Yield each lane as a name of `name_room` characters and `columns` characters of time, then the time axis.
+    """Yield a line for each phase and each counter, then the time axis, and a line if short phases are not drawn.
 
-    `ascii_only` uses ASCII characters in place of blocks.
+    A line has a name of `name_room` characters and `columns` characters of time. `ascii_only` uses ASCII characters in
+    place of blocks.
     """
     from gpubench.base import units
 

@@ -100,9 +100,10 @@ class _ProgressLines:
 
 
 def _group_names(jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield for each job, in order, the name of the group that it counts for.
+    """Yield for each job, in order, the name of the group that the job counts for.
 
-    The group is the replicate if there are several, else the suite, with the device if there are several.
+    The group is the replicate if the run has several replicates, else the suite and, if the run has several devices,
+    the device.
     """
     replicates = {job.replicate for job in jobs}
     devices = {job.devices[0].id for job in jobs}

@@ -29,10 +29,10 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it e
 
 
 def shareable(runs: list[Run], no_redact: bool, others: Sequence[Manifest] = ()) -> list[Run]:
-    """Return the runs anonymised with one salt; with `no_redact`, print a warning and return them unchanged.
+    """Return the runs with pseudonyms, by one salt, for names and ids of people, hosts and devices.
 
     A text of one run can name the machine of another run, so the names in all runs and in the manifests `others` are
-    hidden in each run.
+    replaced in each run. With `no_redact`, the runs are returned unchanged, and a warning is printed.
     """
     from gpubench.tools import identity
     from gpubench.tools.redact import redacted
@@ -143,9 +143,9 @@ def _salt() -> bytes:
 
 @functools.cache
 def _read_salt(path: Path) -> bytes:
-    """Return the salt in the file `path`, 32 bytes, which is made if it does not exist.
+    """Return the salt in the file `path`, 32 bytes; the file is made if it does not exist.
 
-    If it cannot be read or stored, print a warning and return a random salt, the same one for the whole command.
+    If the salt cannot be read or stored, print a warning and return a random one, the same for the whole command.
     """
     import secrets
 

@@ -94,7 +94,7 @@ def _key_table(run_overview: Overview) -> Table:
 def cases(
     run: Run, filters: Sequence[str] = (), order: Order = "measured", top: int | None = None, wide: bool = False
 ) -> list[Part]:
-    """Return the cases of a run by suite; if no case is left out or moved, also the tables that are derived from them.
+    """Return the cases of a run by suite; if all are listed as measured, also the tables that are derived from them.
 
     `filters` selects cases by patterns in their ids; empty selects all. `order` is `measured`, or the figure by which
     the cases are sorted, the highest first: `share` of peak, `noise` or `duration`. `top` lists only that number of
@@ -127,9 +127,9 @@ def derived_parts(table: DerivedTable) -> list[Part]:
 
 
 def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
-    """Return notes on what the intervals within one process do not cover.
+    """Return a note that the intervals hold within one process, for a run without replicates; else nothing.
 
-    With `wide`, a further note says where the between-process deviations come from.
+    With `wide`, a further note says where the between-process deviations come from, if that was recorded.
     """
     from gpubench.analysis.reproducibility import recorded_sources_text
 

@@ -259,7 +259,7 @@ def rebuild(sources: MoreSources = None, store: Store = None) -> None:
 
 
 def _print_records(recorder: HistoryRecorder, records: Iterable[RecordedFile]) -> None:
-    """Print how many files were recorded and how, and why files were refused.
+    """Print why each refused file was refused, and how many runs are new, updated and known in the history.
 
     Raises typer.Exit with status 5 if a file was refused.
     """

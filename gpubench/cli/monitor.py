@@ -115,7 +115,10 @@ def _take_samples(
 
 
 def _print_once(sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
-    """Print every counter of the devices once, in the format of Prometheus, after sampling for 1.2 seconds."""
+    """Print every counter of the devices once, in the format of Prometheus, after sampling for 1.2 seconds.
+
+    Raises DeviceError if the sampler has ended.
+    """
     from gpubench.tools.monitor.live import prometheus
 
     _take_samples(sampler, latest, _FIRST_S)
@@ -126,7 +129,7 @@ def _print_once(sampler: SamplingProcess, latest: Latest, devices: list[Device])
 def _watch(sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, count: int) -> None:
     """Show the devices every `interval` seconds: drawn if standard output is a terminal, else as lines.
 
-    `count` is the number of updates; 0 means no end.
+    `count` is the number of updates; 0 means no end. Raises DeviceError if the sampler has ended.
     """
     from gpubench.cli import _print
 
@@ -141,7 +144,7 @@ def _watch(sampler: SamplingProcess, latest: Latest, devices: list[Device], inte
 def _log(sampler: SamplingProcess, latest: Latest, devices: list[str], interval: float, updates: Iterable[int]) -> None:
     """Print a line for each device every `interval` seconds, without any cursor movement.
 
-    `devices` are ids, and there is one update for each item of `updates`.
+    `devices` are ids, and there is one update for each item of `updates`. Raises DeviceError if the sampler has ended.
     """
     from gpubench.tools.monitor import live
 
@@ -158,7 +161,8 @@ def _draw(
 ) -> None:
     """Draw the devices on the whole terminal until q or Ctrl-C, and then restore the terminal.
 
-    There is one update every `interval` seconds for each item of `updates`. Raises KeyboardInterrupt for q and Ctrl-C.
+    There is one update every `interval` seconds for each item of `updates`. Raises KeyboardInterrupt for q and Ctrl-C,
+    and DeviceError if the sampler has ended.
     """
     from rich.live import Live
 
@@ -195,7 +199,7 @@ def _serve(
 ) -> None:
     """Answer GET /metrics with the newest counters at the address and port in `place`, until Ctrl-C.
 
-    `names` are further host names under which the endpoint answers.
+    `names` are further host names under which the endpoint answers. Raises DeviceError if the sampler has ended.
     """
     from gpubench.cli import _print
     from gpubench.tools.monitor import endpoint
