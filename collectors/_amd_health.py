@@ -70,7 +70,7 @@ def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
 
 
 def _pages(folder: Path, card: str) -> Iterator[HealthReading]:
-    """Yield the number of bad pages of memory that are retired, and the number of those that wait for it or failed.
+    """Yield the number of retired bad pages of memory, and the number that wait to be retired or could not be retired.
 
     `folder` has the driver's files of the GPU, and `card` is the PCI address for commands. Nothing is yielded for a GPU
     without a file of bad pages.

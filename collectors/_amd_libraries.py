@@ -60,7 +60,8 @@ class AmdSmi:
     def read(self, pci: str, name: str) -> float | None:
         """Return the counter `name` of the GPU at the PCI address `pci`, in the counter's unit.
 
-        The result is None if the GPU is unknown, or if it or this release of the library does not have the counter.
+        The result is None if the GPU is unknown, or if the GPU or this release of the library does not have the
+        counter.
         """
         handle = self._handles.get(pci)
         if handle is None or name not in self._READERS:

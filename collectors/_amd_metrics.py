@@ -110,7 +110,8 @@ class ThrottleReasons:
     def since(self, metrics: GpuMetrics) -> int | None:
         """Return the mask of the reasons that held since the last call; None if this firmware does not report them.
 
-        `metrics` are the values of the newest table. On an MI200 the mask has the reasons that hold now.
+        `metrics` are the values of the newest table. On an MI200 the mask has the reasons that hold now; on later
+        models the first call returns 0.
         """
         if metrics.residencies is None:
             return metrics.reasons

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 def refusals(
     readers: Mapping[str, Callable[[], object]], errors: type[Exception] | tuple[type[Exception], ...]
 ) -> dict[str, str]:
-    """Call each counter's reader once, and return the counters for which it raises one of `errors`, with the text."""
+    """Call each reader once; return the counters whose reader raises one of `errors`, with the error's text."""
     reasons = {}
     for name, read in readers.items():
         try:
