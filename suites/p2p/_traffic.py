@@ -134,7 +134,7 @@ class BulkTraffic:
         return all(stopwatch.at(flow.began) <= since and stopwatch.at(flow.ended) >= until for flow in self._flows)
 
     def rates(self, stopwatch: Stopwatch) -> dict[str, Observed]:
-        """Return the mean rates of the copies that were queued last, in bytes per second, as `bulk_read` and `bulk_write`.
+        """Return the mean rates of the copies that were queued last in bytes per second: `bulk_read`, `bulk_write`.
 
         A direction without copies is left out. `stopwatch` was started before these copies.
         """

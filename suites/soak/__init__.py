@@ -1,4 +1,4 @@
-"""Soak: the same work on the same inputs again and again, each result compared with the first one bit by bit."""
+"""Repeat the same work on the same inputs, and compare each result with the first one bit by bit."""
 
 from gpubench.api.suite import Suite
 

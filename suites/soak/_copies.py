@@ -1,4 +1,4 @@
-"""Copies of fixed data: between host and device in both directions, and within the memory of the device."""
+"""Copy fixed data again and again: between host and device in both directions, and within the memory of the device."""
 
 from __future__ import annotations
 
@@ -29,12 +29,18 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(direction=_directions, size_bytes=_sizes)
 def copy(bench: Bench, direction: str, size_bytes: int) -> Task:
-    """Copies of random bytes in one direction, each compared in full with the source: payload."""
+    """Bandwidth of repeated copies of random bytes, each compared in full with the source: payload.
+
+    `direction` is `h2d` (host to device), `d2h`, `d2d` (within the device), or `local` on the host.
+    """
     return _Copy(bench, direction, size_bytes).task()
 
 
 class _Copy:
-    """The source, the target, and the expected content, which lies in the same memory as the target."""
+    """A repeated copy of `size_bytes` random bytes in one direction, and the bytes that each copy must give.
+
+    Raises Skip without enough free memory.
+    """
 
     def __init__(self, bench: Bench, direction: str, size_bytes: int) -> None:
         self._bench, self._kernel = bench, f"copy {direction} of {size_bytes} bytes"
@@ -49,13 +55,16 @@ class _Copy:
         bench.device.synchronize()
 
     def task(self) -> Task:
-        """Return the task; each of its calls copies once and compares the copy."""
+        """Return the task; each call of its stage copies once and compares the copy."""
         work = Work(payload=int(self._target.nbytes))
         stage = Stage(self._call, work, "payload", clock="self", effort=effort(self._bench), checked=True)
         return Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
 
     def _call(self) -> float:
-        """Copy once into overwritten memory, compare every byte, and return the seconds."""
+        """Copy once into memory that was overwritten before, compare every byte, and return the seconds of the copy.
+
+        Raises WrongAnswer if a byte differs.
+        """
         device = self._bench.device
         invert(self._target, self._expected, self._bench)
         timing = device.time(lambda: device.copy(self._target, self._source), 1, gated=False)

@@ -1,4 +1,4 @@
-"""Bit-by-bit comparison of results; a difference is reported with device, kernel, address and bits."""
+"""Compare results bit by bit; a difference is reported with device, kernel, address and bits."""
 
 from __future__ import annotations
 
@@ -13,23 +13,29 @@ _PASS_S = 10.0  # seconds of a case in one pass of the full tier
 
 
 def effort(bench: Bench) -> Effort:
-    """Return the effort of a case: 10 s in the full tier, a single point in the other tiers."""
+    """Return the effort of a stage: 10 s in the full tier, a single point of a curve in the other tiers."""
     return Effort.sustained(_PASS_S) if bench.target.tier == "full" else POINT
 
 
 def bits(array: Any) -> Any:
-    """Return an array viewed as unsigned integers of the same size, because a NaN never equals a NaN."""
+    """Return `array` (NumPy or CuPy) viewed as unsigned integers of the same size, because a NaN never equals a NaN."""
     return array.view(_WORDS[array.itemsize])
 
 
 def invert(array: Any, expected: Any, bench: Bench) -> None:
-    """Write the inverse of `expected` to `array`, so that an element that is not written again is wrong."""
+    """Write the bitwise inverse of `expected` to `array`, so that an element that is not written again is wrong.
+
+    The arrays have the same shape and dtype; both lie on the host, or both on the device.
+    """
     xp = np if isinstance(array, np.ndarray) else bench.xp
     xp.invert(bits(expected), out=bits(array))
 
 
 def expect_identical(bench: Bench, kernel: str, array: Any, expected: Any) -> None:
-    """Raise WrongAnswer if a bit differs; both arrays must lie on the host, or both on the device."""
+    """Raise WrongAnswer if a bit of `array` differs from `expected`; `kernel` names the work in the message.
+
+    The arrays have the same shape and dtype; both lie on the host, or both on the device.
+    """
     seen, expected_bits = bits(array).ravel(), bits(expected).ravel()
     wrong = seen != expected_bits
     count = int(wrong.sum())
@@ -39,7 +45,10 @@ def expect_identical(bench: Bench, kernel: str, array: Any, expected: Any) -> No
 
 
 def difference(bench: Bench, kernel: str, array: Any, index: int, expected: int, seen: int, count: int) -> WrongAnswer:
-    """Return the WrongAnswer that names element `index`, the first of `count` wrong elements of `array`."""
+    """Return the WrongAnswer for `array`, which has `count` wrong elements; the first has the flat index `index`.
+
+    `kernel` names the work; `expected` and `seen` are the bits of that element as integers.
+    """
     device, width = bench.device.device, 2 * array.itemsize
     start = int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
     where = f"the first at address {start + index * array.itemsize:#x} (element {index})"

@@ -1,4 +1,4 @@
-"""Patterns in memory: written, read back and compared, with every bit both 0 and 1."""
+"""Write patterns to memory, read them back and compare them, with every bit both 0 and 1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ topic = Topic(
 
 
 def _sizes(target: Target) -> Any:
-    """Return on a GPU three quarters of its memory in the full tier."""
+    """Return the axis of sizes in bytes; on a GPU `full` has three quarters of its memory, in whole GiB."""
     if target.is_host:
         return points((2**25,), (2**22,), (2**29,))
     return points((2**28,), (2**26,), (max(target.device.memory_bytes * 3 // 4 // _GIB, 1) * _GIB,))
@@ -33,12 +33,19 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(pattern=points(_PATTERNS[:1], full=_PATTERNS), size_bytes=_sizes)
 def memory(bench: Bench, pattern: str, size_bytes: int) -> Task:
-    """Write a pattern to memory and read it back, then its inverse: 4 × the size moved; every word is compared."""
+    """Bandwidth of writing a pattern to memory and reading it back, then its inverse: 4 × the size moved.
+
+    Every word is compared. `pattern` is random words, the address of each word, or a checkerboard of bits.
+    """
     return MemoryPattern(bench, pattern, size_bytes).task()
 
 
 class MemoryPattern:
-    """Memory in chunks. A chunk holds the words of the pattern, each combined with a key of the chunk by XOR."""
+    """Memory of `size_bytes` to which a pattern is written in chunks; `memory` is uint64.
+
+    A chunk holds the words of the pattern, each combined by exclusive or with a key of the chunk. Raises Skip without
+    enough free memory.
+    """
 
     def __init__(self, bench: Bench, pattern: str, size_bytes: int) -> None:
         word_count = size_bytes // _WORD_BYTES
@@ -54,13 +61,16 @@ class MemoryPattern:
         self._wrong = bench.xp.zeros(len(self._starts), np.int64)
 
     def task(self) -> Task:
-        """Return the task; each of its calls writes and compares all of the memory twice."""
+        """Return the task; each call of its stage writes and compares all of the memory twice."""
         work = Work(moved=4 * self.memory.nbytes)
         stage = Stage(self._call, work, "moved", clock="self", effort=effort(self._bench), checked=True)
         return Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
 
     def _call(self) -> float:
-        """Write and read the pattern and then its inverse; return the seconds of both."""
+        """Write and count the pattern and then its inverse; return the seconds of both together.
+
+        Raises WrongAnswer if a word is wrong.
+        """
         seconds = 0.0
         for flip in (0, _ALL):
             write_and_count = partial(self._write_and_count, flip)
@@ -74,19 +84,22 @@ class MemoryPattern:
         self.count_wrong(flip)
 
     def write(self, flip: int) -> None:
-        """Write the pattern with the bits of `flip` inverted."""
+        """Queue the writing of the pattern to all chunks; `flip` is combined with each word by exclusive or."""
         for index in range(len(self._starts)):
             room = self._chunk(index)
             self._xp.bitwise_xor(self._pattern[: room.size], self._key(index, flip), out=room)
 
     def count_wrong(self, flip: int) -> None:
-        """Count the wrong words of each chunk, in the memory of the device."""
+        """Queue the counting of the wrong words of each chunk, whose words were written with `flip`.
+
+        The counts stay in the memory of the device.
+        """
         for index in range(len(self._starts)):
             differs = self._difference(index) != self._key(index, flip)
             self._wrong[index] = self._xp.count_nonzero(differs)
 
     def _expect_right(self, flip: int) -> None:
-        """Raise WrongAnswer if a chunk has a wrong word."""
+        """Raise WrongAnswer if the last `count_wrong` with `flip` counted a wrong word."""
         wrong = self._bench.device.to_host(self._wrong)
         if wrong.any():
             raise self._finding(int(np.flatnonzero(wrong)[0]), flip, int(wrong.sum()))
@@ -100,11 +113,17 @@ class MemoryPattern:
         return self.memory[start : start + self._pattern.size]
 
     def _key(self, index: int, flip: int) -> np.uint64:
-        """Return the key of a chunk, with which its words are combined by XOR; it differs between address chunks."""
+        """Return the word with which the words of chunk `index` are combined by exclusive or.
+
+        It is `flip`, in the pattern `address` also combined with the offset of the chunk in bytes.
+        """
         return np.uint64(flip ^ (self._starts[index] * _WORD_BYTES if self._is_address else 0))
 
     def _finding(self, index: int, flip: int, count: int) -> WrongAnswer:
-        """Read the first chunk with a wrong word again to locate the word; return the error that names it."""
+        """Return the WrongAnswer for `count` wrong words, of which chunk `index` has the first.
+
+        It reads the chunk again to locate the word. The message says so if the word is right then.
+        """
         key = self._key(index, flip)
         differs = self._difference(index) != key
         if not bool(differs.any()):
@@ -119,7 +138,10 @@ class MemoryPattern:
 
 
 def _words(pattern: str, count: int, rng: np.random.Generator) -> Any:
-    """Return `count` words of the pattern: random, their own addresses, or a checkerboard."""
+    """Return `count` words of the pattern as a NumPy array of uint64.
+
+    They are random, byte offsets (`address`) or a checkerboard of bits.
+    """
     if pattern == "random":
         return rng.integers(0, _ALL, count, np.uint64, endpoint=True)
     if pattern == "address":

@@ -1,4 +1,4 @@
-"""Products of the vendor's BLAS on fixed matrices: each must equal the first one bit by bit.
+"""Repeat products of the vendor's BLAS on fixed matrices: each must equal the first one bit by bit.
 
 A library gives the same bits for the same product on GPUs of one architecture with the same number of SMs, if it uses
 one stream and no atomics, as here (NVIDIA, cuBLAS documentation, "Results Reproducibility").
@@ -39,14 +39,20 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(dtype=_dtypes, size=_sizes, headline={"dtype": "float64"})
 def product(bench: Bench, dtype: str, size: int) -> Task:
-    """Products of matrices of N(0,1), each compared bit by bit with the first one: 2·n³ operations per product."""
+    """Throughput of products of matrices of N(0,1), each compared bit by bit with the first one.
+
+    A product of n × n matrices counts as 2·n³ operations.
+    """
     if dtype not in bench.device.device.dtypes and bench.traits.is_gpu:
         raise Skip(f"{bench.device.device.name} does not support {dtype}")
     return _Product(bench, dtype, size).task()
 
 
 class _Product:
-    """The matrices, the first product, and memory for the following products."""
+    """Products of two fixed matrices of `size` × `size`, the first product, and memory for further products.
+
+    Raises Skip without enough free memory, and WrongAnswer if the first product is wrong.
+    """
 
     def __init__(self, bench: Bench, dtype: str, size: int) -> None:
         self._bench, self._size = bench, size
@@ -66,7 +72,10 @@ class _Product:
         self._bench.xp.matmul(self._left, self._right, out=out)
 
     def _expect_right(self, tolerance: float) -> None:
-        """Raise WrongAnswer if rows of the first product differ from the product in float64."""
+        """Raise WrongAnswer if about eight rows of the first product differ too much from a product in float64.
+
+        `tolerance` is the largest accepted norm of their error, relative to the norm of the rows.
+        """
         xp = self._bench.xp
         rows = slice(0, self._size, max(self._size // _ROWS, 1))
         expected = xp.matmul(self._left[rows].astype(np.float64), self._right.astype(np.float64))
@@ -78,7 +87,7 @@ class _Product:
         )
 
     def task(self) -> Task:
-        """Return the task; each of its calls times some products and compares all of them."""
+        """Return the task; each call of its stage times four products and compares all of them."""
         stage = Stage(
             self._call, Work(flops=2.0 * self._size**3), "flops", clock="self", effort=effort(self._bench), checked=True
         )
@@ -86,7 +95,10 @@ class _Product:
         return Task.of(stage, check=lambda: None, notes=notes)
 
     def _call(self) -> float:
-        """Compute a product into each output, compare all outputs, and return the seconds of one product."""
+        """Compute a product into each output, compare all outputs, and return the mean seconds of a product.
+
+        Raises WrongAnswer if a bit differs from the first product.
+        """
         for out in self._outputs:
             invert(out, self._first, self._bench)
         turns = itertools.cycle(self._outputs)

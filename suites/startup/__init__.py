@@ -1,4 +1,4 @@
-"""Start-up: the seconds of a fresh process until its first useful result, and the parts that they consist of."""
+"""Measure the seconds of a fresh process until its first useful result, and of each part of that time."""
 
 from gpubench.api.suite import Suite
 

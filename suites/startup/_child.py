@@ -1,4 +1,4 @@
-"""The steps of a started process, each timed by the clock that the starting process reads too."""
+"""Take the steps of a started process, and time each by the clock that the starting process reads too."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ _OWN, _INPUTS = "gpubench", "inputs"  # the parts in which gpubench is imported 
 
 @dataclass(frozen=True, slots=True)
 class StartOrder:
-    """The steps to take on the GPU at the PCI address `pci`, or on the host without one, and the file of weights.
+    """What a started process has to do: take `steps`, names of methods of HostStart or GpuStart, in this order.
 
-    `others` are the PCI addresses of further GPUs for the step of that name.
+    `pci` is the PCI address of the GPU, empty for the host, and `arch` its architecture. `path`, `size_bytes` and `crc`
+    (CRC-32) are those of the file of weights. `others` are the PCI addresses of further GPUs, for the step of that
+    name. `seed` is that of the matrices.
     """
 
     steps: tuple[str, ...]
@@ -41,7 +43,10 @@ class StartOrder:
 
 
 class HostStart:
-    """The steps of a process that computes on the host; `check` compares their results afterwards."""
+    """The steps of a process that computes on the host, a method each; `check` compares their results afterwards.
+
+    `result` is the product and `loaded` the weights in memory, each None before its step.
+    """
 
     def __init__(self, order: StartOrder) -> None:
         self.order = order
@@ -51,16 +56,16 @@ class HostStart:
         self.loaded: Any = None
 
     def product(self) -> None:
-        """Multiply two matrices for the first time."""
+        """Multiply two float32 matrices for the first time."""
         self.result = self.left @ self.right
 
     def weights(self) -> None:
-        """Read the file into memory."""
+        """Read the file of weights into memory."""
         self.loaded = np.empty(self.order.size_bytes, np.uint8)
         read_into(self.order.path, self.loaded)
 
     def check(self) -> None:
-        """Raise WrongAnswer if a result is wrong."""
+        """Raise WrongAnswer if the product or the weights are wrong, as far as these steps were taken."""
         if self.result is not None:
             expect_product(self.result, self.left, self.right)
         if self.loaded is not None:
@@ -68,7 +73,10 @@ class HostStart:
 
 
 def read_into(path: str, room: Any) -> None:
-    """Fill an array with the content of a file through the page cache; raises WrongAnswer if the file is shorter."""
+    """Fill `room`, a NumPy uint8 array, with the first bytes of the file `path` through the page cache.
+
+    Raises WrongAnswer if the file is shorter.
+    """
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - the timed code does no more than necessary
         missing = memoryview(room)
         while missing:
@@ -78,25 +86,32 @@ def read_into(path: str, room: Any) -> None:
 
 
 def expect_product(result: Any, left: Any, right: Any) -> None:
-    """Raise WrongAnswer if the first row of a product differs from the product in float64."""
+    """Raise WrongAnswer if the first row of `result` differs too much from left · right in float64.
+
+    All are float32 NumPy matrices of 1024 × 1024.
+    """
     expected = left[0].astype(np.float64) @ right.astype(np.float64)
     error = float(np.abs(result[0] - expected).max()) / np.sqrt(_SIDE)
     expect(error <= _TOLERANCE, f"the first product is off by {error:.3g} of the root of its number of terms")
 
 
 def expect_weights(loaded: Any, crc: int) -> None:
-    """Raise WrongAnswer if the bytes in memory are not those of the file."""
+    """Raise WrongAnswer if the CRC-32 of `loaded`, a NumPy uint8 array, is not `crc`."""
     expect(zlib.crc32(loaded) == crc, "the weights in memory are not those of the file")
 
 
 def parts_of(marks: Sequence[tuple[str, float]], started: float) -> dict[str, float]:
-    """Return the seconds of each part from the moments at which the parts ended."""
+    """Return the seconds of each part by its name.
+
+    `marks` are (name of the part, moment at which it ended) in order of time, in seconds of one clock. The first part
+    begins at `started`, and each other part at the end of the part before it.
+    """
     ends = [started, *(moment for _, moment in marks)]
     return {name: end - begin for (name, end), begin in zip(marks, ends, strict=False)}
 
 
 def _start_of(order: StartOrder) -> Any:
-    """Return the steps on the GPU that the order names, or on the host."""
+    """Return the HostStart or GpuStart for the device of `order`."""
     if not order.pci:
         return HostStart(order)
     from ._gpu import GpuStart
@@ -105,10 +120,12 @@ def _start_of(order: StartOrder) -> Any:
 
 
 def main(marks: list[tuple[str, float]]) -> None:
-    """Run the steps of the order on standard input, signal READY, check the results, and write the answer as JSON.
+    """Take the steps of the order on standard input, signal READY, check the results, and write the answer as JSON.
 
-    `marks` are the parts so far and the moments at which they ended; the process was started at the moment in the
-    first argument, and the last argument is the descriptor that waits for READY.
+    `marks` are the parts so far, as in `parts_of`; the steps are added to them. The first argument of the program is
+    the moment of its start, and the last is the descriptor to which READY is written. The order is a pickled
+    StartOrder. The answer has `seconds` (by part) and `resident_bytes`; or `missing` (problem and remedy) if a library
+    is unavailable; or `wrong` with the message of a WrongAnswer.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # libraries may print to standard output, which carries only the answer

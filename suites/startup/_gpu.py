@@ -1,4 +1,4 @@
-"""The steps of a process that computes on a GPU, through CuPy: from its import to weights in the memory of the GPU."""
+"""Take the steps of a process that computes on a GPU through CuPy, from its import to weights in the GPU's memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _HOW = "pip install 'gpubench-suite[cuda13]', '[cuda12]' or '[rocm7]'"
 
 
 class GpuStart(HostStart):
-    """The steps on a GPU; each waits for the GPU before it ends, so that its time covers only its own work."""
+    """The steps of a process that computes on a GPU, a method each.
+
+    Each waits for the GPU before it ends, so that its time covers only its own work. A step may need the results of
+    earlier ones, in the order of the methods.
+    """
 
     def cupy(self) -> None:
         """Import CuPy; raises Unavailable if it cannot be imported."""
@@ -43,12 +47,12 @@ class GpuStart(HostStart):
         self.runtime.free(0)
 
     def others(self) -> None:
-        """Make the contexts of the further GPUs, one after another."""
+        """Make the contexts of the GPUs in `order.others`, one after another."""
         for pci in self.order.others:
             self._make_context(pci)
 
     def compile(self) -> None:
-        """Compile a small kernel by NVRTC (hipRTC)."""
+        """Compile a small kernel for the GPU by NVRTC (hipRTC), and keep the binary."""
         compiler: Any = importlib.import_module("cupy_backends.cuda.libs.nvrtc")
         program = compiler.createProgram(_SOURCE, "first.cu", (), ())
         if self.runtime.is_hip:
@@ -60,7 +64,7 @@ class GpuStart(HostStart):
         compiler.destroyProgram(program)
 
     def module(self) -> None:
-        """Load the compiled module."""
+        """Load the compiled kernel into the GPU."""
         self.loaded_module = self.xp.cuda.function.Module()
         self.loaded_module.load(self.binary)
         self.function = self.loaded_module.get_function("first")
@@ -79,13 +83,13 @@ class GpuStart(HostStart):
         self.xp.cuda.get_cublas_handle()
 
     def product(self) -> None:
-        """Copy two matrices to the GPU and multiply them for the first time."""
+        """Copy two float32 matrices to the GPU, and multiply them for the first time."""
         left, right = (self.xp.asarray(matrix) for matrix in (self.left, self.right))
         self.result = self.xp.matmul(left, right)
         self.stream.synchronize()
 
     def graph(self) -> None:
-        """Capture a graph of two kernels, launch it and wait for it."""
+        """Capture a graph of two launches of the kernel, launch the graph and wait for it."""
         self.runtime.memsetAsync(self.numbers.data.ptr, 0, self.numbers.nbytes, self.stream.ptr)
         self.stream.begin_capture()
         self._launch()
@@ -95,7 +99,7 @@ class GpuStart(HostStart):
         self.stream.synchronize()
 
     def weights(self) -> None:
-        """Read the file into page-locked memory and copy it to the GPU."""
+        """Read the file of weights into page-locked memory and copy it to the GPU."""
         nbytes = self.order.size_bytes
         room = np.frombuffer(self.xp.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
         read_into(self.order.path, room)
@@ -114,7 +118,7 @@ class GpuStart(HostStart):
         self.alone = self.library.NcclCommunicator(1, self.library.get_unique_id(), 0)
 
     def collective(self) -> None:
-        """Make an all-reduce of one GPU, whose result equals its input."""
+        """Make an all-reduce over this GPU alone, whose result equals its input."""
         self.sent = self.xp.asarray(np.arange(_THREADS, dtype=np.float32))
         self.received = self.xp.empty_like(self.sent)
         places = self.sent.data.ptr, self.received.data.ptr
@@ -123,7 +127,10 @@ class GpuStart(HostStart):
         self.stream.synchronize()
 
     def check(self) -> None:
-        """Raise WrongAnswer if a result in the memory of the GPU is wrong."""
+        """Raise WrongAnswer if a result of the steps `kernel`, `product`, `weights` or `collective` is wrong.
+
+        Only the steps of the order are checked.
+        """
         steps = self.order.steps
         if "kernel" in steps:
             numbers = self.xp.asnumpy(self.numbers)

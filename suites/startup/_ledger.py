@@ -1,4 +1,4 @@
-"""The ledger of a start: the seconds of each part of fresh interpreters, and whether their sum is the whole."""
+"""Measure the start of fresh interpreters: the seconds of each part, and whether the parts add up to the whole."""
 
 from __future__ import annotations
 
@@ -63,12 +63,15 @@ topic = Topic(
 
 
 def _usual_loading(target: Target) -> tuple[str]:
-    """Return the way in which kernels of libraries are loaded unless a user chooses another one."""
+    """Return how kernels of libraries are loaded unless a user chooses otherwise, as a tuple of one axis value."""
     return (_LAZY if target.device.arch.startswith("sm_") else _DEFAULT,)
 
 
 def _loadings(target: Target) -> Any:
-    """Return the ways in which CUDA loads the kernels of libraries; other platforms have one."""
+    """Return the axis of ways in which kernels of libraries are loaded: on NVIDIA `lazy` and in `full` `eager`.
+
+    Other platforms have `default` only.
+    """
     usual = _usual_loading(target)
     return usual if usual == (_DEFAULT,) else points(usual, full=(*usual, _EAGER))
 
@@ -78,7 +81,10 @@ def _files(target: Target) -> Any:
 
 
 def _is_measured(_: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: how kernels are loaded does not depend on where the file is."""
+    """Return whether a point is measured: all but `eager` with a warm file.
+
+    How kernels are loaded does not depend on where the file is.
+    """
     return bool(params["loading"] != _EAGER or params["files"] == _COLD)
 
 
@@ -93,7 +99,8 @@ def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
     """Seconds from the start of a fresh interpreter until a product is computed and a file of weights is in memory.
 
     Each part of the start is a series. The file's pages are dropped from the system's page cache before the start
-    (`cold`), or read into it (`warm`). Skipped if the cold file would lie in memory.
+    (`cold`), or read into it (`warm`). `loading` is when CUDA loads the kernels of libraries. Skipped if the cold file
+    would lie in memory.
     """
     where = folder_for_files()
     kind = file_system(where)
@@ -129,7 +136,7 @@ def collective(bench: Bench, loading: str) -> Task:
 
 
 def _gpu_counts(target: Target) -> tuple[int, ...]:
-    """Return the axis `of`, the number of GPUs that a process can see: powers of two, and all of the machine."""
+    """Return the axis `of`, the number of GPUs that a process sees: 1, 2, 4, 8 and 16 as far as they exist, and all."""
     count = sum(device.backend == target.device.backend for device in target.facts.devices)
     return tuple(dict.fromkeys(number for number in (1, 2, 4, 8, 16, count) if number <= count))
 
@@ -150,7 +157,10 @@ def contexts(bench: Bench, of: int) -> Task:
 
 
 def _order(bench: Bench, steps: Sequence[str], path: str = "", size_bytes: int = 0, crc: int = 0) -> StartOrder:
-    """Return the steps that the started process takes, with its device and its file of weights."""
+    """Return the order to take `steps` on the device of the bench, with a drawn seed.
+
+    `path`, `size_bytes` and `crc` (CRC-32) are those of the file of weights, if a step reads one.
+    """
     seed = int(bench.rng.integers(2**32))
     return StartOrder(tuple(steps), bench.device.device.pci, bench.traits.arch, seed, path, size_bytes, crc)
 
@@ -162,9 +172,10 @@ def _answers(
     loading: str,
     further: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Answer]:
-    """Return the answers of interpreters that are started one after another, each after a call of `prepare`.
+    """Start interpreters that take the steps of `order`, one after another, each after a call of `prepare`.
 
-    `further` are additional variables of their environment.
+    Returns their answers: three in the full tier, else one. `loading` is the value of CUDA_MODULE_LOADING in lower
+    case, or `default`; `further` are more variables of their environment. Raises as `answer_of` does.
     """
     child = StartOrder.__module__
     program = (
@@ -181,9 +192,10 @@ def _answers(
 
 
 def _explained(started: Callable[[], Answer], prepare: Callable[[], None]) -> Answer:
-    """Return the first answer whose parts add up to the whole, or else the last of _ATTEMPTS answers.
+    """Call `prepare` and `started` up to three times; return the first answer whose parts add up to the whole.
 
-    On a busy machine the waiting process may learn late that the interpreter is ready.
+    If none does within 5 %, return the last answer. On a busy machine the waiting process may learn late that the
+    interpreter is ready.
     """
     for _ in range(_ATTEMPTS):
         prepare()
@@ -194,7 +206,11 @@ def _explained(started: Callable[[], Answer], prepare: Callable[[], None]) -> An
 
 
 def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> Task:
-    """Return the task with the whole and its parts as stages; raises Untrustworthy if the parts do not add up."""
+    """Return the task with the whole start (`whole`) and each of its parts as a stage; each answer is one sample.
+
+    The key `seconds` of an answer has the seconds of each part by name. Raises Untrustworthy if the parts of an answer
+    differ from its whole by more than 5 %.
+    """
     shares = [unexplained(answer) for answer in answers]
     worst = max(shares, key=abs)
     if not all(abs(share) <= _MOST_UNEXPLAINED for share in shares):  # also rejects NaN
@@ -207,12 +223,12 @@ def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> Task:
 
 
 def unexplained(answer: Answer) -> float:
-    """Return the share of the whole that no part accounts for; it is negative if the parts take longer."""
+    """Return the share of the whole that no part accounts for, from 0 to 1; it is negative if the parts take longer."""
     return 1 - math.fsum(answer.content["seconds"].values()) / answer.seconds
 
 
 def _stage(seconds: Sequence[float]) -> Stage:
-    """Return a stage whose one call returns the seconds that every interpreter measured."""
+    """Return a stage with these seconds as its samples, which other processes measured."""
     return Stage(lambda: seconds, clock="self", effort=Effort.exactly(len(seconds)), checked=True)
 
 

@@ -1,4 +1,4 @@
-"""Storage: how fast a file gets into memory, by the paths that programs use, and never from a cache unasked."""
+"""Measure how fast a file gets into memory by the paths that programs use, and never from a cache unasked."""
 
 from gpubench.api.suite import Suite
 

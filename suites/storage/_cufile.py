@@ -1,4 +1,4 @@
-"""Reading by cuFile (GPUDirect Storage) into the memory of a GPU, and proof whether the path was direct.
+"""Read a file by cuFile (GPUDirect Storage) into the memory of a GPU, and prove whether the path was direct.
 
 Where the driver nvidia-fs is not loaded, or the file system is not supported, cuFile reads by ordinary calls into
 memory of the host and copies. Its statistics (level 3, reads by GPU) tell which path it took.
@@ -26,10 +26,10 @@ _KINDS = {"n_nvfs_reads": "reads by nvidia-fs", "n_p2p_reads": "reads by PCIe P2
 
 
 class CufileReader:
-    """Reads `depth` blocks of a file at a time by cuFileRead, each into its place in the memory of the GPU.
+    """A reader of `source` in blocks of `block_bytes` by cuFileRead, `depth` blocks at a time, into the GPU's memory.
 
-    `is_direct` opens the file with O_DIRECT. Raises Skip on other devices and unsupported file systems, and Unavailable
-    without the cuFile binding.
+    `is_direct` opens the file with O_DIRECT. Creating it reads the file once. Raises Skip on other devices and for
+    unsupported file systems, and Unavailable without the cuFile binding.
     """
 
     def __init__(self, bench: Bench, source: Source, block_bytes: int, depth: int, *, is_direct: bool) -> None:
@@ -49,7 +49,10 @@ class CufileReader:
         self.notes: Mapping[str, str] = {"through": path_taken(kinds)}
 
     def _registered(self) -> Any:
-        """Return the file's handle and register the GPU's memory; raises Skip if the file system is unsupported."""
+        """Register the file and the GPU's memory with cuFile; return the handle of the file.
+
+        Raises Skip if cuFile does not support the file system, and then closes the file.
+        """
         library = self._file
         description = library.Descr()
         description.type = library.FileHandleType.OPAQUE_FD
@@ -70,7 +73,10 @@ class CufileReader:
         return sum(future.result() for future in self._threads.start(self._read_blocks, len(self._spans)))
 
     def _read_blocks(self, blocks: Sequence[int]) -> int:
-        """Read these blocks into the GPU's memory by the calling thread; return the bytes read."""
+        """Read the blocks of these indices into the GPU's memory by the calling thread.
+
+        Return the number of bytes read.
+        """
         self._gpu.use()  # selects the device for this thread
         total = 0
         for index in blocks:
@@ -82,7 +88,7 @@ class CufileReader:
         self._to.compare()
 
     def _kinds(self) -> dict[str, int]:
-        """Return the number of reads of this process by path, over all GPUs."""
+        """Return the number of reads of this process by path, over all GPUs; the keys are those of _KINDS."""
         statistics = self._file.StatsLevel3()
         self._file.get_stats_l3(statistics.ptr)
         return {name: sum(int(count) for count in getattr(statistics.per_gpu_stats, name)) for name in _KINDS}
@@ -98,26 +104,38 @@ class CufileReader:
 
 
 def _udev_hint() -> str:
-    """Return the remedy if udev's database is missing; without it cuFile registers no file, in no mode."""
+    """Return what to do about an unreadable database of udev, as the rest of a sentence; empty if it can be read.
+
+    Without that database cuFile registers no file, in no mode.
+    """
     if os.access(_UDEV, os.R_OK):
         return ""
     return f"; cuFile finds the disk of a file in {_UDEV}, which cannot be read here: a container has to mount it"
 
 
 def is_really_direct(kinds: Mapping[str, int]) -> bool:
-    """Return whether every read was direct: none by POSIX calls, and at least one by another path."""
+    """Return whether every read was direct: none by POSIX calls, and at least one by another path.
+
+    `kinds` is what `CufileReader._kinds` returns.
+    """
     return not kinds["n_posix_reads"] and any(kinds.values())
 
 
 def labels_of(kinds: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the label of reads that were not direct or not counted; direct reads have no label."""
+    """Return the label of reads that were not all direct, or that cuFile did not count; direct reads have no label.
+
+    `kinds` is what `CufileReader._kinds` returns.
+    """
     if is_really_direct(kinds):
         return ()
     return (_COMPATIBLE if any(kinds.values()) else _UNPROVEN,)
 
 
 def path_taken(kinds: Mapping[str, int]) -> str:
-    """Return a note that says by which path cuFile read."""
+    """Return the text of the note that says by which path cuFile read.
+
+    `kinds` is what `CufileReader._kinds` returns.
+    """
     counts = ", ".join(f"{count} {_KINDS[name]}" for name, count in kinds.items())
     if is_really_direct(kinds):
         return f"cuFile, directly into the memory of the GPU ({counts})"
@@ -128,7 +146,10 @@ def path_taken(kinds: Mapping[str, int]) -> str:
 
 @functools.cache
 def _library() -> Any:
-    """Return the binding with its driver open and its statistics on, once per process; or raise Unavailable."""
+    """Return the module cuda.bindings.cufile with its driver open and its statistics on, once per process.
+
+    Raises Unavailable if cuFile cannot be used.
+    """
     # cuFile would otherwise write its log into the current folder.
     os.environ.setdefault("CUFILE_LOGFILE_PATH", os.devnull)
     try:

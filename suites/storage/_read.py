@@ -1,4 +1,4 @@
-"""Reading a file: through the page cache, past it (O_DIRECT), and by cuFile, into the memory of the device."""
+"""Read a file through the page cache, past it (O_DIRECT), and by cuFile, into the memory of the device."""
 
 from __future__ import annotations
 
@@ -62,7 +62,11 @@ def _sizes(target: Target) -> Any:
 
 
 def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether to measure a point: not a warm cache on a path past it, nor both block and depth varied."""
+    """Return whether the point `params` is measured.
+
+    A warm cache is measured for `buffered` only. In `full` the block or the depth is varied, not both; with a warm
+    cache neither is.
+    """
     if params["cache"] == "warm" and params["path"] != "buffered":
         return False
     is_usual = params["block_bytes"] == _USUAL_BLOCK, params["depth"] == _USUAL_DEPTH
@@ -80,7 +84,11 @@ def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
     depth=points((_USUAL_DEPTH,), full=(1, 4, _USUAL_DEPTH, 32)),
 )
 def read(bench: Bench, path: str, file: str, cache: str, size_bytes: int, block_bytes: int, depth: int) -> Task:
-    """Read the first `size_bytes` of a file, or all of a shorter one, once in blocks by `depth` threads: payload."""
+    """Bandwidth of reading the first `size_bytes` of a file, or all of a shorter one, once in blocks: payload.
+
+    `depth` threads read at a time. `path` is `buffered` (through the page cache), `direct` (past it) or `cufile`;
+    `cache` says whether the page cache holds the file before.
+    """
     source = source_of(bench, file, size_bytes)
     with contextlib.ExitStack() as on_error:
         on_error.callback(source.close)
@@ -91,13 +99,17 @@ def read(bench: Bench, path: str, file: str, cache: str, size_bytes: int, block_
 
 
 class _Reading:
-    """Reads the whole source in every sample, with its pages dropped or cached before, as the case asks."""
+    """Reads of the whole `source` by `reader`, one in each sample.
+
+    `path` and `cache` are those of the case: before a read the file's pages are read into the page cache if `cache` is
+    `warm`, else dropped from it.
+    """
 
     def __init__(self, bench: Bench, source: Source, reader: Reader, path: str, cache: str) -> None:
         self._bench, self._source, self._reader, self._path, self._cache = bench, source, reader, path, cache
 
     def task(self) -> Task:
-        """Return the task; each of its calls times itself and compares every byte."""
+        """Return the task; each call of its stage times itself and compares every byte."""
         stage = Stage(
             self._call,
             Work(payload=self._source.size),
@@ -111,10 +123,10 @@ class _Reading:
         return Task.of(stage, check=self._observed, close=self._close, notes=notes, labels=self._reader.labels)
 
     def _call(self) -> float:
-        """Put the file's pages into the state of the case, read the file, compare it, and return the seconds.
+        """Put the file's pages into the state of the case, read the file, compare it, and return the seconds of reading.
 
-        Raises WrongAnswer if a byte differs or is missing, and Untrustworthy if the file changed or its reads were not
-        direct.
+        Raises WrongAnswer if a byte differs or is missing, and Untrustworthy if the file changed or if a read past the
+        page cache left pages in it.
         """
         source, reader = self._source, self._reader
         source.expect_unchanged()
@@ -131,7 +143,7 @@ class _Reading:
         return seconds
 
     def _expect_past_cache(self) -> None:
-        """Raise Untrustworthy if the page cache holds a page after a read past it."""
+        """Raise Untrustworthy if the page cache holds a page of the file after a read past it."""
         resident, pages = resident_pages(self._source.descriptor, self._source.size)
         if resident:
             evidence = f"after a read past the page cache {resident} of {pages} pages of the file are in it"

@@ -1,4 +1,4 @@
-"""Readers: threads that read the blocks of a file, and the memory that receives them."""
+"""Read the blocks of a file by several threads into memory of the host or the device."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _ALIGNED_BYTES = 4096  # the logical block of a disk has 512 or 4096 bytes, and 
 
 
 class Reader(Protocol):
-    """A way to read a source once."""
+    """A way to read a source; `notes` and `labels` are those of the task."""
 
     notes: Mapping[str, str]
     labels: tuple[str, ...]
 
     def poison(self) -> None:
-        """Make every byte that a read must write wrong."""
+        """Overwrite the destination so that every byte is wrong."""
 
     def read(self) -> int:
         """Read the source into its destination; return the number of bytes that could be read."""
@@ -41,7 +41,10 @@ class Reader(Protocol):
 
 
 class Destination:
-    """The memory that receives a source, on the host or the GPU, and the bytes that it must hold afterwards."""
+    """Memory that receives a source, on the host or the GPU, and the bytes that it must hold after a read.
+
+    `array` is uint8; on the host it begins and ends at whole blocks of 4096 bytes.
+    """
 
     def __init__(self, bench: Bench, source: Source) -> None:
         self._source = source
@@ -55,7 +58,10 @@ class Destination:
         self._xp.invert(self._expected, out=self.array[: self._source.size])
 
     def compare(self) -> None:
-        """Raise WrongAnswer if a byte differs from the source."""
+        """Raise WrongAnswer if a byte differs from the source.
+
+        The message has the number of wrong bytes and the first of them.
+        """
         wrong = self.array[: self._source.size] != self._expected
         count = int(wrong.sum())
         if count:
@@ -68,7 +74,10 @@ class Destination:
 
 
 def aligned(bench: Bench, nbytes: int) -> Any:
-    """Return host memory of whole aligned blocks that begins at such a block; on a GPU it is page-locked."""
+    """Return host memory of at least `nbytes`, uint8, that begins and ends at multiples of 4096 bytes.
+
+    If the device is a GPU, the memory is page-locked.
+    """
     whole = -(-nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
     if not bench.traits.is_gpu:
         return np.frombuffer(mmap.mmap(-1, whole), np.uint8)
@@ -78,12 +87,12 @@ def aligned(bench: Bench, nbytes: int) -> Any:
 
 
 def spans(size: int, block_bytes: int) -> list[tuple[int, int]]:
-    """Return the (first, end) offsets of each block of a file in bytes."""
+    """Return (first byte, end) of each block of a file of `size` bytes, in order; the last block may be shorter."""
     return [(start, min(start + block_bytes, size)) for start in range(0, size, block_bytes)]
 
 
 class ReaderThreads:
-    """`depth` threads that read every `depth`-th block each, so that `depth` requests are in flight."""
+    """`depth` threads, each of which reads every `depth`-th block, so that `depth` requests are in flight."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -95,7 +104,11 @@ class ReaderThreads:
             future.result()
 
     def start(self, read_blocks: Any, count: int) -> list[Future[int]]:
-        """Call `read_blocks` in each thread with its part of `count` blocks; each future returns the bytes read."""
+        """Call `read_blocks` in each thread with the indices of its blocks, a range.
+
+        `count` is the number of all blocks. Returns a future for each thread with the result of `read_blocks`: the
+        number of bytes read.
+        """
         return [self._pool.submit(read_blocks, range(first, count, self._depth)) for first in range(self._depth)]
 
     def close(self) -> None:
@@ -104,9 +117,10 @@ class ReaderThreads:
 
 
 class SystemReader:
-    """Reads `depth` blocks of a file at a time by preadv(2), through the page cache or (`is_direct`) past it.
+    """A reader of `source` in blocks of `block_bytes` by preadv(2), `depth` blocks at a time.
 
-    On a GPU a block is copied up from page-locked memory as soon as it has arrived.
+    It reads through the page cache, or past it if `is_direct`. On a GPU a block is copied there from page-locked memory
+    as soon as it has arrived. Raises Skip if the file system does not support O_DIRECT.
     """
 
     labels: tuple[str, ...] = ()
@@ -126,14 +140,14 @@ class SystemReader:
         self.notes: Mapping[str, str] = {"through": through}
 
     def poison(self) -> None:
-        """Overwrite the destination, and on a GPU also the page-locked memory."""
+        """Overwrite the destination so that every byte is wrong, and on a GPU also the page-locked memory."""
         self._to.poison()
         if self._is_gpu:
             np.invert(self._source.expected, out=self._host[: self._source.size])
         self._bench.device.synchronize()
 
     def read(self) -> int:
-        """Read every block, on a GPU copying it up as soon as it arrives; return the bytes that could be read."""
+        """Read every block, copy it to the GPU if there is one, and return the number of bytes that could be read."""
         futures = self._threads.start(self._read_blocks, len(self._spans))
         if self._is_gpu:
             for _ in self._spans:
@@ -146,7 +160,10 @@ class SystemReader:
         return sum(future.result() for future in futures)
 
     def _read_blocks(self, blocks: Sequence[int]) -> int:
-        """Read these blocks and return the bytes read; after a short read, tell the reader of a GPU to stop."""
+        """Read the blocks of these indices up to the first short one, and return the number of bytes read.
+
+        On a GPU the index of each whole block is put into the queue of arrived blocks, and −1 if a block is missing.
+        """
         total, arrived = 0, 0
         try:
             for index in blocks:
@@ -175,7 +192,10 @@ class SystemReader:
 
 
 def _opened(source: Source, is_direct: bool) -> int:
-    """Return a descriptor for reading; raises Skip if the file system has no O_DIRECT."""
+    """Return a new descriptor of the source, with O_DIRECT if `is_direct`.
+
+    Raises Skip if the file system refuses that.
+    """
     try:
         return source.reopened(os.O_DIRECT if is_direct else 0)
     except OSError as error:

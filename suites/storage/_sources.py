@@ -1,4 +1,4 @@
-"""The file that is read: one made for the case or one of the user's, and the bytes that it must give."""
+"""Provide the file that is read: one made for the case or one of the user's, and the bytes that it must give."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ MADE = "made"
 
 
 class Source:
-    """An open file, the bytes that a read of it must return (`expected`), and its state when it was opened.
+    """An open file, the bytes that a read must return (`expected`, NumPy uint8), and its state when it was opened.
 
-    Its first `size` bytes are read. `where` is its folder or the file; `path` is empty if the file has no name.
+    The first `size` bytes are read, as many as `expected` has. `name` is the file's name in messages. `where` is its
+    folder or the file; `path` is empty if the file has no name.
     """
 
     def __init__(self, descriptor: int, expected: Any, name: str, where: Path, path: str = "") -> None:
@@ -38,7 +39,10 @@ class Source:
             self._state.expect_same(self._path, self.name)
 
     def reopened(self, flags: int) -> int:
-        """Return another descriptor of the same file; raises OSError if the file system refuses the flags."""
+        """Return another descriptor of the file for reading, with `flags` of open(2).
+
+        Raises OSError if the file system refuses the flags.
+        """
         return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC | flags)
 
     def close(self) -> None:
@@ -47,9 +51,10 @@ class Source:
 
 
 def source_of(bench: Bench, label: str, size_bytes: int) -> Source:
-    """Return the user's file of that label, or a file of random bytes that is made now.
+    """Return the first `size_bytes` of the user's file of that label, or a file of random bytes that is made now.
 
-    Raises Skip if there is no room for it or it lies in memory, and Untrustworthy if the user's file has changed.
+    Raises Skip if there is too little free memory or the file lies in memory, and Untrustworthy if the user's file
+    changed.
     """
     files = {file.label: file for file in bench.target.data}
     if label in files:
@@ -62,7 +67,11 @@ def source_of(bench: Bench, label: str, size_bytes: int) -> Source:
 
 
 def _of_user(bench: Bench, file: DataFile, size_bytes: int) -> Source:
-    """Return the first bytes of the user's file; raises Skip for a file in memory, Untrustworthy for a changed one."""
+    """Return at most the first `size_bytes` of the user's file, which this function opens and reads.
+
+    Raises Skip if the file lies in memory instead of on a disk, and Untrustworthy if it cannot be read or has another
+    size than when it was planned.
+    """
     _expect_on_disk(Path(file.path), "give --data a file on a disk")
     size = min(file.bytes, size_bytes)
     bench.need(3 * size)
@@ -81,7 +90,7 @@ def _of_user(bench: Bench, file: DataFile, size_bytes: int) -> Source:
 
 
 def _expect_on_disk(where: Path, remedy: str) -> None:
-    """Raise Skip, with the remedy, if the folder or file lies in memory instead of on a disk."""
+    """Raise Skip, with `remedy` in the message, if the folder or file `where` lies in memory instead of on a disk."""
     kind = file_system(where)
     if kind in IN_MEMORY:
         raise Skip(f"{where} is on {kind}, in memory, so no disk would be read; {remedy}")
