@@ -137,7 +137,7 @@ def aggressor(bench: Any, load: Any, board: Any, is_queued: bool = False, ahead_
 def test_an_aggressor_runs_only_on_request(bench: Bench) -> None:
     board = AGGRESSOR.NeighbourBoard.within(bench)
     running = aggressor(bench, sleeping(0.001), board)
-    board.started()
+    board.wait_until_ready()
     for _ in range(2):
         resting = board.ended
         time.sleep(0.01)
@@ -158,7 +158,7 @@ def test_the_failure_of_an_aggressor_is_reported_at_once_and_raised_at_its_end(b
     failing = aggressor(bench, CHECKS.CheckedCall(broken, LOADS.nothing, LOADS.nothing), board)
     begin = time.monotonic()
     with pytest.raises(RuntimeError, match="the aggressor has failed"):
-        board.started()
+        board.wait_until_ready()
     assert time.monotonic() - begin < 2
     with pytest.raises(ValueError, match="no memory left"):
         failing.close()
@@ -169,7 +169,7 @@ def test_a_wrong_result_of_an_aggressor_is_found(bench: Bench) -> None:
     wrong = CHECKS.CheckedCall(lambda: (load.call(), load.poison())[0], load.check, load.poison)
     board = AGGRESSOR.NeighbourBoard.within(bench)
     running = aggressor(bench, wrong, board)
-    board.started()
+    board.wait_until_ready()
     with pytest.raises(WrongAnswer, match="relative error"):
         running.close()
 
@@ -222,7 +222,7 @@ def test_an_aggressors_queue_is_never_less_than_ten_milliseconds_deep(device: Qu
     board = AGGRESSOR.NeighbourBoard(np.zeros(AGGRESSOR.ROOM_BYTES, np.uint8))
     load = CHECKS.CheckedCall(device.call, LOADS.nothing, LOADS.nothing)
     running = AGGRESSOR.Aggressor(device, load, LOADS.LaunchQueue(LOADS.nothing, device.wait), board, True, 0.03)
-    board.started()
+    board.wait_until_ready()
     board.run()
     depths = []
     for _ in range(60):
@@ -240,7 +240,7 @@ def test_a_queue_is_never_longer_than_a_gpu_holds(device: QueueingDevice) -> Non
     board = AGGRESSOR.NeighbourBoard(np.zeros(AGGRESSOR.ROOM_BYTES, np.uint8))
     load = CHECKS.CheckedCall(device.call, LOADS.nothing, LOADS.nothing)
     running = AGGRESSOR.Aggressor(device, load, LOADS.LaunchQueue(LOADS.nothing, device.wait), board, True, 10.0)
-    board.started()
+    board.wait_until_ready()
     board.run()
     assert running._issued - board.ended <= AGGRESSOR._MOST_AHEAD < 500
     board.rest()

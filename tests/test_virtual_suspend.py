@@ -239,7 +239,7 @@ def test_suspending_a_program_leaves_one_process_fewer_and_one_that_stays_is_fou
     device = CountedDevice(monkeypatch)
     use = SUSPENSION.DeviceUse(device)
     device.processes = 2
-    use.started()
+    use.look_for_child()
     device.processes = 3  # a partner has opened the program's memory
     before = use.now()
     device.processes, device.free = 2, 2**30 + 2**21

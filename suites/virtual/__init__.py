@@ -1,4 +1,4 @@
-"""Virtualisation: memory that is mapped and grows, programs that are suspended, neighbours, and forwarded calls.
+"""Measure virtualisation: memory that is mapped and grows, suspended programs, neighbours, and forwarded driver calls.
 
 Virtual memory, suspended programs and green contexts need cuda-bindings, which the extras for CUDA bring.
 """

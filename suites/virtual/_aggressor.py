@@ -1,4 +1,4 @@
-"""An aggressor: a thread that keeps calls queued on its launch queue, in this process or in another one.
+"""Run an aggressor: a thread that keeps calls queued on its launch queue, in this process or in another one.
 
 The victim writes to a word in shared memory when the aggressor must run. On a GPU the device itself counts the calls
 that have ended, in the same memory, because an aggressor that waited for each launch would not load the device.
@@ -33,7 +33,10 @@ _ENDING_S = 10.0
 
 
 class NeighbourBoard:
-    """Words that a victim and its aggressor share: the command, the state, and how many calls have ended."""
+    """Words that a victim and its aggressor share: the command, the state, and how many calls have ended.
+
+    `room` is the memory of the board, uint8 of shape (ROOM_BYTES,), which starts with the words.
+    """
 
     def __init__(self, room: Any) -> None:
         self.room = room  # uint8, shape (ROOM_BYTES,)
@@ -41,7 +44,7 @@ class NeighbourBoard:
 
     @classmethod
     def within(cls, bench: Bench) -> NeighbourBoard:
-        """Return the board of an aggressor in this process."""
+        """Return a new board for an aggressor in this process; on a GPU it lies in page-locked memory."""
         room = bench.device.pinned(ROOM_BYTES) if bench.traits.is_gpu else np.zeros(ROOM_BYTES, np.uint8)
         room[:] = 0
         return cls(room)
@@ -52,12 +55,18 @@ class NeighbourBoard:
         return int(self.words[_DONE])
 
     def run(self) -> None:
-        """Tell the aggressor to run and wait until its queue is deep; raises RuntimeError if it fails or is late."""
+        """Tell the aggressor to run, and wait until its queue is filled.
+
+        Raises RuntimeError if it has failed or 30 s have passed.
+        """
         self.words[_COMMAND] = _RUN
         self._await(_RUNNING)
 
     def rest(self) -> None:
-        """Tell the aggressor to rest and wait until its queue is empty; raises RuntimeError if it fails or is late."""
+        """Tell the aggressor to rest, and wait until its queue is empty.
+
+        Raises RuntimeError if it has failed or 30 s have passed.
+        """
         self.words[_COMMAND] = _REST
         self._await(_READY)
 
@@ -65,12 +74,15 @@ class NeighbourBoard:
         """Tell the aggressor to end."""
         self.words[_COMMAND] = _STOP
 
-    def started(self) -> None:
-        """Wait until the aggressor is ready; raises RuntimeError if it fails or is late."""
+    def wait_until_ready(self) -> None:
+        """Wait until the aggressor has started and rests; raises RuntimeError if it has failed or 30 s have passed."""
         self._await(_READY)
 
     def _await(self, state: int) -> None:
-        """Wait until the aggressor is in this state; raises RuntimeError if it fails or is late."""
+        """Wait until the aggressor's state is `state`, a value of the state word such as _READY.
+
+        Raises RuntimeError if the aggressor has failed, or if 30 s have passed.
+        """
         deadline = time.monotonic() + _PATIENCE_S
         while (current := int(self.words[_STATE])) != state:
             if current == _FAILED:
@@ -81,9 +93,10 @@ class NeighbourBoard:
 
 
 class Aggressor:
-    """A thread that keeps `ahead_s` seconds of calls on a launch queue while the board commands it to run.
+    """A thread that keeps `ahead_s` seconds of calls of `load` on the launch queue `queue`.
 
-    With `is_queued` false, a call has ended when it returns, and nothing is queued.
+    It does so while `board` commands it to run. With `is_queued` false, a call has ended when it returns, and nothing
+    is queued.
     """
 
     def __init__(
@@ -102,7 +115,7 @@ class Aggressor:
         self._serving = self._thread.submit(self._serve)
 
     def _counting(self, bench: Bench) -> Callable[[], None]:
-        """Return the call that queues counting one ended call in the memory of the board."""
+        """Return the call that queues a kernel behind a call: it writes how many calls have ended to the board."""
         kernel, address = bench.kernel("sharing.cu", "done"), self._board.words[_DONE:].ctypes.data
         return lambda: kernel((1,), (1,), (np.uint64(address), np.uint32(self._issued)))
 
@@ -110,18 +123,21 @@ class Aggressor:
         self._board.words[_DONE] = self._issued
 
     def _call(self) -> None:
-        """Make one call on the queue and count it when it has ended."""
+        """Make one call on the queue, and have it counted on the board when it has ended."""
         self._load.call()
         self._issued += 1
         self._count()
 
     def _serve(self) -> None:
-        """Follow the commands on the board until it commands the end."""
+        """Follow the commands on the board until it says to stop.
+
+        If an error ends the thread, the board's state is _FAILED.
+        """
         fields = self._board.words
         with contextlib.ExitStack() as on_error:
             on_error.callback(fields.__setitem__, _STATE, _FAILED)
             self._queue.enter()
-            self._call_s = self._alone()
+            self._call_s = self._mean_call_s()
             fields[_STATE] = _READY
             while (command := int(fields[_COMMAND])) != _STOP:
                 if command == _RUN:
@@ -130,8 +146,8 @@ class Aggressor:
                 time.sleep(_POLL_S)
             on_error.pop_all()
 
-    def _alone(self) -> float:
-        """Return the mean seconds of a call, after a first call that may load and allocate."""
+    def _mean_call_s(self) -> float:
+        """Return the mean seconds of 8 calls, after a first call that may load and allocate."""
         self._call()
         self._queue.wait()
         begin = time.perf_counter()
@@ -141,7 +157,10 @@ class Aggressor:
         return (time.perf_counter() - begin) / _TRIALS
 
     def _run(self) -> None:
-        """Keep the queue filled until the command changes, then wait until it is empty."""
+        """Keep the queue between half of `ahead_s` and `ahead_s` deep until the command changes.
+
+        Then wait until it is empty.
+        """
         fields = self._board.words
         self._fill()
         fields[_STATE] = _RUNNING
@@ -155,7 +174,10 @@ class Aggressor:
         self._queue.wait()
 
     def _fill(self) -> None:
-        """Queue calls until they last for `ahead_s`, or the command changes."""
+        """Queue calls until they last for `ahead_s`, 400 calls wait, or the command changes.
+
+        Do nothing if calls are not queued.
+        """
         while self._is_queued and self._is_shallow() and int(self._board.words[_COMMAND]) == _RUN:
             self._call()
 
@@ -166,7 +188,10 @@ class Aggressor:
         return (self._issued - self._board.ended) * self._call_s
 
     def close(self) -> None:
-        """End the thread and check the last result; raises the thread's own error, TimeoutError and WrongAnswer."""
+        """End the thread, and check that all calls have ended and that the last result is right.
+
+        Raises the error that ended the thread, TimeoutError after 10 s, and WrongAnswer.
+        """
         self._board.stop()
         self._serving.result(_ENDING_S)
         self._thread.shutdown()
@@ -177,7 +202,7 @@ class Aggressor:
 class SharedBoard:
     """A board in memory that two ranks share; both ranks must create it at the same time.
 
-    The aggressor's device reaches the memory too. Raises Skip if the device cannot register host memory.
+    The GPU of rank 1, the aggressor, reaches the memory too. Raises Skip if the device cannot register host memory.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -188,7 +213,7 @@ class SharedBoard:
         self.board = NeighbourBoard(self._memory.array)
 
     def close(self) -> None:
-        """Unmap the memory; the aggressor must have ended."""
+        """Unmap the memory; the aggressor must have ended, and `board` must not be used any more."""
         self.board.room = self.board.words = None  # the memory is unmapped with the last array that refers to it
         if self._unregister is not None:
             self._unregister()

@@ -1,4 +1,4 @@
-"""Blocks in one growing range: which addresses are free, best fit first. It touches no device."""
+"""Keep account of the free and taken blocks in one growing range, best fit first, without touching a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OffsetArena:
         self._taken: dict[int, int] = {}  # taken blocks: offset → size
 
     def missing_bytes(self, nbytes: int) -> int:
-        """Return how many bytes the arena must grow by before a block of that size fits; 0 where it fits."""
+        """Return how many bytes the arena must grow by before a block of `nbytes` fits; 0 if it fits already."""
         size = _aligned(nbytes)
         if self._by_size and self._by_size[-1][0] >= size:
             return 0
@@ -26,12 +26,15 @@ class OffsetArena:
         return size - (self._by_offset[last] if last is not None else 0)
 
     def grow(self, nbytes: int) -> None:
-        """Add free bytes behind the last."""
+        """Add `nbytes` free bytes behind the last ones."""
         start, self.nbytes = self.nbytes, self.nbytes + nbytes
         self._free(start, nbytes)
 
     def take(self, nbytes: int) -> int:
-        """Return the offset of a new block, in the smallest free place that fits; `missing` must be 0."""
+        """Return the offset of a new block of `nbytes`, rounded up to 512, in the smallest free place that fits.
+
+        `missing_bytes(nbytes)` must be 0.
+        """
         size = _aligned(nbytes)
         place, offset = self._by_size[bisect.bisect_left(self._by_size, (size, 0))]
         self._remove(offset)
@@ -41,11 +44,14 @@ class OffsetArena:
         return offset
 
     def give(self, offset: int) -> None:
-        """Give a block back, merged with the free places beside it."""
+        """Give back the block at `offset`, an offset that `take` returned.
+
+        Its place merges with free places beside it.
+        """
         self._free(offset, self._taken.pop(offset))
 
     def _free(self, offset: int, size: int) -> None:
-        """Add a free place, merged with the free places beside it."""
+        """Add a free place of `size` bytes at `offset`, merged with the free places that touch it."""
         before, after = self._ends.get(offset), offset + size
         if after in self._by_offset:
             size += self._remove(after)
@@ -55,13 +61,13 @@ class OffsetArena:
         self._add(offset, size)
 
     def _add(self, offset: int, size: int) -> None:
-        """Add a free place."""
+        """Record a free place of `size` bytes at `offset`, without merging."""
         bisect.insort(self._by_size, (size, offset))
         self._by_offset[offset] = size
         self._ends[offset + size] = offset
 
     def _remove(self, offset: int) -> int:
-        """Remove the free place at this offset; return its size."""
+        """Remove the free place that begins at `offset`, and return its size in bytes."""
         size = self._by_offset.pop(offset)
         del self._ends[offset + size]
         del self._by_size[bisect.bisect_left(self._by_size, (size, offset))]

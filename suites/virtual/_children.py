@@ -1,4 +1,4 @@
-"""Child processes, in fresh interpreters, that answer one message at a time within a time limit."""
+"""Start child processes, in fresh interpreters, that answer one message at a time within a time limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BoundedChild:
     """A child process that serves messages; error messages call it `name`.
 
     `program` is the text of a Python program that calls `serve`. Variables in `without` are removed from its
-    environment. The child leads its own session, so that `end` also kills every process that it started.
+    environment. The child leads its own session, so that `end` also kills the processes of its group.
     """
 
     def __init__(self, name: str, program: str, without: Collection[str] = ()) -> None:
@@ -45,22 +45,28 @@ class BoundedChild:
         return self._interpreter.pid
 
     def ask(self, limit_s: float, verb: str, *args: object) -> Any:
-        """Send a message and return its answer; raises ChildEndedError, Skip and DriverCallError as `answer` does."""
+        """Send the message `verb` with `args`, and return the answer, waiting up to `limit_s` seconds.
+
+        Raises ChildEndedError, Skip and DriverCallError as `answer` does.
+        """
         self.tell(verb, *args)
         return self.answer(limit_s, verb)
 
     def tell(self, verb: str, *args: object) -> None:
-        """Send a message; `answer` fetches its answer later. Raises ChildEndedError if the child has ended."""
+        """Send the message `verb` with `args` without waiting; `answer` fetches the answer later.
+
+        Raises ChildEndedError if the child has ended.
+        """
         try:
             self._connection.send((verb, args))
         except OSError as error:
             raise ChildEndedError(self._ending_message()) from error
 
     def answer(self, limit_s: float, verb: str) -> Any:
-        """Return the answer to the message `verb` that was sent before.
+        """Return the answer to the message that `tell` sent; error messages name it by `verb`.
 
-        Raises Skip and DriverCallError if the child raised them, and ChildEndedError if it has ended or does not
-        answer within `limit_s`; then this call kills it.
+        Raises Skip and DriverCallError if the child raised them. Raises ChildEndedError if the child has ended, and if
+        it does not answer within `limit_s` seconds, after killing it.
         """
         try:
             if not self._connection.poll(limit_s):
@@ -76,7 +82,7 @@ class BoundedChild:
         return value
 
     def end(self) -> None:
-        """Kill the child and its process group, and wait until it is gone; repeated calls do nothing."""
+        """Kill the child and its process group, and wait at most 10 s until it is gone; repeated calls do nothing."""
         if self._errors.closed:
             return
         self._interpreter.end()
@@ -85,7 +91,7 @@ class BoundedChild:
         self._connection.close()
 
     def _ending_message(self) -> str:
-        """End the child and return a message that says how it ended."""
+        """End the child, and return a sentence that says how it ended, with the last line of its standard error."""
         # The interpreter has closed the connection, so it is about to end by itself.
         self._interpreter.status(_CLOSING_S)
         self.end()
@@ -97,10 +103,11 @@ class BoundedChild:
 
 
 def serve(verbs: Mapping[str, Callable[..., object]]) -> None:
-    """Answer messages until the parent closes the connection, whose descriptor is the program's only argument.
+    """Answer messages until the parent closes the connection, whose descriptor is the program's first argument.
 
-    `verbs` maps the messages' names to functions. Their Skip and DriverCallError are sent to the parent. Any other
-    exception ends the process; the parent's ChildEndedError then quotes its last line.
+    `verbs` maps the messages' names to functions, which get a message's arguments and return the answer. If a function
+    raises Skip or DriverCallError, the parent gets that error. Any other exception ends the process; the parent's
+    ChildEndedError then quotes the last line.
     """
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)

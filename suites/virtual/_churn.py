@@ -1,4 +1,4 @@
-"""Allocators under the allocations of training steps: time by operation, memory held but unused, first failure."""
+"""Measure allocators under the allocations of training steps: time per operation, memory held, first failure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Allocator(Protocol):
 
 
 def is_full(error: Exception) -> bool:
-    """Return whether an allocator's exception means that memory is full."""
+    """Return whether `error`, an exception of an allocator, means that memory is full."""
     if isinstance(error, DriverCallError):
         return str(error).startswith("CUDA_ERROR_OUT_OF_MEMORY")
     if isinstance(error, OSError):
@@ -71,7 +71,10 @@ def is_full(error: Exception) -> bool:
 
 
 def allocate_or_none(take: Callable[[int], int], nbytes: int) -> int | None:
-    """Return the address of a new block, or None if memory is full; raises the other errors of `take`."""
+    """Return the address of a new block of `nbytes` from `take`, or None if memory is full.
+
+    Raises other errors of `take`.
+    """
     try:
         return take(nbytes)
     except (MemoryError, OSError, RuntimeError) as error:
@@ -90,7 +93,7 @@ class HostMalloc:
         self._free.argtypes = (ctypes.c_void_p,)
 
     def take(self, nbytes: int) -> int:
-        """Return the address of a new block; raises MemoryError if malloc refuses it."""
+        """Return the address of a new block; raises MemoryError if malloc returns no address."""
         address: int | None = self._malloc(nbytes)
         if not address:
             raise MemoryError(f"malloc refused {nbytes} bytes")
@@ -115,7 +118,10 @@ class RuntimeMalloc:
 
 
 class StreamPool:
-    """cudaMallocAsync and cudaFreeAsync on the device's pool, which keeps its memory."""
+    """cudaMallocAsync and cudaFreeAsync on the device's pool, which keeps freed memory until `close`.
+
+    Raises Skip if CuPy does not support the pool on this GPU.
+    """
 
     def __init__(self, bench: Bench) -> None:
         if "pool" not in bench.traits.features:
@@ -133,6 +139,7 @@ class StreamPool:
         self._runtime.freeAsync(address, self._stream)
 
     def close(self) -> None:
+        """Wait for the device, restore the pool's settings, and give back its memory."""
         self._device.synchronize()
         self._runtime.memPoolSetAttribute(self._pool, _RELEASE_THRESHOLD, self._threshold_before)
         self._runtime.memPoolTrimTo(self._pool, 0)
@@ -146,6 +153,7 @@ class CupyPool:
         self._blocks: dict[int, Any] = {}
 
     def take(self, nbytes: int) -> int:
+        """Return the address of a new block, which lives until `give` gets its address."""
         block = self._pool.malloc(nbytes)
         address = int(block.ptr)
         self._blocks[address] = block
@@ -160,14 +168,20 @@ class CupyPool:
 
 
 class MappedArena:
-    """Blocks in one range that grows by mapping more memory behind it, as PyTorch's expandable segments do."""
+    """Blocks in one range that grows by mapping more memory behind it, as PyTorch's expandable segments do.
+
+    The range has `capacity_bytes` of addresses, a multiple of PAGE_BYTES.
+    """
 
     def __init__(self, bench: Bench, capacity_bytes: int) -> None:
         self._range = MappedRange(open_space(bench), capacity_bytes)
         self._arena = OffsetArena()
 
     def take(self, nbytes: int) -> int:
-        """Return the address of a new block; map more memory in whole pages first if no free place fits."""
+        """Return the address of a new block of `nbytes`.
+
+        If no free place fits, map more memory in whole pages first.
+        """
         missing = self._arena.missing_bytes(nbytes)
         if missing:
             whole_pages = -(-missing // PAGE_BYTES) * PAGE_BYTES
@@ -183,7 +197,11 @@ class MappedArena:
 
 
 def open_allocator(bench: Bench, name: str, peak_bytes: int) -> Allocator:
-    """Return a new allocator that holds no memory; raises Skip if the device does not support it."""
+    """Return a new allocator that holds no memory; `name` is `vmm`, `pool`, `cupy` or `malloc`.
+
+    `malloc` is cudaMalloc on a GPU. `peak_bytes` is the most memory that will be in use. Raises Skip if the device does
+    not support the allocator.
+    """
     if name == "vmm":
         return MappedArena(bench, -(-_ROOM * peak_bytes // PAGE_BYTES) * PAGE_BYTES)
     if name == "pool":
@@ -194,7 +212,10 @@ def open_allocator(bench: Bench, name: str, peak_bytes: int) -> Allocator:
 
 
 class LiveBlocks:
-    """The blocks in use, by number and in the order of their addresses; finds blocks that overlap."""
+    """The blocks in use, by number and in the order of their addresses; finds blocks that overlap.
+
+    `blocks` maps a block's number to its address and bytes.
+    """
 
     def __init__(self) -> None:
         self.blocks: dict[int, tuple[int, int]] = {}  # by block number: address and size
@@ -202,7 +223,7 @@ class LiveBlocks:
         self._ends: dict[int, int] = {}
 
     def add(self, block: int, address: int, nbytes: int) -> None:
-        """Add a block; raises WrongAnswer if it overlaps a block in use."""
+        """Add the block number `block`; raises WrongAnswer if it overlaps a block in use."""
         place = bisect.bisect_right(self._starts, address)
         end = address + nbytes
         expect(
@@ -215,7 +236,7 @@ class LiveBlocks:
         self.blocks[block] = address, nbytes
 
     def remove(self, block: int) -> int:
-        """Remove a block and return its address."""
+        """Remove the block number `block`, and return its address."""
         address, _ = self.blocks.pop(block)
         del self._starts[bisect.bisect_left(self._starts, address)], self._ends[address]
         return address
@@ -224,7 +245,8 @@ class LiveBlocks:
 class Churn:
     """Runs a trace on a new allocator in every sample, and checks the blocks that it returns.
 
-    `peak_bytes` are in use at the peak of the trace. With `may_fail`, an operation may fail for want of memory.
+    `name` is that of `open_allocator`. `peak_bytes` are in use at the peak of the trace. With `may_fail`, an operation
+    may fail for want of memory.
     """
 
     def __init__(
@@ -235,7 +257,7 @@ class Churn:
         self._pattern = WordPattern(bench)
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each operation, up to the first one that fails."""
+        """Return the seconds of each operation of the trace, in order, up to the first one that fails."""
         allocator = open_allocator(self._bench, self._name, self._peak_bytes)
         addresses: dict[int, int] = {}
         seconds = []
@@ -266,9 +288,11 @@ class Churn:
         allocator.close()
 
     def check(self) -> Observation:
-        """Run the trace once; return the index of the first failed operation and the memory held at the peak.
+        """Run the trace once.
 
-        Raises WrongAnswer if two blocks in use overlap, a block lost its contents, or an operation failed too early.
+        Return the index of the first operation that failed, and the memory held at the peak on a GPU. The index is the
+        number of operations if none failed. Raises WrongAnswer if two blocks in use overlap, if a block in use at the
+        peak lost its contents, or if an operation failed although `may_fail` is false.
         """
         free_bytes = self._bench.device.free_bytes()
         allocator = open_allocator(self._bench, self._name, self._peak_bytes)
@@ -293,7 +317,11 @@ class Churn:
         return {**held, "first failure": Observed(failed, "operations", "more")}
 
     def _at_peak(self, live: LiveBlocks, free_bytes: int) -> dict[str, Observed]:
-        """Return the ratio of memory held to memory in use; raises WrongAnswer if a block in use lost its contents."""
+        """Fill the blocks in use and check them; return `held per byte used`, the memory taken over the memory in use.
+
+        `free_bytes` is the device's free memory before the trace. The result is empty on the host, where other programs
+        change the free memory. Raises WrongAnswer if a block lost its contents.
+        """
         arrays = {block: array_at(self._bench, *place) for block, place in live.blocks.items()}
         for block, array in arrays.items():
             self._pattern.filler(array, block)()

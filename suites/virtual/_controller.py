@@ -1,4 +1,4 @@
-"""The controller process, which suspends other processes: it initialises the driver once, for every suspension.
+"""Suspend processes from a controller process, which initialises the driver once for every suspension.
 
 A program that is started for each step would pay for the initialisation each time. The driver's calls are behind one
 object, so that tests can try the protocol, its time limits and its failures on processes without a GPU.
@@ -83,7 +83,10 @@ class DriverCheckpoints:
         return [bytes(self._driver("cuDeviceGetUuid", device).bytes) for device in devices]
 
     def _restore_args(self, pairs: UuidPairs) -> Any:
-        """Return the driver's arguments of a restore on other GPUs; raises Skip if driver or bindings are too old."""
+        """Return the CUcheckpointRestoreArgs of a restore on other GPUs.
+
+        `pairs` are (old UUID, new UUID), 16 bytes each. Raises Skip if the driver or cuda-bindings are too old.
+        """
         bindings = self._driver.bindings
         if not hasattr(bindings, _PAIRS) or self._version < _FIRST_MIGRATION:
             raise Skip(
@@ -99,7 +102,7 @@ class DriverCheckpoints:
         return args
 
     def _uuid(self, content: bytes) -> Any:
-        """Return the driver's UUID object of 16 bytes."""
+        """Return the CUuuid of `content`, the 16 bytes of a UUID."""
         uuid = self._driver.bindings.CUuuid()
         ctypes.memmove(uuid.getPtr(), content, _UUID_BYTES)  # the attribute of the binding cannot be assigned
         return uuid
@@ -116,25 +119,25 @@ class _Steps:
         self._checkpoints: Checkpoints | None = None
 
     def open(self, calls: str) -> float:
-        """Create the Checkpoints object named by `module:name`; return the seconds that this took."""
+        """Create the Checkpoints object of the class `module:name` in `calls`; return the seconds that this took."""
         module, _, name = calls.partition(":")
         begin = time.perf_counter()
         self._checkpoints = getattr(importlib.import_module(module), name)()
         return time.perf_counter() - begin
 
     def timed(self, step: str, *args: object) -> float:
-        """Call one step of the Checkpoints object; return its seconds."""
+        """Call the method `step` (an element of STEPS) of the Checkpoints object with `args`; return its seconds."""
         begin = time.perf_counter()
         getattr(self._checkpoints, step)(*args)
         return time.perf_counter() - begin
 
     def asked(self, question: str, *args: object) -> object:
-        """Return the result of the method `question` (`state` or `uuids`) of the Checkpoints object."""
+        """Return the result of the method `question` (`state` or `uuids`) of the Checkpoints object for `args`."""
         return getattr(self._checkpoints, question)(*args)
 
 
 def main() -> None:
-    """Serve steps until the parent closes the connection."""
+    """Serve the messages `open`, `timed` and `asked` until the parent closes the connection."""
     steps = _Steps()
     serve({"open": steps.open, "timed": steps.timed, "asked": steps.asked})
 
@@ -163,27 +166,36 @@ class Controller:
         return self._child.pid
 
     def lock(self, pid: int, limit_s: float) -> float:
-        """Lock a process and return the seconds; the driver's own limit of `limit_s` ends before that of this call."""
+        """Block the driver calls of the process `pid`, and return the seconds.
+
+        The driver gives up after `limit_s` seconds and leaves the process running; this call waits 10 s longer.
+        """
         return float(self._child.ask(limit_s + _STATE_S, "timed", "lock", pid, round(limit_s * 1000)))
 
     def checkpoint(self, pid: int, limit_s: float) -> float:
-        """Checkpoint a locked process and return the seconds."""
+        """Move the device memory of the locked process `pid` to the host, and return the seconds.
+
+        It may take `limit_s`.
+        """
         return float(self._child.ask(limit_s, "timed", "checkpoint", pid))
 
     def restore(self, pid: int, limit_s: float, pairs: UuidPairs = ()) -> float:
-        """Restore a process, on other GPUs if `pairs` maps their UUIDs, and return the seconds."""
+        """Restore the suspended process `pid`, and return the seconds; it may take `limit_s`.
+
+        `pairs` maps every GPU's old UUID to a new one (16 bytes each); empty keeps the same GPUs.
+        """
         return float(self._child.ask(limit_s, "timed", "restore", pid, tuple(pairs)))
 
     def unlock(self, pid: int, limit_s: float) -> float:
-        """Unlock a process and return the seconds."""
+        """Let the restored process `pid` continue, and return the seconds; it may take `limit_s`."""
         return float(self._child.ask(limit_s, "timed", "unlock", pid))
 
     def state(self, pid: int) -> str:
-        """Return the state of a process that the driver reports, such as `CHECKPOINTED`."""
+        """Return the state of the process `pid` in the driver: `RUNNING`, `LOCKED`, `CHECKPOINTED` or `FAILED`."""
         return str(self._child.ask(_STATE_S, "asked", "state", pid))
 
     def uuids(self) -> list[bytes]:
-        """Return the UUID of every GPU that the driver sees."""
+        """Return the UUID of every GPU that the driver sees, 16 bytes each."""
         return list(self._child.ask(_STATE_S, "asked", "uuids"))
 
     def end(self) -> None:

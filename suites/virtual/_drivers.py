@@ -1,4 +1,4 @@
-"""The driver whose calls are timed and forwarded: CUDA's own, or functions that work on the host's memory."""
+"""Find the driver functions that are timed and forwarded: CUDA's own, or functions that act on the host's memory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ NEEDS_NVIDIA = "needs CUDA's driver; HIP has the same calls, but they have not b
 
 
 class LocalDriver:
-    """Seven calls of a driver in this process: `table` holds their addresses, `cells` their working values.
+    """Seven calls of a driver in this process: `table` holds their addresses by the call numbers of `_wire`.
 
-    Both are int64 arrays. Raises Skip without numba on the host, and on other vendors' GPUs.
+    `cells` holds the kernel, the stream, places for two values, and the kernel's three parameters and their addresses.
+    Both are NumPy arrays, int64, of shapes (7,) and (10,). Raises Skip without numba on the host, and on GPUs that are
+    not NVIDIA's.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -46,13 +48,16 @@ class LocalDriver:
         self.cells[:2] = int(self._kernel.kernel.ptr), bench.device.stream
 
     def address(self, symbol: str) -> int:
-        """Return the address of a driver function, as the CUDA runtime receives it; raises Skip if it is missing."""
+        """Return the address of the driver function `symbol`, such as cuMemAlloc, in its variant for CUDA 12.0.
+
+        Raises Skip if the driver does not have it. It works on a GPU only.
+        """
         address, _ = self._driver("cuGetProcAddress", symbol.encode(), VERSION, 0)
         if not int(address):
             raise Skip(f"the driver does not have {symbol}")
         return int(address)
 
     def enter(self) -> None:
-        """Make the driver usable in the calling thread."""
+        """Make the driver's context current in the calling thread; on the host, do nothing."""
         if self._context is not None:
             self._driver("cuCtxSetCurrent", self._context)

@@ -1,4 +1,4 @@
-"""The two ends of a forwarder between two ranks: rank 0 sends calls, a thread of rank 1 makes them."""
+"""Provide the two ends of a forwarder between two ranks: rank 0 sends calls, and a thread of rank 1 makes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOOPBACK = "127.0.0.1"
 class ForwardLink:
     """One end of the connection; `words` (int64, shape (LINK_WORDS,)) describe it to the compiled code.
 
-    `transport` is `shm` (ring buffers in shared memory), `unix` or `tcp`.
+    `transport` is `shm` (ring buffers in shared memory), `unix` or `tcp`. Both ranks must create it.
     """
 
     def __init__(self, bench: Bench, transport: str) -> None:
@@ -50,7 +50,7 @@ class ForwardLink:
         self.words[0] = self._socket.fileno()
 
     def end(self) -> None:
-        """End the waits of both ends at once."""
+        """End the waits of both ends at once, for a client that is gone without sending STOP."""
         if self._socket is not None:
             self._socket.shutdown(socket.SHUT_RDWR)
             return
@@ -69,7 +69,7 @@ class ForwardLink:
 
 
 def _unix_socket(bench: Bench) -> socket.socket:
-    """Return this rank's end of a socket pair that rank 0 makes and hands over."""
+    """Return this rank's end of a socket pair that rank 0 makes and hands over; both ranks must call it."""
     if bench.rank != 0:
         (descriptor,) = hand_over(bench, None).descriptors
         return socket.socket(fileno=descriptor)
@@ -80,7 +80,10 @@ def _unix_socket(bench: Bench) -> socket.socket:
 
 
 def _tcp_socket(bench: Bench) -> socket.socket:
-    """Return a connection over the loopback device that sends each message at once."""
+    """Return a connection between the ranks over the loopback device, with Nagle's algorithm off.
+
+    Both ranks must call it. Raises TimeoutError if the other rank does not connect within 10 s.
+    """
     if bench.rank != 0:
         with socket.create_server((_LOOPBACK, 0)) as listener:
             listener.settimeout(_STOP_S)
@@ -95,7 +98,7 @@ def _tcp_socket(bench: Bench) -> socket.socket:
 
 
 class ForwardServer:
-    """A thread that makes the calls which arrive on a link, until the client stops it."""
+    """A thread that makes the calls which arrive on `link` with `driver`, until the client stops it."""
 
     def __init__(self, bench: Bench, driver: LocalDriver, link: ForwardLink) -> None:
         self._link, self._driver = link, driver
@@ -108,7 +111,10 @@ class ForwardServer:
         _wire.serve(self._link.words, self._driver.table, self._driver.cells, self._buffer)
 
     def close(self) -> None:
-        """End the thread and close the link; raises WrongAnswer if a call does not return."""
+        """Wait until the client has stopped the thread, and close the link.
+
+        After 10 s the link is ended. Raises WrongAnswer if a call does not return within a further 10 s.
+        """
         self._thread.join(_STOP_S)
         if self._thread.is_alive():  # the client ended without sending STOP
             self._link.end()
@@ -121,7 +127,8 @@ class ForwardServer:
 class ForwardClient:
     """The end that sends calls and counts them; every answer carries the number of calls that the server made.
 
-    Its methods raise WrongAnswer if the server is gone, a call fails, or the counts differ.
+    A call is named by `op`, its number in `_wire`. The methods raise WrongAnswer if the server is gone, a call fails,
+    or the counts differ. `answer` (int64, shape (8,)) is the last answer.
     """
 
     def __init__(self, link: ForwardLink) -> None:
@@ -135,7 +142,10 @@ class ForwardClient:
         self._message[2 : 2 + len(arguments)] = arguments
 
     def _expect(self, status: int, sent: int) -> None:
-        """Add to the calls sent; raises WrongAnswer if the server is gone, the call failed, or the counts differ."""
+        """Add `sent` to the calls sent, and check the last answer; `status` is what the compiled code returned.
+
+        Raises WrongAnswer if the server is gone, the call failed, or the server counts other calls.
+        """
         self._sent += sent
         expect(status != _wire.LOST, "the forwarder's server is gone, or does not answer")
         expect(status == 0, f"a forwarded call returned the error {status}")
@@ -143,13 +153,16 @@ class ForwardClient:
         expect(calls_made == self._sent, f"the server has made {calls_made} calls of {self._sent}")
 
     def request(self, op: int, *arguments: int) -> int:
-        """Make one call and return its value."""
+        """Make the call `op` once with `arguments`, and return the value in its answer, such as an address."""
         self._fill(op, *arguments)
         self._expect(_wire.request(self._link.words, self._message, self.answer), 1)
         return int(self.answer[1])
 
     def repeat(self, count: int, is_posted: bool, op: int, *arguments: int) -> None:
-        """Make a call `count` times; each is answered, or only the last one if `is_posted`."""
+        """Make the call `op` `count` times with `arguments`; each allocation is freed before the next one.
+
+        Each call is answered, or only the last one if `is_posted`.
+        """
         if op == _wire.ALLOCATE:
             status = _wire.repeat_pairs(self._link.words, self._message, self.answer, count, arguments[0])
             self._expect(status, 2 * count)
@@ -158,12 +171,12 @@ class ForwardClient:
         self._expect(_wire.repeat(self._link.words, self._message, self.answer, count, is_posted), count)
 
     def move(self, op: int, address: int, host: Any) -> None:
-        """Copy the bytes of a host array to the device, or back."""
+        """Copy the bytes of `host` (NumPy, uint8) to the device's `address` (`op` is TO_DEVICE) or back (TO_HOST)."""
         self._fill(op, address)
         self._expect(_wire.move(self._link.words, self._message, self.answer, host), 1)
 
     def close(self) -> None:
-        """Stop the server and close the link."""
+        """Stop the server, without waiting for it, and close the link."""
         self._fill(_wire.STOP)
         _wire.write(self._link.words, self._message.ctypes.data, self._message.nbytes)
         self._link.close()
@@ -177,7 +190,7 @@ class NativeClient:
         self._message = np.zeros(_wire.WORDS, np.int64)
 
     def request(self, op: int, *arguments: int) -> int:
-        """Make one call and return its value; an allocation is not freed."""
+        """Make the call `op` once with `arguments`, and return its value; an allocation is not freed."""
         if op == _wire.ALLOCATE:
             self._expect(self._call(op, *arguments))
         else:
@@ -185,7 +198,10 @@ class NativeClient:
         return int(self._driver.cells[2])
 
     def repeat(self, count: int, is_posted: bool, op: int, *arguments: int) -> None:
-        """Make a call `count` times; allocations are freed."""
+        """Make the call `op` `count` times with `arguments`; each allocation is freed before the next one.
+
+        `is_posted` is ignored.
+        """
         del is_posted  # every call is made here, at once
         self._message[:] = 0
         self._message[0] = op
@@ -193,6 +209,7 @@ class NativeClient:
         self._expect(_wire.repeat_here(self._driver.table, self._driver.cells, self._message, count))
 
     def _call(self, op: int, *arguments: int) -> int:
+        """Make the call `op` once with up to four arguments; return the driver's error code, 0 for success."""
         padded = (*arguments, 0, 0, 0, 0)[:4]
         return int(_wire.call(self._driver.table, op, *padded, self._driver.cells))
 
@@ -201,7 +218,7 @@ class NativeClient:
         expect(status == 0, f"a call of the driver returned the error {status}")
 
     def move(self, op: int, address: int, host: Any) -> None:
-        """Copy the bytes of a host array to the device, or back."""
+        """Copy the bytes of `host` (NumPy, uint8) to the device's `address` (`op` is TO_DEVICE) or back (TO_HOST)."""
         place = int(host.ctypes.data)
         pair = (address, place) if op == _wire.TO_DEVICE else (place, address)
         self._expect(self._call(op, *pair, host.size))

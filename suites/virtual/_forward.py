@@ -1,4 +1,4 @@
-"""Time of driver calls, made in this process or forwarded to another process."""
+"""Measure driver calls that are made in this process, or forwarded to another process that makes them."""
 
 from __future__ import annotations
 
@@ -72,8 +72,11 @@ class NativeCalls:
         bench.device.synchronize()
 
     def seconds(self, what: str) -> float:
-        """Return the seconds of a batch of _BATCH calls; raises WrongAnswer if a call failed."""
-        symbol, arguments = self._call(what)
+        """Return the seconds of 256 calls of the driver function of the point `what`.
+
+        Raises WrongAnswer if a call failed.
+        """
+        symbol, arguments = self._function_of(what)
         address, padded = self._driver.address(symbol), _padded(*arguments)
         start = time.perf_counter()
         failed = self._wire.call_again(address, padded, _BATCH)
@@ -84,7 +87,7 @@ class NativeCalls:
         return elapsed
 
     def pair_seconds(self) -> float:
-        """Return the seconds of _BATCH pairs of an allocation and its release; raises WrongAnswer if a call failed."""
+        """Return the seconds of 256 pairs of cuMemAlloc and cuMemFree of 1 MiB; raises WrongAnswer if a call failed."""
         addresses = [self._driver.address(symbol) for symbol in ("cuMemAlloc", "cuMemFree")]
         cell = self._cells[:1]
         arguments = _padded(int(cell.ctypes.data), _ALLOCATED_BYTES)
@@ -94,8 +97,8 @@ class NativeCalls:
         expect(failed == 0, f"{failed} of {2 * _BATCH} calls of cuMemAlloc and cuMemFree failed")
         return elapsed
 
-    def _call(self, what: str) -> tuple[str, tuple[int, ...]]:
-        """Return the name of the driver function that the case `what` times, and its arguments."""
+    def _function_of(self, what: str) -> tuple[str, tuple[int, ...]]:
+        """Return the name of the driver function that the point `what` times, and its arguments as integers."""
         place, device = int(self._cells.ctypes.data), int(self._bench.xp.cuda.Device().id)
         kernel, stream = (int(cell) for cell in self._driver.cells[:2])
         if what == "launch":
@@ -118,7 +121,7 @@ class NativeCalls:
         self._cells.fill(0)
 
     def check(self, what: str) -> None:
-        """Compare the values that the call returned with known facts; raises WrongAnswer if they differ."""
+        """Raise WrongAnswer if the last calls of the point `what` returned a wrong value, or if launches were lost."""
         if what == "allocate":
             expect(int(self._cells[0]) != 0, "cuMemAlloc returned no address")
         expectations: Mapping[str, Callable[[], tuple[int, int]]] = {
@@ -168,7 +171,11 @@ def _ranks(params: Mapping[str, str | int | float]) -> int:
 
 
 def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
-    """Return the client of a transport, the native client, and the server's task; raises Skip or Unavailable."""
+    """Return the client of `transport`, the native client to compare it with, and the server's idle task.
+
+    Rank 0 has no task, and rank 1, the server, has no clients; these are None. With `native`, which has one rank, the
+    first client is native and the other two are None. Both ranks must call it. Raises Skip or Unavailable.
+    """
     from . import _ends
 
     driver = LocalDriver(bench)  # opened in each rank, so that each raises Skip by itself
@@ -183,7 +190,10 @@ def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
 
 
 def share_of_native(native: Callable[[], float], forwarded: Callable[[], float]) -> Observation:
-    """Return the ratio of the native to the forwarded seconds of a call: medians of calls made alternately."""
+    """Return `share of native`, the seconds of `native()` over those of `forwarded()`: medians of three calls in turn.
+
+    Both functions make the same calls and return the seconds.
+    """
     pairs = [(native(), forwarded()) for _ in range(_PAIRS)]
     share = statistics.median(pair[0] for pair in pairs) / statistics.median(pair[1] for pair in pairs)
     return {"share of native": Observed(share, "", "more")}
@@ -192,6 +202,7 @@ def share_of_native(native: Callable[[], float], forwarded: Callable[[], float])
 class ForwardedCalls:
     """Batches of the call `what`, and the word on the device that counts launches.
 
+    `client` is a ForwardClient or a NativeClient, and `what` is `launch`, `memory_info`, `synchronize` or `allocate`.
     With `is_posted` only the last call of a batch is answered.
     """
 
@@ -210,7 +221,10 @@ class ForwardedCalls:
         }
 
     def seconds(self) -> float:
-        """Return the seconds of a batch; raises WrongAnswer if a call failed."""
+        """Return the seconds of 256 calls, or of 256 pairs of allocating and freeing.
+
+        Raises WrongAnswer if a call failed.
+        """
         start = time.perf_counter()
         self._client.repeat(_BATCH, self._is_posted, *self._calls[self._what])
         elapsed = time.perf_counter() - start
@@ -219,7 +233,7 @@ class ForwardedCalls:
         return elapsed
 
     def check(self) -> None:
-        """Raise WrongAnswer unless every launch reached the device; every answer has counted the calls already."""
+        """Raise WrongAnswer unless every launch reached the device, by the word that each launch increments."""
         self._client.request(self._wire.SYNCHRONIZE)
         launch_count = np.zeros(8, np.uint8)
         self._client.move(self._wire.TO_HOST, self._word, launch_count)
@@ -239,7 +253,7 @@ def _notes(bench: Bench) -> dict[str, str]:
 
 
 def _is_call(_target: Target, params: Mapping[str, str | int | float]) -> bool:
-    """Return whether a call supports the mode: only a forwarded launch can be posted without an answer."""
+    """Return whether a point is measured: with mode `wait` every one, with `posted` only forwarded launches."""
     return params["mode"] == "wait" or (params["what"] == "launch" and params["transport"] != _NATIVE)
 
 
@@ -280,7 +294,10 @@ def forward(bench: Bench, what: str, transport: str, mode: str) -> Task:
 
 
 class ForwardedCopies:
-    """Copies of one size to the device or back; every byte is compared with the random source."""
+    """Copies of `size_bytes` to the device (`direction` is `h2d`) or back (`d2h`), with every byte compared.
+
+    `client` is a ForwardClient or a NativeClient.
+    """
 
     def __init__(self, bench: Bench, client: Any, direction: str, size_bytes: int) -> None:
         from . import _wire
@@ -293,7 +310,7 @@ class ForwardedCopies:
         self._client.move(_wire.TO_DEVICE, self._place, self._readback)
 
     def call(self) -> float:
-        """Copy once; return the seconds until the last byte has arrived; raises WrongAnswer if the call failed."""
+        """Copy once, and return the seconds until the last byte has arrived; raises WrongAnswer if the call failed."""
         start = time.perf_counter()
         self._client.move(self._wire.TO_DEVICE if self._to_device else self._wire.TO_HOST, self._place, self._host)
         return time.perf_counter() - start
@@ -308,7 +325,10 @@ class ForwardedCopies:
                 self._readback[:] = self._rng.integers(256, size=self._readback.size, dtype=np.uint8)
 
     def check(self) -> None:
-        """Compare every byte on the device with the host; raises WrongAnswer if one differs."""
+        """Raise WrongAnswer if a byte of the last copy is wrong.
+
+        The bytes of a copy to the device are copied back first.
+        """
         if self._to_device:
             self._client.move(self._wire.TO_HOST, self._place, self._readback)
         wrong = int(np.count_nonzero(self._host != self._readback))

@@ -1,4 +1,4 @@
-"""Green contexts by their number of SMs: time to create, throughput, and proof that two of them share no SM."""
+"""Measure green contexts by their number of SMs: time to create, throughput, and whether two of them share an SM."""
 
 from __future__ import annotations
 
@@ -47,13 +47,19 @@ topic = Topic(
 
 
 def _units(target: Target) -> Any:
-    """Return numbers of SMs up to half of the device, so that two groups fit."""
+    """Return the points of the axis `units`, numbers of SMs up to half of the device, so that two groups fit.
+
+    `quick` has none.
+    """
     counts = tuple(count for count in (8, 16, 32, 64) if 2 * count <= target.device.units)
     return points((), smoke=counts[1:2], full=counts)
 
 
 class GreenPair:
-    """Two green contexts of `units` SMs each, from one split; the first context runs the timed work."""
+    """Two green contexts of `units` SMs each, from one split; the first context runs the timed work.
+
+    Raises Skip if the driver cannot split the SMs so.
+    """
 
     def __init__(self, bench: Bench, units: int) -> None:
         self._bench, self._units, self._pool = bench, units, SmPool(bench)
@@ -65,14 +71,17 @@ class GreenPair:
         self._now, self._times = bench.kernel("sharing.cu", "now"), bench.xp.zeros(2, np.uint64)
         self.note = f"groups are multiples of {self._pool.granularity} of {self._pool.units} SMs"
 
-    def creating(self) -> float:
+    def creation_s(self) -> float:
         """Return the seconds to create another context and stream over the first group; destroying is not timed."""
         context: GreenContext = self._pool.context(self._groups[0])
         context.close()
         return context.created_s
 
     def timing(self, call: Callable[[], object]) -> Callable[[], float]:
-        """Return a call that gives the seconds of `call` on the first context's stream, by the device's clock."""
+        """Return a function that makes `call` in the first context's stream and returns its seconds (device clock).
+
+        `call` is made once before, untimed.
+        """
         stream = self._streams[0]
 
         def seconds() -> float:
@@ -91,7 +100,7 @@ class GreenPair:
         return seconds
 
     def units_of_both(self) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the numbers of the SMs that blocks of both contexts ran on, queued at the same time."""
+        """Run a kernel in both contexts at the same time, and return the numbers of the SMs that each one ran on."""
         blocks, steps = _BLOCKS_PER_UNIT * self._units, np.uint32(steps_of(self._bench, _LINGER_S))
         marks = self._bench.xp.zeros((2, _MOST_UNITS), np.uint32)
         ends = self._bench.xp.zeros((2, blocks * _THREADS), np.uint32)
@@ -105,8 +114,11 @@ class GreenPair:
         first, second = (frozenset(np.flatnonzero(row).tolist()) for row in self._bench.device.to_host(marks))
         return first, second
 
-    def disjoint(self) -> int:
-        """Return the number of rounds (100) in which the contexts shared no SM; raises WrongAnswer if they did."""
+    def expect_disjoint(self) -> int:
+        """Run a kernel in both contexts 100 times, and return 100.
+
+        Raises WrongAnswer if they shared an SM in one of these rounds.
+        """
         for index in range(_ROUNDS):
             expect_apart(*self.units_of_both(), self._units, index)
         return _ROUNDS
@@ -118,7 +130,10 @@ class GreenPair:
 
 
 def expect_apart(first: frozenset[int], second: frozenset[int], units: int, index: int) -> None:
-    """Raise WrongAnswer if two contexts of `units` SMs ran on one SM, or one of them ran on more than `units`."""
+    """Raise WrongAnswer if two contexts of `units` SMs ran on one SM, or one of them ran on more than `units`.
+
+    `first` and `second` are the numbers of the SMs that each context ran on, and `index` is the round, for the message.
+    """
     both = first & second
     expect(not both, f"in round {index} both contexts ran on the SMs {sorted(both)}")
     most_used = max(len(first), len(second))
@@ -141,7 +156,7 @@ def green(bench: Bench, units: int) -> Task:
         streamed.check()
         product.check()
         if math.isnan(rounds):
-            rounds = float(pair.disjoint())
+            rounds = float(pair.expect_disjoint())
         return {"disjoint": Observed(rounds, "rounds", "more")}
 
     def stage(call: Callable[[], float], work: Work, quantity: Any, effort: Effort = POINT) -> Stage:
@@ -150,7 +165,7 @@ def green(bench: Bench, units: int) -> Task:
     stages = {
         "triad": stage(pair.timing(streamed.call), Work(moved=3 * _TRIAD_BYTES), "moved"),
         "gemm": stage(pair.timing(product.call), Work(flops=2.0 * _N**3), "flops"),
-        "create": stage(pair.creating, Work(items=1), "item", Effort.exactly(_CREATED)),
+        "create": stage(pair.creation_s, Work(items=1), "item", Effort.exactly(_CREATED)),
     }
     poison = in_turn(streamed.poison, product.poison)
     return Task(stages, check, poison, close=pair.close, notes={"groups": pair.note})

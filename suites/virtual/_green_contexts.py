@@ -1,4 +1,4 @@
-"""Green contexts: the SMs of a GPU, split once into groups that share no SM, each with its own stream."""
+"""Split the SMs of a GPU once into groups that share no SM, and create green contexts with a stream over them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 
 class GreenContext:
-    """A green context over one group of SMs, and a stream in it; `created_s` is the time to create both in seconds."""
+    """A green context over one group of SMs, and a stream in it; `created_s` is the time to create both in seconds.
+
+    `device` is a CUdevice and `group` a CUdevResource of cuda-bindings; `units` is the number of SMs.
+    """
 
     def __init__(self, driver: Driver, device: Any, group: Any) -> None:
         self._driver = driver
@@ -25,7 +28,7 @@ class GreenContext:
         self.units = int(group.sm.smCount)
 
     def stream(self, bench: Bench) -> Any:
-        """Return the stream as CuPy uses it."""
+        """Return the context's stream as a `cupy.cuda.ExternalStream`."""
         return bench.xp.cuda.ExternalStream(int(self._stream))
 
     def close(self) -> None:
@@ -35,9 +38,10 @@ class GreenContext:
 
 
 class SmPool:
-    """The SMs of the current GPU; `granularity` is the size of the smallest group (8 on Hopper).
+    """The SMs of the current GPU.
 
-    Raises Skip on other vendors' GPUs.
+    `granularity` is the number of SMs in the smallest group (8 on Hopper), `units` in all. Raises Skip on other
+    vendors' GPUs.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -51,9 +55,9 @@ class SmPool:
         self.granularity = int(self._split(1, 1)[0].sm.smCount)
 
     def groups(self, units: int, count: int) -> list[Any]:
-        """Return `count` groups of `units` SMs from one split; raises Skip if the driver cannot do that.
+        """Return `count` groups of exactly `units` SMs from one split, as CUdevResource objects of cuda-bindings.
 
-        Groups of different splits may share SMs.
+        Raises Skip if the driver cannot split the SMs so. Groups of different splits may share SMs.
         """
         if units % self.granularity:
             raise Skip(f"groups of this GPU are multiples of {self.granularity} SMs; {units} is no such multiple")
@@ -64,7 +68,7 @@ class SmPool:
         return groups
 
     def halves(self) -> list[Any]:
-        """Return two groups of half of the SMs each, rounded down to the granularity."""
+        """Return two groups, each with half of the SMs, rounded down to a multiple of `granularity`."""
         return self.groups(self.units // 2 // self.granularity * self.granularity, 2)
 
     def context(self, group: Any) -> GreenContext:

@@ -1,4 +1,4 @@
-"""A live array that grows, and memory that is replaced under one address."""
+"""Measure a live array that grows, and memory that is replaced under one address."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _nothing() -> None:
 
 
 class GrowingArray(ABC):
-    """A live array of `from_bytes` that can grow by `by_bytes`."""
+    """A live array of `from_bytes` that can grow by `by_bytes`; `keeps_address` says whether `address` then stays."""
 
     keeps_address = False
     returned_bytes = 0  # device memory that `start` and earlier growth have given back
@@ -71,7 +71,10 @@ class GrowingArray(ABC):
 
     @abstractmethod
     def grow(self, at_peak: Callable[[], None]) -> None:
-        """Grow to all bytes at `address` and keep the old contents; call `at_peak` when most memory is in use."""
+        """Grow to `from_bytes` + `by_bytes` at `address` and keep the old contents.
+
+        Call `at_peak` when most memory is in use.
+        """
 
     def array(self, start: int, stop: int) -> Any:
         """Return bytes of the array as uint8."""
@@ -83,7 +86,7 @@ class GrowingArray(ABC):
 
 
 class MappedGrowth(GrowingArray):
-    """More physical memory mapped behind the array, in pieces."""
+    """More physical memory mapped behind the array, in pieces of `piece_bytes`."""
 
     keeps_address = True
 
@@ -93,7 +96,7 @@ class MappedGrowth(GrowingArray):
         self._mapped: MappedRange | None = None
 
     def start(self) -> None:
-        """Map the first `from_bytes`, or unmap everything behind them."""
+        """Map the first `from_bytes`, and unmap and release everything behind them."""
         if self._mapped is None:
             self._mapped = MappedRange(self._space, self.from_bytes + self.by_bytes)
             self.address = self._mapped.address
@@ -120,7 +123,7 @@ class HostCopyGrowth(GrowingArray):
         self.address = self._memory.ctypes.data
 
     def grow(self, at_peak: Callable[[], None]) -> None:
-        """Allocate a larger array and copy the old one into it."""
+        """Allocate a larger array, copy the old one into it, call `at_peak`, and give the old one back."""
         larger = np.empty(self.from_bytes + self.by_bytes, np.uint8)
         np.copyto(larger[: self.from_bytes], self._memory)
         at_peak()
@@ -153,7 +156,7 @@ class CopyGrowth(GpuGrowth):
         self.address = self._take(self.from_bytes)
 
     def grow(self, at_peak: Callable[[], None]) -> None:
-        """Allocate more memory, copy the old bytes into it, and free the old allocation."""
+        """Allocate a larger array, queue the copy of the old one into it, call `at_peak`, and free the old one."""
         larger = self._take(self.from_bytes + self.by_bytes)
         stream = self.bench.device.stream
         self._runtime.memcpyAsync(larger, self.address, self.from_bytes, _COPY_WITHIN_DEVICE, stream)
@@ -209,7 +212,10 @@ class ManagedGrowth(GpuGrowth):
 
 
 def growing_array(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> GrowingArray:
-    """Return an array that grows in the way `way`; raises Skip if the device does not support it."""
+    """Return an array that grows in the way `way`, a point of the case's axis.
+
+    Raises Skip if the device does not support it.
+    """
     if way.startswith("vmm"):
         return MappedGrowth(bench, from_bytes, by_bytes, PAGE_BYTES if way == "vmm-2MiB" else by_bytes)
     if not bench.traits.is_gpu:
@@ -219,7 +225,10 @@ def growing_array(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Gro
 
 
 class Growth:
-    """Times the growth of an array until a kernel has written its new end, and checks the array's contents."""
+    """Times the growth of an array until a kernel has written its new end, and checks the array's contents.
+
+    `way` is that of `growing_array`.
+    """
 
     def __init__(self, bench: Bench, way: str, from_bytes: int, by_bytes: int) -> None:
         self._bench, self._pattern = bench, WordPattern(bench)
@@ -227,7 +236,10 @@ class Growth:
         self._from_bytes, self._bytes = from_bytes, from_bytes + by_bytes
 
     def seconds(self, at_peak: Callable[[], None] = _nothing) -> float:
-        """Grow the array once, and return the seconds until a kernel has written its new end."""
+        """Start with `from_bytes`, grow, and return the seconds until a kernel has written the array's new end.
+
+        `at_peak` is called while the array grows, when most memory is in use.
+        """
         array, device = self._array, self._bench.device
         array.start()
         self._pattern.filler(array.array(0, self._from_bytes), _OLD)()
@@ -240,7 +252,10 @@ class Growth:
         return time.perf_counter() - begin
 
     def check(self) -> Observation:
-        """Return the peak of memory in use; raises WrongAnswer if contents or a fixed address changed."""
+        """Grow the array once, and return the peak of memory in use: in bytes, and per byte of the grown array.
+
+        The host reports none. Raises WrongAnswer if a word is wrong, or if an array that keeps its address moved.
+        """
         array, device = self._array, self._bench.device
         array.close()
         free_bytes, used = device.free_bytes(), []
@@ -285,7 +300,7 @@ def _ways(target: Target) -> Any:
 
 
 def _is_measured(target: Target, params: Mapping[str, str | int | float]) -> bool:
-    """Return whether to measure a size: small sizes with `managed` and larger ones with the other ways.
+    """Return whether to measure a point: small sizes with `managed`, larger ones with the other ways.
 
     A large managed array can hang a GPU. On the host and in the tier smoke every way has every size.
     """
@@ -310,7 +325,7 @@ def grow(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Task:
 
 
 class Replacement:
-    """Memory that is freed and created again under one address, and a graph that was captured before."""
+    """Memory of `size_bytes` that is freed and created again under one address, and a graph captured before that."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self._bench, self._size_bytes, self._pattern = bench, size_bytes, WordPattern(bench)
@@ -347,7 +362,7 @@ class Replacement:
         return returned_s + time.perf_counter() - begin
 
     def check(self) -> None:
-        """Replace the memory, replay the captured graph, and compare; raises WrongAnswer if a word differs."""
+        """Replace the memory, replay the captured graph, and raise WrongAnswer if a word that it wrote is wrong."""
         address = self._mapped.address
         self.seconds()
         expect(self._mapped.address == address, "the memory moved to another address")

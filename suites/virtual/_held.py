@@ -1,4 +1,4 @@
-"""The program that is suspended: it holds seeded memory of one kind, and its kernels count while it runs."""
+"""Run the program that is suspended: it holds seeded memory of one kind, and its kernels count while it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _SLOWEST_B_PER_S = 1e8
 
 @dataclass(frozen=True, slots=True)
 class HoldOrder:
-    """The memory that a child must hold: `count` regions of one kind, `nbytes` in all, on the device of the target."""
+    """The memory that a child must hold: `count` regions of one `kind` (an element of KINDS), `nbytes` in all.
+
+    `target` names the device; `package` is that of the suite, whose kernels the child uses.
+    """
 
     case: Case
     target: Target
@@ -52,9 +55,9 @@ class HeldState:
 
 
 class HeldMemory:
-    """`count` regions of one kind of memory on the current device, `nbytes` in all.
+    """`count` regions of memory of the kind `kind` (an element of KINDS) on the current device, `nbytes` in all.
 
-    Region i is filled by the seed `seed` + i.
+    Region i is filled by the seed `seed` + i. `arrays` are the regions (CuPy, uint8); a region is a multiple of 2 MiB.
     """
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int, seed: int) -> None:
@@ -72,7 +75,7 @@ class HeldMemory:
         return sum(int(array.nbytes) for array in self.arrays)
 
     def wrong_words(self) -> int:
-        """Return how many words of all regions differ from their patterns."""
+        """Return how many 64-bit words of all regions differ from their patterns."""
         return sum(self._pattern.wrong(array, self._seed + index) for index, array in enumerate(self.arrays))
 
     def handle(self) -> bytes:
@@ -80,12 +83,12 @@ class HeldMemory:
         return bytes(self._bench.xp.cuda.runtime.ipcGetMemHandle(self.arrays[0].data.ptr))
 
     def _allocated(self, nbytes: int) -> Any:
-        """Return memory of cudaMalloc as uint8."""
+        """Return `nbytes` of new memory of cudaMalloc as a CuPy array, uint8."""
         memory = self._bench.xp.cuda.Memory(nbytes)  # plain cudaMalloc, outside CuPy's pools
         return self._bench.xp.ndarray((nbytes,), np.uint8, self._bench.xp.cuda.MemoryPointer(memory, 0))
 
     def _from_pool(self, nbytes: int) -> Any:
-        """Return memory of the stream-ordered pool as uint8."""
+        """Return `nbytes` of new memory of the stream-ordered pool as a CuPy array, uint8."""
         runtime, stream = self._bench.xp.cuda.runtime, self._bench.device.stream
         return self._at(runtime.mallocAsync(nbytes, stream), nbytes, self)
 
@@ -93,13 +96,13 @@ class HeldMemory:
         return self._at(self._bench.xp.cuda.runtime.mallocManaged(nbytes, _MANAGED_GLOBAL), nbytes, self)
 
     def _mapped(self, nbytes: int) -> Any:
-        """Return mapped memory of the virtual memory functions as uint8."""
+        """Return `nbytes` of new memory, mapped by the virtual memory functions, as a CuPy array, uint8."""
         mapped = MappedRange(open_space(self._bench), nbytes)
         mapped.grow(nbytes, nbytes)
         return self._at(mapped.address, nbytes, mapped)
 
     def _at(self, address: int, nbytes: int, owner: object) -> Any:
-        """Return an array over memory at this address, which `owner` keeps alive."""
+        """Return a CuPy array (uint8, shape (nbytes,)) over memory at `address`, which `owner` keeps alive."""
         cuda = self._bench.xp.cuda
         memory = cuda.UnownedMemory(address, nbytes, owner, int(cuda.Device().id))
         return self._bench.xp.ndarray((nbytes,), np.uint8, cuda.MemoryPointer(memory, 0))
@@ -113,9 +116,9 @@ class HeldProgram:
         self._opened: Bench | None = None
 
     def hold(self, order: HoldOrder) -> tuple[int, bytes]:
-        """Open the device and fill memory, in place of any held before.
+        """Open the device, and fill memory as `order` says, in place of any held before; the counter starts from 0.
 
-        Return its size in bytes, and for the kind `ipc` its handle.
+        Returns the bytes held, and the IPC handle of the first region if the kind is `ipc`, else empty bytes.
         """
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY_TRACER, 0, 0, 0)
         if self._opened is None:
@@ -134,6 +137,7 @@ class HeldProgram:
         return self._memory.nbytes, self._memory.handle() if order.kind == "ipc" else b""
 
     def _tick(self) -> Callable[[], None]:
+        """Return a call that launches a kernel of about half a millisecond, which adds one to the counter."""
         kernel = self._bench.kernel("sharing.cu", "tick")
         hertz = float(dict(self._bench.target.device.details).get("clock.sm_hz", 2e9))
         args = (self._counter, np.uint32(TICK_S * hertz / CYCLES_PER_STEP))
@@ -148,12 +152,12 @@ class HeldProgram:
         return lambda: graph.launch(stream)
 
     def run(self, launches: int) -> None:
-        """Queue kernels that each add one to the counter, without waiting for them."""
+        """Queue `launches` kernels that each add one to the counter, without waiting for them."""
         for _ in range(launches):
             self._launch()
 
     def work(self, launches: int) -> float:
-        """Run counting kernels and wait after each one; return the seconds until the last has ended."""
+        """Run `launches` counting kernels and wait after each one; return the seconds of all of them."""
         begin = time.monotonic()
         for _ in range(launches):
             self._launch()
@@ -161,11 +165,11 @@ class HeldProgram:
         return time.monotonic() - begin
 
     def open(self, handle: bytes, nbytes: int) -> None:
-        """Map memory of another process, and keep it mapped."""
+        """Map `nbytes` of another process's memory, shared by the IPC handle `handle`, and keep it mapped."""
         self._mapped = self._bench.device.open_shared(handle, nbytes)
 
     def look(self) -> HeldState:
-        """Wait for the device and compare every word; return the state of the memory and the counter."""
+        """Wait for the device, compare every word held, and return what was found, the counter, and the GPU's UUID."""
         self._bench.device.synchronize()
         context_device = self._driver("cuCtxGetDevice")
         uuid = bytes(self._driver("cuDeviceGetUuid", context_device).bytes)
@@ -174,7 +178,7 @@ class HeldProgram:
 
 
 def main() -> None:
-    """Serve messages until the parent closes the connection."""
+    """Serve the messages `hold`, `run`, `work`, `look` and `open` until the parent closes the connection."""
     program = HeldProgram()
     verbs: dict[str, Callable[..., object]] = {
         "hold": program.hold,
@@ -187,9 +191,10 @@ def main() -> None:
 
 
 class HeldChild(BoundedChild):
-    """A child that holds memory, once `wait` has returned.
+    """A child that holds `count` regions of memory of one kind, once `wait` has returned.
 
-    `nbytes` are resident, and `handle` opens its first region if the kind is `ipc`.
+    `nbytes` are resident, and `handle` is the IPC handle of the first region if the kind is `ipc`. The child starts at
+    once.
     """
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
@@ -200,20 +205,26 @@ class HeldChild(BoundedChild):
         self.tell("hold", self._order)
 
     def hold(self, nbytes: int) -> None:
-        """Hold this much memory of the same kind in place of the former; the counter starts from 0."""
+        """Let the child hold `nbytes` of the same kind in place of the former memory, and wait.
+
+        The counter starts from 0. Raises the errors of `wait`.
+        """
         self.nbytes = nbytes
         self.tell("hold", replace(self._order, nbytes=nbytes))
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the memory is filled; on a failure end the child, and raise Skip or the errors of `answer`."""
+        """Wait until the memory is filled; `nbytes` and `handle` are then true.
+
+        On a failure the child is ended. Raises Skip, DriverCallError and ChildEndedError, as `answer` does.
+        """
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.end)
             self.nbytes, self.handle = self.answer(_STARTING_S + limit_s(self.nbytes), "hold")
             on_error.pop_all()
 
     def look(self) -> HeldState:
-        """Return the child's report; raises ChildEndedError if it ended or did not answer in time."""
+        """Return the child's report; raises ChildEndedError if it has ended or does not answer in time."""
         state: HeldState = self.ask(limit_s(self.nbytes), "look")
         return state
 

@@ -1,4 +1,4 @@
-"""Seven functions with the signatures of CUDA's driver that work on the host's memory, for tests of a forwarder.
+"""Provide seven functions like those of CUDA's driver that act on host memory, for tests of a forwarder.
 
 They return 0, or 2 if there is no memory, as the driver does. Importing this module imports numba.
 """
@@ -24,6 +24,7 @@ _sysconf = types.ExternalFunction("sysconf", types.int64(types.int32))
 
 
 def _memory_info(free_place: Any, total_place: Any) -> Any:
+    """Write the free and the total bytes of host memory to two addresses, as cuMemGetInfo does; return 0."""
     page = _sysconf(_PAGE_SIZE)
     post(np.uint64(free_place), np.uint64(_sysconf(_FREE_PAGES) * page))
     post(np.uint64(total_place), np.uint64(_sysconf(_ALL_PAGES) * page))
@@ -31,6 +32,10 @@ def _memory_info(free_place: Any, total_place: Any) -> Any:
 
 
 def _allocate(place: Any, nbytes: Any) -> Any:
+    """Write the address of new host memory to the address `place`, as cuMemAlloc does.
+
+    Return 0, or 2 if there is none.
+    """
     address = _malloc(np.uint64(nbytes))
     post(np.uint64(place), np.uint64(address))
     return 0 if address else _OUT_OF_MEMORY
@@ -49,7 +54,10 @@ def _copy(target: Any, source: Any, nbytes: Any) -> Any:
 def _launch(
     _kernel: Any, _x: Any, _y: Any, _z: Any, _dx: Any, _dy: Any, _dz: Any, _shared: Any, _stream: Any, parameters: Any
 ) -> Any:
-    """Add a value to words, as the kernel of forward.cu does; the parameters are addresses of its arguments."""
+    """Add a value to words, as the kernel of forward.cu does; only the argument `parameters` is used.
+
+    It is the address of three addresses, at which lie the first word's address, the number of words, and the value.
+    """
     places = np.uint64(parameters)
     base = seen(seen(places))
     count = seen(seen(places + np.uint64(8)))
@@ -70,7 +78,11 @@ def _address(function: Callable[..., Any], arguments: int) -> int:
 
 
 def host_table() -> Any:
-    """Return the addresses of the seven functions, in the order of the calls' numbers: int64, shape (7,)."""
+    """Return the addresses of the host functions of the seven driver calls: a NumPy array, int64, shape (7,).
+
+    The index is the call's number in `_wire`: MEMORY_INFO, ALLOCATE, FREE, TO_DEVICE, TO_HOST, LAUNCH, SYNCHRONIZE. The
+    functions stay valid while the process lives.
+    """
     functions = (
         (_memory_info, 2),
         (_allocate, 2),

@@ -48,7 +48,10 @@ topic = Topic(
 
 
 def asked_amount(names: tuple[str, ...]) -> int | None:
-    """Return the amount in the first of these environment variables that holds one, or None; `3000m` is in bytes."""
+    """Return the amount in the first environment variable of `names` that holds one, or None if there is none.
+
+    An amount is a whole number with an optional suffix b, k, m or g, for powers of 1024: `3000m` gives 3000 · 2^20.
+    """
     for name in names:
         amount = _AMOUNT.fullmatch(os.environ.get(name, "").strip())
         if amount:
@@ -57,7 +60,11 @@ def asked_amount(names: tuple[str, ...]) -> int | None:
 
 
 def take_all(take: Callable[[int], int]) -> list[tuple[int, int]]:
-    """Return the (address, bytes) of blocks taken until memory is full: 1 GiB each, then halves down to 2 MiB."""
+    """Take blocks until memory is full, first of 1 GiB, then of half the size and so on down to 2 MiB.
+
+    Returns the (address, bytes) of each. `take` returns the address of a block of that many bytes, or raises an error
+    of `is_full`.
+    """
     blocks: list[tuple[int, int]] = []
     size = _LARGEST_BYTES
     while size >= PAGE_BYTES:
@@ -81,7 +88,10 @@ class WholeMemory:
         expect(self._pattern.wrong(ready, _SEED) == 0, "a kernel read other words than the previous kernel wrote")
 
     def seconds(self, use: Callable[[list[tuple[int, int]]], None] = lambda _: None) -> float:
-        """Return the seconds to take all the memory; `use` receives its (address, bytes) blocks."""
+        """Take all the memory of the device, give it back, and return the seconds of taking it.
+
+        `use` gets the list of (address, bytes) before the memory is given back.
+        """
         start = time.perf_counter()
         blocks = take_all(self._runtime.malloc)
         elapsed = time.perf_counter() - start
@@ -95,7 +105,7 @@ class WholeMemory:
         return elapsed
 
     def _compare(self, blocks: list[tuple[int, int]]) -> None:
-        """Write a different pattern to every block, then compare all blocks; raises WrongAnswer if a word differs."""
+        """Write a different pattern to each (address, bytes) of `blocks`; then raise WrongAnswer if a word differs."""
         arrays = [array_at(self._bench, *block) for block in blocks]
         for number, array in enumerate(arrays):
             self._pattern.filler(array, _SEED + number)()
@@ -103,7 +113,10 @@ class WholeMemory:
         expect(wrong == 0, f"{wrong} words of the memory differ from what was written")
 
     def check(self) -> Observation:
-        """Return the bytes asked for, reported, free and allocatable; raises WrongAnswer if a word differs."""
+        """Take all memory again, compare every word, and return the bytes requested, reported, free and allocatable.
+
+        Bytes requested are those that were asked of a virtualiser, if any. Raises WrongAnswer if a word differs.
+        """
         free_bytes, total_bytes = (int(value) for value in self._runtime.memGetInfo())
         self.seconds(self._compare)
         requested = asked_amount(_MEMORY_ASKED)
@@ -123,7 +136,7 @@ def _memory(bench: Bench) -> Task:
 
 
 def _units(bench: Bench) -> Task:
-    """Return the task that counts the compute units on which blocks of a large kernel ran."""
+    """Return the task of a kernel with more blocks than compute units; its check counts the units that ran blocks."""
     units = max(bench.target.device.units, 1)
     blocks = _BLOCKS_EACH * units
     marks = bench.xp.zeros(_MARKS, bench.xp.uint32)

@@ -1,4 +1,4 @@
-"""The operations of programs that share a device: those of a victim, which waits for each, and of an aggressor.
+"""Make the operations of programs that share a device: those of a victim, which waits for each, and of an aggressor.
 
 Victims' operations are short, as those of a service that answers requests. Those of aggressors last about a
 millisecond, so that a deep queue needs few calls. The result of every operation can be computed and compared.
@@ -55,7 +55,10 @@ def address_of(array: Any) -> int:
 
 
 def steps_of(bench: Bench, seconds: float) -> int:
-    """Return the approximate number of chain steps that last `seconds` at the SM clock in the device's facts."""
+    """Return the approximate number of steps of the chain in sharing.cu that last `seconds` on a nearly empty SM.
+
+    The SM clock is that of the device's facts, or 2 GHz if they have none.
+    """
     hertz = float(dict(bench.target.device.details).get("clock.sm_hz", 2e9))
     return round(seconds * hertz / CYCLES_PER_STEP)
 
@@ -67,7 +70,7 @@ def launch(bench: Bench) -> CheckedCall:
 
 
 def triad(bench: Bench, size_bytes: int) -> CheckedCall:
-    """Return the operation of STREAM triad in float32 over three arrays of this size."""
+    """Return the operation of STREAM triad in float32 over three arrays of `size_bytes` each."""
     stream = open_stream(bench, size_bytes, "float32", 3)
     a, b, c, factor = stream.empty(), stream.drawn(), stream.drawn(), 0.5
     call = stream.call("triad", a, b.array, c.array, stream.count, stream.real(factor))
@@ -75,9 +78,9 @@ def triad(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def tiled(xp: Any, drawn: Any, shift: int, n: int) -> Any:
-    """Return drawn values, repeated, from the index `shift` on, as an n × n matrix of the array module `xp`.
+    """Return an n × n matrix of the array module `xp`, filled row by row with `drawn` from index `shift` on, repeated.
 
-    The matrix is a view of a larger array: copy it if it needs memory of its own.
+    `drawn` is a flat array. The matrix is a view of a larger array: copy it if it needs memory of its own.
     """
     repeated = xp.tile(xp.asarray(drawn), -(-(shift + n * n) // drawn.size))
     return repeated[shift : shift + n * n].reshape(n, n)
@@ -107,7 +110,7 @@ def gemm(bench: Bench, n: int) -> CheckedCall:
 
 
 def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
-    """Return the operation of multiplying `layers` matrices with one vector, the work that bounds a decoding step."""
+    """Return the operation of multiplying `layers` n × n matrices with one vector, as in a step of decoding."""
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32) / np.float32(math.sqrt(n))
     first = np.resize(drawn, n) * np.float32(math.sqrt(n))
     expected, exact = first.astype(np.float64), drawn.astype(np.float64)
@@ -129,7 +132,10 @@ def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
 
 
 class RingWalk:
-    """Dependent loads around a ring in device memory; each call continues where the previous one ended."""
+    """Dependent loads around a ring in device memory; each call continues where the previous one ended.
+
+    The ring has `size_bytes`, a power of two.
+    """
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         bench.need(size_bytes)
@@ -146,7 +152,7 @@ class RingWalk:
         self._walked += _WALK_STEPS
 
     def check(self) -> None:
-        """Compare the walk's place with the ring's formula; raises WrongAnswer if they differ."""
+        """Raise WrongAnswer if the walk is not at the place that the ring's formula gives for the loads made so far."""
         line = affine_power(_RING_FACTOR, _RING_TERM, self._walked, self._lines)[1]
         place = int(self._bench.device.to_host(self._place)[0]) - address_of(self._ring)
         expect(
@@ -161,7 +167,7 @@ def chase(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def to_device(bench: Bench, size_bytes: int) -> CheckedCall:
-    """Return the operation of a copy from page-locked host memory to the device."""
+    """Return the operation of a copy of `size_bytes` from page-locked host memory to the device (current stream)."""
     source, target = bench.device.pinned(size_bytes), bench.xp.empty(size_bytes, np.uint8)
     source[:] = pattern(size_bytes, bench.seed)
     cuda = bench.xp.cuda
@@ -175,7 +181,7 @@ def to_device(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
-    """Return the operation of a copy of host memory by one thread."""
+    """Return the operation of a copy of `size_bytes` of host memory by one thread."""
     source, target = pattern(size_bytes, bench.seed), np.zeros(size_bytes, np.uint8)
 
     def check() -> None:
@@ -185,7 +191,7 @@ def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
-    """Return the operation of blocks of 1024 threads that compute and write only their results to memory.
+    """Return the operation of `blocks` blocks of 1024 threads that compute and write only their results to memory.
 
     An SM holds two such blocks, which then last about `seconds`. One alone on its SM lasts half as long, because both
     share the multiply-add units.
@@ -207,7 +213,7 @@ def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
 
 
 def host_spin(bench: Bench) -> CheckedCall:
-    """Return the operation of a loop of the interpreter."""
+    """Return the operation of a sum over 20 000 numbers in the interpreter; `bench` is ignored."""
     del bench
     sums: list[int] = []
 
@@ -221,9 +227,9 @@ def host_spin(bench: Bench) -> CheckedCall:
 
 
 def allocate(bench: Bench, size_bytes: int) -> CheckedCall:
-    """Return the operation of allocating and freeing memory of the driver.
+    """Return the operation of allocating and freeing `size_bytes` of device memory by cudaMalloc.
 
-    On the host the memory is the kernel's, and its pages are touched.
+    On the host it is memory of the operating system, whose pages are touched.
     """
     if not bench.traits.is_gpu:
         return CheckedCall(lambda: np.ones(size_bytes, np.uint8), nothing, nothing)
@@ -277,7 +283,10 @@ def is_queued(bench: Bench, aggressor: str) -> bool:
 
 
 def launch_queue(bench: Bench, stream: Any = None) -> LaunchQueue:
-    """Return the launch queue of a GPU's stream, by default the current one; the host's queue runs calls at once."""
+    """Return the launch queue of `stream`, a CuPy stream, by default the current one.
+
+    The host's queue runs calls at once.
+    """
     if not bench.traits.is_gpu:
         return LaunchQueue(nothing, nothing)
     cuda = bench.xp.cuda
@@ -286,7 +295,10 @@ def launch_queue(bench: Bench, stream: Any = None) -> LaunchQueue:
 
 
 class LaunchQueue:
-    """A queue of operations: `enter` makes it current in this thread, `wait` waits for all queued operations."""
+    """A queue of operations, as two functions of a stream.
+
+    `enter` makes the queue's stream current in the calling thread, and `wait` waits for all operations queued on it.
+    """
 
     def __init__(self, enter: Callable[[], object], wait: Callable[[], object]) -> None:
         self.enter, self.wait = enter, wait

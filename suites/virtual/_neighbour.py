@@ -1,4 +1,4 @@
-"""Two programs on one device: the share of its rate that each keeps, by the way in which they share the device.
+"""Measure two programs on one device: the share of its rate that each keeps, by the way in which they share the device.
 
 The victim waits after each operation, and each is timed. The aggressor keeps its queue at least 10 ms deep. Both run
 alone and together in the same sample, so that the device's clock is the same for all three.
@@ -81,7 +81,7 @@ def _ways(target: Target) -> tuple[str, ...]:
 
 
 def _is_measured(target: Target, params: Params) -> bool:
-    """Return whether a tier has a point: full has all pairs of processes and green contexts, and four of the others."""
+    """Return whether to measure a point: in `full` all pairs by processes and green contexts, four by other ways."""
     victim, aggressor, how = (str(params[name]) for name in ("victim", "aggressor", "how"))
     if target.tier == "smoke":
         return (victim, aggressor, how) == _SMOKE[target.is_host]
@@ -95,9 +95,9 @@ def _ranks(params: Params) -> int:
 
 
 def jain(shares: tuple[float, ...]) -> float:
-    """Return Jain's index of fairness: 1 if all shares are equal, 1/n if one program has everything.
+    """Return Jain's index of fairness: 1 if all shares are equal, 1/n if one of n programs has everything.
 
-    Jain, Chiu & Hawe, DEC-TR-301, 1984.
+    Source: Jain, Chiu & Hawe, DEC-TR-301, 1984.
     """
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
 
@@ -128,7 +128,7 @@ class SharedWindow:
 
 
 def medians(observed: Sequence[Mapping[str, Observed]]) -> dict[str, Observed]:
-    """Return the median of each value over all windows."""
+    """Return by name the median of each value over `observed`, which has the values of each window by name."""
     return {
         name: replace(example, value=median(values[name].value for values in observed))
         for name, example in observed[0].items()
@@ -136,7 +136,7 @@ def medians(observed: Sequence[Mapping[str, Observed]]) -> dict[str, Observed]:
 
 
 def timed_window(load: CheckedCall, where: LaunchQueue, seconds: float) -> list[float]:
-    """Return the host seconds of each operation in a window of `seconds`; each is waited for before the next."""
+    """Return the host seconds of each call of `load` on `where` for `seconds`; each is waited for before the next."""
     where.enter()
     durations = []
     before = time.perf_counter()
@@ -164,7 +164,11 @@ class SampleSpan:
 
 
 class NeighbourPair:
-    """A victim that runs `load` on the launch queue `where`, and the board of its aggressor."""
+    """A victim that runs `load` on the launch queue `where`, and the board of its aggressor, which must be starting.
+
+    `span` is the length of a sample. `beside_s` is the median seconds of an operation in the last sample. Raises
+    RuntimeError if the aggressor does not start.
+    """
 
     def __init__(
         self, bench: Bench, load: CheckedCall, where: LaunchQueue, board: NeighbourBoard, span: SampleSpan
@@ -173,10 +177,13 @@ class NeighbourPair:
         self._home = launch_queue(bench)
         self._windows: list[SharedWindow] = []
         self.beside_s = 0.0  # the median duration of an operation in the last sample
-        board.started()
+        board.wait_until_ready()
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each operation beside the aggressor; raises WrongAnswer if the result is wrong."""
+        """Return the seconds of each of the victim's operations beside the aggressor, over the windows of one sample.
+
+        Raises WrongAnswer if the last result is wrong, and RuntimeError if the aggressor fails.
+        """
         self._load.poison()
         self._home.wait()
         durations = [seconds for _ in range(self._span.windows) for seconds in self._window()]
@@ -185,7 +192,7 @@ class NeighbourPair:
         return durations
 
     def _window(self) -> list[float]:
-        """Run the victim alone, the aggressor alone, and both; return the seconds of the victim's last operations."""
+        """Run the victim alone, the aggressor alone, and both; return the seconds of each operation beside it."""
         alone = timed_window(self._load, self._queue, self._span.seconds)
         self._board.run()
         aggressor_alone = self._rate_alone()
@@ -201,7 +208,7 @@ class NeighbourPair:
         return beside
 
     def _rate_alone(self) -> float:
-        """Return how many calls of the aggressor end per second, over a window and at least one call."""
+        """Return how many calls of the aggressor end per second; raises RuntimeError if none ends within 5 s."""
         ended, begin = self._board.ended, time.perf_counter()
         time.sleep(self._span.seconds)
         while self._board.ended == ended:
@@ -222,6 +229,7 @@ class NeighbourPair:
 class Partners:
     """Two queues of one process: plain streams, streams of the highest and the lowest priority, or green contexts.
 
+    `how` is `streams`, `priority` or `green`. `queues` are the victim's and the aggressor's, and `note` describes them.
     Raises Skip if the device does not support the way `how`.
     """
 
@@ -270,7 +278,7 @@ def mps_daemon() -> bool:
 
 
 def need_way(how: str) -> None:
-    """Raise Skip if processes would share the device by MPS although `how` excludes it, or the other way round."""
+    """Raise Skip if `how` is `mps` and no MPS control daemon runs, or `how` is `processes` and such a daemon runs."""
     if how == "mps" and not mps_daemon():
         raise Skip("no MPS control daemon runs; start one with nvidia-cuda-mps-control -d, if that is allowed")
     if how == "processes" and mps_daemon():
@@ -286,9 +294,11 @@ MakeLoad = Callable[[Bench], CheckedCall]
 
 
 def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish) -> Task:
-    """Return the task of two programs that share the device in one way; `finish` makes the victim's task.
+    """Return the task of two programs that share the device in the way `how`; `finish` makes the victim's task.
 
-    `queued` says whether the aggressor's calls return before they end. Raises Skip if the device cannot share that way.
+    `victim` and `aggressor` make the operations of the two programs. `queued` says whether the aggressor's calls return
+    before they end. `finish` gets the pair, a call that ends the aggressor, and notes. Every rank must call it. Raises
+    Skip if the device cannot share that way.
     """
     if bench.traits.is_gpu:
         need_way(how)
@@ -315,7 +325,7 @@ def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued:
 def _between_processes(
     bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish
 ) -> Task:
-    """Return this rank's task: rank 0 is the victim, and rank 1 serves as the aggressor."""
+    """Return this rank's task as `share` does: rank 0 is the victim, and rank 1 the aggressor; both must call it."""
     need_shared_gpu(bench)
     shared = SharedBoard(bench)
     if bench.rank == 1:
@@ -365,12 +375,16 @@ def neighbour(bench: Bench, victim: str, aggressor: str, how: str) -> Task:
 
 
 def _alone(bench: Bench, victim: str, how: str) -> Task:
-    """Return the task of a victim without an aggressor: on its half of the SMs, if it has a green context."""
+    """Return the task of a victim without an aggressor, on half of the SMs if `how` is `green`."""
     load, partners = victims(bench.target)[victim](bench), Partners(bench, how) if how == "green" else None
     where = partners.queues[0] if partners else launch_queue(bench)
     home, span = launch_queue(bench), SampleSpan.of(bench)
 
     def seconds() -> list[float]:
+        """Return the seconds of each of the victim's operations over one sample.
+
+        Raises WrongAnswer if the last result is wrong.
+        """
         load.poison()
         home.wait()
         durations = timed_window(load, where, span.windows * span.seconds)

@@ -1,4 +1,4 @@
-"""How long a small urgent kernel waits behind the long kernels of another program, by how the two share the device."""
+"""Measure how long a small urgent kernel waits behind the long kernels of another program on the same device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time slices: how long a GPU serves one process before it switches to the next, and how long the switch takes.
+"""Measure time slices: how long a GPU serves one process before it switches to the next, and the time of the switch.
 
 Two processes run kernels that read the clock all processes share, between small pieces of work. The device changes the
 process within a kernel: its registers are saved, and it continues later. Such a kernel sees a jump of the clock, and it
@@ -72,8 +72,8 @@ class TimeSlices:
 def time_slices(first: Stamps, second: Stamps) -> TimeSlices:
     """Return the slices of two processes from their stamps in nanoseconds, each of shape (spans, 2): begin and end.
 
-    A slice goes from the first begin to the last end of consecutive spans of one process. The first and the last
-    slice are left out, because they began or ended outside the window.
+    A slice goes from the first begin to the last end of consecutive spans of one process. The first and the last slice
+    are left out, because they began or ended outside the window.
     """
     stamps = np.concatenate([first, second]).astype(np.int64)
     owners = np.repeat([0, 1], [len(first), len(second)])
@@ -92,9 +92,10 @@ def time_slices(first: Stamps, second: Stamps) -> TimeSlices:
 
 
 def gap_histogram(slices: TimeSlices) -> tuple[float, ...]:
-    """Return how many gaps between two kernels are below 256 ns, below 512 ns, and so on, the last above 8 ms.
+    """Return how many gaps and switches between kernels are below 256 ns, below 512 ns, and so on.
 
-    Gaps within slices and switches between them lie in different bins if a switch costs anything.
+    The last is above 8 ms. Gaps within slices and switches between them lie in different bins if a switch costs
+    anything.
     """
     nanoseconds = np.array([*slices.gaps, *slices.switches]) / _NANO
     bins = np.searchsorted(_BINS_NS, nanoseconds, side="right")
@@ -102,7 +103,10 @@ def gap_histogram(slices: TimeSlices) -> tuple[float, ...]:
 
 
 def stamped(stamps: Stamps) -> Stamps:
-    """Return the stamps that were written, shape (spans, 2); the others are 0."""
+    """Return the stamps that were written, shape (spans, 2), of any array of (begin, end) pairs.
+
+    The others have begin 0.
+    """
     pairs = stamps.reshape(-1, 2)
     written: Stamps = pairs[pairs[:, 0] > 0]
     return written
@@ -124,7 +128,7 @@ class StampedKernels:
         self._count = 0
 
     def call(self) -> None:
-        """Queue a few kernels."""
+        """Queue 4 kernels in the current stream; each fills the next place of the ring buffer."""
         for _ in range(_KERNELS_PER_CALL):
             place = address_of(self._stamps) + 16 * _SPANS_EACH * (self._count % _MOST_KERNELS)
             self._kernel((1,), (1,), (np.uint64(place), *self._arguments))
@@ -139,7 +143,7 @@ class StampedKernels:
         return stamped(self._by_kernel())
 
     def check(self) -> None:
-        """Raise WrongAnswer if a kernel left no stamp, or a span ended before it began."""
+        """Raise WrongAnswer if a kernel left no stamp, or if a span ended before it began."""
         stamps = self._by_kernel()
         expect(
             bool((stamps[:, 0, 0] > 0).all() and (stamps[..., 1] >= stamps[..., 0]).all()),
@@ -163,7 +167,10 @@ def expect_turns(slices: TimeSlices) -> None:
 
 
 class StampingAggressor(Aggressor):
-    """Runs stamped kernels while the board commands it, and copies the stamps into `room` when it rests."""
+    """Runs stamped kernels while the board commands it, and copies the stamps into `room` when it rests.
+
+    `room` is that of the board, and `others` are the other arguments of Aggressor.
+    """
 
     def __init__(self, bench: Bench, kernels: StampedKernels, room: Any, **others: Any) -> None:
         self._kernels, self._room = kernels, room[HEADER_BYTES:].view(np.uint64)
@@ -182,16 +189,22 @@ class StampingAggressor(Aggressor):
 
 
 class SliceSamples:
-    """Measures windows in which this process and another one stamp kernels; each slice is a sample."""
+    """Measures windows in which this process and another one stamp kernels; each slice is a sample.
+
+    Raises RuntimeError if the aggressor does not start.
+    """
 
     def __init__(self, bench: Bench, shared: SharedBoard) -> None:
         self._bench, self._shared, self._kernels = bench, shared, StampedKernels(bench)
         self._window_s = _FULL_S if bench.target.tier == "full" else _QUICK_S
         self._last = TimeSlices((), (), (), 0.0)
-        shared.board.started()
+        shared.board.wait_until_ready()
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each whole slice of a window, or one NaN if the window holds no whole slice."""
+        """Return the seconds of each whole slice of a window, or one NaN if the window holds no whole slice.
+
+        Raises RuntimeError if the aggressor fails.
+        """
         self._kernels.restart()
         self._shared.board.run()
         for _ in range(round(self._window_s / (_KERNEL_S * _KERNELS_PER_CALL))):
@@ -204,13 +217,19 @@ class SliceSamples:
         return list(self._last.slices) or [math.nan]
 
     def observed(self) -> Observation:
-        """Return the medians of switches and of gaps within a slice, and the share of switches that overlap."""
+        """Return the median seconds of switches and of gaps within a slice, and the share of switches that overlap.
+
+        They are those of the last window; a median of nothing is left out.
+        """
         seconds = {"switch": self._last.switches, "gap": self._last.gaps}
         medians = {name: Observed(float(np.median(values)), "s") for name, values in seconds.items() if values}
         return {**medians, "overlap": Observed(self._last.overlap)}
 
     def check(self) -> Observation:
-        """Return the histogram of gaps; raises WrongAnswer if a stamp is missing or switches overlap."""
+        """Return the histogram of gaps.
+
+        Raises WrongAnswer if a stamp is missing, or if more than a tenth of the switches overlap.
+        """
         self._kernels.check()
         expect_turns(self._last)
         return {"gaps": Profile(gap_histogram(self._last), "gaps")}

@@ -1,4 +1,4 @@
-"""Virtual memory step by step: reserve, create, map, access and unmap, by CUDA's driver or the host's kernel.
+"""Use virtual memory step by step: reserve, create, map, access and unmap, by CUDA's driver or the host's kernel.
 
 On a GPU these are the driver's calls (cuMemAddressReserve and the following). The host's kernel has the same steps:
 a range without access (mmap), memory without an address (memfd_create), and a mapping of one into the other.
@@ -50,7 +50,7 @@ class VirtualSpace(Protocol):
         """Give physical memory back, once it is unmapped."""
 
     def map(self, address: int, nbytes: int, physical: Any) -> None:
-        """Put physical memory at an address of a range; it cannot be accessed yet."""
+        """Put `physical`, memory from `create`, at an address of a reserved range; it cannot be accessed yet."""
 
     def access(self, address: int, nbytes: int, peers: int) -> None:
         """Let the device and its first `peers` peers read and write."""
@@ -107,7 +107,7 @@ class GpuSpace:
         self._driver("cuMemUnmap", address, nbytes)
 
     def is_compressed(self, physical: Any) -> bool:
-        """Return whether the driver gave compressible memory: it may give plain memory instead."""
+        """Return whether `physical`, memory from `create`, is compressible; the driver may have given plain memory."""
         properties = self._driver("cuMemGetAllocationPropertiesFromHandle", physical)
         return int(properties.allocFlags.compressionType) != 0
 
@@ -134,7 +134,10 @@ class HostSpace:
         _expect_done(self._munmap(address, nbytes))
 
     def create(self, nbytes: int) -> Any:
-        """Return the descriptor of a new memory file of `nbytes`, whose memory is allocated at once."""
+        """Return the descriptor of a new memory file of `nbytes`, whose memory is allocated at once.
+
+        Raises OSError if there is not enough memory.
+        """
         descriptor = os.memfd_create("gpubench-virtual")
         try:
             os.posix_fallocate(descriptor, 0, nbytes)
@@ -157,6 +160,10 @@ class HostSpace:
         self._placed(address, nbytes, _NOTHING_YET | _FIXED, -1)
 
     def _placed(self, address: int | None, nbytes: int, flags: int, descriptor: int) -> int:
+        """Map `nbytes` without access at `address`, or anywhere if it is None, and return the address.
+
+        `flags` are those of mmap(2), and `descriptor` is the memory file or −1. Raises OSError if the kernel refuses.
+        """
         mapped = self._mmap(address, nbytes, _NO_ACCESS, flags, descriptor, 0)
         if mapped == _FAILED:
             raise OSError(ctypes.get_errno(), f"the kernel refused to map {units.size(nbytes)}")
@@ -170,7 +177,10 @@ def _expect_done(status: int) -> None:
 
 
 def array_at(bench: Bench, address: int, nbytes: int) -> Any:
-    """Return an array over memory that it does not own, uint8 of shape (nbytes,), on the device or the host."""
+    """Return an array (uint8, shape (nbytes,)) over memory at `address` that the array does not own.
+
+    It is a CuPy array on a GPU, else a NumPy array.
+    """
     if not bench.traits.is_gpu:
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
     cuda = bench.xp.cuda
@@ -179,15 +189,16 @@ def array_at(bench: Bench, address: int, nbytes: int) -> Any:
 
 
 def open_space(bench: Bench) -> VirtualSpace:
-    """Return the virtual memory functions of this bench's device; raises Skip if it has none."""
+    """Return the virtual memory functions of the device of `bench`; raises Skip if it has none."""
     return GpuSpace(bench) if bench.traits.is_gpu else HostSpace()
 
 
 def wait_until_cleared(bench: Bench, nbytes: int) -> None:
     """Sleep for as long as a GPU may be busy with `nbytes` of memory that were given back to it.
 
-    On an H200, allowing access to 256 MiB took 0.57 ms directly after as much was given back, 0.37 ms after 0.3 ms, and
-    0.13 to 0.3 ms after 4 ms of other work: the driver clears such memory in the background, and new memory waits.
+    On the host, do nothing. On an H200, allowing access to 256 MiB took 0.57 ms directly after as much was given back,
+    0.37 ms after 0.3 ms, and 0.13 to 0.3 ms after 4 ms of other work: the driver clears such memory in the background,
+    and new memory waits.
     """
     if bench.traits.is_gpu:
         time.sleep(_CLEARING_S + nbytes / _CLEARED_B_PER_S)
@@ -208,7 +219,10 @@ class MappedRange:
 
     @classmethod
     def filled(cls, space: VirtualSpace, nbytes: int, piece_bytes: int) -> MappedRange:
-        """Return a range with all its memory, in pieces; if a step fails, give everything back and raise its error."""
+        """Return a range of `nbytes` that has all its memory, in pieces of `piece_bytes`.
+
+        The last piece may be smaller. If a step fails, everything is given back and the error is raised.
+        """
         with contextlib.ExitStack() as undo:
             mapped = cls(space, nbytes)
             undo.callback(mapped.close)
@@ -222,7 +236,7 @@ class MappedRange:
         return [physical for physical, _ in self._created]
 
     def create(self, nbytes: int, piece_bytes: int) -> None:
-        """Create physical memory in pieces."""
+        """Create `nbytes` of physical memory, in pieces of `piece_bytes`; the last piece may be smaller."""
         for start in range(0, nbytes, piece_bytes):
             size = min(piece_bytes, nbytes - start)
             self._created.append((self.space.create(size), size))
@@ -236,7 +250,7 @@ class MappedRange:
             self.nbytes += size
 
     def access(self, peers: int = 0) -> None:
-        """Allow access to the memory mapped since the last call."""
+        """Let the device and its first `peers` peers use the memory mapped since the last call."""
         start, self._accessed_bytes = self._accessed_bytes, self.nbytes
         self.space.access(self.address + start, self.nbytes - start, peers)
 
@@ -247,7 +261,7 @@ class MappedRange:
         self.access()
 
     def unmap(self, keep_bytes: int = 0) -> None:
-        """Unmap the pieces behind the first `keep_bytes`."""
+        """Unmap whole pieces from the end, until at most `keep_bytes` are mapped."""
         while self._mapped and self.nbytes > keep_bytes:
             address, size = self._mapped.pop()
             self.space.unmap(address, size)
@@ -260,7 +274,7 @@ class MappedRange:
             self.space.release(self._created.pop()[0])
 
     def close(self) -> None:
-        """Give everything back, also after a step that failed."""
+        """Unmap and give back all memory and the addresses; it also works after a step that failed."""
         self.unmap()
         self.release()
         if self.address:
@@ -281,7 +295,10 @@ class WordPattern:
             )  # allocated now, because later there may be no free memory
 
     def filler(self, array: Any, seed: int) -> Callable[[], None]:
-        """Return a call that writes the pattern of a seed; on a GPU it launches one kernel."""
+        """Return a call that writes the pattern of `seed` to `array` (uint8, of the device).
+
+        On a GPU it launches one kernel.
+        """
         elements = array.view(np.uint64)
         if not self._bench.traits.is_gpu:
             return lambda: self._write(elements, seed)
@@ -296,7 +313,7 @@ class WordPattern:
         elements += np.uint64(seed)
 
     def wrong(self, array: Any, seed: int) -> int:
-        """Return how many 64-bit words of a uint8 array differ from the pattern of a seed."""
+        """Return how many 64-bit words of `array` (uint8, of the device) differ from the pattern of `seed`."""
         elements = array.view(np.uint64)
         if not self._bench.traits.is_gpu:
             expected = np.empty_like(elements)

@@ -1,4 +1,4 @@
-"""Time of each step of virtual memory: reserve, create, map, access and unmap, by size and by pieces."""
+"""Measure each step of virtual memory: reserve, create, map, access and unmap, by size and by pieces."""
 
 from __future__ import annotations
 
@@ -35,29 +35,36 @@ def _sizes(target: Target) -> Any:
 
 
 def _one_size(target: Target) -> Any:
+    """Return the points of the axis `size_bytes`: one size, and in `full` all sizes."""
     large = 2**26 if target.is_host else 2**28
     return points((large,), smoke=(2**21,), full=_sizes(target).full)
 
 
 def _peers(target: Target) -> Any:
-    """Return no peer; in full also one peer, and all peers."""
+    """Return the points of the axis `peers`: 0; in `full` also one peer, and all peers."""
     count = len(target.device.peers)
     return points((0,), full=tuple(sorted({0, min(1, count), count})))
 
 
 def _has_pieces(_target: Target, params: Mapping[str, str | int | float]) -> bool:
-    """Return whether the pieces are smaller than the whole, and few enough to be mapped in a second."""
+    """Return whether to measure a point: there is one piece, or 2 to 2048 pieces."""
     piece_bytes, size_bytes = PIECES[str(params["piece"])], int(params["size_bytes"])
     return not piece_bytes or piece_bytes < size_bytes <= _MOST_PIECES * piece_bytes
 
 
 def piece_bytes_of(piece: str, size_bytes: int) -> int:
-    """Return the bytes of a piece: `piece` is a key of PIECES; a piece is at most as large as the whole."""
+    """Return the bytes of a piece.
+
+    `piece` is a key of PIECES, and a piece is at most as large as the whole `size_bytes`.
+    """
     return min(PIECES[piece] or size_bytes, size_bytes)
 
 
 class StepCosts:
-    """Runs all steps on a new range; each call returns the seconds of one step."""
+    """Times each step of virtual memory on a new range of `size_bytes`, in pieces of `PIECES[piece]` bytes.
+
+    `peers` is the number of peers that get access. Raises Skip if the device has no virtual memory functions.
+    """
 
     def __init__(self, bench: Bench, size_bytes: int, piece: str = "whole", peers: int = 0) -> None:
         bench.need(size_bytes + PAGE_BYTES)
@@ -65,7 +72,10 @@ class StepCosts:
         self._size_bytes, self._piece_bytes, self._peers = size_bytes, piece_bytes_of(piece, size_bytes), peers
 
     def seconds(self, step: str, use: Callable[[MappedRange], None] = lambda _: None) -> float:
-        """Return the seconds of a step; `use` receives the range while it is mapped."""
+        """Take all steps on a new range, and return the seconds of the step `step`, such as `map` for all its pieces.
+
+        `use` gets the range while it is mapped; `step` = `use` returns the seconds of that.
+        """
         wait_until_cleared(self._bench, self._size_bytes)
         seconds: dict[str, float] = {}
         start = time.perf_counter()
@@ -99,7 +109,10 @@ class StepCosts:
         expect(missing < most, f"{missing} bytes are missing after the memory was given back")
 
     def _expect_memory(self, mapped: MappedRange) -> None:
-        """Write the pattern to the mapped memory and compare it; raises WrongAnswer if a word or the size differs."""
+        """Write a pattern to the mapped memory and compare it.
+
+        Raises WrongAnswer if a word or the mapped size differs.
+        """
         array = array_at(self._bench, mapped.address, mapped.nbytes)
         self._pattern.filler(array, _SEED)()
         wrong = self._pattern.wrong(array, _SEED)
@@ -108,7 +121,7 @@ class StepCosts:
         expect(wrong == 0, f"{wrong} of {array.size // 8} words differ from what was written to the mapped memory")
 
     def task(self, step: str) -> Task:
-        """Return the task of one step: seconds for all its calls."""
+        """Return the task of the step `step`: seconds for all its calls."""
         stage = Stage(lambda: self.seconds(step), Work(items=1), "item", clock="self", effort=POINT)
         return Task.of(stage, check=self.check, notes={"pieces": str(-(-self._size_bytes // self._piece_bytes))})
 

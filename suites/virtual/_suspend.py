@@ -1,4 +1,4 @@
-"""Programs that are suspended: the time of each step, which kinds of memory survive, migration, and eviction."""
+"""Measure programs that are suspended: the time of each step, which kinds of memory survive, migration and eviction."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ topic = Topic(
 
 
 def _cycles(bench: Bench, nbytes: int) -> Effort:
-    """Return the number of suspensions as an effort: one, and in the full tier several, depending on the size."""
+    """Return the effort of a case that suspends `nbytes`: one suspension, or in `full` 20 for 1 GiB and else 3."""
     if bench.target.tier != "full":
         return Effort.exactly(1)
     return Effort.exactly(_OFTEN if nbytes == _OFTEN_BYTES else _SELDOM)
@@ -68,7 +68,10 @@ def _cycles(bench: Bench, nbytes: int) -> Effort:
 
 @contextlib.contextmanager
 def _skip_if_unsupported() -> Iterator[None]:
-    """Turn a DriverCallError into Skip if the driver supports no suspension at all; other errors pass through."""
+    """Raise Skip in place of a DriverCallError that says NOT_SUPPORTED.
+
+    Other errors of the enclosed code pass through.
+    """
     try:
         yield
     except DriverCallError as error:
@@ -88,7 +91,10 @@ def _notes(program: SuspendedProgram) -> dict[str, str]:
 
 
 def _fixed_s(program: SuspendedProgram, resident_bytes: int) -> float | None:
-    """Return the downtime of the program with the least memory; None if it has no more than that."""
+    """Return the downtime in seconds of `program` when it holds only 2 MiB; None if `resident_bytes` is 2 MiB.
+
+    Raises Skip if the driver suspends no programs; `program` is closed if an error is raised.
+    """
     if resident_bytes == _BARE_BYTES:
         return None
     with contextlib.ExitStack() as on_error, _skip_if_unsupported():
@@ -99,7 +105,10 @@ def _fixed_s(program: SuspendedProgram, resident_bytes: int) -> float | None:
 
 
 def parts(downtime_s: float, fixed_s: float | None, resident_bytes: int) -> dict[str, Observed]:
-    """Return the fixed part of a downtime, and the seconds that each resident GiB adds to it."""
+    """Return `fixed`, the fixed part of a downtime, and `per GiB`, the seconds that each resident GiB above 2 MiB adds.
+
+    `downtime_s` is that with `resident_bytes`. Empty if `fixed_s` is None.
+    """
     if fixed_s is None:
         return {}
     gibibytes = (resident_bytes - _BARE_BYTES) / 2**30
@@ -148,14 +157,20 @@ def suspend(bench: Bench, resident_bytes: int) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class SuspendOutcome:
-    """How an attempt to suspend a program ended: the refusal if there was one, and the seconds until then."""
+    """How an attempt to suspend a program ended.
+
+    `refusal` is the driver's message, empty if it was resumed; `seconds` are those until the refusal, or the downtime.
+    """
 
     refusal: str
     seconds: float
 
 
 def _attempt(program: SuspendedProgram) -> SuspendOutcome:
-    """Suspend and resume the program; return the driver's refusal, if there was one, and the seconds."""
+    """Suspend and resume the program; return the driver's refusal with the seconds until then, or the downtime.
+
+    Raises ChildEndedError and WrongAnswer as `cycle` does.
+    """
     begin = time.perf_counter()
     try:
         program.cycle()
@@ -204,9 +219,9 @@ def rotation(uuids: list[bytes]) -> list[tuple[bytes, bytes]]:
 def expect_moved(
     old: bytes, new: bytes, reported_uuid: bytes, before: Mapping[bytes, int], after: Mapping[bytes, int]
 ) -> None:
-    """Raise WrongAnswer unless a program moved from the GPU `old` to `new`; UUIDs of 16 bytes.
+    """Raise WrongAnswer unless a program moved from the GPU `old` to the GPU `new`; all UUIDs have 16 bytes.
 
-    `before` and `after` are the numbers of processes that the driver lists on each GPU. If it lists none,
+    `before` and `after` map a GPU's UUID to the number of processes that the driver lists on it. If `before` is empty,
     `reported_uuid` decides, the UUID that the moved program received from the driver.
     """
     if not before:
@@ -217,7 +232,7 @@ def expect_moved(
 
 
 def _need_one_model(bench: Bench, gpus: int) -> None:
-    """Raise Skip if programs cannot be moved between the GPUs of this machine."""
+    """Raise Skip if CUDA_VISIBLE_DEVICES is set, if the driver has fewer than 2 GPUs (`gpus`), or if models differ."""
     if os.environ.get(_MASK) is not None:
         raise Skip(
             f"{_MASK} is set: a program is restored by pairs of all GPUs that the driver has, and may then land on one "
@@ -249,7 +264,7 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
         _need_one_model(bench, len(uuids))
         on_error.pop_all()
     following = dict(rotation(uuids))
-    place, reported_uuid = program.compared(0), b""
+    place, reported_uuid = program.expect_intact(0), b""
 
     def downtime() -> float:
         """Move the program to the next GPU and check where it is; return the downtime in seconds."""
@@ -278,7 +293,10 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
 
 
 class UrgentJob:
-    """A job of this process that arrives while a child works: the child is suspended for it, or both run together."""
+    """A job of this process that arrives while a child works: the child is suspended for it, or both run together.
+
+    The child holds `nbytes`. Raises Skip as SuspendedProgram does.
+    """
 
     def __init__(self, bench: Bench, nbytes: int) -> None:
         self._bench, self._program = bench, SuspendedProgram(bench, "malloc", nbytes)
@@ -301,7 +319,11 @@ class UrgentJob:
         return self._timed(is_evicting=False)
 
     def _timed(self, is_evicting: bool) -> float:
-        """Return the seconds from the job's arrival to its end; the child's kernels are counted afterwards."""
+        """Return the seconds from the job's arrival to its end; the child is suspended for the job if `is_evicting`.
+
+        Raises WrongAnswer if a kernel of the job or of the child has not run, Skip, DriverCallError and
+        ChildEndedError.
+        """
         child, suspension = self._program.child, self._program.suspension
         begin = time.perf_counter()
         child.tell("work", _JOB_LAUNCHES)
@@ -316,11 +338,11 @@ class UrgentJob:
             suspension.resume()
         child.answer(_JOB_LIMIT_S, "work")
         self._both_s = time.perf_counter() - begin
-        self._program.compared(_JOB_LAUNCHES)
+        self._program.expect_intact(_JOB_LAUNCHES)
         return ended - arrived
 
     def _work(self) -> None:
-        """Run the job's kernels, waiting after each; raises WrongAnswer if one has not run."""
+        """Run 1500 kernels and wait after each; raises WrongAnswer if one of them has not run."""
         self._counter.fill(0)
         for _ in range(_JOB_LAUNCHES):
             self._launch()
@@ -329,7 +351,7 @@ class UrgentJob:
         expect(counted == _JOB_LAUNCHES, f"{counted} of the job's {_JOB_LAUNCHES} kernels have run")
 
     def both(self) -> Observation:
-        """Return the seconds until both jobs had ended."""
+        """Return `both`, the seconds from the child's start of work until both jobs had ended."""
         return {"both": Observed(self._both_s, "s")}
 
     def close(self) -> None:

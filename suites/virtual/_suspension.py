@@ -1,4 +1,4 @@
-"""A program that is suspended and resumed step by step, and the device's memory and processes meanwhile."""
+"""Suspend and resume a program step by step, and compare the device's memory and processes before and after."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ def touch_host_memory(nbytes: int) -> float:
 
 
 class Suspension:
-    """Suspends and resumes one child; `seconds` holds the latest time of each step.
+    """Suspends and resumes one child; `seconds` maps each step of STEPS to its latest time.
 
-    A child whose step failed or did not end in time is killed, because its state is unknown.
+    A step may take `step_limit_s` seconds. A child whose step failed or did not end in time is killed, because its
+    state is unknown.
     """
 
     def __init__(self, controller: Controller, child: BoundedChild, step_limit_s: float) -> None:
@@ -56,7 +57,10 @@ class Suspension:
         self.seconds = dict.fromkeys(STEPS, 0.0)
 
     def suspend(self) -> None:
-        """Lock and checkpoint the child; raises DriverCallError or, if the state is wrong, WrongAnswer."""
+        """Lock and checkpoint the child.
+
+        Raises DriverCallError, ChildEndedError or, if it is then not suspended, WrongAnswer.
+        """
         with self._ending():
             self.seconds["lock"] = self._controller.lock(self._child.pid, self._limit_s)
             self.seconds["checkpoint"] = self._controller.checkpoint(self._child.pid, self._limit_s)
@@ -64,7 +68,10 @@ class Suspension:
             expect(state == "CHECKPOINTED", f"after its checkpoint the process is {state}")
 
     def resume(self, pairs: UuidPairs = ()) -> None:
-        """Restore the child, on other GPUs if `pairs` maps their UUIDs, and unlock it; raises DriverCallError."""
+        """Restore and unlock the child; raises DriverCallError and ChildEndedError.
+
+        `pairs` maps every GPU's old UUID to a new one (16 bytes each); empty keeps the same GPUs.
+        """
         with self._ending():
             self.seconds["restore"] = self._controller.restore(self._child.pid, self._limit_s, pairs)
             self.seconds["unlock"] = self._controller.unlock(self._child.pid, self._limit_s)
@@ -80,7 +87,7 @@ class Suspension:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """Kill the child if the enclosed step fails, because its state is then unknown."""
+        """Kill the child if the enclosed step raises an exception, because the child's state is then unknown."""
         with contextlib.ExitStack() as on_error:
             on_error.callback(self._child.end)
             yield
@@ -95,7 +102,10 @@ def expect_whole(state: HeldState, counted: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UseNow:
-    """The free bytes of a device, and the number of processes on it; None if the driver does not list them."""
+    """The free bytes of a device, and the number of processes on it.
+
+    `processes` is None if the driver does not list the child.
+    """
 
     free_bytes: int
     processes: int | None
@@ -104,7 +114,8 @@ class UseNow:
 class DeviceUse:
     """The free memory and the processes of a device, before a child starts and while it is suspended.
 
-    Processes are counted, not looked up, because in a container the driver lists them by the host's process ids.
+    Create it before the child starts. Processes are counted, not looked up, because in a container the driver lists
+    them by the host's process ids. `freed_bytes` is what the last suspension freed.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -113,8 +124,8 @@ class DeviceUse:
         self._is_listed = False
         self.freed_bytes = 0
 
-    def started(self) -> None:
-        """Find out whether the driver lists the child."""
+    def look_for_child(self) -> None:
+        """Find out whether the driver lists the child, which has started: it then lists more processes than before."""
         now = processes_on(self._bench.target.device)
         self._is_listed = now is not None and self._processes is not None and now > self._processes
 
@@ -124,12 +135,16 @@ class DeviceUse:
         return "counted by NVML" if self._is_listed else "not listed by NVML here: only the memory is compared"
 
     def now(self) -> UseNow:
-        """Return the free memory, and the number of processes if the driver lists the child."""
+        """Return the free memory of the device, and the number of processes on it if the driver lists the child."""
         processes = processes_on(self._bench.target.device) if self._is_listed else None
         return UseNow(self._bench.device.free_bytes(), processes)
 
     def by_gpu(self) -> dict[bytes, int]:
-        """Return the number of processes on each GPU by its UUID of 16 bytes; empty if the driver lists no child."""
+        """Return how many processes the driver lists on each GPU, by the GPU's UUID (16 bytes).
+
+        They are all processes, not only the child. A GPU whose processes cannot be listed has no key. The result is
+        empty if `look_for_child` did not find the child.
+        """
         if not self._is_listed:
             return {}
         own_device = self._bench.target.device
@@ -141,8 +156,9 @@ class DeviceUse:
     def expect_gone(self, held_bytes: int, before: UseNow) -> None:
         """Raise WrongAnswer unless the suspended child's memory is free, and the driver lists one process less.
 
-        `before` is the use of the device before the suspension. The free memory is then overwritten, so that a restored
-        word cannot be an old one that was never moved.
+        `before` is the use of the device before the suspension, and `held_bytes` is what the child holds, of which 95 %
+        must be free. The free memory is then overwritten, so that a restored word cannot be an old one that was never
+        moved.
         """
         now = self.now()
         self.freed_bytes = now.free_bytes - before.free_bytes
@@ -160,7 +176,10 @@ class DeviceUse:
         self._bench.xp.cuda.runtime.deviceSynchronize()
 
     def expect_clean(self) -> None:
-        """Raise WrongAnswer unless the device has as much free memory as before the child started, after a while."""
+        """Wait until the device has as much free memory as before the child started, but for 64 MiB.
+
+        Raises WrongAnswer after 10 s.
+        """
         deadline = time.monotonic() + _CLEAN_S
         missing = self._free_bytes - self._bench.device.free_bytes()
         while missing > _CLEAN_BYTES and time.monotonic() < deadline:
@@ -177,7 +196,8 @@ def uuid_bytes(uuid: str) -> bytes:
 class SuspendedProgram:
     """A child that holds `nbytes` of memory of one kind in `count` regions, and the controller that suspends it.
 
-    Raises Skip if the device or the driver does not support either.
+    `kind` is an element of KINDS; `touched_s` is the seconds of touching host memory before. Raises Skip if the device
+    or the driver does not support suspension or this kind.
     """
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
@@ -195,21 +215,25 @@ class SuspendedProgram:
             on_error.callback(self.controller.end)
             self.child.wait()
             on_error.pop_all()
-        self.use.started()
+        self.use.look_for_child()
         self.suspension = Suspension(self.controller, self.child, limit_s(nbytes))
         self._counted = 0
 
     def cycle(self) -> None:
-        """Suspend and resume the child while its kernels run; raises DriverCallError or WrongAnswer."""
+        """Suspend and resume the child while its kernels run, and check its memory.
+
+        Raises DriverCallError or ChildEndedError if a step fails, and WrongAnswer if the device's memory was not freed
+        or the child's is wrong.
+        """
         before = self.use.now()
         self.child.ask(limit_s(0), "run", _LAUNCHES)
         self.suspension.suspend()
         self.use.expect_gone(self.child.nbytes, before)
         self.suspension.resume()
-        self.compared(_LAUNCHES)
+        self.expect_intact(_LAUNCHES)
 
     def bare_downtime_s(self, nbytes: int) -> float:
-        """Return the downtime of the child when it holds only `nbytes`; afterwards it holds its memory again."""
+        """Return the downtime of the child when it holds only `nbytes`; afterwards it holds its former size again."""
         whole = self.child.nbytes
         self._hold(nbytes)
         self.cycle()
@@ -221,14 +245,20 @@ class SuspendedProgram:
         self._counted = 0
 
     def move(self, pairs: UuidPairs) -> bytes:
-        """Suspend the child while its kernels run, restore it by pairs of UUIDs, and return the UUID of its GPU."""
+        """Suspend the child while its kernels run, and restore it by `pairs`, (old UUID, new UUID) of every GPU.
+
+        Returns the UUID of the child's GPU then. Raises the errors of `cycle`.
+        """
         self.child.ask(limit_s(0), "run", _LAUNCHES)
         self.suspension.suspend()
         self.suspension.resume(pairs)
-        return self.compared(_LAUNCHES)
+        return self.expect_intact(_LAUNCHES)
 
-    def compared(self, launches: int) -> bytes:
-        """Raise WrongAnswer if a word or the count differs after `launches` more; return the UUID of the GPU."""
+    def expect_intact(self, launches: int) -> bytes:
+        """Check the child after `launches` more of its kernels, and return the UUID of its GPU (16 bytes).
+
+        Raises WrongAnswer if a word or the number of its kernels is wrong.
+        """
         self._counted += launches
         state = self.child.look()
         expect_whole(state, self._counted)

@@ -1,4 +1,4 @@
-"""Bandwidth and latency through memory of many handles, and through memory that the GPU may compress."""
+"""Measure bandwidth and latency through memory of many handles, and bandwidth of memory that the GPU may compress."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ topic = Topic(
 
 
 def _memory(bench: Bench, piece: str, nbytes: int) -> tuple[Any, Callable[[], None]]:
-    """Return memory as uint8, shape (nbytes,), and the call that releases it: one allocation, or mapped pieces."""
+    """Return memory of the device (uint8, shape (nbytes,)) and the call that releases it.
+
+    It is one allocation if `piece` is `malloc`, else mapped in pieces of the size that `piece` names in PIECES.
+    """
     if piece == "malloc":
         return bench.xp.empty(nbytes, bench.xp.uint8), lambda: None
     mapped = MappedRange.filled(open_space(bench), nbytes, piece_bytes_of(piece, nbytes))
@@ -79,7 +82,7 @@ def mapped(bench: Bench, piece: str, size_bytes: int, access: str) -> Task:
 
 
 def _triad(bench: Bench, piece: str, size_bytes: int) -> Task:
-    """Return the task of STREAM triad on three arrays of this size."""
+    """Return the task of STREAM triad on three arrays of `size_bytes`, in the memory `piece` (see `_memory`)."""
     stream = open_stream(bench, size_bytes, "float32", _ARRAYS)
     memory, close = _memory(bench, piece, _ARRAYS * size_bytes)
     a, b, c = (memory[start : start + size_bytes].view(np.float32) for start in range(0, memory.size, size_bytes))
@@ -95,7 +98,7 @@ def _triad(bench: Bench, piece: str, size_bytes: int) -> Task:
 
 
 def _chase(bench: Bench, piece: str, size_bytes: int) -> Task:
-    """Return the task of dependent loads around a ring of this size."""
+    """Return the task of dependent loads around a ring of `size_bytes`, in the memory `piece` (see `_memory`)."""
     bench.need(size_bytes + PAGE_BYTES)
     memory, close = _memory(bench, piece, size_bytes)
     if bench.traits.is_gpu:  # the kernel belongs to the suite latency

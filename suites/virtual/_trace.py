@@ -1,4 +1,4 @@
-"""The allocations of a training step, drawn from a seed: sizes, order and lifetimes. It needs no device."""
+"""Draw the allocations of training steps from a seed: sizes, order and lifetimes, without a device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class MemoryOperation:
 
 
 class TraceWriter:
-    """Writes the operations of training steps and numbers the blocks."""
+    """Writes the operations of training steps into `operations`, and numbers the blocks.
+
+    `width_bytes` is the bytes of one vector of activations.
+    """
 
     def __init__(self, rng: np.random.Generator, width_bytes: int) -> None:
         self._rng, self._width_bytes = rng, width_bytes
@@ -66,7 +69,7 @@ class TraceWriter:
 
 
 def training_trace(seed: int, allocations: int, peak_bytes: int) -> tuple[MemoryOperation, ...]:
-    """Return the operations of training steps up to `allocations` allocations.
+    """Return the operations of training steps with `allocations` allocations, drawn from `seed`.
 
     The trace is scaled so that at most `peak_bytes` are live at one time, up to the rounding of sizes to 512 bytes.
     Blocks that are live at the end are freed.
@@ -105,7 +108,7 @@ def most_live_bytes(operations: Sequence[MemoryOperation]) -> int:
 
 
 def peak_index(operations: Sequence[MemoryOperation]) -> int:
-    """Return the index of the first operation after which the most bytes are live."""
+    """Return the index of the first operation after which the most bytes are live; 0 without operations."""
     sizes: dict[int, int] = {}
     live = most = index = 0
     for place, operation in enumerate(operations):
@@ -120,7 +123,7 @@ def peak_index(operations: Sequence[MemoryOperation]) -> int:
 
 
 def live_bytes_at(operations: Sequence[MemoryOperation], index: int) -> int:
-    """Return the bytes that are live after the operation of that index."""
+    """Return the bytes that are live after the operation number `index`, counted from 0."""
     sizes: dict[int, int] = {}
     for operation in operations[: index + 1]:
         if operation.nbytes:

@@ -1,4 +1,4 @@
-"""The smallest forwarder of seven calls of a driver, compiled by numba: both ends of the wire, and the loops around it.
+"""Forward seven calls of a driver to another process, by code that numba compiles: both ends and their loops.
 
 A message is eight words of 64 bits, followed by data if it carries any. A client sends the number of a call and its
 arguments; a server makes the call and answers if it is asked to. The wire is a socket, or a pair of rings in memory
@@ -56,10 +56,14 @@ _ARGUMENT_TYPES = types.UniTuple(types.int64, ARGUMENTS)
 
 
 def _invoke_of(typing: Any, address: Any, arguments: Any) -> Any:
-    """Call the function at an address with words as arguments; it returns an int, 0 for success."""
+    """Type and emit for numba a call of the C function at `address` (int64) with `arguments`, a tuple of 11 int64.
+
+    The call returns the function's int32, 0 for success.
+    """
     del typing, address, arguments
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        """Return the call's value, an LLVM int32; `args` are the LLVM values of the address and of the tuple."""
         del context, signature
         word = ir.IntType(64)
         kind = ir.FunctionType(ir.IntType(32), [word] * ARGUMENTS)
@@ -73,13 +77,13 @@ _invoke: Compiled = intrinsic(_invoke_of)
 
 
 def _compiled(function: Compiled) -> Compiled:
-    """Compile a loop that runs without Python's lock, and cache it on disk."""
+    """Return `function` compiled by numba: it runs without Python's lock, and its machine code is cached on disk."""
     compiled: Compiled = numba.njit(cache=True, nogil=True)(function)
     return compiled
 
 
-def _differs_of(address: Any, value: Any, looks: Any) -> Any:
-    """Return the word at an address once it differs from `value`, or `value` after `looks` looks."""
+def _await_change_of(address: Any, value: Any, looks: Any) -> Any:
+    """Return the word (uint64) at `address` once it differs from `value`, or `value` after `looks` polls."""
     word = seen(address)
     for look in range(looks):
         if word != value:
@@ -92,17 +96,20 @@ def _differs_of(address: Any, value: Any, looks: Any) -> Any:
     return word
 
 
-_differs = _compiled(_differs_of)
+_await_change = _compiled(_await_change_of)
 
 
 def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> Any:
-    """Copy bytes into the ring buffer as room becomes free; return False if the reader stops reading."""
+    """Copy `nbytes` from the address `source` into the ring buffer at the address `ring` as room becomes free.
+
+    The ring holds `room` bytes. All are uint64 but `looks`, the polls before the call gives up and returns False.
+    """
     done = np.uint64(0)
     written = seen(ring)
     while done < nbytes:
         read = seen(ring + np.uint64(_READ))
         if written - read == room:
-            read = _differs(ring + np.uint64(_READ), read, looks)
+            read = _await_change(ring + np.uint64(_READ), read, looks)
             if written - read == room:
                 return False
         place = written % room
@@ -115,13 +122,16 @@ def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> A
 
 
 def _ring_read(ring: Any, room: Any, target: Any, nbytes: Any, looks: Any) -> Any:
-    """Copy bytes out of the ring buffer as they arrive; return False if the writer stops writing."""
+    """Copy `nbytes` out of the ring buffer at the address `ring` to the address `target` as they arrive.
+
+    The ring holds `room` bytes. All are uint64 but `looks`, the polls before the call gives up and returns False.
+    """
     done = np.uint64(0)
     read = seen(ring + np.uint64(_READ))
     while done < nbytes:
         written = seen(ring)
         if written == read:
-            written = _differs(ring, read, looks)
+            written = _await_change(ring, read, looks)
             if written == read:
                 return False
         place = read % room
@@ -137,7 +147,10 @@ _to_ring, _from_ring = _compiled(_ring_write), _compiled(_ring_read)
 
 
 def _write(link: Any, source: Any, nbytes: Any) -> Any:
-    """Send bytes; return False if the peer is gone."""
+    """Send `nbytes` from the address `source` over `link` (int64, shape (LINK_WORDS,)).
+
+    Return False if the peer is gone.
+    """
     if link[_SOCKET] < 0:
         rings = np.uint64(link[_OUT]), np.uint64(link[_ROOM])
         return _to_ring(rings[0], rings[1], np.uint64(source), np.uint64(nbytes), link[_PATIENCE])
@@ -151,7 +164,10 @@ def _write(link: Any, source: Any, nbytes: Any) -> Any:
 
 
 def _read(link: Any, target: Any, nbytes: Any) -> Any:
-    """Receive bytes; return False if the peer is gone."""
+    """Receive `nbytes` over `link` (int64, shape (LINK_WORDS,)) to the address `target`.
+
+    Return False if the peer is gone.
+    """
     if link[_SOCKET] < 0:
         rings = np.uint64(link[_IN]), np.uint64(link[_ROOM])
         return _from_ring(rings[0], rings[1], np.uint64(target), np.uint64(nbytes), link[_PATIENCE])
@@ -168,7 +184,11 @@ write, read = _compiled(_write), _compiled(_read)
 
 
 def _call_of(table: Any, op: Any, a: Any, b: Any, c: Any, d: Any, cells: Any) -> Any:
-    """Make a call of the driver's table; `cells` are the kernel, the stream, places for values and for parameters."""
+    """Make the call number `op` of the driver functions `table` (int64, shape (7,)) with `a` to `d`.
+
+    Return its error, or 0. `cells` (int64, shape (10,)) are those of LocalDriver; values that the call returns are in
+    cells[2] and cells[3]. LAUNCH takes the kernel's three parameters as `a` to `c` and the grid's blocks as `d`.
+    """
     values = cells.ctypes.data + 16
     if op == LAUNCH:
         cells[4], cells[5], cells[6] = a, b, c
@@ -190,7 +210,11 @@ call = _call
 
 
 def _transfer(link: Any, table: Any, op: Any, place: Any, nbytes: Any, buffer: Any, cells: Any) -> Any:
-    """Move data between the wire and the device through the buffer; return the first error, or LOST."""
+    """Move `nbytes` between `link` and device memory at `place` in parts through `buffer`, host memory (uint8).
+
+    `op` is TO_DEVICE or TO_HOST; `table` and `cells` are as in `_call_of`. Returns the first error of the driver, 0
+    without one, or LOST if the peer is gone.
+    """
     status, done = 0, 0
     while done < nbytes:
         size = min(buffer.size, nbytes - done)
@@ -212,7 +236,10 @@ _transferred = _compiled(_transfer)
 
 
 def _serve(link: Any, table: Any, cells: Any, buffer: Any) -> Any:
-    """Make the calls that arrive until STOP; return the number of calls made, or LOST if the client is gone."""
+    """Make the calls that arrive on `link` until STOP; return the number of calls made, or LOST if the client is gone.
+
+    `table` and `cells` are as in `_call_of`, and `buffer` (uint8) is the host memory through which copies pass.
+    """
     message, answer = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
     calls_made = 0
     while True:
@@ -238,7 +265,10 @@ def _serve(link: Any, table: Any, cells: Any, buffer: Any) -> Any:
 
 
 def _request(link: Any, message: Any, answer: Any) -> Any:
-    """Send a call and wait for its answer; return its status, or LOST."""
+    """Send the call in `message` and wait for its answer, written to `answer`.
+
+    Return its status, 0 or an error, or LOST. Both are int64, shape (WORDS,), and `link` is int64, shape (LINK_WORDS,).
+    """
     message[_ANSWERED] = 1
     if not write(link, message.ctypes.data, _MESSAGE_BYTES):
         return LOST
@@ -251,7 +281,10 @@ request = _compiled(_request)
 
 
 def _repeat(link: Any, message: Any, answer: Any, count: Any, is_posted: Any) -> Any:
-    """Make a call `count` times, each answered, or all but the last one posted; return the first error, or LOST."""
+    """Make the call in `message` `count` times, each answered, or only the last one if `is_posted`.
+
+    Returns 0, the first error, or LOST. The arguments are those of `_request`.
+    """
     for index in range(count):
         if is_posted and index + 1 < count:
             message[_ANSWERED] = 0
@@ -265,7 +298,10 @@ def _repeat(link: Any, message: Any, answer: Any, count: Any, is_posted: Any) ->
 
 
 def _repeat_pairs(link: Any, message: Any, answer: Any, count: Any, nbytes: Any) -> Any:
-    """Allocate `nbytes` and free them `count` times; return the first error, or LOST."""
+    """Allocate `nbytes` and free them, `count` times; return 0, the first error, or LOST.
+
+    `message` and `answer` are overwritten; see `_request`.
+    """
     for _ in range(count):
         message[_OP], message[_A] = ALLOCATE, nbytes
         status = request(link, message, answer)
@@ -278,7 +314,10 @@ def _repeat_pairs(link: Any, message: Any, answer: Any, count: Any, nbytes: Any)
 
 
 def _repeat_here(table: Any, cells: Any, message: Any, count: Any) -> Any:
-    """Make a call of this process's own driver `count` times; return the first error."""
+    """Make the call in `message` `count` times by the driver of this process, and free what it allocates.
+
+    `table` and `cells` are as in `_call_of`. Returns 0, or the first error.
+    """
     op = message[_OP]
     for _ in range(count):
         status = _call(table, op, message[_A], message[_B], message[_C], message[_D], cells)
@@ -290,7 +329,10 @@ def _repeat_here(table: Any, cells: Any, message: Any, count: Any) -> Any:
 
 
 def _move(link: Any, message: Any, answer: Any, host: Any) -> Any:
-    """Move the bytes of `host` to the device or back, as the message says; return the status, or LOST."""
+    """Move the bytes of `host` (uint8) to the device or back, as the call in `message` says.
+
+    Return 0, an error, or LOST. The other arguments are those of `_request`.
+    """
     message[_ANSWERED], message[_B] = 1, host.size
     if not write(link, message.ctypes.data, _MESSAGE_BYTES):
         return LOST
@@ -301,7 +343,10 @@ def _move(link: Any, message: Any, answer: Any, host: Any) -> Any:
 
 
 def _call_again(address: Any, arguments: Any, count: Any) -> Any:
-    """Call one function `count` times; return the number of failed calls."""
+    """Call the function at `address` with `arguments`, a tuple of 11 int64, `count` times.
+
+    Return the number of failed calls.
+    """
     failed = 0
     for _ in range(count):
         failed += _invoke(address, arguments) != 0
@@ -309,7 +354,11 @@ def _call_again(address: Any, arguments: Any, count: Any) -> Any:
 
 
 def _call_pairs(first: Any, first_arguments: Any, second: Any, cell: Any, count: Any) -> Any:
-    """Call two functions alternately, the second with the word that the first wrote to `cell`; return the failures."""
+    """Call the functions at `first` and `second` alternately, `count` times each; return the number of failed calls.
+
+    `first` gets `first_arguments`, a tuple of 11 int64, and `second` gets the word that `first` wrote to cell[0]
+    (int64).
+    """
     failed = 0
     for _ in range(count):
         failed += _invoke(first, first_arguments) != 0
