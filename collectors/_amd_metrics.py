@@ -22,10 +22,11 @@ RESIDENCIES = (PROCHOT, PACKAGE_POWER, SOCKET_THERMAL, VR_THERMAL, HBM_THERMAL)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The fields of a content revision, in bytes from the beginning; 0 stands for a field that it does not have.
+    """The places of the fields of a content revision, in bytes from the beginning; 0 stands for a missing field.
 
-    `clocks` are those of the compute dies: the place of the first, and their number. `throttle` is the mask of reasons,
-    `residencies` are the first of five counters, `dram` is the share of the memory's bandwidth.
+    `size` is the size of the table in bytes, and `energy` the place of the energy. `clocks` are those of the compute
+    dies: the place of the first, and their number. `throttle` is the place of the mask of reasons, `residencies` that
+    of the first of five counters, and `dram` that of the share of the memory's bandwidth.
     """
 
     size: int

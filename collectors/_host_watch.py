@@ -21,7 +21,7 @@ _STOLEN = 0.01  # share of the CPU time since the last reading, from which stole
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Seconds of all CPUs since boot: all of them, and those that a hypervisor gave to others (None: unknown)."""
+    """Seconds of all CPUs since boot: `total_s`, and `steal_s`, which a hypervisor gave to others (None: unknown)."""
 
     total_s: float
     steal_s: float | None

@@ -21,7 +21,10 @@ _MIB = 2**20
 
 
 class GpmMetric(NamedTuple):
-    """A metric: its name here, its name and number in nvml.h (nvmlGpmMetricId_t), and the quantity that it measures."""
+    """A metric: its name here, its name and number in nvml.h (nvmlGpmMetricId_t), and the quantity that it measures.
+
+    `scale` is the factor from NVML's unit to `unit`.
+    """
 
     name: str
     nvml_name: str

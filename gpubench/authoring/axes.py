@@ -46,7 +46,7 @@ def on_host(target: Target) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """The points of an axis in each tier."""
+    """The values of an axis in each tier: `smoke`, `quick` and `full`."""
 
     smoke: Values
     quick: Values

@@ -39,9 +39,9 @@ class Bench:
     """The inputs of a case: the open device, the target of its parameters, its ranks and its seed.
 
     `package` is the package whose folder holds the suite's kernels. `rank` is the number of this process among `world`
-    ranks. `node_host` is the address of this node for the others, empty for a case on one node. `peers` has the device
-    of every rank, and `devices` every device of the case: one rank of a case with two devices gets memory of the second
-    one by `device.peer_memory(devices[1], nbytes)`.
+    ranks, and `exchange` passes values between them. `node_host` is the address of this node for the others, empty for
+    a case on one node. `peers` has the device of every rank, and `devices` every device of the case: one rank of a case
+    with two devices gets memory of the second one by `device.peer_memory(devices[1], nbytes)`.
     """
 
     open_device: OpenDevice

@@ -135,9 +135,9 @@ def limit(field: str, value: object) -> None:
 def work(field: str, value: object, quantity: str) -> Work:
     """Return the Work `value` with its counts as floats.
 
-    Raises SuiteError, which names `field`, if a count is negative or not finite, or if the count that `quantity` names
-    is 0. `quantity` is what the stage's figure is made of: `moved`, `payload`, `flops`, `item` or `items`, or `value`
-    for none.
+    Raises SuiteError, which names `field`, if a count is negative or not finite, or if the count of which a figure of
+    this `quantity` is made is 0: `moved`, `payload` or `flops`, and `items` for `item` and `items`. The quantity
+    `value` needs no count.
     """
     if not isinstance(value, Work):
         raise invalid_value(field, value, "a Work")

@@ -29,7 +29,10 @@ _MOST_NAMES = 1000  # the most stages, notes or observed values of a task
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A value that is not a time: a ratio, an error, a number of bytes."""
+    """A value that is not a time: a ratio, an error, a number of bytes.
+
+    `better` says which direction is better, `more` or `less`.
+    """
 
     value: float
     unit: str = ""
@@ -44,7 +47,10 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Values other than times that belong together in order, such as a row of a matrix; a check returns them."""
+    """Values other than times that belong together in order, such as a row of a matrix; a check returns them.
+
+    `unit` and `better` (the direction that is better, `more` or `less`) hold for all values.
+    """
 
     values: tuple[float, ...]
     unit: str = ""
@@ -74,9 +80,12 @@ def nothing() -> None:
 class Stage:
     """One timed call of a task.
 
-    clock: with `device` the engine times the call by device events; with `host` by the host's clock around a batch of
-    calls and a synchronisation; with `self` the call times itself and returns seconds, or a sequence of them, one per
-    sample. `waits` marks a call that waits for the device itself (a pageable copy, an allocation): it is never gated.
+    `work` has the counts of one call. `quantity` selects the figure: `value` the time itself, `item` seconds per item,
+    `items` items per second, and `moved`, `payload` or `flops` the rate of that count. `limit` is the peak with which
+    the figure is compared, or empty. `modes` are the modes in which the engine times the call. clock: with `device` the
+    engine times the call by device events; with `host` by the host's clock around a batch of calls and a
+    synchronisation; with `self` the call times itself and returns seconds, or a sequence of them, one per sample.
+    `waits` marks a call that waits for the device itself (a pageable copy, an allocation): it is never gated.
     `rotation` is the same call on buffers that together are larger than the last-level cache (`Bench.copies`). `effort`
     is how long it is sampled: `POINT` for a point of a dense curve, `Effort.sustained(30)` for a rate that must be
     sustained, `TIER.with_tail(10_000)` for a tail, `Effort.exactly(3)` for calls that start from nothing. `lead` is

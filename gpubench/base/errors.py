@@ -84,7 +84,10 @@ class GateTimedOut(Exception):  # noqa: N818 - an event: the engine then times s
 
 
 class Untrustworthy(Exception):  # noqa: N818 - a finding about the measurement, not an error of ours
-    """The samples cannot be trusted, so the case is invalid: neither a pass nor a slow result."""
+    """The samples cannot be trusted, so the case is invalid: neither a pass nor a slow result.
+
+    `cause` is a slug of the cause (`device-clock`), and the message gives the reason.
+    """
 
     def __init__(self, cause: str, reason: str) -> None:
         super().__init__(reason)
@@ -105,7 +108,10 @@ class ReaderLeft(GpubenchError):  # noqa: N818 - an event: whoever read standard
 
 
 class Terminated(BaseException):
-    """A signal that ends the process has arrived. It derives from BaseException to pass handlers of plugin errors."""
+    """A signal that ends the process has arrived; `number` is the signal's number.
+
+    It derives from BaseException to pass handlers of plugin errors.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

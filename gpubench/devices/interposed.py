@@ -36,7 +36,8 @@ _PRELOAD_FILE = Path("/etc/ld.so.preload")
 class DriverLibrary:
     """One of the driver's libraries in this process.
 
-    `name` is its soname, and `origin` a clause that says where its functions come from.
+    `name` is its soname, `origin` a clause that says where its functions come from, and `is_interposed` whether another
+    library stands in front of the driver's own.
     """
 
     name: str

@@ -22,7 +22,11 @@ _EXPORT_BYTES = 64  # the size of CUmemPoolPtrExportData, cuda.h
 
 
 class SharedRegion:
-    """Memory in this process's address space that processes share: an array of uint8; `close` releases it."""
+    """Memory in this process's address space that processes share; `close` releases it.
+
+    `array` is a CuPy array of uint8, shape (bytes,), and `handle` has the bytes by which another process opens the
+    memory, empty if it has none.
+    """
 
     def __init__(self, array: Any, handle: bytes, close: Callable[[], object]) -> None:
         self.array = array

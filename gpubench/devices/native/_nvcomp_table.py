@@ -191,8 +191,9 @@ class Algorithm:
     """One row of the table: the name in the C functions, the option structs, and the accepted types.
 
     `types` maps an element type to the type that the library is given; a type that is not in it is compressed as bytes.
-    The other options are the library's defaults. `decompress` is None if decompressing takes no options. `engine` says
-    that a hardware engine may decompress.
+    `compress_options` and `decompress_options` are fields that differ from the library's defaults. `decompress` is None
+    if decompressing takes no options. `decompress_waits` says that decompressing waits for the stream before it queues
+    its work, and `engine` that a hardware engine may decompress.
     """
 
     prefix: str

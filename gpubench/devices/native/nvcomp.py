@@ -70,7 +70,11 @@ class NvcompError(GpubenchError):
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """A batch on the device: addresses of the arrays of chunk addresses and of chunk sizes in bytes."""
+    """A batch of `count` chunks on the device.
+
+    `pointers` and `sizes` are the addresses of two arrays on the device: the chunks' addresses, and their sizes in
+    bytes, both as 64-bit integers.
+    """
 
     pointers: int
     sizes: int
@@ -79,7 +83,7 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Temporary device memory of a call."""
+    """Temporary device memory of a call: its address and its size in bytes."""
 
     address: int = 0
     nbytes: int = 0
