@@ -118,13 +118,13 @@ def reasons(judgement: Judgement) -> tuple[str, ...]:
 
     If the tally and the reasons make more than eight lines, the further ones are replaced by a line with their number.
     """
-    lines = [*_conditions(judgement), *_causes(judgement)]
+    lines = [*_tally_line(judgement), *_reason_lines(judgement)]
     rest = len(lines) - _MOST_REASONS
     lines = lines[:_MOST_REASONS] + ([f"{plural(rest, 'more reason')}: --json has them all"] if rest > 0 else [])
     return (*lines, *judgement.notes)
 
 
-def _conditions(judgement: Judgement) -> Iterator[str]:
+def _tally_line(judgement: Judgement) -> Iterator[str]:
     """Yield one line with the tally, devices and numbers of processes: `2 slower on cuda:0 (5 and 5 processes)`.
 
     The devices are left out if the findings differ in them. Nothing is yielded if the judgement has neither findings
@@ -146,7 +146,7 @@ def _conditions(judgement: Judgement) -> Iterator[str]:
         yield tally(judgement) + where + processes
 
 
-def _causes(judgement: Judgement) -> Iterator[str]:
+def _reason_lines(judgement: Judgement) -> Iterator[str]:
     """Yield a line for each reason why the gate does not pass, with the cases that the reason holds for.
 
     Findings with one verdict and one reason share a line: `slower: suite/case and 2 more: …`. If noise alone leaves

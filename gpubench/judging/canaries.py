@@ -190,11 +190,11 @@ class CaseGroup:
         if not case.repeat_readings:
             return self.first
         if case.repeat_readings not in self._repeated:
-            self._repeated[case.repeat_readings] = self._measured_again(case.repeat_readings)
+            self._repeated[case.repeat_readings] = self._repeated_common_shift(case.repeat_readings)
         share = 1 - len(case.first) / len(case.after.logs)
         return self.first.mixed(self._repeated[case.repeat_readings], share)
 
-    def _measured_again(self, readings: frozenset[int]) -> CommonShift:
+    def _repeated_common_shift(self, readings: frozenset[int]) -> CommonShift:
         """Return the common shift of the canaries in the run files `readings`, or `first` with fewer than three."""
         moved = [shift for case in self.canaries if (shift := case.repeated_shift(readings, self.first.shift))]
         if len(moved) < LEAST_CANARIES:
@@ -251,7 +251,7 @@ class MachineSteps:
             return replace(self._judgement, notes=(*self._judgement.notes, *self._unguarded_notes(raw)))
         remaining = _without_steps([self._cases[key] for key in steps], list(steps.values()))
         findings = [
-            self._compared(old, new, steps[old.key]) if old.key in steps else old
+            self._finding_to_report(old, new, steps[old.key]) if old.key in steps else old
             for old, new in zip(raw, _with_q_values([remaining.get(old.key, old) for old in raw]), strict=True)
         ]
         notes = (*self._judgement.notes, *self._step_notes(raw, findings), *self._unguarded_notes(findings))
@@ -281,7 +281,7 @@ class MachineSteps:
         common = group.shift_of(self._cases[finding.key])
         return common if common.is_step(finding.threshold) and (common.shift > 0 or group.name) else None
 
-    def _compared(self, raw: Finding, remaining: Finding, step: CommonShift) -> Finding:
+    def _finding_to_report(self, raw: Finding, remaining: Finding, step: CommonShift) -> Finding:
         """Return the finding to report for a case with `step`; `raw` is its finding before the step is subtracted.
 
         It is `remaining`, the finding without the step, if the case still looks slower, and `raw` if it did not look

@@ -63,7 +63,7 @@ def processes_needed(finding: Finding) -> int:
         return 0
     # More processes do not lower the noise between sessions, so it keeps its own bound.
     other_sessions = effect.least_threshold if effect.deviation not in (0.0, effect.between) else 0.0
-    return _processes(
+    return _fewest_processes(
         effect.shift,
         effect.between,
         finding.user_threshold,
@@ -74,7 +74,7 @@ def processes_needed(finding: Finding) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _processes(
+def _fewest_processes(
     shift: float, between: float, user_threshold: float, other_sessions: float, before: int, after: int
 ) -> int:
     """Return the smallest number of processes per side that decides a case with a probability of 80 %; 0 above 100.

@@ -95,7 +95,7 @@ def judge(rates: Mapping[Pair, float]) -> LinkJudgement:
     links = [LinkEffect(_share(slowdowns[row]), _share(limits[row]), row in slow) for row in range(len(pairs))]
     return LinkJudgement(
         float(np.exp(2 * np.median(fit.effects))),
-        dict(zip(numbers, _effects(node_effects), strict=True)),
+        dict(zip(numbers, _node_effects(node_effects), strict=True)),
         dict(zip(pairs, links, strict=True)),
     )
 
@@ -219,7 +219,7 @@ def _share(logarithm: float) -> float:
     return float(-np.expm1(-logarithm))
 
 
-def _effects(node_effects: outliers.Outliers) -> list[LinkEffect]:
+def _node_effects(node_effects: outliers.Outliers) -> list[LinkEffect]:
     """Return the effects of the nodes, in order, from `Outliers` whose arrays have a single row."""
     rows = zip(node_effects.slowdown[0], node_effects.detectable[0], node_effects.is_suspect[0], strict=True)
     return [LinkEffect(_share(slow), _share(least), bool(flag)) for slow, least, flag in rows]

@@ -83,7 +83,7 @@ class Grounds:
 
         It is empty if there are none.
         """
-        sources = _sources(old, new)
+        sources = _cache_key(old, new)
         if sources not in self._machines:
             reasons = [
                 reason
@@ -113,7 +113,7 @@ class Grounds:
 
         Runs without known UUIDs do not count.
         """
-        sources = _sources(old, new)
+        sources = _cache_key(old, new)
         if sources not in self._cards:
             pairs = self._manifests(old, new)
             cards = [(_card_uuids(before, old.devices), _card_uuids(after, new.devices)) for before, after in pairs]
@@ -281,7 +281,7 @@ def _disturbance_text(old: Side, new: Side) -> str:
     return f"other work disturbed {counts} ({', '.join(labels)}): from a third of a side on, no change is judged"
 
 
-def _sources(old: Side, new: Side) -> _Sources:
+def _cache_key(old: Side, new: Side) -> _Sources:
     """Return the readings and devices of both sides, by which answers are cached."""
     return (old.readings, new.readings, old.devices, new.devices)
 

@@ -104,7 +104,7 @@ def _slow_extremes(rates: Matrix, errors: Matrix, comparisons: int) -> Mask:
     faster = count - place - 1
     sums = centred.sum(axis=1, keepdims=True) - centred.cumsum(axis=1)
     squares = (centred**2).sum(axis=1, keepdims=True) - (centred**2).cumsum(axis=1)
-    mean, limit = _limit(sums, squares, faster, np.take_along_axis(errors, order, axis=1), comparisons)
+    mean, limit = _mean_and_limit(sums, squares, faster, np.take_along_axis(errors, order, axis=1), comparisons)
     most = np.maximum(1, np.floor(_MOST_SHARE * count))
     is_beyond = present & (place < most) & (count >= LEAST_COMPONENTS) & (mean - centred > limit)
     last = np.where(is_beyond.any(axis=1), rates.shape[1] - 1 - is_beyond[:, ::-1].argmax(axis=1), -1)
@@ -131,12 +131,12 @@ def _compare_with_references(
     references = np.where(is_reference, centred, 0.0)
     sums = references.sum(axis=1, keepdims=True) - references
     squares = (references**2).sum(axis=1, keepdims=True) - references**2
-    mean, limit = _limit(sums, squares, count - is_reference, errors, comparisons)
+    mean, limit = _mean_and_limit(sums, squares, count - is_reference, errors, comparisons)
     is_judged = present & (present.sum(axis=1, keepdims=True) >= LEAST_COMPONENTS)
     return np.where(is_judged, mean - centred, np.nan), np.where(is_judged, limit, np.nan)
 
 
-def _limit(
+def _mean_and_limit(
     sums: Matrix, squares: Matrix, others: npt.NDArray[np.int_], errors: Matrix, comparisons: int
 ) -> tuple[Matrix, Matrix]:
     """Return for each component the mean of the others, and the smallest slowdown against it that is beyond chance.

@@ -32,8 +32,8 @@ class Policy:
     """The user's demands on a gate. If several patterns match a case, the last one counts.
 
     `thresholds_percent` has a pattern of case ids and a threshold in per cent each; `threshold_percent` is the
-    threshold of the other cases. `required` and `allowed_skips` are patterns of case ids. With `strict`, inconclusive
-    and missing cases also fail the gate. `floors` are the expected figures of GPU models.
+    threshold of the other cases. `required` and `allowed_skips` are patterns of case ids. With `strict`, a gate cannot
+    judge if a required case is inconclusive or any is missing. `floors` are the expected figures of GPU models.
 
     With `allow_mismatch`, runs of other machines or settings are compared. `noise` is a run of identical code, whose
     deviation counts if it is larger than that of the two sides.

@@ -175,7 +175,7 @@ class Engine:
         self._limits.sampling(timed.label, timed.batch_s)
         return self._device.now() - start
 
-    def _is_cheap(self, answers: AnswerChecks, timed: TimedSeries) -> bool:
+    def _is_check_cheap(self, answers: AnswerChecks, timed: TimedSeries) -> bool:
         """Return whether a check would take at most 10 ms and 2 % of the time budget: the device stays warm."""
         batches_s = 2 * timed.calls * stats.median(timed.values)
         return answers.seconds + batches_s <= min(_CHECK_SHARE * timed.policy.budget_s, _MOST_PAUSE_S)
@@ -220,7 +220,7 @@ class Engine:
                 self._labels.add("unsettled")
             self._drop_first(timed, round(dropped * len(timed.values)))
             timed.stop = stop
-            if not stop and self._agree(timed.is_check_due(elapsed_s) and self._is_cheap(answers, timed)):
+            if not stop and self._agree(timed.is_check_due(elapsed_s) and self._is_check_cheap(answers, timed)):
                 begin += self._check_while_sampling(answers, timed)
         if not timed.is_checked:
             self._check_batch(answers, timed)

@@ -106,7 +106,7 @@ def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int
     deadline = time.monotonic() + patience_s
     channels = _accept_nodes(place, deadline) if place.rank == 0 else {0: _connect(place, deadline)}
     try:
-        _compare(channels, place, plan, deadline)
+        _compare_plans(channels, place, plan, deadline)
     except UsageError:
         for channel in channels.values():
             channel.close()
@@ -114,7 +114,7 @@ def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int
     return channels
 
 
-def _compare(channels: dict[int, NodeChannel], place: Membership, plan: bytes, deadline: float) -> None:
+def _compare_plans(channels: dict[int, NodeChannel], place: Membership, plan: bytes, deadline: float) -> None:
     """Compare the plans of all nodes at node 0, which reports the first difference to every node.
 
     `channels` are those of this node by the number of the other node, `plan` is the plan of this node, and `deadline`
@@ -186,7 +186,7 @@ def _accept_nodes(place: Membership, deadline: float) -> dict[int, NodeChannel]:
                     _accept_visitor(listener, visitors)
                 elif isinstance(ready, socket.socket) and ready in visitors:
                     refused += _read_visitor(ready, visitors, place, channels)
-            _drop_slow(visitors)
+            _drop_slow_visitors(visitors)
         for connection in visitors:
             connection.close()
     if len(channels) < place.size - 1:
@@ -258,7 +258,7 @@ def _read_visitor(
     return False
 
 
-def _drop_slow(visitors: dict[socket.socket, _Visitor]) -> None:
+def _drop_slow_visitors(visitors: dict[socket.socket, _Visitor]) -> None:
     now = time.monotonic()
     for connection in [late_connection for late_connection, visitor in visitors.items() if visitor.deadline < now]:
         connection.close()

@@ -175,7 +175,7 @@ class NodeGroup:
 
         Raises BadFrame if the content is neither, or a contribution belongs to a round that is not the node's next one.
         """
-        share = _decode(content)
+        share = _decode_round(content)
         if self.rank:
             self._merged = share
         elif share.moment in self._expected_rounds(node):
@@ -298,7 +298,7 @@ def _without_figures(result: RankResult) -> RankResult:
     return RankResult(result.status, result.cause, result.reason, informed=result.informed)
 
 
-def _decode(content: bytes) -> ExchangeRound:
+def _decode_round(content: bytes) -> ExchangeRound:
     """Return the round that the content of a frame holds. Raises BadFrame if it holds none, or a malformed one."""
     name, _, text = content.partition(b"\n")
     if name != ExchangeRound.__name__.encode():

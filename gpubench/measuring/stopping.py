@@ -68,6 +68,9 @@ class StoppingPolicy:
     `interval` and `noise` need `least` samples and `least_s` seconds (so that counters read ten times a second see
     every case); `budget` needs 3 samples. If the samples still drift then, the part before the device settled is
     dropped and sampling continues, for up to `settle_s` seconds in all; after that the series stops with `drift`.
+
+    The warm-up takes from `warmup_least_s` to `warmup_most_s` seconds. A batch should take `sample_s` seconds and has
+    at most `most_calls` calls.
     """
 
     target: float = 0.005
