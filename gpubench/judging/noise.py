@@ -63,8 +63,9 @@ def log_deviation(medians: Sequence[float]) -> float:
 def chance_errors(freedom: stats.Vector) -> stats.Vector:
     """Return the number of standard errors that identical code exceeds with the probability `CHANCE`, by Student's t.
 
-    An error that is estimated with few degrees of freedom is itself uncertain: with 5 against 5 processes the number is
-    4.3, with 20 against 20 it is 3.2, and with very many it is `ERRORS`.
+    `freedom` has the degrees of freedom, and the result has its shape. An error that is estimated with few degrees of
+    freedom is itself uncertain: with 5 against 5 processes the number is 4.3, with 20 against 20 it is 3.2, and with
+    very many it is `ERRORS`.
     """
     return stats.student_quantile(freedom, CHANCE)
 

@@ -94,6 +94,8 @@ def _slow_extremes(rates: Matrix, errors: Matrix, comparisons: int) -> Mask:
 
     `rates` and the result have one row for each case and one column for each component, `errors` are the standard
     errors of the rates, and `comparisons` is the number of tests for which the level of each is corrected (Bonferroni).
+    In a case, at most a fifth of the components (but at least one) can be slow, and none with fewer than five
+    components.
     """
     order = np.argsort(rates, axis=1)  # NaN last
     ordered = np.take_along_axis(rates, order, axis=1)

@@ -61,7 +61,7 @@ class AnswerChecks:
 
         Every rank must call it. Further calls are checked in the same way: the other calls of a stage's rotation in
         random order until `allowed_s` is over, or, if no stage has a rotation, every stage once more if the first check
-        took no longer than that. Raises WrongAnswer if the task's check rejects an output.
+        took at most `allowed_s`. Raises WrongAnswer if the task's check rejects an output.
         """
         start = self._device.now()
         observations = self._verify_calls({})

@@ -69,9 +69,10 @@ class Claims(AbstractContextManager["Claims"]):
         self._undo.close()
 
     def others(self, device_ids: Sequence[str]) -> list[OtherRun]:
-        """Return the other runs of this user that measure on any of these devices now; empty if `problem` is not.
+        """Return the other runs of this user that measure on any of these devices now.
 
-        The devices must be among those of this run. The call takes about 50 µs.
+        The devices must be among those of this run. The list is empty if `problem` has a text. The call takes about 50
+        µs.
         """
         if self._folder is None or self.problem:
             return []

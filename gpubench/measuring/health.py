@@ -234,8 +234,8 @@ def _finding(reading: HealthReading, value: float, value_text: str, severity: Se
 def risen(before: Health, after: Health) -> Health:
     """Return the errors that appeared between two readings of a device, as a health of the device.
 
-    Only values that both readings have are compared, by the `rise` of their rule. A value that fell, as after a reset,
-    is no error.
+    Only values that both readings have are compared, by the `rise` of their rule; that the driver lost the device since
+    then also counts. A value that fell, as after a reset, is no error.
     """
     earlier_findings = {finding.sign: finding for finding in before.findings}
     findings = []

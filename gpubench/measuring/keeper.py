@@ -27,9 +27,9 @@ def keep(descriptor: int) -> None:
     """Fork, and return in the child; the parent becomes the keeper, which supervises the child and never returns.
 
     `descriptor` is the child's end of the channel; the keeper closes its copy. Call this before any thread starts, with
-    the id of the parent process in the variable GPUBENCH_RUNNER. The keeper ends everything below it when the child
-    ends, on SIGTERM, and when the thread that started the keeper ends, even by SIGKILL. It then ends with the same
-    status as the child.
+    the id of the parent process in the environment variable GPUBENCH_RUNNER. The keeper ends everything below it when
+    the child ends, on SIGTERM, and when the thread that started the keeper ends, even by SIGKILL. It then ends with the
+    same status as the child.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)

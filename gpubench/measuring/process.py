@@ -115,7 +115,7 @@ class Child(Generic[M]):
         self.kill()
 
     def _end(self) -> None:
-        """Ask the keeper to end all processes below it; if it was killed or does not react, end them from here."""
+        """End the keeper and all processes below it; if the keeper was killed or does not react, end them from here."""
         if self.process.poll() is None:
             self.process.terminate()
         elif self.process.returncode == -signal.SIGKILL:

@@ -225,7 +225,8 @@ class Runner(AbstractContextManager["Runner"]):
     def _take_message(self, ranks: JobRanks, rank: int, message: RankResult | OfferedValue | Phase) -> None:
         """Store a message of a rank, and answer the offers that it completes.
 
-        Raises BadMessage if the rank may not send it now, or sends more messages than a case has.
+        Raises BadMessage if the rank already has a result, still waits for an answer, or sends more messages than a
+        case can have.
         """
         ranks.messages[rank, type(message)] += 1
         most = {RankResult: 1, Phase: _MOST_PHASES, OfferedValue: _MOST_OFFERS if ranks.world > 1 else 0}[type(message)]
@@ -243,8 +244,8 @@ class Runner(AbstractContextManager["Runner"]):
     def _answer_offers(self, ranks: JobRanks) -> None:
         """Answer the values that ranks have offered.
 
-        A rank that was not yet informed of another rank's end is informed of it, instead of an answer. Otherwise the
-        answer is the list of all ranks' values, once every running rank has offered one.
+        A rank that does not know yet of another rank's end gets a `RankEnded` as its answer. The other ranks get the
+        list of all ranks' values, once every running rank has offered one.
         """
         if ranks.spread:
             self._answer_across_nodes(ranks, ranks.spread)

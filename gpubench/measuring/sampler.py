@@ -148,7 +148,7 @@ class SamplingProcess:
         return remarks
 
     def stop(self) -> list[Samples]:
-        """End sampling and return the last chunks, for at most 5 s; the list is empty if sampling has ended already."""
+        """End sampling, within about 5 s, and return the last chunks; empty if sampling has ended already."""
         if self.ended:
             return []
         chunks: list[Samples] = []

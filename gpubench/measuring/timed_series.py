@@ -80,7 +80,7 @@ class TimedSeries:
     def drop(self, length: int) -> None:
         """Drop the first `length` samples, with the host times, clocks and probed values if each batch gave one sample.
 
-        The first call keeps the earliest of the samples in `early`.
+        If `early` is empty, the earliest of the dropped samples are kept there, at most `first_half` of them if that is set.
         """
         self.early = self.early or self.values[: min(length, self.first_half or length)]
         self.values, self.times = self.values[length:], self.times[length:]
