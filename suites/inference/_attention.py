@@ -1,4 +1,4 @@
-"""Attention of one new token per sequence over its cached keys and values: the kernels of attention.cu."""
+"""Measure attention of one new token per sequence over its cached keys and values, by the kernels of attention.cu."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ topic = Topic(
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """`batch` sequences of at most `context` tokens; `page` is 0 for a contiguous cache, else the tokens of a page."""
+    """`batch` sequences of at most `context` tokens; `page` is 0 for a contiguous cache, else the tokens of a page.
+
+    `heads` heads of `dim` elements share `kv_heads` heads of keys and values.
+    """
 
     batch: int
     context: int
@@ -97,7 +100,10 @@ class AttentionShape:
         return {"DIM": self.dim, "GROUP": self.heads // self.kv_heads, "PAGE": self.page}
 
     def plan(self, units: int) -> AttentionPlan:
-        """Return the plan whose blocks take the shortest time on `units` compute units, by a model of their waves."""
+        """Return the plan whose blocks take the shortest time on `units` compute units, by a model of their waves.
+
+        The model counts the turns of all waves of blocks, and adds a cost for each part of a sequence that is joined.
+        """
         group = self.heads // self.kv_heads
         resident = _RESIDENT_THREADS // (2 if group == 8 else 1)
         plans = []
@@ -132,12 +138,13 @@ Attend = Callable[[Any, Any, Any], Callable[[], None]]
 def launches(
     bench: Bench, shape: AttentionShape, lengths: Any, queries: Any, table: Any, turns: Any | None = None
 ) -> Attend:
-    """Return a function that gives the call over keys, values and results; all calls share the room of their parts.
+    """Return a function of keys, values and results (flat device arrays) that returns the call of the attention.
 
-    `lengths` are the tokens of each sequence, `table` its pages, or its slot in a contiguous cache. Queries carry the
-    factor `log2_scale`. With `turns`, cosine and sine of the rotary embedding (places, dim/2, 2), `queries` are instead
-    the rows of the product qkv of a step: the call rotates queries and keys, appends the newest keys and values to the
-    cache, and is early: it fetches keys and values while the product runs.
+    All calls share the memory of their parts. `lengths` are the tokens of each sequence, `table` its pages, or its slot
+    in a contiguous cache: device arrays, uint32. `queries` carry the factor `log2_scale`. With `turns`, cosine and sine
+    of the rotary embedding (places, dim/2, 2), `queries` are instead the rows of the product qkv of a step: the call
+    rotates queries and keys, appends the newest keys and values to the cache, and is early: it fetches keys and values
+    while the product runs.
     """
     plan, is_step = shape.plan(bench.device.device.units), turns is not None
     rows, grid = shape.batch * shape.heads, (plan.parts, shape.batch * shape.kv_heads)
@@ -162,7 +169,7 @@ def log2_scale(dim: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class KeyValueCache:
-    """The keys and values of one copy of the cache, and its results."""
+    """The keys and values of one copy of the cache, and the results: flat device arrays, halves as uint16."""
 
     keys: Any
     values: Any
@@ -172,7 +179,8 @@ class KeyValueCache:
 class DecodeAttention:
     """Seeded queries, keys and values in memory, in copies that together exceed the last-level cache.
 
-    `order` of the pages is `ordered` or `shuffled`. Raises Skip for shapes that the kernel does not support.
+    `order` of the pages is `ordered` or `shuffled`. Raises Skip for shapes that the kernel does not support, and if the
+    copies do not fit into the free memory.
     """
 
     def __init__(self, bench: Bench, shape: AttentionShape, order: str = "ordered") -> None:
@@ -206,14 +214,14 @@ class DecodeAttention:
         ]
 
     def _sample(self, rng: np.random.Generator) -> list[tuple[int, int]]:
-        """Return random heads as (sequence, head), and the first head of the longest and of the shortest sequence."""
+        """Return random pairs (sequence, head), and the first head of the longest and shortest sequence; sorted."""
         shape = self._shape
         ends = {(int(np.argmax(self._lengths)), 0), (int(np.argmin(self._lengths)), 0)}
         drawn = zip(rng.integers(0, shape.batch, _CHECKED), rng.integers(0, shape.heads, _CHECKED), strict=True)
         return sorted(ends | {(int(sequence), int(head)) for sequence, head in drawn})
 
     def _drawn(self, count: int, seed: Any, scale: float = 1.0) -> Any:
-        """Return `count` seeded halves with variance 1, times `scale`."""
+        """Return `count` seeded halves, uniform with variance 1, times `scale`: a device array, uint16."""
         out = self._bench.xp.empty(count, "uint16")
         draw = self._bench.kernel(_FILE, "draw", **self._shape.defines)
         blocks = min(_FILL_BLOCKS, -(-count // (_FILL_THREADS * _FILL_ELEMENTS)))
@@ -222,7 +230,10 @@ class DecodeAttention:
 
     @property
     def work(self) -> Work:
-        """Count the keys and values of every token once, queries and results; 4 operations per product of a head."""
+        """The work of a call: 4 operations for each element of a head and each cached token.
+
+        Keys and values count as read once, and the bytes of queries and results are added.
+        """
         shape, tokens = self._shape, int(self._lengths.sum())
         moved = 2 * 2 * tokens * shape.kv_heads * shape.dim + 2 * 2 * shape.batch * shape.heads * shape.dim
         return Work(moved=float(moved), flops=4.0 * shape.heads * shape.dim * tokens)
@@ -240,8 +251,9 @@ class DecodeAttention:
     def check(self) -> Observation:
         """Compare sampled heads with double precision; every copy that was written must have the same results.
 
-        Later checks take the same heads, whose double precision results are stored. Raises WrongAnswer if results are
-        not written, differ between copies, or have too large an error.
+        Later checks take the same heads, whose double precision results are stored. Returns the largest relative error
+        of a head. Raises WrongAnswer if results are not written, differ between copies, or have an error above four
+        roundings to a half.
         """
         results = [self._bench.device.to_host(cache.out) for cache in self.caches]
         written = [result for result in results if not (result == 0xFFFF).all()]
@@ -258,7 +270,7 @@ class DecodeAttention:
         return {"error": Observed(max(errors))}
 
     def expected(self, sequence: int, head: int) -> npt.NDArray[np.float64]:
-        """Return the result of one head in double precision."""
+        """Return the result of the head `head` of a sequence in double precision, computed by NumPy: (dim,)."""
         shape, to_host = self._shape, self._bench.device.to_host
         first = (sequence * shape.heads + head) * shape.dim
         query = to_host(self._queries[first : first + shape.dim]).view(np.float16).astype(float)
@@ -269,7 +281,10 @@ class DecodeAttention:
         return np.asarray(powers @ values / powers.sum())
 
     def _rows(self, array: Any, sequence: int, kv_head: int) -> npt.NDArray[np.float64]:
-        """Return the keys or values of one KV head of a sequence in the order of its tokens, as doubles."""
+        """Return the keys or values of one KV head of a sequence in the order of its tokens, as NumPy doubles.
+
+        Their shape is (tokens, dim).
+        """
         shape, length = self._shape, int(self._lengths[sequence])
         if shape.page:
             pages = self._table[sequence * shape.pages : (sequence + 1) * shape.pages]
@@ -282,7 +297,7 @@ class DecodeAttention:
         return np.asarray(elements.view(np.float16).astype(float).reshape(-1, shape.dim)[:length])
 
     def task(self) -> Task:
-        """Return the attention over each copy in turn as a task that is judged by the bytes it moves."""
+        """Return the attention over each copy in turn as a task that is judged by the bytes that a call moves."""
         calls, shape = self.calls(), self._shape
         stage = Stage(calls[0], self.work, "moved", "dram", modes=(), rotation=calls, effort=POINT)
         plan = shape.plan(self._bench.device.device.units)
@@ -296,7 +311,7 @@ class DecodeAttention:
 
 
 def _is_a_model(target: Target, params: Mapping[str, Any]) -> bool:
-    """Keep the heads of published models."""
+    """Return whether a point is measured: its numbers of heads and of KV heads must be those of a published model."""
     del target
     return (params["heads"], params["kv_heads"]) in _HEADS.values()
 
@@ -329,8 +344,8 @@ def decode_attention(bench: Bench, batch: int, context: int, heads: int, kv_head
     when=on_gpu,
 )
 def kv_pages(bench: Bench, page: int, order: str, batch: int, context: int) -> Task:
-    """The same as decode_attention over a cache in pages of `page` tokens, which lie in order or shuffled.
+    """Bandwidth as in decode_attention, over a cache in pages of `page` tokens, which lie in order or shuffled.
 
-    It has 32 heads over 8 KV heads of 128 elements.
+    There are 32 heads over 8 KV heads of 128 elements.
     """
     return DecodeAttention(bench, AttentionShape(batch, context, 32, 8, 128, page), order).task()

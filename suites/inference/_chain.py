@@ -1,4 +1,4 @@
-"""A whole model on a GPU, with seeded weights: a step of a batch over a KV cache, and the prefill of a prompt.
+"""Run a whole model with seeded weights on a GPU: a step of a batch over a KV cache, and the prefill of a prompt.
 
 Products are those of the suite gemm (gemv.cu, skinny.cu, the vendor's library), attention of a step is that of
 attention.cu, and chain.cu has the rest.
@@ -37,7 +37,7 @@ Call = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class CacheMemory:
-    """The keys and values of every layer of a model, for a number of sequences."""
+    """The keys and values of every layer of a model, as flat device arrays of halves in the layout `layout`."""
 
     layers: tuple[tuple[Any, Any], ...]
     layout: CacheLayout
@@ -54,8 +54,9 @@ class CacheMemory:
 class Chain:
     """The common part of a step and a prefill: `rows` tokens go through all layers together.
 
-    `room` holds the outputs of one layer by name, which the next one overwrites. If launches are early (`is_early`), a
-    kernel may begin before the launch before it has ended.
+    `room` holds the outputs of one layer by name, which the next layer overwrites: flat device arrays of halves.
+    `stream` is the residual stream (rows, hidden) in float32, `device_input` the tokens, and `turns` the angles of the
+    rotary embedding. If launches are early (`is_early`), a kernel may begin before the launch before it has ended.
     """
 
     def __init__(
@@ -75,14 +76,17 @@ class Chain:
         self._is_early = is_early
 
     def _kernel(self, name: str) -> Kernel:
-        """Return a kernel of chain.cu."""
+        """Return the kernel `name` of chain.cu, compiled at its first use for this model's norms."""
         if name not in self._kernels:
             vectors_a_thread, centred = -(-self.model.head.cols // (4 * _NORM_THREADS)), self.model.norm == "layer"
             self._kernels[name] = self.bench.kernel("chain.cu", name, HELD=vectors_a_thread, CENTRED=int(centred))
         return self._kernels[name]
 
     def launch(self, name: str, grid: int | tuple[int, ...], *args: Any, threads: int = _THREADS) -> Call:
-        """Return the launch of a kernel of chain.cu."""
+        """Return the launch of the kernel `name` of chain.cu with the arguments `args`, early if the chain is.
+
+        `grid` is the number of blocks, in one or several dimensions, and `threads` the size of a block.
+        """
         kernel = self._kernel(name)
         blocks = (grid,) if isinstance(grid, int) else grid
         return partial(kernel.early if self._is_early else kernel, blocks, (threads,), args)
@@ -93,7 +97,10 @@ class Chain:
         return partial(self._kernel("embed"), (self.rows,), (_THREADS,), cells)
 
     def norm(self, number: int, adds: str) -> Call:
-        """Return the launch that adds the output `adds` to the stream (if not empty) and writes the norm `number`."""
+        """Return the launch that adds the output `adds` to the stream and writes the norm with the number `number`.
+
+        `adds` is a key of `room`; if it is empty nothing is added. The norm is written to `normed` of `room`.
+        """
         factors, shifts = self.weights.norms[number], self.weights.shifts[number]
         sizes = np.uint32(self.model.head.cols), np.uint32(bool(adds))
         cells = (self.stream, self.room[adds or "out"], factors, shifts, self.room["normed"], *sizes)
@@ -101,7 +108,7 @@ class Chain:
         return self.launch("add_norm", self.rows, *cells, threads=min(_NORM_THREADS, -(-groups // warp) * warp))
 
     def gate(self) -> Call:
-        """Return the launch of the gate of the feed-forward network, or of GELU where it has none."""
+        """Return the launch that writes `gated` of `room` from `up`: the gate of the network, or GELU without one."""
         if not self.model.is_gated:
             count = self.room["up"].size // 8  # in vectors
             return self.launch("gelu", -(-count // _THREADS), self.room["up"], self.room["gated"], np.uint32(count))
@@ -111,7 +118,10 @@ class Chain:
         return self.launch("gate", -(-count // _THREADS), *cells)
 
     def most_likely(self, logits: Any, tokens: Any) -> Call:
-        """Return the launch that writes the index of the largest logit of each row to `tokens`."""
+        """Return the launch that writes the index of the largest logit of each row to `tokens`, uint32, shape (rows,).
+
+        `logits` are (rows, vocabulary) as the bits of halves.
+        """
         rows, vocabulary, xp = tokens.size, self.model.head.rows, self.bench.xp
         blocks = -(-vocabulary // _LIKELY_LOGITS)
         cells = (logits, tokens, np.uint32(vocabulary), xp.empty(rows * blocks, "uint64"), xp.zeros(rows, "uint32"))
@@ -127,7 +137,7 @@ class Chain:
         return ExactChain(self.weights, self.caches, self.layout, routes)
 
     def notes(self, kernels: str) -> Mapping[str, str]:
-        """Return the notes on model, memory and data."""
+        """Return the notes on model, memory and data, and the text `kernels`, by name."""
         model, cached = self.model, sum(keys.nbytes + values.nbytes for keys, values in self.caches)
         return {
             "model": f"{model.size / 1e9:.2f}e9 weights in {self.weights.kind}, shapes of {model.source}",
@@ -140,7 +150,8 @@ class Chain:
 class DecodeChain:
     """One step of `batch` sequences, which lie in the first slots of the cache and fill it after the step.
 
-    `lengths` and `slots` may be overwritten: the tokens of each sequence after the step, and its place in the cache.
+    `calls` are the step's calls in order; `logits` and `tokens` are its results. A caller may overwrite `lengths`, the
+    tokens of each sequence after the step, and `slots`, its place in the cache.
     """
 
     def __init__(self, bench: Bench, weights: ModelWeights, memory: CacheMemory, batch: int) -> None:
@@ -178,14 +189,17 @@ class DecodeChain:
         return [*calls, last, head, chain.most_likely(self.logits, self.tokens)]
 
     def _network(self, layer: int, weights: Mapping[str, Weights]) -> list[Call]:
-        """Return the feed-forward network of a layer, whose output is that of the product `down`."""
+        """Return the calls of a layer's feed-forward network, which reads `normed` of the room and writes `down`.
+
+        `layer` is the layer's number, and `weights` are its matrices by name.
+        """
         if self._experts:
             router = self._product(weights["router"], "normed", "router")
             return [router, *self._experts.calls(layer, weights, self.chain.room)]
         return [*self._gated(weights["up"]), self._product(weights["down"], "gated", "down")]
 
     def _gated(self, weights: Weights) -> list[Call]:
-        """Return the product `up` with its gate, or the product and then GELU."""
+        """Return the product `up` with its gate as one call, or the product and GELU if the model has no gate."""
         chain = self.chain
         if not self._model.is_gated:
             return [self._product(weights, "normed", "up"), chain.gate()]
@@ -208,7 +222,7 @@ class DecodeChain:
                 array.view("uint16").reshape(places)[:, -1].fill(0xFFFF)
 
     def check(self) -> Observation:
-        """Compare a random sequence with double precision, and every token with its logits.
+        """Compare a random sequence with double precision, and every token with its logits; return the relative error.
 
         Later checks take the same sequence, whose logits in double precision are stored. Raises WrongAnswer if the
         roundings of all layers do not explain an error, or a token is not the most likely one.
@@ -225,13 +239,20 @@ class DecodeChain:
         return {"error": Observed(_judged(logits[self._row].astype(float), exact[0], self._model.depth))}
 
     def differing(self, alone: DecodeChain) -> float:
-        """Return the share of sequences that have another token in this batch than in that chain's batch of one."""
+        """Return the share of sequences whose token in this batch differs from the token in a batch of one.
+
+        At most the first 16 sequences are compared. The chain `alone` has the batch size 1 and shares the memory of
+        this chain.
+        """
         rows = range(min(self._batch, _ALONE))
         tokens = self.chain.bench.device.to_host(self.tokens)
         return sum(alone.token_of(row, int(self.chain.input[row])) != int(tokens[row]) for row in rows) / len(rows)
 
     def token_of(self, slot: int, token: int) -> int:
-        """Return the token that follows the sequence in a slot, computed in a batch of one; it must fill its slot."""
+        """Return the token that follows the sequence in `slot`, computed in a batch of one.
+
+        `token` is the last token of the sequence, which must fill its slot. This chain must have the batch size 1.
+        """
         device = self.chain.bench.device
         device.copy(self.slots, np.array([slot], np.uint32))
         device.copy(self.chain.device_input, np.array([token], np.uint32))
@@ -244,13 +265,16 @@ class DecodeChain:
         return self._expected(row)[1][0]
 
     def _expected(self, row: int) -> tuple[ExactChain, Any]:
-        """Return the exact chain of a sequence, and its logits in double precision."""
+        """Return the exact chain of the sequence in row `row`, and its logits (1, vocabulary) in double precision."""
         sampled = SampledToken(row, self._context - 1, int(self.chain.input[row]))
         exact = self.chain.exact(self._experts.routes() if self._experts else None)
         return exact, exact.logits([sampled])
 
     def weight_bytes(self) -> float:
-        """Return the bytes of the weights that a step reads: of a mixture those of the experts that have a token."""
+        """Return the bytes of the weights that a step reads; it runs a step if the model is a mixture of experts.
+
+        Of a mixture only those experts count that have a token.
+        """
         weights, model = self.chain.weights, self._model
         if not self._experts:
             return weights.nbytes
@@ -261,14 +285,20 @@ class DecodeChain:
 
 
 def _judged(logits: Any, exact: Any, depth: int) -> float:
-    """Return the relative error of logits; raises WrongAnswer if the roundings of all layers do not explain it."""
+    """Return the relative error of logits, given their exact values, both (vocabulary,).
+
+    Raises WrongAnswer if the roundings of `depth` layers do not explain the error.
+    """
     error, bound = relative(logits, exact), rounding_bound(depth)
     expect(error <= bound, f"the relative error {error:.3g} of the logits is above {bound:.3g}")
     return error
 
 
 def prefill_bytes(model: Model, tokens: int) -> float:
-    """Return about how many bytes a prefill needs beside the weights: scores, outputs, cache, restored weights."""
+    """Return about how many bytes a prefill of `tokens` tokens needs beside the model's weights.
+
+    They are scores, outputs, the cache, and restored weights.
+    """
     outputs = tokens * sum(layer.rows + layer.cols for layer in model.layers)
     widest = max(layer.size for layer in model.layers)
     return 2.0 * (model.heads * tokens * tokens + 2 * outputs + widest) + tokens * model.cache_bytes()
@@ -277,7 +307,8 @@ def prefill_bytes(model: Model, tokens: int) -> float:
 class PrefillChain:
     """The prefill of one prompt: attention by two batched products of the vendor's library and a softmax between them.
 
-    Quantised weights are restored to halves before each product. The head computes the last token alone.
+    `calls` are its calls in order, and `logits` those of the last token, to which alone the head is applied. Quantised
+    weights are restored to halves before each product.
     """
 
     def __init__(self, bench: Bench, weights: ModelWeights, tokens: int) -> None:
@@ -315,7 +346,10 @@ class PrefillChain:
         return [*calls, chain.norm(2 * model.depth, adds="down"), head]
 
     def _rotary(self, layer: int) -> Call:
-        """Rotate queries and keys of every token, and store its keys and values."""
+        """Return the launch that rotates queries and keys of every token and stores keys and values in the cache.
+
+        `layer` is the number of the layer.
+        """
         chain, model, (keys, values) = self.chain, self._model, self.chain.caches[layer]
         sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim))
         cells = (chain.room["qkv"], chain.turns, chain.room["queries"], keys, values, *sizes)
@@ -324,7 +358,7 @@ class PrefillChain:
     def _product(self, weights: Weights, x: str, y: str) -> list[Call]:
         """Return the calls of one product of all tokens, from array `x` of the room to array `y`.
 
-        Quantised weights are restored to halves before it.
+        Quantised weights are restored to halves before the product.
         """
         room, quantised = self.chain.room, weights.kind.is_quantised
         shape = Shape(self._tokens, weights.rows, weights.cols, "nt")
@@ -343,8 +377,8 @@ class PrefillChain:
     def check(self) -> Observation:
         """Compare the logits, and random tokens' keys and values in every layer, with double precision.
 
-        Later checks take the same tokens, whose results in double precision are stored. Raises WrongAnswer if the
-        roundings of all layers do not explain an error.
+        Later checks take the same tokens, whose results in double precision are stored. Returns the relative error of
+        the logits. Raises WrongAnswer if the roundings of all layers do not explain an error.
         """
         logits = self.chain.bench.device.to_host(self.logits).view(np.float16).astype(float)
         expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")

@@ -1,4 +1,4 @@
-"""The chain of a model in double precision for a few tokens, from the stored weights and the cached keys and values.
+"""Compute the chain of a model in double precision for a few tokens, from stored weights and cached keys and values.
 
 A token is computed from its embedding through all layers. It attends to the cached keys and values of the tokens before
 it, and to its own, which are compared with the exact ones.
@@ -50,7 +50,8 @@ class SampledToken:
 class ExactChain:
     """The chain of some tokens in double precision, which go through the layers together.
 
-    `routes` are the experts (layer, sequence, rank) that a mixture of experts has chosen: near a tie, rounding decides.
+    `caches` has the keys and values of each layer. `routes` are the experts (layer, sequence, rank) that a mixture of
+    experts has chosen: near a tie, rounding decides.
     """
 
     def __init__(
@@ -64,7 +65,11 @@ class ExactChain:
         self._xp, self._to_host = weights.make.xp, weights.make.to_host
 
     def logits(self, sampled: Sequence[SampledToken]) -> Doubles:
-        """Return the logits (tokens, vocabulary); raises WrongAnswer if the cache has other keys and values."""
+        """Return the logits of the tokens `sampled` as NumPy doubles, (tokens, vocabulary).
+
+        Raises WrongAnswer if the cached keys or values of a token differ from the exact ones by more than rounding
+        explains.
+        """
         weights, model, hidden = self._weights, self._model, self._model.head.cols
         rows = [weights.embedding[token.token * hidden : (token.token + 1) * hidden] for token in sampled]
         x = np.stack([self._to_host(row).view(np.float16).astype(float) for row in rows])
@@ -89,7 +94,11 @@ class ExactChain:
     def _network(
         self, layer: int, matrices: Mapping[str, Weights], x: Doubles, sampled: Sequence[SampledToken]
     ) -> Doubles:
-        """Return the output of the feed-forward network of a layer."""
+        """Return the output of the feed-forward network of a layer for x, both (tokens, hidden).
+
+        `layer` is the layer's number, and `matrices` are its weights by name. Raises WrongAnswer if a router's choice
+        is wrong.
+        """
         model = self._model
         up = self._product(matrices["up"], x)
         if model.experts == 1:
@@ -104,7 +113,11 @@ class ExactChain:
         return np.stack(rows)
 
     def _chosen(self, layer: int, sampled: SampledToken, logits: Doubles) -> Any:
-        """Return the chosen experts of a token, and expect that the router prefers no other one, up to rounding."""
+        """Return the experts that the device has chosen for a token, int64, given the exact `logits` of the router.
+
+        Raises WrongAnswer if an expert occurs twice, was not written, or the router prefers another one by more than
+        rounding explains.
+        """
         chosen = self._routes[layer, sampled.sequence]
         expect(
             len(set(chosen.tolist())) == len(chosen), f"the experts {chosen.tolist()} of layer {layer} are not distinct"
@@ -116,7 +129,7 @@ class ExactChain:
         return chosen
 
     def _norms(self) -> list[Callable[[Doubles], Doubles]]:
-        """Return the norms of the model in their order."""
+        """Return the norms of the model in their order: functions of (tokens, hidden) that return the same shape."""
         factors, shifts = (self._to_host(array).astype(float) for array in (self._weights.norms, self._weights.shifts))
         if self._model.norm == "rms":
             return [partial(normed, factors=row) for row in factors]
@@ -127,7 +140,11 @@ class ExactChain:
         return np.asarray(self._to_host(weights.product(self._xp.asarray(x))))
 
     def _attended(self, layer: int, sampled: SampledToken, heads: Doubles) -> Doubles:
-        """Return the attention output of a token's heads; `heads` are its queries, keys and values (heads, dim)."""
+        """Return the attention output of one token in a layer, flat: (heads · dim,).
+
+        `heads` are the token's queries, keys and values before their rotation, (heads + 2 · KV heads, dim). Raises
+        WrongAnswer if the cached key or value of the token differs by more than rounding explains.
+        """
         model, xp = self._model, self._xp
         rotated_heads = rotated(heads[: model.heads + model.kv_heads], self._turns[sampled.place])
         queries = rotated_heads[: model.heads].reshape(model.kv_heads, -1, model.dim)
@@ -141,7 +158,10 @@ class ExactChain:
         return np.asarray(self._to_host(xp.matmul(shares, values))).ravel()
 
     def _doubles(self, array: Any, sampled: SampledToken) -> Any:
-        """Return the keys or values up to the token and its own as (KV heads, tokens, dim) doubles on the device."""
+        """Return the cached keys or values (`array`) of the token's sequence, up to the token and with it.
+
+        They are doubles (KV heads, tokens, dim) on the device.
+        """
         layout = self._layout
         lines = layout.kv_heads * layout.capacity
         first = sampled.sequence * lines * layout.dim
@@ -150,7 +170,10 @@ class ExactChain:
         return wide.reshape(layout.kv_heads, layout.capacity, layout.dim)[:, : sampled.place + 1]
 
     def _compare(self, layer: int, sampled: SampledToken, *exact: Doubles) -> None:
-        """Expect that the cache of a layer holds a token's key and value."""
+        """Raise WrongAnswer if the cached key or value of a token in a layer differs by more than rounding explains.
+
+        `exact` are its exact key and value, each (KV heads, dim).
+        """
         layout, bound = self._layout, rounding_bound(layer + 1)
         for array, expected in zip(self._caches[layer], exact, strict=True):
             places = array.view("uint16").reshape(-1, layout.kv_heads, layout.capacity, layout.dim)

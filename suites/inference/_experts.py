@@ -1,4 +1,4 @@
-"""The feed-forward networks of a mixture of experts in a step: the kernels of experts.cu, and the chosen experts."""
+"""Compute the feed-forward networks of a mixture of experts in a step, by the kernels of experts.cu."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ Call = Callable[[], None]
 
 
 class Experts:
-    """The networks of all layers for `rows` tokens; `chosen` has the experts of every layer, token and rank.
+    """The networks of all layers for `rows` tokens; `kind` names how weights are stored.
 
-    Raises Skip for other weights than float16, and for more tokens or experts than the kernels take.
+    `chosen` has the experts of every layer: a device array (depth, rows · active), uint32, the ranks of a token
+    adjacent. Raises Skip for other weights than float16, and for more tokens or experts than the kernels take (64 and
+    1024).
     """
 
     def __init__(self, bench: Bench, model: Model, kind: str, rows: int) -> None:
@@ -45,7 +47,11 @@ class Experts:
         self._kernels = {name: bench.kernel("experts.cu", name, **sizes) for name in names}
 
     def calls(self, layer: int, weights: Mapping[str, Weights], room: Mapping[str, Any]) -> list[Call]:
-        """Return the calls after the product of the router; they write the output of a layer's network."""
+        """Return the calls of the network of the layer with the number `layer`, after the product of its router.
+
+        `weights` are the layer's matrices by name, and `room` the device arrays of a Chain by name. The calls read
+        `router` and `normed` of the room, and write the network's output to `down`.
+        """
         model, warps = self._model, _THREADS // self._bench.traits.warp
         hidden, inner = model.head.cols, model.layer("down").cols
         gathered = self._active, self._masks, self._ranks
@@ -64,19 +70,22 @@ class Experts:
     def _launch(
         self, name: str, grid: tuple[int, ...], arrays: tuple[Any, ...], *numbers: int, threads: int = _THREADS
     ) -> Call:
-        """Return the launch of a kernel of experts.cu on these arrays and 32-bit numbers."""
+        """Return the launch of the kernel `name` of experts.cu on these arrays and 32-bit numbers.
+
+        `threads` is the size of a block.
+        """
         return partial(self._kernels[name], grid, (threads,), (*arrays, *map(np.uint32, numbers)))
 
     def poison(self) -> None:
-        """Overwrite every output with NaN, and the choices."""
+        """Overwrite every output with NaN, and the chosen experts with a number that no expert has."""
         for array in (self.chosen, self._ranks, self._shares, self._gated, self._parts):
             array.view("uint8").fill(0xFF)
 
     def routes(self) -> npt.NDArray[np.int64]:
-        """Return the chosen experts as (layer, token, rank)."""
+        """Return the chosen experts of the last calls as a NumPy array, int64, shape (layers, tokens, ranks)."""
         chosen = self._bench.device.to_host(self.chosen)
         return np.asarray(chosen.reshape(self._model.depth, self._rows, -1).astype(np.int64))
 
     def touched(self) -> float:
-        """Return the mean number of experts per layer that have a token."""
+        """Return the number of experts that have a token, as the mean over the layers."""
         return float(np.mean([len(np.unique(layer)) for layer in self.routes()]))

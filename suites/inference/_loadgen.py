@@ -1,4 +1,4 @@
-"""The same queries, sent and timed by MLCommons LoadGen itself: a cross-check of our generator, not an MLPerf result.
+"""Send and time the same queries by MLCommons LoadGen itself: a cross-check of our generator, not an MLPerf result.
 
 LoadGen runs in a thread of its own and hands its queries to the thread that computes. So a failure there costs the case
 alone; an exception that passes through LoadGen would abort the process.
@@ -58,7 +58,10 @@ topic = Topic(
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A scenario of LoadGen: its name there, its queries, the samples of each, and the figure that its log gives."""
+    """A scenario of LoadGen: its name there, the number of its queries, and the samples of each query.
+
+    `record` names the record of LoadGen's log with the figure, and `figure` describes the figure for the notes.
+    """
 
     name: str
     queries: int
@@ -78,7 +81,7 @@ PATTERNS = {
 
 
 def library() -> Any:
-    """Return LoadGen's binding; raises Unavailable without it."""
+    """Return LoadGen's Python module, mlperf_loadgen; raises Unavailable if it is not installed."""
     try:
         return importlib.import_module("mlperf_loadgen")
     except ImportError as error:
@@ -112,7 +115,7 @@ class Issued:
         return not self._sent.empty()
 
     def take(self) -> Query | None:
-        """Return the next query, after waiting for it; None once LoadGen has ended."""
+        """Wait for the next query of LoadGen and return it; None once LoadGen has ended."""
         query = next(self._arriving, None)
         if query is not None:
             self._taken.append(query)
@@ -124,7 +127,7 @@ class Issued:
         self._library.QuerySamplesComplete([self._library.QuerySampleResponse(number, 0, 0) for number, _ in query])
 
     def abandon(self) -> None:
-        """Complete all queries until LoadGen has ended: it waits for an answer to each of them."""
+        """Complete all queries until LoadGen has ended, because LoadGen waits for an answer to each of them."""
         for query in [*self._taken]:
             self.complete(query)
         while (late := self.take()) is not None:
@@ -133,8 +136,9 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class LoadGen:
-    """LoadGen with one scenario; `expected_s` is the time of a query, at Server the mean time between two.
+    """LoadGen with one scenario; `library` is the module mlperf_loadgen.
 
+    `expected_s` is the time of a query in seconds, and in the scenario Server the mean time between two arrivals.
     Without an expected time LoadGen calls its run INVALID.
     """
 
@@ -143,9 +147,10 @@ class LoadGen:
     expected_s: float
 
     def figure_s(self, serve: Callable[[Issued], object]) -> float:
-        """Let LoadGen send its queries, and return its figure in seconds; `serve` answers them all, in this thread.
+        """Let LoadGen send its queries, and return the figure that it reports, in seconds.
 
-        Raises WrongAnswer if LoadGen reports an invalid run.
+        `serve` answers all queries of the Issued that it is given, in this thread. Raises WrongAnswer if LoadGen
+        reports an invalid run.
         """
         issued = Issued(self.library)
         with _short_turns(), tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
@@ -162,7 +167,7 @@ class LoadGen:
         return float(records[self.pattern.record]) * 1e-9
 
     def _run(self, issued: Issued, folder: str) -> None:
-        """Run LoadGen, which writes its logs into a folder, until every query is answered."""
+        """Run LoadGen until every query is answered; it sends queries to `issued`, and logs into `folder`."""
         log = self.library.LogSettings()
         log.log_output.outdir = folder
         log.enable_trace = False
@@ -177,7 +182,7 @@ class LoadGen:
             self.library.DestroySUT(system)
 
     def _settings(self) -> Any:
-        """Return LoadGen's settings for the scenario."""
+        """Return LoadGen's TestSettings for the scenario."""
         settings, pattern = self.library.TestSettings(), self.pattern
         settings.scenario = getattr(self.library.TestScenario, pattern.name)
         settings.mode = self.library.TestMode.PerformanceOnly
@@ -196,7 +201,10 @@ class LoadGen:
 
 @contextlib.contextmanager
 def _short_turns() -> Iterator[None]:
-    """Let LoadGen's thread have the interpreter soon: it sends no query while this one computes in Python."""
+    """Switch between Python's threads after 1 ms instead of 5 ms inside the `with` block.
+
+    LoadGen's thread sends no query while the other thread computes in Python.
+    """
     before = sys.getswitchinterval()
     sys.setswitchinterval(_TURN_S)
     try:
@@ -206,7 +214,10 @@ def _short_turns() -> Iterator[None]:
 
 
 def _records(log: str) -> dict[str, Any]:
-    """Return the records of LoadGen's detailed log, which has `:::MLLOG` and a JSON document on each line."""
+    """Return the records of LoadGen's detailed log by name.
+
+    Each line of `log` has `:::MLLOG` and a JSON object with the keys `key` and `value`.
+    """
     lines = (json.loads(line.removeprefix(":::MLLOG")) for line in log.splitlines())
     return {line["key"]: line["value"] for line in lines}
 
@@ -214,7 +225,7 @@ def _records(log: str) -> dict[str, Any]:
 class CrossCheck:
     """A scenario by LoadGen and by our generator, in turn, with the same machine, scheduler and prompts.
 
-    `scenario` has one prompt for each query of the pattern.
+    A call runs LoadGen and returns its figure. `scenario` has one prompt for each query of the pattern.
     """
 
     def __init__(self, loadgen: Any, pattern: Pattern, scenario: Scenario) -> None:
@@ -224,12 +235,12 @@ class CrossCheck:
         self._loadgen = LoadGen(loadgen, pattern, self._expected_s())
 
     def __call__(self) -> float:
-        """Return LoadGen's figure in seconds."""
+        """Forget the last answers, run LoadGen, and return the figure that LoadGen reports, in seconds."""
         self.poison()
         return self._loadgen.figure_s(self._serve)
 
     def _serve(self, issued: Issued) -> None:
-        """Answer every query as it comes, one after another."""
+        """Answer every query that LoadGen sends, one after another, and keep prompts and answers for the check."""
         while (query := issued.take()) is not None:
             prompts = [self._scenario.prompts[sample] for _, sample in query]
             self._answers += self._scenario.run(prompts, [0.0] * len(prompts)).answers
@@ -245,7 +256,10 @@ class CrossCheck:
         return self._scenario.run(self._scenario.prompts, [0.0] * self._pattern.queries).seconds
 
     def ours_s(self) -> float:
-        """Return our figure for the same scenario in seconds, from our own times of its queries."""
+        """Return the figure of our generator for the same scenario in seconds.
+
+        It is the time until all queries of Offline are answered, else the 90th percentile of the times of queries.
+        """
         if self._pattern.name == "Offline":
             return self._offline_s()
         prompts = self._scenario.prompts
@@ -262,7 +276,10 @@ class CrossCheck:
         self._scenario.poison()
 
     def check(self) -> Observation:
-        """Check that every sample is answered, and random ones in double precision; observe `floor`."""
+        """Check that every sample is answered, and random answers in double precision; raises WrongAnswer otherwise.
+
+        Returns `floor`, LoadGen's figure for queries that are completed at once.
+        """
         expected = self._pattern.queries * self._pattern.samples
         expect(len(self._answers) == expected, f"{len(self._answers)} of {expected} samples are answered")
         self._scenario.take(self._prompts, Session(self._answers, 0.0))
@@ -271,7 +288,7 @@ class CrossCheck:
 
 
 class ServerCrossCheck(CrossCheck):
-    """The scenario Server, whose queries arrive at random: our generator follows the schedule of LoadGen."""
+    """The scenario Server, whose queries arrive at random: our generator repeats the arrivals of LoadGen."""
 
     def __init__(self, loadgen: Any, pattern: Pattern, scenario: Scenario) -> None:
         super().__init__(loadgen, pattern, scenario)
@@ -280,7 +297,7 @@ class ServerCrossCheck(CrossCheck):
         self._schedule = [moment - moments[0] for moment in moments]
 
     def _expected_s(self) -> float:
-        """Return the mean seconds between two arrivals: the rate is 60 % of the offline rate."""
+        """Return the mean seconds between two arrivals, with which the rate is 60 % of our offline rate."""
         return self._offline_s() / self._pattern.queries / _LOAD
 
     def ours_s(self) -> float:
@@ -288,7 +305,7 @@ class ServerCrossCheck(CrossCheck):
         return _p90(self._scenario.run(self._scenario.prompts, self._schedule).whole_s)
 
     def _serve(self, issued: Issued) -> None:
-        """Answer the queries in continuous batches, which they join as they come."""
+        """Answer the queries of LoadGen in continuous batches, which a query joins as soon as a slot is free."""
         batch, queries = self._scenario.batch(), dict[int, Query]()
         while True:
             if batch.has_room and (batch.is_empty or issued.is_waiting):
@@ -305,7 +322,10 @@ class ServerCrossCheck(CrossCheck):
 
 
 def _complete_all(issued: Issued) -> list[float]:
-    """Complete each query at once, and return the arrival times of the queries in seconds."""
+    """Complete each query as soon as it comes, and return the queries' arrival times in seconds.
+
+    They are times of `time.perf_counter`.
+    """
     moments = []
     while (query := issued.take()) is not None:
         moments.append(time.perf_counter())
@@ -314,12 +334,15 @@ def _complete_all(issued: Issued) -> list[float]:
 
 
 def _p90(seconds: Sequence[float]) -> float:
-    """Return the 90th percentile as LoadGen takes it (results.cc)."""
+    """Return the 90th percentile of `seconds` as LoadGen takes it (results.cc): an element, without interpolation."""
     return sorted(seconds)[int(0.9 * len(seconds))]
 
 
 def cross_check(loadgen: Any, pattern: Pattern, scenario: Scenario) -> CrossCheck:
-    """Return the cross-check of a scenario, which has one prompt for each query of the pattern."""
+    """Return the cross-check of `scenario`, which has one prompt for each query of `pattern`.
+
+    `loadgen` is the module mlperf_loadgen. The scenario Server runs LoadGen once for its arrivals.
+    """
     kind = ServerCrossCheck if pattern.name == "Server" else CrossCheck
     return kind(loadgen, pattern, scenario)
 

@@ -1,4 +1,4 @@
-"""A whole model on a GPU as the scheduler uses it: a slot for each sequence, one graph for each size of a batch."""
+"""Run a whole model on a GPU for the scheduler, with a slot for each sequence and a graph for each batch size."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from ._weights import ModelWeights
 
 
 class GpuMachine:
-    """A model whose queries have `prompt` tokens and ask for `output` tokens; `kind` names how its weights are stored.
+    """A model whose queries have `prompt` tokens and ask for `output` tokens; `kind` is the type of its weights.
 
-    Rows that only fill a batch share one further slot.
+    It is a Machine of the scheduler. Rows that only fill a batch share one further slot. Raises Skip if the model does
+    not fit into the free memory.
     """
 
     sizes: Sequence[int] = (1, 4, 16)
@@ -45,14 +46,14 @@ class GpuMachine:
         self._first_token = in_turn(*self._prefill.calls, *self._stores(), most_likely)
 
     def _stores(self) -> list[Callable[[], None]]:
-        """Return the copies of the keys and values of a prompt to its slot, one for each layer."""
+        """Return the launches that copy the keys and values of a prompt to its slot, one for each layer."""
         chain, layout = self._prefill.chain, self._memory.layout
         sizes = tuple(map(np.uint32, (layout.kv_heads, layout.capacity, layout.dim)))
         pairs = zip(chain.caches, self._memory.layers, strict=True)
         return [chain.launch("store_prompt", chain.rows, *new, *stored, self._slot, *sizes) for new, stored in pairs]
 
     def prefill(self, slot: int, prompt: Tokens) -> int:
-        """Replace the sequence in a slot by a prompt, and return the token that follows it."""
+        """Replace the sequence in a slot by `prompt`, and return the most likely token that follows it."""
         device = self._bench.device
         device.copy(self._prefill.chain.device_input, prompt.astype(np.uint32))
         device.copy(self._slot, np.array([slot], np.uint32))
@@ -63,7 +64,10 @@ class GpuMachine:
         return token
 
     def step(self, slots: Tokens, tokens: Tokens) -> Tokens:
-        """Append a token to the sequence in each of these slots, and return the tokens that follow."""
+        """Append one of `tokens` to the sequence in each of `slots`, and return the tokens that follow.
+
+        All are NumPy arrays, int64, of the same length, at most the largest batch size.
+        """
         size = min(size for size in self.sizes if size >= len(slots))
         chain, fill, device = self._steps[size], [(0, size - len(slots))], self._bench.device
         rows = np.pad(slots, fill, constant_values=self._spare).astype(np.uint32)
@@ -82,9 +86,10 @@ class GpuMachine:
         return self._timer.seconds
 
     def shortfall(self, slot: int, sequence: Tokens, token: int) -> float:
-        """Return how far the logit of a token lies below the largest one after a sequence, in double precision.
+        """Return how far the logit of `token` lies below the largest logit after `sequence`, in double precision.
 
-        The slot still holds the keys and values of the sequence, which are compared too.
+        The slot still holds the keys and values of the sequence; raises WrongAnswer if they differ by more than
+        rounding.
         """
         exact = ExactChain(self._weights, self._memory.layers, self._memory.layout)
         logits = exact.logits([SampledToken(slot, len(sequence) - 1, int(sequence[-1]))])[0]
@@ -92,7 +97,10 @@ class GpuMachine:
 
 
 class DeviceTimer:
-    """The sum of the times of calls: between two events round each call, or by the host on a device without events."""
+    """The sum of the times of calls on the device, in `seconds`: each between two events.
+
+    On a device without events the host measures the calls.
+    """
 
     def __init__(self, bench: Bench) -> None:
         self.seconds = 0.0
@@ -101,7 +109,7 @@ class DeviceTimer:
         self._last: Any = self._cuda.Event() if self._cuda else None
 
     def run(self, call: Callable[[], object]) -> None:
-        """Queue a call between the events."""
+        """Queue `call` between the events; without events, call it and add the time that the host measured."""
         if self._cuda is None:
             start = time.perf_counter()
             call()

@@ -1,4 +1,4 @@
-"""Attention of a whole prompt: every token attends to those before it and to itself, by several libraries."""
+"""Measure causal attention of a whole prompt by several libraries: a token attends to earlier ones and to itself."""
 
 from __future__ import annotations
 
@@ -85,7 +85,11 @@ class PromptShape:
 
     @property
     def work(self) -> Work:
-        """Count the pairs that a token attends to, 4 operations for each element; queries, keys, values and results."""
+        """The work of causal attention: 4 operations for each element of a head and pair of tokens that counts.
+
+        The mask leaves only pairs of a token with itself or an earlier one. The bytes are those of queries, keys,
+        values and results.
+        """
         pairs = self.tokens * (self.tokens + 1) / 2
         moved = 2 * _HALF.itemsize * self.tokens * self.dim * (self.heads + self.kv_heads)
         return Work(moved=float(moved), flops=4.0 * self.heads * self.dim * pairs)
@@ -93,7 +97,10 @@ class PromptShape:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Queries as (head, token, dim) halves, times log2(e)/√dim; keys and values as (KV head, token, dim) halves."""
+    """Queries as (head, token, dim), times log2(e)/√dim; keys and values as (KV head, token, dim).
+
+    They are flat device arrays with the bits of halves (uint16).
+    """
 
     queries: Any
     keys: Any
@@ -103,7 +110,7 @@ class Prompt:
 class Unfused:
     """Two batched products of the vendor's library and a softmax between them, over all pairs of tokens.
 
-    The products may share a `workspace`; without it each has its own.
+    The products may share a `workspace`, a device array of WORKSPACE_BYTES; without it each has its own.
     """
 
     def __init__(self, bench: Bench, shape: PromptShape, workspace: Any = None) -> None:
@@ -116,7 +123,7 @@ class Unfused:
         self._join = bench.kernel("chain.cu", "join_heads")
 
     def calls(self, prompt: Prompt, out: Any) -> list[Call]:
-        """Return the calls that write (token, head, dim) to `out`."""
+        """Return the calls, in order, that write the attention of `prompt` to `out`, flat (token, head, dim)."""
         shape = self._shape
         rows = shape.heads // shape.kv_heads * shape.tokens  # rows of all heads that share a KV head
         scored = Shape(rows, shape.tokens, shape.dim, "nt", shape.kv_heads)
@@ -159,7 +166,10 @@ class Provider(Protocol):
 
 
 class OurKernels:
-    """The calls of our own kernels, or of the vendor's products, into an array of ours."""
+    """A provider of our own kernels or of the vendor's products, which write halves to our array `out`.
+
+    `poison` overwrites intermediate results.
+    """
 
     def __init__(self, calls: list[Call], out: Any, poison: Call, notes: Mapping[str, str]) -> None:
         self._call, self._out, self._poison, self.notes = in_turn(*calls), out, poison, notes
@@ -176,14 +186,17 @@ class OurKernels:
 
 
 def _unfused(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
-    """Return two batched products of the vendor's library with a softmax between them."""
+    """Return the provider of two batched products of the vendor's library with a softmax between them."""
     unfused, out = Unfused(bench, shape), bench.xp.empty(shape.size, "uint16")
     notes = {"library": "two batched products of the vendor's library, softmax of chain.cu"}
     return OurKernels(unfused.calls(prompt, out), out, unfused.poison, notes)
 
 
 def _triton(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
-    """Return our kernel in Triton, compiled for this GPU and launched by CuPy on the stream of the suite."""
+    """Return the provider of our kernel in Triton, compiled for this GPU and launched by CuPy on the suite's stream.
+
+    Raises Skip on other vendors' GPUs and if a block has too little shared memory, and Unavailable without Triton.
+    """
     if bench.traits.vendor != "nvidia":
         raise Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
     plan, xp = FlashPlan(), bench.xp
@@ -207,7 +220,7 @@ def _triton(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
 
 
 class TorchAttention:
-    """scaled_dot_product_attention of torch over our memory, on the stream of the suite.
+    """torch's scaled_dot_product_attention over our memory, on the stream of the suite.
 
     `backend` names one of torch's SDPBackend; if it is empty torch chooses. Raises Unavailable without torch.
     """
@@ -240,12 +253,16 @@ class TorchAttention:
                 self._out.fill_(math.nan)
 
     def results(self) -> Any:
+        """Return the last result as a flat CuPy array (token, head, dim) with the bits of halves, uint16."""
         output = self._xp.from_dlpack(self._out)[0].swapaxes(0, 1)
         return self._xp.ascontiguousarray(output).view("uint16").ravel()
 
 
 def _cudnn(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
-    """Return torch's attention by cuDNN; raises Skip on other vendors' GPUs and for unsupported shapes."""
+    """Return the provider of torch's attention by cuDNN.
+
+    Raises Skip on other vendors' GPUs and for shapes that cuDNN does not take, and Unavailable without torch.
+    """
     if bench.traits.vendor != "nvidia":
         raise Skip("cuDNN is a library for NVIDIA GPUs")
     provider = TorchAttention(bench, shape, prompt, "CUDNN_ATTENTION")
@@ -265,7 +282,10 @@ PROVIDERS: Mapping[str, Callable[[Bench, PromptShape, Prompt], Provider]] = {
 
 
 class PrefillAttention:
-    """A seeded prompt, its attention by one provider, and random tokens of it in double precision."""
+    """A seeded prompt and its attention by one provider, whose results are checked in double precision.
+
+    `by` is a key of PROVIDERS. Raises Skip if the arrays do not fit into the free memory, or as the provider does.
+    """
 
     def __init__(self, bench: Bench, shape: PromptShape, by: str) -> None:
         rows = 2 * shape.size + 2 * shape.tokens * shape.kv_heads * shape.dim
@@ -282,7 +302,8 @@ class PrefillAttention:
     def check(self) -> Observation:
         """Compare random tokens of random heads, the first token and the last one with double precision.
 
-        Raises WrongAnswer if results are not written or not finite, or have too large an error.
+        Returns the largest relative error of a token. Raises WrongAnswer if results are not written or not finite, or
+        if the error is above four roundings to a half.
         """
         shape, results = self._shape, self.provider.results()
         missing = self._make.count_unwritten(results, _HALF)
@@ -299,7 +320,7 @@ class PrefillAttention:
         return {"error": Observed(max(errors))}
 
     def expected(self, head: int, place: int) -> npt.NDArray[np.float64]:
-        """Return the result of one token in one head in double precision."""
+        """Return the result of the token at `place` in the head `head` in double precision: NumPy, (dim,)."""
         shape = self._shape
         first = head // (shape.heads // shape.kv_heads) * shape.tokens
         query = self._lines(self.prompt.queries, head * shape.tokens + place, 1)[0]
@@ -309,7 +330,7 @@ class PrefillAttention:
         return np.asarray(powers @ values / powers.sum())
 
     def _lines(self, array: Any, first: int, count: int) -> npt.NDArray[np.float64]:
-        """Return `count` rows of `dim` elements from row `first` on, as doubles on the host."""
+        """Return `count` rows of `dim` halves of a flat device array, from row `first` on, as NumPy doubles."""
         part = array[first * self._shape.dim : (first + count) * self._shape.dim]
         elements = self._to_host(part).view(np.float16).astype(float)
         return np.asarray(elements.reshape(count, self._shape.dim))

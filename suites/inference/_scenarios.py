@@ -1,4 +1,4 @@
-"""The four scenarios of LoadGen by our own generator: one query after another, eight at once, all at once, at random.
+"""Run LoadGen's four scenarios by our own generator: queries one by one, eight at once, all at once, or at random.
 
 They have LoadGen's names and rules; nothing here is an MLPerf result.
 """
@@ -85,9 +85,9 @@ _AXES: dict[str, Any] = {"model": _models, "weights": _weights, "prompt": _promp
 
 
 class ToyMachine:
-    """The toy model as the scheduler uses it, for sequences of at most `capacity` tokens.
+    """The toy model as the scheduler uses it (a Machine), for sequences of at most `capacity` tokens.
 
-    Rows that only fill a batch append to one further slot.
+    Rows that only fill a batch append to one further slot. `device_s` are the seconds of all prefills and steps.
     """
 
     sizes: Sequence[int] = _SIZES
@@ -100,7 +100,7 @@ class ToyMachine:
         self._model = ToyModel(weights, self._spare + 1, capacity)
 
     def shortfall(self, slot: int, sequence: Tokens, token: int) -> float:
-        """Return by how much the logit of a token falls short of the largest one after a sequence, in double precision.
+        """Return how far the logit of `token` lies below the largest logit after `sequence`, in double precision.
 
         The sequence is computed anew, so that the slot does not matter.
         """
@@ -109,14 +109,17 @@ class ToyMachine:
         return float(logits.max() - logits[token])
 
     def prefill(self, slot: int, prompt: Tokens) -> int:
-        """Replace the sequence in a slot by a prompt, and return the token that follows it."""
+        """Replace the sequence in a slot by `prompt`, and return the most likely token that follows it."""
         start = time.perf_counter()
         token = int(self._model.prefill(slot, prompt).argmax())
         self.device_s += time.perf_counter() - start
         return token
 
     def step(self, slots: Tokens, tokens: Tokens) -> Tokens:
-        """Append a token to the sequence in each of these slots, and return the tokens that follow."""
+        """Append one of `tokens` to the sequence in each of `slots`, and return the tokens that follow.
+
+        All are NumPy arrays, int64, of the same length, at most the largest batch size.
+        """
         size = min(size for size in self.sizes if size >= len(slots))
         fill = [(0, size - len(slots))]
         self._model.lengths[self._spare] = 0
@@ -128,9 +131,9 @@ class ToyMachine:
 
 
 class Scenario:
-    """Seeded prompts of `prompt` tokens, answered with `output` tokens, session by session.
+    """`queries` seeded prompts of `prompt` tokens each, answered with `output` tokens, session by session.
 
-    The check looks at the last session.
+    The check looks at the last session, `session`; None before the first.
     """
 
     def __init__(self, machine: Machine, rng: np.random.Generator, prompt: int, output: int, queries: int) -> None:
@@ -142,7 +145,10 @@ class Scenario:
         self._calls: list[Mapping[int, CallTimes]] = []  # call times of each session
 
     def run(self, prompts: Sequence[Tokens], scheduled: Sequence[float]) -> Session:
-        """Serve these prompts, which arrive `scheduled` seconds from now, and return the session."""
+        """Serve `prompts`, where prompt i arrives `scheduled[i]` seconds from now, and return the session.
+
+        The check then looks at this session.
+        """
         before_s = self._machine.device_s
         session = serve(self._machine, prompts, scheduled, self._output, HostClock())
         self._device_s += self._machine.device_s - before_s
@@ -164,7 +170,12 @@ class Scenario:
         self._answered, self.session = (), None
 
     def check(self) -> Observation:
-        """Compare answers with double precision: every query has its tokens, and each token follows those before it."""
+        """Compare the answers of the last session with double precision, and return observed values of all sessions.
+
+        Every answer must have `output` tokens, and of two random ones the first and the last token must have the
+        largest logit up to rounding; raises WrongAnswer otherwise. Returns the queries noticed late, the share of
+        padded rows, and the times of calls, by name.
+        """
         session = self.session
         if session is None:
             raise WrongAnswer("no session has ended")
@@ -194,7 +205,10 @@ class Scenario:
         return {"call times": Profile(tuple(seconds), "s"), "call contexts": Profile(tuple(context), "tokens")}
 
     def _shortfall(self, place: int) -> float:
-        """Return the largest gap between the best logit and that of the answer, for its first and last token."""
+        """Return how far the logit of a token of one answer lies below the best logit, at most.
+
+        Of the answer at `place` in the session, the first and the last token are compared.
+        """
         assert self.session is not None
         answer, shortfalls = self.session.answers[place], []
         for count in (0, len(answer.tokens) - 1):
@@ -203,7 +217,7 @@ class Scenario:
         return max(shortfalls)
 
     def probe(self) -> Observation:
-        """Return the medians of the last session: time to the first token, and time between tokens.
+        """Return the medians of the last session: time to the first token, and time between tokens, in seconds.
 
         `host` is the share of the time with queries in which the device did not compute, since the last probe.
         """
@@ -215,17 +229,21 @@ class Scenario:
         return {**medians, "host": Observed(host)}
 
     def latencies(self, call: Callable[[], object], effort: Effort = POINT) -> Task:
-        """Return sessions as a task whose samples are latencies in seconds."""
+        """Return sessions as a task whose samples are the latencies in seconds that `call` returns, one or several."""
         return self.task(Stage(call, clock="self", probe=self.probe, effort=effort))
 
     def task(self, stage: Stage, check: Callable[[], Observation] | None = None) -> Task:
-        """Return sessions as a task."""
+        """Return sessions as a task with one stage; `check` replaces the scenario's own check."""
         notes = {"scenario": "LoadGen scenario, not an MLPerf result", "model": self._machine.description}
         return Task.of(stage, check=check or self.check, poison=self.poison, notes=notes)
 
 
 def open_scenario(bench: Bench, model: str, weights: str, prompt: int, output: int, queries: int) -> Scenario:
-    """Return a scenario of the toy on the host, or of a model on a GPU."""
+    """Return a scenario of `queries` prompts by a language model on a GPU, or by the toy model on the host.
+
+    The toy is taken if `model` is no key of MODELS. A prompt has `prompt` tokens and its answer `output`. `weights` is
+    the type of the weights. Raises Skip if the model does not fit into the free memory.
+    """
     rng = bench.rng
     machine: Machine = (
         GpuMachine(bench, MODELS[model], weights, prompt, output)
@@ -247,6 +265,7 @@ def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: i
     groups = itertools.cycle(range(0, _FOR_P90, count))
 
     def call() -> list[float]:
+        """Answer the next group of queries one after another, and return the seconds of each."""
         first = next(groups)
         prompts = scenario.prompts[first : first + count]
         answers = [scenario.run([tokens], [0.0]).answers[0] for tokens in prompts]
@@ -276,21 +295,27 @@ def offline(bench: Bench, model: str, weights: str, prompt: int, output: int) ->
 
 
 class Server:
-    """Sessions whose queries arrive by one schedule: the first session has all of them, later ones the first few."""
+    """Sessions whose queries arrive by the schedule `scheduled`, in seconds.
+
+    The first session has all queries, and later sessions have the first 32.
+    """
 
     def __init__(self, scenario: Scenario, scheduled: Sequence[float]) -> None:
         self._scenario, self._scheduled = scenario, scheduled
         self._recorded: Session | None = None
 
     def __call__(self) -> list[float]:
-        """Return the time of each query of a session, from its schedule to its last token."""
+        """Run a session, and return the seconds of each query, from its arrival by the schedule to its last token."""
         count = _SERVER if self._recorded else len(self._scheduled)
         session = self._scenario.run(self._scenario.prompts[:count], self._scheduled[:count])
         self._recorded = self._recorded or session
         return session.whole_s
 
     def check(self) -> Observation:
-        """Check the last session, and return the moments of every query of the first one."""
+        """Check the last session as the scenario does, and add the moments of every query of the first session.
+
+        They are the profiles `scheduled`, `first token` and `last token`, in seconds.
+        """
         observed = self._scenario.check()
         assert self._recorded is not None
         times = [(answer.scheduled, answer.first, answer.last) for answer in self._recorded.answers]
@@ -303,7 +328,7 @@ def _loads(target: Target) -> Any:
 
 
 def _server_points(target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out a second rate of int4 on a GPU: a session takes about a minute."""
+    """Return whether a point is measured: all but a second rate of int4 on a GPU, where a session takes long."""
     return target.is_host or params["weights"] == "float16" or params["load"] == 0.6
 
 

@@ -1,7 +1,7 @@
-"""Queries that arrive by a schedule, and the scheduler that serves them by continuous batching on one device.
+"""Serve queries that arrive by a schedule, by continuous batching on one device.
 
-The generator is open-loop: the arrival times are fixed before anything runs, and a latency counts from the arrival,
-not from the moment at which the scheduler notices the query, so that waiting for a busy device counts.
+The generator is open-loop: the arrival times are fixed before anything runs, and a latency counts from the arrival, not
+from the moment at which the scheduler notices the query, so that waiting for a busy device counts.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Machine(Protocol):
         ...
 
     def prefill(self, slot: int, prompt: Tokens) -> int:
-        """Replace the sequence in a slot by a prompt, and return the token that follows it."""
+        """Replace the sequence in a slot by `prompt`, and return the token that follows it."""
         ...
 
     def step(self, slots: Tokens, tokens: Tokens) -> Tokens:
-        """Append a token to the sequence in each of these slots, and return the tokens that follow."""
+        """Append one of `tokens` to the sequence in each of `slots`, and return the tokens that follow."""
         ...
 
     def shortfall(self, slot: int, sequence: Tokens, token: int) -> float:
-        """Return by how much the logit of a token falls short of the largest one after a sequence, in double precision.
+        """Return how far the logit of `token` lies below the largest logit after `sequence`, in double precision.
 
         Rounding explains at most `tolerance`. The slot holds the sequence: no later query has used it.
         """
@@ -72,7 +72,7 @@ class HostClock:
         return time.perf_counter() - self._start
 
     def wait_until(self, moment: float) -> None:
-        """Sleep until the given moment; spin for the last part, because sleeping overshoots."""
+        """Return once `now` is at least `moment`; sleep, but spin for the last part, because sleeping overshoots."""
         if (left := moment - self.now() - _SPIN_S) > 0:
             time.sleep(left)
         while self.now() < moment:
@@ -81,10 +81,10 @@ class HostClock:
 
 @dataclass(slots=True)
 class QueryAnswer:
-    """The tokens that a query was answered with, and the times of its events in seconds.
+    """The tokens of the answer to a query, and the times of the query's events in seconds of the clock.
 
-    `scheduled` is its arrival by the schedule, `noticed` the moment at which the scheduler saw it, `first` and `last`
-    those of its first and last token. `slot` is the place of its keys and values.
+    `scheduled` is the arrival by the schedule, `noticed` the moment at which the scheduler saw the query, `first` and
+    `last` the moments of the first and the last token. `slot` is the place of the query's keys and values.
     """
 
     scheduled: float
@@ -97,9 +97,10 @@ class QueryAnswer:
 
 @dataclass(slots=True)
 class CallTimes:
-    """How many calls of one kind a session has made, their seconds, and the tokens of context of their sequences.
+    """The number of calls of one kind in a session, their seconds, and the tokens of context of their sequences.
 
     The seconds go from the end of the call before, so that they include what the scheduler does between two calls.
+    `context` is a sum over all calls.
     """
 
     calls: int = 0
@@ -113,9 +114,10 @@ class CallTimes:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The answers to all queries in their order, and the share of the rows of all steps that only filled a batch.
+    """The answers to all queries in their order, and the times of the calls that gave them.
 
-    `calls` has the times of the steps of each batch size, and under 0 those of the prefills.
+    `padded` is the share of the rows of all steps that only filled a batch. `calls` has the times of the steps of each
+    batch size, and under the key 0 those of the prefills.
     """
 
     answers: Sequence[QueryAnswer]
@@ -189,7 +191,10 @@ class Batch:
         return self._filled / self._rows if self._rows else 0.0
 
     def join(self, answer: QueryAnswer, prompt: Tokens) -> None:
-        """Prefill a query, which gets its first token."""
+        """Prefill the prompt of a query in a free slot, and add the first token to `answer`.
+
+        `has_room` must be true.
+        """
         slot = answer.slot = self._free.pop()
         answer.tokens.append(self._machine.prefill(slot, prompt))
         answer.first = self._clock.now()
@@ -197,7 +202,7 @@ class Batch:
         self._context += len(prompt) + 1
 
     def step(self) -> None:
-        """Give every query its next token."""
+        """Add the next token to the answer of every query of the batch."""
         slots = np.fromiter(self._running, np.int64)
         lasts = np.array([answer.tokens[-1] for answer in self._running.values()])
         for answer, token in zip(self._running.values(), self._machine.step(slots, lasts), strict=True):
@@ -206,7 +211,7 @@ class Batch:
         self._rows, self._filled = self._rows + self.size, self._filled + self.size - len(slots)
 
     def leave(self) -> list[QueryAnswer]:
-        """Take the queries that have all their tokens out of the batch, and return their answers."""
+        """Take the queries that have `output` tokens out of the batch, and return their completed answers."""
         slots = [slot for slot, answer in self._running.items() if len(answer.tokens) == self._output]
         moment = self._clock.now() if slots else 0.0
         ended = [self._running.pop(slot) for slot in slots]
@@ -222,8 +227,9 @@ def serve(
 ) -> Session:
     """Answer every prompt with `output` tokens, and return the session; prompt i arrives at `scheduled[i]` seconds.
 
-    Between two steps, waiting queries are prefilled one by one in the order of their arrival while the batch has a free
-    slot. `gpubench.analysis.serving` simulates the same rule.
+    The times of `clock` count from the start of the session, and `scheduled` is ascending. Between two steps, waiting
+    queries are prefilled one by one in the order of their arrival while the batch has a free slot.
+    `gpubench.analysis.serving` simulates the same rule.
     """
     answers = [QueryAnswer(moment) for moment in scheduled]
     batch, upcoming, noticed = Batch(machine, output, clock), 0, 0
@@ -249,6 +255,6 @@ def serve(
 
 
 def poisson(rng: np.random.Generator, rate: float, count: int) -> list[float]:
-    """Return the seeded times of `count` arrivals in seconds, at a mean `rate` per second."""
+    """Return the times of `count` arrivals in seconds, drawn as a Poisson process with a mean `rate` per second."""
     gaps: Any = rng.exponential(size=count)
     return [float(moment) for moment in np.cumsum(gaps) / rate]

@@ -1,4 +1,4 @@
-"""One step and one prefill of a whole model: every token of a batch through all layers, with a KV cache."""
+"""Measure one step and one prefill of a whole model: every token of a batch through all layers, with a KV cache."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ Logits = npt.NDArray[Any]
 
 
 def logits_error(weights: ToyWeights, sequence: Tokens, logits: Logits) -> float:
-    """Return the relative error of logits, compared with one prefill of the whole sequence in double precision.
+    """Return the relative error of the logits after `sequence`, compared with a prefill of it in double precision.
 
-    Raises WrongAnswer if it is above 1e-4.
+    `logits` has the shape (vocabulary,). Raises WrongAnswer if the error is above 1e-4.
     """
     exact = ToyModel(weights, 1, len(sequence), np.float64).prefill(0, sequence)
     error = float(np.linalg.norm(logits - exact) / np.linalg.norm(exact))
@@ -89,7 +89,7 @@ def logits_error(weights: ToyWeights, sequence: Tokens, logits: Logits) -> float
 
 
 class ToyStep:
-    """A step of `batch` sequences, each of which has `context` tokens after it."""
+    """A step of the toy model for `batch` sequences, each of which has `context` tokens after the step."""
 
     def __init__(self, bench: Bench, batch: int, context: int) -> None:
         self._rng = bench.rng
@@ -116,7 +116,11 @@ class ToyStep:
             cache[:, :, :, -1] = np.nan
 
     def check(self) -> Observation:
-        """Compare one sequence with double precision, and the tokens of all with those of each sequence alone."""
+        """Compare one random sequence with double precision, and each sequence's token with a batch of one.
+
+        Returns the relative error, and the share of sequences whose token differs alone. Raises WrongAnswer if logits
+        are missing or wrong, or a token is not the most likely one.
+        """
         expect(bool(np.isfinite(self.logits).all()), "logits are not written, NaN or infinite")
         expect(
             bool((self.tokens == self.logits.argmax(axis=1)).all()), "a chosen token does not have the largest logit"
@@ -126,7 +130,7 @@ class ToyStep:
         return {"error": Observed(error), "differing": Observed(self._differing() / len(self.tokens))}
 
     def _differing(self) -> int:
-        """Return the number of sequences whose token in this batch differs from the one without other sequences."""
+        """Return the number of sequences whose token in this batch differs from the token in a batch of one."""
         self.model.lengths[:] = self._lengths
         rows = zip(self._slots[:, None], self._sequences[:, -1:], strict=True)
         alone = [int(self.model.step(slot, last)[0].argmax()) for slot, last in rows]
@@ -152,7 +156,7 @@ def _contexts(target: Target) -> Any:
 
 
 def _step_points(target: Target, params: Mapping[str, Any]) -> bool:
-    """Keep the points that the simulation and the curves need.
+    """Return whether a point is measured, as the simulation and the curves need it.
 
     The largest batch shows what a token of context costs, which is about the same in every batch. Quick has the point
     that is compared with other tools, and one with as many tokens as the simulated queries.
@@ -168,7 +172,10 @@ def _step_points(target: Target, params: Mapping[str, Any]) -> bool:
 
 
 def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
-    """Keep the points that the simulation and the curve need: prompts of 512 tokens, and lengths around them."""
+    """Return whether a point is measured: on a GPU prompts of 512 tokens for the simulation, and lengths around them.
+
+    Of models other than llama-3-8b only prompts of 2048 tokens are measured, and no mixtures of experts.
+    """
     model, weights, tokens = params["model"], params["weights"], params["tokens"]
     if target.is_host:
         return True
@@ -180,7 +187,10 @@ def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
 
 
 def _effort(bench: Bench, is_representative: bool, seconds: float) -> Effort:
-    """Return the effort: `seconds` of sampling for representative points in full, enough for a figure of energy."""
+    """Return the effort of a point: `seconds` of sampling, enough for a figure of energy, or POINT.
+
+    It is the former in the full tier if the point `is_representative`.
+    """
     return Effort.sustained(seconds) if bench.target.tier == "full" and is_representative else POINT
 
 
@@ -238,6 +248,7 @@ def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
     logits = np.empty(TOY.head.rows, np.float32)
 
     def check() -> Observation:
+        """Compare the logits with double precision; return the relative error."""
         return {"error": Observed(logits_error(drawn, prompt, logits))}
 
     stage = Stage(
@@ -256,7 +267,10 @@ def _peak_memory(bench: Bench, free_bytes: int) -> Observed:
 
 
 def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, effort: Effort = POINT) -> Task:
-    """Return one step of `batch` sequences that have `context` tokens after it as a task."""
+    """Return one step of `batch` sequences, which have `context` tokens after it, as a task judged by its tokens.
+
+    `kind` is the type of the weights, a key of KINDS. Raises Skip if the model does not fit into the free memory.
+    """
     free_bytes = bench.device.free_bytes()
     weights = ModelWeights(bench, model, kind, float(batch) * context * model.cache_bytes())
     memory = CacheMemory.drawn(weights, batch, context)
@@ -285,7 +299,10 @@ def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, e
 
 
 def prefill_task(bench: Bench, model: Model, kind: str, tokens: int, effort: Effort = POINT) -> Task:
-    """Return the prefill of a prompt as a task that is judged by its tokens."""
+    """Return the prefill of a prompt of `tokens` tokens as a task judged by its tokens.
+
+    `kind` is the type of the weights, a key of KINDS. Raises Skip if the model does not fit into the free memory.
+    """
     free_bytes = bench.device.free_bytes()
     weights = ModelWeights(bench, model, kind, prefill_bytes(model, tokens))
     prefill = PrefillChain(bench, weights, tokens)

@@ -1,4 +1,4 @@
-"""A language model of four layers in NumPy, with a KV cache: the whole chain of a step and of a prefill, on the host.
+"""Compute a language model of four layers with a KV cache in NumPy: the whole chain of a step and of a prefill.
 
 The chain is that of Llama: embedding, and in every layer norm, qkv, rotary embedding, KV append, attention, output,
 norm and a gated feed-forward network; then a norm, the head and the most likely token.
@@ -41,7 +41,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ToyWeights:
-    """Seeded weights of a model: N(0, 1/columns), so that numbers keep their size from layer to layer."""
+    """Seeded weights of a model: N(0, 1/columns), so that numbers keep their size from layer to layer.
+
+    `shape` is the model; `embedding` and `head` have a row for each token of the vocabulary.
+    """
 
     shape: Model
     embedding: Array
@@ -51,7 +54,7 @@ class ToyWeights:
 
     @classmethod
     def drawn(cls, shape: Model, rng: np.random.Generator) -> ToyWeights:
-        """Return seeded weights in float32."""
+        """Return seeded weights in float32 of the matrices of the model `shape`, drawn from `rng`."""
 
         def matrix(rows: int, cols: int, spread: float = 1.0) -> Array:
             return spread * rng.standard_normal((rows, cols), dtype=np.float32)
@@ -78,7 +81,8 @@ class ToyWeights:
 class ToyModel:
     """The weights and a cache of `slots` sequences of at most `capacity` tokens, computed in `dtype`.
 
-    The cache is full of NaN, so that a value that was never written shows in the logits.
+    The cache is full of NaN, so that a value that was never written shows in the logits. `keys` and `values` have the
+    shape (layers, slots, KV heads, capacity, dim), and `lengths` has the tokens of the sequence in each slot.
     """
 
     def __init__(self, weights: ToyWeights, slots: int, capacity: int, dtype: type = np.float32) -> None:
@@ -96,7 +100,7 @@ class ToyModel:
         self.lengths = np.zeros(slots, np.int64)
 
     def prefill(self, slot: int, prompt: Tokens) -> Array:
-        """Replace the sequence in a slot by a prompt, and return the logits of the token that follows it."""
+        """Replace the sequence in a slot by `prompt`, and return the logits of the next token, shape (vocabulary,)."""
         self.keys[:, slot], self.values[:, slot] = np.nan, np.nan
         x = self._embedding[prompt]
         turns = self._turns(np.arange(len(prompt)))
@@ -106,7 +110,10 @@ class ToyModel:
         return np.asarray(self._logits(x[-1:])[0])
 
     def step(self, slots: Tokens, tokens: Tokens) -> Array:
-        """Append a token to the sequence in each of these slots, and return the logits of those that follow, by row."""
+        """Append one of `tokens` to the sequence in each of `slots`, and return the logits of the tokens that follow.
+
+        Their shape is (slots, vocabulary).
+        """
         x, places = self._embedding[tokens], self.lengths[slots]
         turns = self._turns(places)
         for layer in range(self.shape.depth):
@@ -115,7 +122,11 @@ class ToyModel:
         return self._logits(x)
 
     def _layer(self, layer: int, x: Array, turns: tuple[Array, Array], attend: Any) -> Array:
-        """Return the tokens x after one layer; `attend` returns the attention of queries, keys and values."""
+        """Return the tokens x, (tokens, hidden), after the layer with the number `layer`.
+
+        `turns` are those of the tokens' places, from `_turns`. `attend` takes rotated queries, rotated keys, and
+        values, each (tokens, heads, dim), and returns their attention.
+        """
         shape, weights, rows = self.shape, self._layers[layer], len(x)
         qkv = _product(_normed(x, weights.before_attention), weights.qkv)
         sizes = np.cumsum([shape.heads, shape.kv_heads]) * shape.dim
@@ -126,7 +137,11 @@ class ToyModel:
         return x + _product(gate / (1 + np.exp(-gate)) * up, weights.down)
 
     def _attend_prompt(self, layer: int, slot: int, query: Array, key: Array, value: Array) -> Array:
-        """Store the keys and values of a prompt, and let each token attend to those before it and to itself."""
+        """Store the keys and values of a prompt in `slot`, and return the attention of its tokens.
+
+        Each token attends to those before it and to itself. `query`, `key` and `value` are (tokens, heads, dim), and
+        the result is (tokens, KV heads, heads of each, dim).
+        """
         count, shape = len(query), self.shape
         self.keys[layer, slot, :, :count] = key.swapaxes(0, 1)
         self.values[layer, slot, :, :count] = value.swapaxes(0, 1)
@@ -136,7 +151,11 @@ class ToyModel:
         return (_softmax(scores) @ value.swapaxes(0, 1)[:, None]).transpose(2, 0, 1, 3)
 
     def _attend_cache(self, layer: int, slots: Tokens, places: Tokens, query: Array, key: Array, value: Array) -> Array:
-        """Append keys and values to their sequences, and let each new token attend to all of its sequence."""
+        """Append a key and a value to the sequence in each of `slots`, and return the attention of the new tokens.
+
+        `places` are the lengths of the sequences before. Each new token attends to all of its sequence. `query`, `key`
+        and `value` are (tokens, heads, dim), and the result has the shape of `query`.
+        """
         self.keys[layer, slots, :, places], self.values[layer, slots, :, places] = key, value
         out = np.empty_like(query)
         groups = query.reshape(len(query), self.shape.kv_heads, -1, self.shape.dim)
@@ -147,7 +166,7 @@ class ToyModel:
         return out
 
     def _turns(self, places: Tokens) -> tuple[Array, Array]:
-        """Return cosine and sine of the rotary embedding at these places of a sequence."""
+        """Return cosine and sine of the rotary embedding at these places of a sequence, each (places, 1, dim/2)."""
         half = self.shape.dim // 2
         angles = places[:, None] * _ROTARY_BASE ** (-np.arange(half) / half)
         return np.cos(angles)[:, None].astype(self._dtype), np.sin(angles)[:, None].astype(self._dtype)
@@ -157,7 +176,7 @@ class ToyModel:
 
 
 def _product(x: Array, weights: Array) -> Array:
-    """Return X·Wᵀ, of few rows at once, so that the library uses one thread."""
+    """Return X·Wᵀ, multiplied a few rows at a time, so that the library uses one thread."""
     rows = max(1, _MOST_MULTIPLICATIONS // weights.size)
     return np.concatenate([x[first : first + rows] @ weights.T for first in range(0, len(x), rows)])
 
@@ -167,7 +186,10 @@ def _normed(x: Array, factors: Array) -> Array:
 
 
 def _rotated(x: Array, turns: tuple[Array, Array]) -> Array:
-    """Rotate the elements i and i + dim/2 of each head by the angle of its place (RoFormer, Su et al., 2021)."""
+    """Return x, (tokens, heads, dim), with elements i and i + dim/2 rotated by the angle of the token's place.
+
+    `turns` are cosine and sine, from `_turns` (RoFormer, Su et al., 2021).
+    """
     cosine, sine = turns
     first, second = np.split(x, 2, axis=2)
     return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=2)

@@ -1,4 +1,4 @@
-"""The seeded weights of a whole model in the memory of a GPU, in the formats of the suite gemm."""
+"""Hold the seeded weights of a whole model in the memory of a GPU, in the formats of the suite gemm."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def product_bench(bench: Bench) -> Bench:
 class ModelWeights:
     """The weights of a model, drawn at random so that numbers keep their size from layer to layer.
 
-    Quantised weights lie as skinny.cu takes them, where there are matrix instructions. `bench` finds the kernels of
-    products. `norms` are the factors of the norms, and `shifts` are added by layer norms. Raises Skip where the
-    weights, the embedding and `further_bytes` need more memory than is free.
+    `kind` is a key of KINDS. `layers` has the matrices of each layer by name. Quantised weights lie as skinny.cu takes
+    them, where there are matrix instructions. `bench` finds the kernels of products. `norms` are the factors of the
+    norms, and `shifts` are added by layer norms, both (norms, hidden) in float32. Raises Skip where the weights, the
+    embedding and `further_bytes` need more memory than is free.
     """
 
     def __init__(self, bench: Bench, model: Model, kind: str, further_bytes: float) -> None:
@@ -55,7 +56,10 @@ class ModelWeights:
         return Weights(self.make, self.kind, layer.rows, layer.cols, self._seed(), layer.cols**-0.5, self._tiled)
 
     def compile(self, tokens: int) -> None:
-        """Compile the kernels of all products with this number of tokens, those of skinny.cu at the same time."""
+        """Compile the kernels of all products with `tokens` tokens, all variants of skinny.cu at the same time.
+
+        It does nothing where gemv.cu multiplies a single token.
+        """
         if not self._tiled and tokens == 1:
             return
         # A mixture of experts computes these matrices with kernels of its own.
@@ -68,7 +72,11 @@ class ModelWeights:
         compile_tensor_calls(self.bench, [*matrices, (self.head, self._launch(self.head, tokens, False))], tokens)
 
     def product(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Callable[[], None]:
-        """Return the call of Y = X·Wᵀ by the kernel that serves these weights and this number of tokens."""
+        """Return the call of Y = X·Wᵀ for `tokens` tokens, by gemv.cu or skinny.cu, whichever serves these weights.
+
+        `x` and `y` are flat device arrays of halves. If `is_gated`, Y has half as many rows: W's second half, gated by
+        SiLU of the first half.
+        """
         launch = self._launch(weights, tokens, is_gated)
         if self._tiled or tokens > 1:
             return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch)
@@ -77,6 +85,6 @@ class ModelWeights:
     def _launch(self, weights: Weights, tokens: int, is_gated: bool) -> Launch:
         """Return how the product of these weights is launched: early, except with several tokens and quantised weights.
 
-        There the launch after it would take compute units from this one, which computes more than it reads.
+        There the launch after it would take compute units from this product, which computes more than it reads.
         """
         return Launch(is_early=tokens == 1 or not weights.kind.is_quantised, is_gated=is_gated)
