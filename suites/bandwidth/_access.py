@@ -145,7 +145,7 @@ def _prepare_reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
 def _prepare_writes(bench: Bench, pattern: AccessPattern) -> CheckedCall:
     """Return the writes of a pattern on a GPU, with their check.
 
-    A word is written as the number of its access, mixed with a random key; in the check a kernel counts other words.
+    Access t writes t, mixed with a random key. The check counts wrong words by a kernel.
     """
     array, mistakes = bench.xp.zeros(pattern.size_bytes, np.uint8), bench.xp.zeros(1, np.uint64)
     grid, count = grid_of(pattern.count, _THREADS), np.uint64(pattern.count)

@@ -85,9 +85,10 @@ topic = Topic(
 
 
 def _ways(target: Target) -> Any:
-    """Return the axis of ways to copy on the target, by name.
+    """Return the axis of ways to copy: on a GPU `batch`, `kernel`, `merged` and a loop.
 
-    On a GPU `quick` has the loop through CuPy's binding and not the compiled loop, because compiling it takes a second.
+    On the host `loop` and `kernel`. On a GPU `quick` has the loop through CuPy's `binding`, because compiling the
+    `loop` takes a second; `full` has both. On the host `full` also has `merged`, and `smoke` has `loop` only.
     """
     if target.is_host:
         return points((_LOOP, _KERNEL), (_LOOP,), (_LOOP, _KERNEL, _MERGED))

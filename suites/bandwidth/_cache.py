@@ -218,7 +218,9 @@ def _expected(access: str, drawn: npt.NDArray[np.uint32], width_bytes: int, pass
     """Return the word that each thread of `shared` should leave: uint64, shape (1024,).
 
     `drawn` is the content of the shared memory, uint32. A read repeats x = 5·x + word `passes` times from 0, modulo
-    2^32, which is computed here by its closed form. After a write each thread reads the words of its neighbour once.
+    2^32, which is computed here by its closed form. After a write each thread reads the words of its neighbour once. A
+    thread has four values of `width_bytes`: from 0, its word is rotated left by one bit and combined by exclusive or
+    with each value, folded to 64 bits.
     """
     lanes = drawn.reshape(_TURNS, _SHARED_THREADS, width_bytes // 4)
     if access == "read":

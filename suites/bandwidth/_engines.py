@@ -92,7 +92,10 @@ def _one_copy_size(target: Target) -> tuple[int, ...]:
 
 
 def _units(target: Target) -> Any:
-    """Return the axis of numbers of compute units, up to all of the device."""
+    """Return the axis of numbers of compute units: those of 4, 16 and 48 that the device has, and all of them.
+
+    `full` has more numbers, from 1 on, and `smoke` all compute units only.
+    """
     most = max(1, target.device.units)
     full = [count for count in (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256) if count < most]
     quick = [count for count in (4, 16, 48) if count < most]

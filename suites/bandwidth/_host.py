@@ -63,7 +63,7 @@ def _cached_write(rows: Any, passes: Any, value: Any) -> None:
 
 
 def _permute(t: Any, bits: Any, turn: Any) -> Any:
-    """Return the place of access `t` in a pseudo-random permutation of the numbers below 2^`bits`.
+    """Return the place of access `t` in a pseudo-random permutation of the numbers below 2^`bits`, as in access.cu.
 
     `turn` selects the permutation. All values are uint64.
     """
@@ -210,8 +210,9 @@ def accesses(bench: Bench, access: str, pattern: AccessPattern) -> CheckedCall:
 
 
 def _read_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...]) -> CheckedCall:
-    """Return the call that reads array[places], with its check: the exclusive or of each part must be NumPy's.
+    """Return the call that reads array[places], with its check.
 
+    The kernel leaves the exclusive or of each of 1024 equal parts of the places, which the check compares with NumPy's.
     `array` is uint32; a chunk is one of its rows. `args` are the arguments of `kernel` between the array and its
     results.
     """

@@ -49,7 +49,7 @@ class RandomWords:
 class CopiedWords(RandomWords):
     """Random words in `array`, and a second array, `copied`, which must hold the same words after a copy.
 
-    `check` raises WrongAnswer if it does not.
+    `check` raises WrongAnswer if the second array does not hold them.
     """
 
     def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:

@@ -176,6 +176,7 @@ class NcclRank:
         part = self._words // world
 
         def all_to_all() -> None:
+            """Queue the exchange of one part with every rank, this rank included."""
             nccl.groupStart()
             for peer in range(world):
                 ranks.send(sent + peer * part * WORD_BYTES, part, word, peer, stream)
@@ -189,6 +190,7 @@ class NcclRank:
             nccl.groupEnd()
 
         def message() -> None:
+            """Queue the array's way from rank 0 to rank 1 and back."""
             if rank == 0:
                 ranks.send(sent, self._words, word, 1, stream)
                 ranks.recv(received, self._words, word, 1, stream)

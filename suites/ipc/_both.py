@@ -28,9 +28,9 @@ def _both_sizes(target: Target) -> Any:
 
 @topic.case(ranks=2, devices=lambda _: 2, when=on_gpu, way=WAYS, size_bytes=_both_sizes)
 def both(bench: Bench, way: str, size_bytes: int) -> Task:
-    """Bandwidth of copies of two processes at once, each on its own GPU, by `way`: payload of the slower direction.
+    """Bandwidth of copies of two processes at once, each on its own GPU: payload of the slower direction.
 
-    The series `sum` counts the payload of both directions.
+    `way` is how the bytes are copied. The series `sum` counts the payload of both directions.
     """
     copies = Duplex(bench, way, size_bytes)
     stage = Stage(

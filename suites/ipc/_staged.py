@@ -62,9 +62,9 @@ def staged(bench: Bench, path: str, size_bytes: int) -> Task:
 
 
 def chunk_of(size_bytes: int) -> int:
-    """Return the bytes of a chunk of a message of `size_bytes`: an eighth, but from 256 KiB to 16 MiB.
+    """Return the bytes of a chunk: an eighth of a message of `size_bytes`, at least 256 KiB and at most 16 MiB.
 
-    A smaller message is one chunk.
+    A message below 256 KiB is one chunk.
     """
     return min(size_bytes, _LARGEST_CHUNK, max(_SMALLEST_CHUNK, size_bytes // _CHUNKS))
 

@@ -1,4 +1,4 @@
-"""Latency: the time of one operation that waits for the one before.
+"""Measure latency: the time of one operation that waits for the one before.
 
 A walk is a chain of dependent loads by one active lane round a ring: a random single cycle over cache lines, with one
 node a line that holds the position of the next node. Seconds are by the device's events or by the clock that the case's

@@ -66,10 +66,10 @@ def _levels(target: Target) -> list[int]:
 
 
 def _curve(target: Target, last: int, times: int) -> tuple[int, ...]:
-    """Return ascending ring sizes in bytes from 1 KiB to `last`: `times` per octave.
+    """Return ascending ring sizes in bytes from 1 KiB to `last`: `times` per octave, and the largest that fits.
 
-    From 8 KiB to 1 GiB, where the caches of usual devices end, there are twice as many per octave, and around each
-    cache size that the facts report eight times as many.
+    From 8 KiB to 1 GiB, where the caches of usual devices end, there are twice as many per octave. Around each cache
+    size that the facts report, from about half to about twice that size, there are eight times as many.
     """
     sizes = {*_grid(_FIRST_BYTES, last, times), *_grid(_CACHES_FROM, min(last, _CACHES_TO), 2 * times), _largest(last)}
     lowest, highest = _HOST_AROUND if target.is_host else _GPU_AROUND
@@ -98,7 +98,7 @@ def _reaches(target: Target) -> Any:
     """Return the axis of footprints in bytes for `reach`: powers of two from 8 MiB, and the largest size that fits.
 
     All are at most three quarters of the device's memory. `quick` leaves out footprints below 64 MiB, which have fewer
-    than 32 pages.
+    than 32 pages; `smoke` has 8 MiB only.
     """
     room = max(target.device.memory_bytes * 3 // 4, _LEAST_REACH)
     sizes = sorted({*_grid(_LEAST_REACH, room, 1), _largest(room)})

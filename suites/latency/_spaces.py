@@ -35,9 +35,10 @@ topic = Topic()
 
 
 def _ring(bench: Bench, space: str) -> GpuRing:
-    """Return a ring in the memory `space` of the case `load`; its caches are as a walk leaves them, for `dram` flushed.
+    """Return a ring in the memory `space` of the case `load`, with the caches as a walk leaves them.
 
-    Raises Skip if the memory is not available.
+    It has 8 KiB in `l1`, 4 MiB in `l2`, `memory_bytes(target)` in `dram`, where the cache is flushed instead, and 16
+    MiB elsewhere. Raises Skip if the device does not have that much free memory.
     """
     size_bytes = {"l1": _L1_BYTES, "l2": _L2_BYTES, "dram": memory_bytes(bench.target)}.get(space, _BUS_BYTES)
     ring = GpuRing.linked(bench, size_bytes, remote_memory(bench, space, size_bytes))

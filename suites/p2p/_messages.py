@@ -153,7 +153,7 @@ class PeerSignals:
         return lambda: self._kernel((1,), (1,), (local, remote, *numbers, ticks, state))
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each round of the last ping-pong but the first.
+        """Return the seconds of each round trip of the last ping-pong but the first.
 
         Raises WrongAnswer if a wait was given up.
         """

@@ -61,6 +61,7 @@ class BulkFlow:
         """Return a call that queues `copies` copies between the two events."""
 
         def queue() -> None:
+            """Queue the copies between the two events."""
             self.copies = copies
             self.began.record()
             for _ in range(copies):
@@ -95,9 +96,9 @@ class BulkTraffic:
         self._poison = bench.xp.full(BULK_BYTES, POISON, bench.xp.uint8)
 
     def _flow(self, direction: str, by: str, seed: int) -> BulkFlow:
-        """Return the copies of one direction between new arrays, and time one copy alone for `seconds`.
+        """Return the copies of one direction between new arrays; the source holds the pattern of `seed`.
 
-        The source holds the pattern of `seed`.
+        One copy alone is timed here for the field `seconds`.
         """
         bench, device = self._bench, self._bench.device
         near = bench.xp.empty(BULK_BYTES, bench.xp.uint8)

@@ -72,9 +72,9 @@ class _Product:
         self._bench.xp.matmul(self._left, self._right, out=out)
 
     def _expect_right(self, tolerance: float) -> None:
-        """Raise WrongAnswer if about eight rows of the first product differ too much from a product in float64.
+        """Raise WrongAnswer if the relative error of about eight rows of the first product is above `tolerance`.
 
-        `tolerance` is the largest accepted norm of their error, relative to the norm of the rows.
+        The error is the norm of the difference from a product in float64 over the norm of that product.
         """
         xp = self._bench.xp
         rows = slice(0, self._size, max(self._size // _ROWS, 1))

@@ -86,9 +86,9 @@ def read_into(path: str, room: Any) -> None:
 
 
 def expect_product(result: Any, left: Any, right: Any) -> None:
-    """Raise WrongAnswer if the first row of `result` differs too much from left · right in float64.
+    """Raise WrongAnswer if an element of the first row of `result` is off by more than 1e-4 · √1024.
 
-    All are float32 NumPy matrices of 1024 × 1024.
+    It is compared with left · right in float64. All are float32 NumPy matrices of 1024 × 1024.
     """
     expected = left[0].astype(np.float64) @ right.astype(np.float64)
     error = float(np.abs(result[0] - expected).max()) / np.sqrt(_SIDE)

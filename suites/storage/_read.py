@@ -123,7 +123,7 @@ class _Reading:
         return Task.of(stage, check=self._observed, close=self._close, notes=notes, labels=self._reader.labels)
 
     def _call(self) -> float:
-        """Put the file's pages into the state of the case, read the file, compare it, and return the seconds of reading.
+        """Put the file's pages into the state of the case, read the file, compare it, and return the read's seconds.
 
         Raises WrongAnswer if a byte differs or is missing, and Untrustworthy if the file changed or if a read past the
         page cache left pages in it.

@@ -104,10 +104,10 @@ class ReaderThreads:
             future.result()
 
     def start(self, read_blocks: Any, count: int) -> list[Future[int]]:
-        """Call `read_blocks` in each thread with the indices of its blocks, a range.
+        """Call `read_blocks(indices)` in each thread.
 
-        `count` is the number of all blocks. Returns a future for each thread with the result of `read_blocks`: the
-        number of bytes read.
+        Thread i gets every `depth`-th of `count` blocks, from block i on. `indices` is a range. Returns a future for
+        each thread with the result of `read_blocks`, the number of bytes read.
         """
         return [self._pool.submit(read_blocks, range(first, count, self._depth)) for first in range(self._depth)]
 

@@ -133,7 +133,7 @@ class Chains:
 def chains_and_warps(chains: int, most: int) -> tuple[int, int]:
     """Return the chains of each warp and the number of warps that together give a scheduler `chains` chains.
 
-    1, 2, 4 and 8 chains are those of one warp. Other numbers are multiples of `most`, the chains of each warp then.
+    With 1, 2, 4 or 8 chains one warp has all of them. Other numbers are multiples of `most`, and each warp has `most`.
     """
     return (chains, 1) if chains in ONE_WARP else (most, chains // most)
 

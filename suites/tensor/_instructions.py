@@ -74,8 +74,8 @@ class ScalarInstruction:
     """A scalar instruction of instructions.cu; `operation` is the name of its struct there.
 
     `storage` is the format of its values and `work` the work of one lane. `limit` names the peak of its rate, or is
-    empty. `issue` is how many cycles after an instruction a scheduler can begin the next one, and `latency` how many
-    cycles later the result can be used. Both only set the length of a sample.
+    empty. A scheduler can begin the next instruction after `issue` cycles, and use the result after `latency` cycles;
+    both only set the length of a sample.
     """
 
     operation: str

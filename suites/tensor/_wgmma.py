@@ -93,7 +93,7 @@ class WarpgroupData:
 def warpgroup_words(elements: Any, warp_words: Any) -> Any:
     """Return a matrix of 64 rows as the registers of a warpgroup hold it, of shape (registers, 128).
 
-    Each of four warps has 16 rows. `warp_words` arranges 16 rows for one warp, as `operand_words` and `sum_words` do.
+    Each of four warps has 16 rows. `warp_words` is a function that arranges 16 rows for one warp, as `sum_words` does.
     """
     return np.concatenate([warp_words(elements[first : first + 16]) for first in range(0, _ROWS, 16)], axis=1)
 
