@@ -138,7 +138,7 @@ class CaseShift:
         return frozenset(self.after.readings) - _FIRST
 
     def repeated_shift(self, readings: frozenset[int], step: float) -> tuple[float, float] | None:
-        """Return how far the case moved in the run files `readings` from its usual level, with the variance of that.
+        """Return how far the case moved in the run files `readings` from its usual level, and the variance of this.
 
         The usual level is the mean of the baseline's processes and those of the first measurement, from which `step`, a
         logarithm, is subtracted. The result is None if the run files do not contain the case.
@@ -183,9 +183,9 @@ class CaseGroup:
         return CommonShift.of([case.moved for case in self.canaries], [case.error**2 for case in self.canaries])
 
     def shift_of(self, case: CaseShift) -> CommonShift:
-        """Return the common shift that applied to the processes of `case`: of its first and its repeated measurement.
+        """Return the common shift that applied while the processes of `case` were measured, at first and again.
 
-        Both are weighted by the numbers of processes.
+        The common shifts of both measurements are weighted by the numbers of these processes.
         """
         if not case.repeat_readings:
             return self.first
@@ -241,9 +241,9 @@ class MachineSteps:
     def judgement(self) -> Judgement:
         """Return the judgement after the steps of the machine are subtracted from the cases that look slower.
 
-        A case is inconclusive if the shift of its canaries explains its slowdown. It is slower if it is slower than its
-        canaries by more than the threshold; its finding then has the remaining effect. A note names each step that
-        changed a finding, and another the slower cases that no canaries could test.
+        A case is inconclusive if the shift of its canaries explains its slowdown. If a case is slower than its canaries
+        by more than the threshold, the verdict is slower, and the finding has the remaining effect. A note names each
+        step that changed a finding, and another the slower cases that no canaries could test.
         """
         raw = self._judgement.findings
         steps = {finding.key: step for finding in raw if (step := self._step(finding))}

@@ -74,8 +74,8 @@ def _disturbances(rate: CaseRate, others: Sequence[CaseRate]) -> list[SlowCause]
 def _lower_clock(rate: CaseRate, others: Sequence[CaseRate], slowdown: float) -> list[SlowCause]:
     """Return the core clock as a cause if it was low enough to explain half of the slowdown or more; else nothing.
 
-    `rate` is the slow one, `others` are those of the other components, whose median clock is the expected one.
-    `slowdown` is a natural logarithm.
+    `rate` is the rate of the slow component; `others` are the rates of the other components, whose median clock is the
+    expected one. `slowdown` is a natural logarithm.
     """
     clocks = [other.clock_hz for other in others if other.clock_hz > 0]
     if not clocks or not rate.clock_hz > 0:

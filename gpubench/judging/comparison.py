@@ -235,7 +235,7 @@ def differences(manifests: Sequence[Manifest]) -> Iterator[Difference]:
 def _environment(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Yield the name and the value of each fact and setting of a run that a comparison shows, the devices' facts first.
 
-    The devices are those that the run measured, or all of them if the settings name none that it describes.
+    The devices are those that the run measured, or all of the machine if the run measured none of them.
     """
     facts, settings = manifest.facts, manifest.settings
     measured = [device for device in facts.devices if device.id in settings.devices] or list(facts.devices)

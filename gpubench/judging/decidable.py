@@ -81,8 +81,8 @@ def _fewest_processes(
 
     All arguments but the last two are logarithms. `shift` is the measured effect, `between` the standard deviation
     between processes, `user_threshold` the threshold of the policy, and `other_sessions` the smallest threshold that
-    the noise between sessions allows, 0 if it does not count. `before` and `after` are the measured numbers of
-    processes of the baseline, 0 if it is a floor, and of the candidate.
+    the noise between sessions allows, 0 if it does not count. `before` and `after` are the numbers of processes that
+    the baseline (0 for a floor) and the candidate have so far.
     """
     sides, measured = (2, 1 / before + 1 / after) if before else (1, 1 / after)
     processes, quantiles, chances = _counts(sides)

@@ -90,8 +90,8 @@ def is_judgeable(side: Side) -> bool:
 def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
     """Return the logarithms of two judgeable sides, with the scatters that other measurements show for the same case.
 
-    `noise` is the case in a run of identical code, or None; it counts if it is judgeable. The sessions of the baseline
-    count if there are at least three.
+    `noise` is the case in a run of identical code, or None; a noise run that is not judgeable does not count. The
+    sessions of the baseline count if there are at least three.
     """
     scatters = []
     if noise is not None and is_judgeable(noise):

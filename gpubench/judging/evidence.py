@@ -297,7 +297,7 @@ class Evidence:
 def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
     """Return the side of each case and device set, with the processes in the order of the sessions and their readings.
 
-    A side gives for each process the index of its reading among those of all sessions, and the index of its session.
+    The side has for each process the index of its reading, counted through all sessions, and the index of its session.
     """
     columns: dict[Key, tuple[Case, list[Process], list[int], list[int]]] = {}
     numbered = ((session_number, reading) for session_number, session in enumerate(sessions) for reading in session)

@@ -94,7 +94,7 @@ def _members(digests: Sequence[NodeDigest]) -> tuple[list[Member], list[str]]:
 def _disturbance_notes(members: Sequence[Member]) -> Iterator[str]:
     """Yield a note for each component that other programs used in at least half of its cases.
 
-    If more than half of the components were used so, a single note gives their number.
+    If there are more such components than others, a single note gives their number.
     """
     counts = {member.place: (disturbed_cases(member.component), len(member.component.rates)) for member in members}
     used = {

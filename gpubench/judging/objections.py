@@ -348,9 +348,9 @@ def _side_objection(name: str, side: Side) -> Objection | None:
 
 
 def _figure_objection(old: Side, new: Side) -> Objection | None:
-    """Return an objection with the verdict `same` if the figures are identical, and one if they cannot be compared.
+    """Return an objection if the figures are identical (the verdict is then `same`) or cannot be compared; else None.
 
-    The latter is that of `_logarithm_objection`; the result is None if neither holds.
+    They cannot be compared if `_logarithm_objection` has an objection.
     """
     if sorted(old.values) == sorted(new.values):
         return Objection(Verdict.SAME, "identical", "the same figures to the last digit")

@@ -59,9 +59,9 @@ class AnswerChecks:
     def verify(self) -> dict[str, Observed | Profile]:
         """Overwrite the outputs, call every stage once, check, and return what the check observed, by name.
 
-        Every rank must call it. Further calls are checked in the same way: the other calls of a stage's rotation in
-        random order until `allowed_s` is over, or, if no stage has a rotation, every stage once more if the first check
-        took at most `allowed_s`. Raises WrongAnswer if the task's check rejects an output.
+        Every rank that times something must call it. Further calls are checked in the same way: the other calls of a
+        stage's rotation in random order until `allowed_s` is over, or, if no stage has a rotation, every stage once
+        more if the first check took at most `allowed_s`. Raises WrongAnswer if the task's check rejects an output.
         """
         start = self._device.now()
         observations = self._verify_calls({})
@@ -76,8 +76,8 @@ class AnswerChecks:
     def _verify_rotation(self, name: str, stage: Stage) -> None:
         """Check further calls in the rotation of the stage `name`, in random order, until the allowed time is over.
 
-        The first call of the rotation is left out, because it was checked before. Every rank must call it. Raises
-        WrongAnswer.
+        The first call of the rotation is left out, because it was checked before. Every rank that times something must
+        call this. Raises WrongAnswer.
         """
         start = self._device.now()
         for place in self._rng.permutation(range(1, len(stage.rotation))):
@@ -88,8 +88,8 @@ class AnswerChecks:
     def _verify_calls(self, instead: Mapping[str, Callable[[], object]]) -> dict[str, Observed | Profile]:
         """Overwrite the outputs, call every stage once, check, and return what the check observed, by name.
 
-        `instead` maps the name of a stage to a call that replaces the stage's own call. Every rank must call it. Raises
-        WrongAnswer.
+        `instead` maps the name of a stage to a call that replaces the stage's own call. Every rank that times something
+        must call this. Raises WrongAnswer.
         """
         self._limits.calling(self.task.stages.values())
         self.overwrite()
@@ -108,9 +108,9 @@ class AnswerChecks:
     def check(self) -> dict[str, Observed | Profile]:
         """Check the outputs that the stages have written, and return what the task's check observed, by name.
 
-        Every rank must call it, and all ranks wait for each other twice: until every rank's calls have ended, and until
-        every rank has checked. The result is empty if the task observes nothing. Raises WrongAnswer if the task's check
-        rejects an output.
+        Every rank that times something must call it. These ranks wait for each other twice: until the calls of all of
+        them have ended, and until all of them have checked. The result is empty if the task observes nothing. Raises
+        WrongAnswer if the task's check rejects an output.
         """
         self._device.synchronize()
         self._agree(None)

@@ -48,9 +48,9 @@ _LIBRARIES = (
 
 
 def facts() -> Facts:
-    """Return the inventory of this machine, taken in a child process, for which it waits at most 120 s.
+    """Return the inventory of this machine, taken in a child process within at most 120 s.
 
-    Raises DeviceError if that process ends with an error or does not end in time.
+    Raises DeviceError if the process ends with an error or does not end in time.
     """
     command = [sys.executable, "-P", "-m", "gpubench.measuring.inventory"]
     try:
@@ -122,8 +122,8 @@ def _gpu_wheels() -> dict[str, str]:
 def _find_devices(unavailable: list[UnavailablePart], versions: dict[str, str]) -> list[Device]:
     """Return the devices of all backends that users see, the host last.
 
-    The backends that fail are added to `unavailable`, and the versions of libraries, by name, of those with a device to
-    `versions`.
+    Backends that fail are added to `unavailable`. If a backend has a device, the versions of its libraries are added to
+    `versions` by name.
     """
     backend_devices: list[Device] = []
     for name in plugins.names("backends"):

@@ -146,7 +146,7 @@ def has_descendants(expected: Collection[int]) -> bool:
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether a child has not ended; True also if it is gone, because it may have left descendants."""
+    """Return whether a child process runs; True also if it no longer exists, because it may have left descendants."""
     try:
         return _state_and_parent(pid)[0] not in _ENDED
     except OSError:

@@ -161,11 +161,12 @@ class StoppingPolicy:
     def settling(self, trace: SampleTrace, elapsed_s: float) -> Settling:
         """Return whether the device has settled, judged by all samples against elapsed time, and from which sample on.
 
-        While a trend or a step is suspected, the samples are `waiting` for more. Once it is significant (p ≤ 0.01), the
-        samples are settled from the first start (a quarter, a half or three quarters of the time) after which no trend
-        is suspected and no plausible exponential leaves more than half of the target. If it is still significant after
-        `settle_s` seconds, the samples are `unsettled`, and their last half is kept. `trace` begins with the steady end
-        of the warm-up, and `elapsed_s` is the time since sampling began.
+        While a trend or a step is suspected, the samples are `waiting` for more. Once there is a step or a significant
+        trend (p ≤ 0.01), the samples are settled from the first start (a quarter, a half or three quarters of the time)
+        after which no trend is suspected and no plausible exponential leaves more than half of the target. Without such
+        a start after `settle_s` seconds, the samples are `unsettled`, and their last half is kept; if nothing is
+        significant, they are settled. `trace` begins with the steady end of the warm-up, and `elapsed_s` is the time
+        since sampling began.
         """
         if not self.settle_s or trace.seconds <= 0 or not self._is_trend_suspected(trace):
             return Settling("settled")
@@ -220,10 +221,11 @@ class StoppingPolicy:
         return 0
 
     def transient(self, values: list[float]) -> int:
-        """Return how many first samples have a median that differs from the rest's by more than twice its interval.
+        """Return how many first samples have another median than the rest.
 
-        It is 0 if they would be half of the samples or more, and for an exact number of samples, of which the first are
-        part of what is measured. `values` are in seconds.
+        The medians must differ by more than the width of the rest's 95 % interval, and by more than twice the target.
+        The number is 0 if it would be half of the samples or more, and for an exact number of samples, of which the
+        first are part of what is measured. `values` are in seconds.
         """
         if self.least > self.most:
             return 0

@@ -206,8 +206,8 @@ class TimeLimits:
     def _work_time(self, name: str, stages: Collection[Stage]) -> tuple[float, str]:
         """Return the seconds that a call of each stage may take in the phase `name`, and the reason as a clause.
 
-        They are the seconds at the rates of the slowest working device, or, if less, ten times the share of these that
-        earlier cases needed in this phase. The reason is empty below one second.
+        They are the seconds that the work takes at the rates of the slowest working device. If earlier cases needed
+        only a share of such seconds in this phase, ten times that share counts. The reason is empty below one second.
         """
         slowness = min(1.0, FACTOR * self._slowness.get((self._definition, name), 1.0))
         seconds = slowness * self._slowest_time(stages)

@@ -80,7 +80,8 @@ class TimedSeries:
     def drop(self, length: int) -> None:
         """Drop the first `length` samples, with the host times, clocks and probed values if each batch gave one sample.
 
-        If `early` is empty, the earliest of the dropped samples are kept there, at most `first_half` of them if that is set.
+        If `early` is empty, the earliest of the dropped samples are kept there: `first_half` of them, or all if this is
+        0.
         """
         self.early = self.early or self.values[: min(length, self.first_half or length)]
         self.values, self.times = self.values[length:], self.times[length:]
