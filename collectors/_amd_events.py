@@ -35,5 +35,5 @@ BITS = (
 
 
 def mask_of(kind: EventClass) -> int:
-    """Return the bits of that class."""
+    """Return the mask of all throttle reasons of the class `kind`."""
     return sum(bit.mask for bit in BITS if bit.kind is kind)

@@ -109,18 +109,27 @@ def _first_valid(values: Mapping[str, object], *keys: str) -> object:
 
 
 def _memory_of(process: Mapping[str, Any]) -> float | None:
-    """Return the bytes of the GPU's memory that a process has."""
+    """Return the bytes of the GPU's memory that a process has; None if unknown.
+
+    `process` is an entry of amdsmi's list.
+    """
     return valid("amd.memory.used", process.get("memory_usage", {}).get("vram_mem"))
 
 
 def _clock(smi: Any, gpu: Any, kind: Any) -> object:
-    """Return the clock of one kind in MHz; its key differs between releases of the library."""
+    """Return the clock of one kind in MHz; its key differs between releases of the library.
+
+    `smi` is the module amdsmi, `gpu` its handle, and `kind` an AmdSmiClkType. The number is returned unchecked.
+    """
     clocks = smi.amdsmi_get_clock_info(gpu, kind)
     return clocks.get("clk", clocks.get("cur_clk"))
 
 
 def _temperature(smi: Any, gpu: Any, place: Any) -> object:
-    """Return the present temperature of one sensor in °C."""
+    """Return the present temperature of one sensor in °C, as the library gives it.
+
+    `smi` is the module amdsmi, `gpu` its handle, and `place` an AmdSmiTemperatureType.
+    """
     return smi.amdsmi_get_temp_metric(gpu, place, smi.AmdSmiTemperatureMetric.CURRENT)
 
 
@@ -182,7 +191,7 @@ class Rsmi:
             return None
 
     def processes(self, pci: str) -> list[tuple[int, float | None]]:
-        """Return nothing: pyrsmi reports which processes use any GPU, not which of them use this one."""
+        """Return an empty list: pyrsmi reports which processes use any GPU, not which of them use this one."""
         del pci
         return []
 

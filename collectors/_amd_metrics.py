@@ -93,7 +93,7 @@ def parsed(table: bytes) -> GpuMetrics | None:
 
 
 def _unpack_field(form: str, table: bytes, place: int) -> int | None:
-    """Return the number at a place of the table, in the form of `struct`; None if all its bits are set."""
+    """Return the number at the byte `place` of the table, in the form of `struct`; None if all its bits are set."""
     raw = table[place : place + struct.calcsize(form)]
     return None if raw == b"\xff" * len(raw) else int(struct.unpack(form, raw)[0])
 

@@ -52,7 +52,10 @@ class AmdWatch:
         self._due = 0.0
 
     def begin(self) -> None:
-        """Take the processes on the GPU as the baseline, and begin to count what throttles it."""
+        """Count the processes of others on the GPU as the baseline, and begin to collect its throttle reasons.
+
+        Raises DeviceError if the driver's files of the GPU are gone.
+        """
         self._others.begin()
         self._read()
 

@@ -138,7 +138,10 @@ class HostWatch:
         self._at = self._node()
 
     def look(self) -> Condition:
-        """Return whether the last sample was disturbed by steal, a move to another NUMA node, or other programs."""
+        """Return the condition of the last sample: `steal` in `discard`, `migrated` and `loaded` in `labels`.
+
+        Each of them stands there only if it applies.
+        """
         now = time.monotonic()
         before, self._at = self._at, self._node()
         return condition_of(self._is_stolen(now), self._at != before, self._load(now), self._cpus)

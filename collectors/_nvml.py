@@ -126,5 +126,8 @@ def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None
 
 
 def is_lost(nvml: Any, error: Any) -> bool:
-    """Return whether this NVMLError means that no call for the device works any more."""
+    """Return whether `error`, an NVMLError, means that no call for the device works any more.
+
+    `nvml` is the module pynvml.
+    """
     return error.value in [getattr(nvml, name) for name in _LOST]

@@ -30,27 +30,36 @@ _EVERY_LINK = 0xFFFFFFFF  # nvml.h: the sum over all links
 
 
 def _query_command(name: str) -> str:
-    """Return the command that shows a field of nvidia-smi."""
+    """Return the command that shows the field `name` of nvidia-smi."""
     return f"nvidia-smi --query-gpu={name} --format=csv"
 
 
 def _clock(name: str) -> Reader:
-    """Return a reader of the clock with that NVML name, in hertz."""
+    """Return a reader of a clock in hertz; `name` is its constant in pynvml, such as NVML_CLOCK_MEM."""
     return lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, getattr(nvml, name)) * 1e6
 
 
 def _nvlink(name: str) -> Reader:
-    """Return a reader of the bytes over all links since the driver was loaded: data without protocol."""
+    """Return a reader of the bytes over all NVLinks since the driver was loaded: data without protocol.
+
+    `name` is the constant of NVML's field in pynvml.
+    """
     return lambda nvml, gpu: float(field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
 
 
 def _violation(name: str) -> Reader:
-    """Return a reader of the seconds since the driver was loaded in which this policy lowered the clocks."""
+    """Return a reader of the seconds since the driver was loaded in which a policy lowered the clocks.
+
+    `name` is the policy's constant in pynvml, such as NVML_PERF_POLICY_POWER.
+    """
     return lambda nvml, gpu: nvml.nvmlDeviceGetViolationStatus(gpu, getattr(nvml, name)).violationTime * _NANO
 
 
 def _ecc(name: str) -> Reader:
-    """Return a reader of the number of memory errors of that NVML type since the driver was loaded."""
+    """Return a reader of the number of memory errors since the driver was loaded.
+
+    `name` is the constant of the errors' type in pynvml.
+    """
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetTotalEccErrors(gpu, getattr(nvml, name), nvml.NVML_VOLATILE_ECC))
 
 
@@ -63,7 +72,10 @@ def _remapped(place: int) -> Reader:
 
 
 def _pcie(name: str) -> Reader:
-    """Return a reader of the PCIe traffic in bytes per second over 20 ms; NVML counts in units of 1000 bytes."""
+    """Return a reader of the PCIe traffic in bytes per second over 20 ms; NVML counts in units of 1000 bytes.
+
+    `name` is the constant of the direction in pynvml.
+    """
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetPcieThroughput(gpu, getattr(nvml, name))) * 1000
 
 
@@ -86,7 +98,7 @@ _MEASURES = {
 
 
 def _counter(name: str, unit: str, kind: CounterKind, period_s: float, command: str) -> Counter:
-    """Return a counter of NVML, with its measure; `command` shows the same number."""
+    """Return the counter `nvml.` + `name`, with its measure; `command` shows the same number."""
     bits = BITS if kind == "event" else ()
     return Counter(f"nvml.{name}", unit, kind, period_s, command, _MEASURES.get(name, Measure.OTHER), bits)
 

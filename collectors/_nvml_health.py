@@ -332,7 +332,10 @@ class LostGpuError(Exception):
 
 
 def raise_if_lost(nvml: Any, error: Any) -> None:
-    """Raise LostGpuError if this NVMLError means that the GPU does not answer any more."""
+    """Raise LostGpuError if `error`, an NVMLError, means that the GPU does not answer any more.
+
+    `nvml` is the module pynvml.
+    """
     if is_lost(nvml, error):
         raise LostGpuError(str(error)) from error
 

@@ -83,7 +83,10 @@ def event_reasons(nvml: Any, gpu: Any) -> int:
 
 
 def sm_clock_hz(nvml: Any, gpu: Any) -> float:
-    """Return the SM clock now, in hertz. Raises NVMLError if NVML refuses it."""
+    """Return the SM clock now, in hertz; `nvml` is the module pynvml, and `gpu` its handle.
+
+    Raises NVMLError if NVML refuses the call.
+    """
     return float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)) * 1e6
 
 
@@ -108,7 +111,10 @@ def instant_power_w(nvml: Any, gpu: Any) -> float:
 
 
 def _process_ids(nvml: Any, gpu: Any) -> tuple[int, ...]:
-    """Return the ids of the compute processes on the GPU. Raises NVMLError if NVML refuses it."""
+    """Return the ids of the compute processes on the GPU; `nvml` is the module pynvml, and `gpu` its handle.
+
+    Raises NVMLError if NVML refuses the call.
+    """
     return tuple(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
 
 
@@ -130,7 +136,11 @@ class NvmlWatch:
         self._others = ForeignProcesses(lambda: self._read(_process_ids))
 
     def begin(self) -> None:
-        """Take the processes on the GPU as the baseline; label the case if one is certainly another's."""
+        """Count the processes of others on the GPU as the baseline.
+
+        The case is labelled `shared-device` if a process certainly belongs to another run or program. Raises
+        DeviceError if the GPU is lost.
+        """
         self._others.begin()
 
     def look(self) -> Condition:

@@ -153,7 +153,7 @@ def _shape(hint: Any) -> _Shape:
 
 
 def _without_annotations(hint: Any) -> Any:
-    """Return a type without its annotations."""
+    """Return the type inside an `Annotated` type, or any other type unchanged."""
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 

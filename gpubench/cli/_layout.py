@@ -68,7 +68,10 @@ def least_room(names: Sequence[str]) -> int:
 
 
 def _is_right_to_left(name: str) -> bool:
-    """Return whether a terminal may show the figures that follow the name in another order."""
+    """Return whether `name` has a letter of a script that is written from right to left.
+
+    A terminal may then show the figures that follow the name in another order.
+    """
     return not name.isascii() and any(unicodedata.bidirectional(letter) in _RIGHT_TO_LEFT for letter in name)
 
 

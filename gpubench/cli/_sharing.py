@@ -72,13 +72,16 @@ def shareable_value(value: Value, manifests: Sequence[Manifest], no_redact: bool
 
 
 def is_ci() -> bool:
-    """Return whether a CI runs this, whose logs others read; most set CI, but Azure and Jenkins do not."""
+    """Return whether a CI system runs this process, by its environment variables; others can read the log then.
+
+    Most systems set CI, but Azure and Jenkins do not.
+    """
     variables = ("CI", "GITHUB_ACTIONS", "TF_BUILD", "JENKINS_URL")
     return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in variables)
 
 
 def for_terminal(value: Value) -> Value:
-    """Return a message, or a value with messages, without names in a CI, whose log others read; unchanged elsewhere."""
+    """Return `value`, a text or a value with texts, without names of people and machines in a CI, else unchanged."""
     return anonymised_value(value, (), no_redact=False) if is_ci() else value
 
 

@@ -193,8 +193,8 @@ def _suite_parts(against: RunComparison, name: str) -> list[Part]:
 def _case_parts(against: RunComparison, name: str, selection: CaseSelection) -> list[Part]:
     """Return the table of the selected cases, the worst first, and a note on those that are not listed.
 
-    If more than 40 cases are selected, those with the verdict same are left out. `name` is the letter of the run that
-    is compared with the run A.
+    If more than 40 cases are selected, those with the verdict same are left out unless `selection.every` is set. `name`
+    is the letter of the run that is compared with the run A.
     """
     from gpubench.base.patterns import matches
     from gpubench.cli import _findings

@@ -95,7 +95,10 @@ def libraries(version: str | None = None, is_served: bool | None = None) -> tupl
 
 @functools.cache
 def labels() -> tuple[str, ...]:
-    """Return the label of results that went through an interposed library, or nothing; the first answer is kept."""
+    """Return the label of results that go through an interposed library; empty if no library is interposed.
+
+    The first answer is kept.
+    """
     return (LABEL,) if any(library.is_interposed for library in libraries()) else ()
 
 

@@ -72,9 +72,10 @@ class Kernel(Protocol):
     ) -> None: ...
 
     def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
-        """Launch a kernel that may start before the previous launch has ended and that waits for it by itself.
+        """Launch the kernel so that it may start before the previous launch has ended.
 
-        `args` are arrays and NumPy scalars. On a device without `early_launch` it is launched like any other kernel.
+        The kernel waits for that launch by itself. `args` are arrays and NumPy scalars. On a device without
+        `early_launch` it is launched like any other kernel.
         """
 
     def symbol(self, name: str, nbytes: int) -> Any:
@@ -113,13 +114,13 @@ class SharedMemory(Protocol):
     """One kind of memory that processes can share, with its steps as methods; all raise the driver's errors."""
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        """Allocate memory of this process; its `handle` is empty until it is exported."""
+        """Return new memory of this process, `nbytes` bytes; its `handle` is empty until it is exported."""
 
     def export(self, buffer: SharedBuffer) -> Handle:
         """Return the handle by which another process opens the buffer; the caller closes the handle."""
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
-        """Map memory that another process exported."""
+        """Return the memory of `nbytes` bytes that another process exported as `handle`, mapped into this process."""
 
 
 class SharedEvent(Protocol):
@@ -200,7 +201,10 @@ class OpenDevice(Protocol):
         """Evict the last-level cache."""
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
-        """Return the kernel `name`, compiled from source text at run time and cached on disk."""
+        """Return the kernel `name`, compiled from the text `source` at run time and cached on disk.
+
+        `defines` are macros with their values.
+        """
 
     def to_host(self, array: Any) -> Any:
         """Return a NumPy copy of a device array."""
@@ -240,10 +244,13 @@ class OpenDevice(Protocol):
         """Return the bytes of memory that can still be allocated."""
 
     def share(self, nbytes: int) -> SharedBuffer:
-        """Allocate memory that another process can open. Raises Skip if that is impossible."""
+        """Return new memory of `nbytes` bytes that another process can open. Raises Skip if that is impossible."""
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
-        """Map memory that another process shares. Raises the driver's errors, or Skip if that is impossible."""
+        """Return the memory of `nbytes` bytes that another process shares as `handle`, mapped into this process.
+
+        Raises the driver's errors, or Skip if that is impossible.
+        """
 
     def shared_memory(self, kind: str) -> SharedMemory:
         """Return one kind of memory that processes can share. Raises Skip if it is unavailable.

@@ -44,12 +44,12 @@ class BrokenPlugin(GpubenchError):  # noqa: N818 - the thing is broken
 
 
 def names(room: Room) -> tuple[str, ...]:
-    """Return the sorted names of a room's plugins without importing them."""
+    """Return the sorted names of all plugins of the kind `room` (`suites`), without importing them."""
     return tuple(sorted(_modules(room)))
 
 
 def load(room: Room, name: str) -> Any:
-    """Return the plugin `name`: the attribute `suite`, `collector`, `report`, … (by `room`) of its module.
+    """Return the plugin `name` of the kind `room`: the object `suite`, `collector`, `report`, … in its module.
 
     Raises UsageError with the most similar name if there is no such plugin, and BrokenPlugin if it cannot be loaded.
     """
@@ -70,11 +70,12 @@ def plugin_name(path: str | Path) -> str:
 
 
 def load_file(room: Room, path: Path) -> Any:
-    """Return the plugin in a file or folder that no entry point names: the attribute `suite`, `report`, … (by `room`).
+    """Return the plugin of the kind `room` in the file or folder `path`, which no entry point names.
 
-    The folder that contains the file becomes a separate package (`from ._shared import …` works, and so do data files
-    in it), and is searched last for other modules (`import mine`), in this process and in each worker. Raises
-    UsageError if the file does not exist or its name is not valid, and BrokenPlugin if it cannot be loaded.
+    The plugin is the object `suite`, `collector`, `report`, … in that module. The folder that contains the file becomes
+    a separate package (`from ._shared import …` works, and so do data files in it), and is searched last for other
+    modules (`import mine`), in this process and in each worker. Raises UsageError if the file does not exist or its
+    name is not valid, and BrokenPlugin if it cannot be loaded.
     """
     package = _make_package(path.resolve().parent)
     if not re.fullmatch(r"[A-Za-z_][\w-]*", plugin_name(path)):
@@ -159,7 +160,7 @@ def unknown(kind: str, name: str, available: Iterable[str]) -> UsageError:
 
 
 def _modules(room: Room) -> dict[str, str]:
-    """Return the dotted name of each plugin's module by the name of the plugin.
+    """Return the dotted name of the module of each plugin of the kind `room`, by the name of the plugin.
 
     If two plugins have one name, gpubench's own counts. Modules whose names begin with _ are no plugins.
     """
