@@ -23,15 +23,16 @@ _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 
 
 def canonical(name: str) -> str:
-    """Return a distribution's name in the form that package indexes compare (PEP 503)."""
+    """Return a distribution's name in the form that package indexes compare (PEP 503): `Foo_Bar` becomes `foo-bar`."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def required(name: str, extras: Iterable[str]) -> set[tuple[str, frozenset[str]]]:
-    """Return the requirements of an installed distribution with these extras: canonical names, each with its extras.
+    """Return the requirements of an installed distribution with `extras`: pairs of a canonical name and its extras.
 
-    Other conditions of a requirement are not evaluated: a package required only on other systems is not installed here.
-    Raises PackageNotFoundError if the distribution is not installed.
+    A requirement is included if its condition names no extra or one of `extras`. Other conditions, such as that on the
+    system, are not evaluated, because a package for another system is not installed here. Raises PackageNotFoundError
+    if the distribution is not installed.
     """
     wanted_extras = set(extras)
     requirements = set()
@@ -46,7 +47,11 @@ def required(name: str, extras: Iterable[str]) -> set[tuple[str, frozenset[str]]
 
 
 def closure(root: str, extras: Iterable[str]) -> dict[str, set[str]]:
-    """Return the installed distributions that `root` needs, also indirectly, each with its direct requirements."""
+    """Return the installed distributions that `root` with `extras` needs, also indirectly, and `root` itself.
+
+    A canonical name maps to the names of its installed direct requirements. Raises PackageNotFoundError if `root` is
+    not installed.
+    """
     edges: dict[str, set[str]] = {}
     visited: set[tuple[str, frozenset[str]]] = set()
     unvisited = [(canonical(root), frozenset(extras))]
@@ -72,7 +77,10 @@ def is_installed(name: str) -> bool:
 
 
 def component(name: str, kind: str) -> dict[str, Any]:
-    """Return an installed package as a component of CycloneDX; `kind` is `application` or `library`."""
+    """Return an installed package as a component of CycloneDX: its name, version, URL, and licence if it names one.
+
+    `kind` is `application` or `library`.
+    """
     package = cast(Message, metadata.metadata(name))
     version = metadata.version(name)
     entry: dict[str, Any] = {
@@ -90,12 +98,15 @@ def component(name: str, kind: str) -> dict[str, Any]:
 
 
 def purl(name: str) -> str:
-    """Return the package URL of an installed distribution."""
+    """Return the package URL of an installed distribution: `pkg:pypi/numpy@2.1.0`."""
     return f"pkg:pypi/{canonical(name)}@{metadata.version(name)}"
 
 
 def document(extras: Iterable[str]) -> dict[str, Any]:
-    """Return the whole bill of materials."""
+    """Return the bill of materials of gpubench with `extras` as a CycloneDX document, ready for `json.dumps`.
+
+    Raises PackageNotFoundError if gpubench is not installed.
+    """
     edges = closure(DISTRIBUTION, extras)
     others = sorted(name for name in edges if name != DISTRIBUTION)
     bill: dict[str, Any] = {
@@ -114,7 +125,7 @@ def document(extras: Iterable[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the bill of materials; exit with status 1 if gpubench is not installed beside this Python."""
+    """Print the bill of materials for the extras in `sys.argv`; exit with a message if gpubench is not installed."""
     if not is_installed(DISTRIBUTION):
         sys.exit(f"{DISTRIBUTION} is not installed beside {sys.executable}: use the Python of its environment")
     sys.stdout.write(json.dumps(document(sys.argv[1:]), indent=2, ensure_ascii=True) + "\n")

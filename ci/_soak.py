@@ -1,4 +1,4 @@
-"""Measure on the host for a long time, and check that nothing grows and nothing is left behind.
+"""Run gpubench on the host for a long time, and check that nothing grows and nothing is left behind.
 
     bash ci/soak.sh [MINUTES]
 
@@ -39,7 +39,10 @@ _LEAST_ROWS = 3  # least rows per third to compare peaks of short-lived workers,
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Resources that the processes of a run held at a moment, or their maximum in a period."""
+    """The resources that the processes of a run held at a moment, or their maximum in a period.
+
+    `main_mib` is the resident memory of the main process, `children_mib` that of all its descendants.
+    """
 
     main_mib: float
     sampler_mib: float  # of the oldest child process, which lasts as long as the run
@@ -52,7 +55,8 @@ class Usage:
 class SoakRow:
     """A line of the table: a run, or a part of the long run.
 
-    `status` is the exit status, None for a part of a run. `left` names what the run left behind.
+    `seconds` counts from the start of the run, and `usage` is the maximum. `status` is the exit status, None for a part
+    of a run. `left` names what the run left behind.
     """
 
     name: str
@@ -62,7 +66,7 @@ class SoakRow:
     left: tuple[str, ...] = ()
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells under _HEADS."""
+        """Return the cells of the row under `_HEADS`."""
         usage = self.usage
         memory = (f"{usage.main_mib:.1f}", f"{usage.sampler_mib:.1f}", f"{usage.children_mib:.1f}")
         status = "" if self.status is None else str(self.status)
@@ -71,7 +75,7 @@ class SoakRow:
 
 
 def usage(main: psutil.Process) -> Usage | None:
-    """Return the resources that a process and its children hold now; None if the process has ended."""
+    """Return the resources that a process and its descendants hold now; None if the process has ended."""
     try:
         children = [_resident(child) for child in sorted(main.children(recursive=True), key=_start_time)]
         main_mib = main.memory_info().rss / _MIB
@@ -81,7 +85,7 @@ def usage(main: psutil.Process) -> Usage | None:
 
 
 def _start_time(process: psutil.Process) -> float:
-    """Return when a process started, in seconds since the epoch; infinity if it has ended."""
+    """Return when a process started, in seconds since 1970; infinity if it has ended."""
     try:
         return float(process.create_time())
     except psutil.NoSuchProcess:
@@ -97,15 +101,17 @@ def _resident(process: psutil.Process) -> float:
 
 
 def maximum(usages: Sequence[Usage]) -> Usage:
-    """Return the maximum of each number over these usages."""
+    """Return the maximum of each number over `usages`, at least one."""
     return Usage(*(max(getattr(moment, name) for moment in usages) for name in _NUMBERS))
 
 
 def grown(rows: Sequence[SoakRow], has_same_work: bool = True) -> list[str]:
-    """Return a message for each number that grew: its minimum in the last third exceeds its maximum in the first.
+    """Return a message for each number of `Usage` that grew over the rows, which must be in the order measured.
 
-    The first row warms up and is left out. Growth of 5 % and 8 MiB, or 5 % and 1 of any other number, is tolerated.
-    Workers come and go, so their numbers are compared only if there are several rows of the same work.
+    A number grew if its minimum in the last third exceeds its maximum in the first third by more than 5 % and 8 MiB, or
+    5 % and 1 if it is not memory. The first row warms up and is left out; fewer than three others give no message. The
+    memory of workers is compared only if a third has at least three rows and `has_same_work`: every row did the same
+    work.
     """
     rows = rows[1:]
     third = len(rows) // 3
@@ -122,9 +128,10 @@ def grown(rows: Sequence[SoakRow], has_same_work: bool = True) -> list[str]:
 
 
 class Soak:
-    """Runs of the `gpubench` beside this Python, in a folder of their own that has to be empty after each."""
+    """Runs of the `gpubench` beside this Python, in `folder`, where temporary files must be gone after each run."""
 
     def __init__(self, folder: Path) -> None:
+        """Make the folders `runs` and `temporary` in `folder`, and remember what lies in /dev/shm."""
         self._runs, self._temporary = folder / "runs", folder / "temporary"
         self._runs.mkdir()
         self._temporary.mkdir()
@@ -132,7 +139,7 @@ class Soak:
         self._token = folder.name
 
     def repeated(self, seconds: float) -> Iterator[SoakRow]:
-        """Run again and again for `seconds`, and yield a row per run."""
+        """Run again and again until `seconds` have passed, at least once, and yield a row after each run."""
         end, number = time.monotonic() + seconds, 0
         while number == 0 or time.monotonic() < end:
             number += 1
@@ -144,7 +151,10 @@ class Soak:
             )
 
     def long(self, seconds: float) -> Iterator[SoakRow]:
-        """Run once for `seconds` and yield a row per part; SIGTERM ends the run."""
+        """Run once for `seconds`, and yield a row for each of twelve parts; SIGTERM ends the run.
+
+        Raises subprocess.TimeoutExpired if the run does not end within 30 s.
+        """
         begun = time.monotonic()
         process = self._start_run("--replicates", str(_REPLICATES), "--out", str(self._runs / "long.jsonl"))
         for number in range(1, _PARTS + 1):
@@ -158,7 +168,7 @@ class Soak:
                 yield SoakRow(f"part {number}", time.monotonic() - begun, None, maximum(usages))
 
     def _start_run(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a run of all suites on the host with these further arguments."""
+        """Start a run of all suites on the host with further `arguments`, and return its process."""
         command = [str(Path(sys.executable).with_name("gpubench")), *RUN, *arguments]
         environment = os.environ | {
             _RUN_VARIABLE: self._token,
@@ -183,7 +193,7 @@ class Soak:
         return (*(f"process {pid}" for pid in self._remaining_processes()), *(path.name for path in places))
 
     def _remaining_processes(self) -> list[int]:
-        """Return the ids of the processes of these runs that still live."""
+        """Return the ids of the processes of these runs that still exist."""
         pids = []
         for process in psutil.process_iter():
             try:
@@ -195,12 +205,15 @@ class Soak:
 
 
 def line(cells: Iterable[str]) -> str:
-    """Return the cells as a line of the table."""
+    """Return the cells of a row as a line of the table, each as wide as its head."""
     return "  ".join(cell.rjust(max(len(head), 8)) for cell, head in zip(cells, _HEADS, strict=True))
 
 
 def main() -> int:
-    """Print a line per run and piece, and the problems; return the exit status."""
+    """Soak for the minutes in `sys.argv`, 60 by default.
+
+    Print a line per row and the problems, and return the exit status.
+    """
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     sys.stdout.write(line(_HEADS) + "\n")
     with tempfile.TemporaryDirectory(prefix="gpubench-soak-") as folder:

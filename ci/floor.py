@@ -1,4 +1,4 @@
-"""A gate against the performance that a model of GPU is known to reach: for accepting a new machine."""
+"""Judge a candidate against the performance that a model of GPU is known to reach: the gate for a new machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ class Floors:
     summary: str = "against the performance that a model of GPU is expected to reach"
 
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
-        """Return the verdicts, the worst first; `baseline` is ignored, because the floors replace it."""
+        """Return the verdicts on all cases that have a floor, the worst first; `baseline` is ignored.
+
+        The judgement lists the cases without a floor in `new`. A case that the policy allows to be skipped has no
+        finding.
+        """
         del baseline  # the floor takes its place
         pairs = [(side, _floor_of(side, candidate, policy)) for side in candidate.sides.values()]
         findings = [_judge_side(side, floor, policy) for side, floor in pairs if floor is not None]
@@ -47,18 +51,21 @@ class Floors:
 
 
 def _device_model(side: Side, candidate: Evidence) -> str:
-    """Return the model of the first device of a case."""
+    """Return the name of the model of a case's first device; `unknown device` if the run does not describe it."""
     devices = candidate.readings[side.readings[0]].manifest.facts.devices
     return next((device.name for device in devices if device.id in side.devices[:1]), "unknown device")
 
 
 def _floor_of(side: Side, candidate: Evidence, policy: Policy) -> Floor | None:
-    """Return the floor of a case on its device's model, None if there is none."""
+    """Return the floor of a case on its device's model; None if there is none."""
     return policy.floor(_device_model(side, candidate), side.case.id)
 
 
 def _judge_side(side: Side, floor: Floor, policy: Policy) -> Finding:
-    """Return the finding of a case on a device: its verdict against the floor, or why it has none."""
+    """Return the finding of a case on a device: its verdict against the floor, or why it cannot be judged.
+
+    It is `not comparable` if the units of case and floor differ. The threshold is the tolerance of the floor.
+    """
     expected = SideFigures(floor.expected)
     unjudged_finding = Finding(
         side.case, side.devices, Verdict.INVALID, "", "", floor.unit, floor.better, expected, SideFigures.of(side)
@@ -75,10 +82,10 @@ def _judge_side(side: Side, floor: Floor, policy: Policy) -> Finding:
 
 
 def verdict(effect: Effect, tolerance: float) -> Verdict:
-    """Return the verdict on an effect, which is a logarithm of a ratio as the tolerance is; positive is slower.
+    """Return the verdict on an effect: the logarithm of a ratio, positive for slower, with its interval.
 
-    `slower`: the whole interval is beyond the tolerance. `suspect`: part of it is. `faster`: the whole interval is
-    better than the floor by more than the tolerance. `same`: otherwise.
+    `tolerance` is a logarithm of a ratio too. `slower`: the whole interval is above the tolerance. `suspect`: part of
+    it is. `faster`: the whole interval is below the negative tolerance. `same`: otherwise.
     """
     if effect.low > tolerance:
         return Verdict.SLOWER
@@ -88,9 +95,9 @@ def verdict(effect: Effect, tolerance: float) -> Verdict:
 
 
 def _notes(candidate: Evidence, sides_without_floor: list[Side], any_judged: bool) -> list[str]:
-    """Return a note on the cases without a floor, if there are any.
+    """Return a note on the cases without a floor in a list, which is empty if every case has one.
 
-    `any_judged` says whether another case has a floor.
+    `any_judged` says that at least one case has a floor.
     """
     models = ", ".join(dict.fromkeys(_device_model(side, candidate) for side in sides_without_floor))
     if sides_without_floor and not any_judged:

@@ -1,4 +1,4 @@
-"""A gate against a baseline: it finds the cases that became slower."""
+"""Judge a candidate against a baseline: the gate that finds the cases that became slower."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ class Regression:
     summary: str = "against a baseline: cases that became slower"
 
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
-        """Return the verdicts, the worst first."""
+        """Return the verdicts on all cases that baseline and candidate have, the worst first.
+
+        A required case without a figure of the candidate is `invalid`. A case that the policy allows to be skipped has
+        no finding but a note.
+        """
         judgement = judge(baseline, candidate, policy.threshold, policy.noise, policy.allow_mismatch)
         allowed = [finding for finding in judgement.findings if policy.allows_skip(finding.cause, finding.case.id)]
         reported = (
@@ -37,19 +41,19 @@ class Regression:
 
 
 def _missing_finding(case: Case) -> Finding:
-    """Return the finding of a required case that the candidate has no figure of."""
+    """Return the finding `invalid` of a required case for which the candidate has no figure."""
     return Finding(case, (), Verdict.INVALID, "missing", "the baseline has a figure, the candidate has none")
 
 
 def _is_met(pattern: str, ids: list[str]) -> bool:
-    """Return whether a required pattern matches one of these case ids."""
+    """Return True if a required pattern matches at least one of the case ids `ids`."""
     return any(matches(case_id, (pattern,)) for case_id in ids)
 
 
 def _notes(judgement: Judgement, allowed: list[Finding], policy: Policy, ids: list[str]) -> list[str]:
-    """Return notes on cases that vanished, are new or were allowed to be skipped, and on patterns without a case.
+    """Return sentences on cases that only one side has, on allowed skips, and on patterns that match no case.
 
-    `allowed` are the findings that the policy lets be skipped, and `ids` are all case ids of both sides.
+    `allowed` are the findings of cases that the policy allows to be skipped, and `ids` the case ids of both sides.
     """
     vanished = (case for case in judgement.missing if not (policy.required and policy.is_required(case.id)))
     notes = [f"{case.id}: the baseline has a figure, the candidate has none" for case in vanished]

@@ -1,4 +1,4 @@
-"""The judgement of a fleet as JUnit XML: a component (a GPU, a host, a link) is a test, and a missing node is one.
+"""Publish the judgement of a fleet as JUnit XML: each component (GPU, host or link) and each node is a test.
 
 A slow component is a failure if it was slow in a second measurement too; so is a component on which a case failed. A
 suspect that was not measured again is skipped, as in a gate: it may be chance, and a pipeline that fails by chance is
@@ -19,7 +19,10 @@ _MOST_FINDINGS = 40  # findings in the text of a component's failure; the .json 
 
 
 class _TestCase(NamedTuple):
-    """A test of the document: `type` and `message` say why it did not pass, `text` gives the details."""
+    """A test of the document: `type` and `message` say why it did not pass, and `text` gives the details.
+
+    They are empty for a test that passed, and are not yet escaped.
+    """
 
     name: str
     outcome: TestOutcome
@@ -57,7 +60,7 @@ def fleet_tests(judgement: FleetJudgement) -> str:
 
 
 def _node_tests(judgement: FleetJudgement) -> Iterator[_TestCase]:
-    """Yield a test for each node: passed if it answered, else an error with the reason."""
+    """Yield a test for each node: passed if it answered, else an error with its status and the reason."""
     for node in judgement.fleet.nodes:
         if node.status == "answered":
             yield _TestCase(node.name, "passed")
@@ -68,9 +71,9 @@ def _node_tests(judgement: FleetJudgement) -> Iterator[_TestCase]:
 
 
 def _component_test(standing: Standing, findings: Sequence[FleetFinding], failure: FailedCases | None) -> _TestCase:
-    """Return the test of a component, from its state, its findings, and its failed cases (None if no case failed).
+    """Return the test of a component from its state, its findings, and its failed cases (None if no case failed).
 
-    A sick device comes first, then a failed case, then a finding.
+    The first that applies decides: the component is sick, a case failed, it has a finding, it was compared.
     """
     name, state = standing.place.text, standing.state
     if standing.sick:
@@ -93,7 +96,7 @@ def _component_test(standing: Standing, findings: Sequence[FleetFinding], failur
 
 
 def _finding_text(finding: FleetFinding) -> str:
-    """Return a line about a finding: case, slowdown, figures, smallest detectable slowdown, probable cause."""
+    """Return a finding in one line: case, slowdown, both figures, smallest detectable slowdown, and probable causes."""
     figures = ""
     if finding.case:
         measured, expected = (units.quantity(value, finding.unit) for value in (finding.value, finding.expected))
@@ -105,13 +108,13 @@ def _finding_text(finding: FleetFinding) -> str:
 
 
 def _suite_element(kind: str, tests: Sequence[_TestCase]) -> str:
-    """Return the element of a suite: the tests of one kind of component, or of the nodes."""
+    """Return the XML element of a suite of tests; `kind` is the kind of its components, or `node`."""
     cases = "".join(_case_element(kind, test) for test in tests)
     return f'  <testsuite name="{kind}" {_count_attributes(tests)}>\n{cases}  </testsuite>\n'
 
 
 def _case_element(kind: str, test: _TestCase) -> str:
-    """Return the element of a test; `kind` is the kind of its component, or `node`."""
+    """Return the XML element of a test; `kind` is the kind of its component, or `node`."""
     opening = f'<testcase classname="gpubench.fleet.{kind}" name={quoteattr(test.name)}'
     if test.outcome == "passed":
         return f"    {opening}/>\n"
@@ -123,7 +126,7 @@ def _case_element(kind: str, test: _TestCase) -> str:
 
 
 def _count_attributes(tests: Sequence[_TestCase]) -> str:
-    """Return the attributes that count the tests by outcome, as JUnit requires them."""
+    """Return the XML attributes that count the tests by outcome, as JUnit requires them."""
     outcomes = [test.outcome for test in tests]
     return (
         f'tests="{len(tests)}" failures="{outcomes.count("failure")}" errors="{outcomes.count("error")}" '

@@ -1,4 +1,4 @@
-"""Define the texts that all publications of a judgement use, before formatting."""
+"""Define the texts that all publications of a judgement use, before they are escaped for a form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from gpubench.api.gate import Finding, SideFigures, finding_cells, name, sentenc
 
 
 def finding_message(finding: Finding) -> str:
-    """Return a finding in one line: `bandwidth/triad[…] on cuda:0: slower: 4213 GB/s → 4011 GB/s, −4.8 % (…)`."""
+    """Return a finding in one line: `bandwidth/triad[…] on cuda:0: slower: 4213 GB/s → 4011 GB/s, −4.8 % (…)`.
+
+    The medians are left out if one of them is missing.
+    """
     texts = finding_cells(finding)
     medians = f"{texts.before} → {texts.after}, " if all(map(_has_median, (finding.before, finding.after))) else ""
     return f"{name(finding)}: {finding.verdict}: {medians}{sentence(finding)}"
@@ -21,9 +24,9 @@ def _has_median(side: SideFigures) -> bool:
 
 
 def fit_lines(head: str, lines: Iterable[str], tail: Sequence[str], limit: int) -> str:
-    """Return `head`, the `lines` that fit, the number of those that do not, and `tail`, as one text.
+    """Return `head`, as many of `lines` as fit, and `tail`, joined by newlines; a line says how many did not fit.
 
-    `limit` is in bytes of UTF-8; 0 means no limit.
+    `limit` is the most bytes of the text in UTF-8; 0 means no limit. `head` and `tail` are never shortened.
     """
     kept_lines, remaining = [head], list(lines)
     reserve = sum(len(line.encode()) + 1 for line in tail) + 80  # bytes for the line with the number of omitted lines

@@ -1,4 +1,4 @@
-"""A judgement as annotations of a GitHub workflow: lines that the runner takes from the output of a step.
+"""Publish a judgement as annotations of a GitHub workflow: lines that the runner takes from the output of a step.
 
 GitHub shows ten errors and ten warnings of a step and drops the rest (docs.github.com, "Workflow commands" and "About
 check runs"), so the tenth line gives the number of the others.
@@ -19,12 +19,15 @@ _WARNINGS = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE, Verd
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """A slower or failed case is an error; a case that could not be judged is a warning."""
+    """Annotates a slower or failed case as an error, and a case that could not be judged as a warning."""
 
     summary: str = "annotations of a GitHub workflow"
 
     def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
-        """Return at most twenty lines; `limit` is not needed."""
+        """Return at most ten lines with errors and ten with warnings.
+
+        `limit` is ignored, because they are always short.
+        """
         del limit
         errors = [finding for finding in judgement.findings if _is_error(finding)]
         warnings = [
@@ -39,12 +42,15 @@ class Annotations:
 
 
 def _is_error(finding: Finding) -> bool:
-    """Return whether a finding is annotated as an error: it is slower, or its case failed."""
+    """Return True if a finding is annotated as an error: it is slower, or its case failed."""
     return finding.verdict is Verdict.SLOWER or finding.cause == "failed"
 
 
 def _annotation_lines(kind: str, title: str, messages: Sequence[str], judgement: Judgement) -> list[str]:
-    """Return the messages as at most ten lines; the tenth counts the others if there are more."""
+    """Return `messages` as at most ten annotations; if there are more, the tenth counts the others.
+
+    `kind` is `error` or `warning`, and `title` the title of each annotation.
+    """
     listed = list(messages[:_MOST_LINES])
     if len(messages) > _MOST_LINES:
         listed[-1] = f"and {len(messages) - _MOST_LINES + 1} more; in all {tally(judgement)}"

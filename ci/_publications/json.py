@@ -1,4 +1,4 @@
-"""A judgement as JSON: every finding with its figures, for programs."""
+"""Publish a judgement as JSON for programs: every finding with its figures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from gpubench.api.gate import Finding, GateAnswer, Judgement, Publication, sente
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """One JSON object. Changes and thresholds are fractions; a missing number is null."""
+    """Writes one JSON object; changes and thresholds are fractions, and a missing number is null."""
 
     summary: str = "JSON, for programs"
 
     def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
-        """Return the whole document: a truncated one would not be JSON, so `limit` is ignored."""
+        """Return the whole document, which ends with a newline.
+
+        `limit` is ignored, because a truncated one would not be JSON.
+        """
         del limit
         document = {
             "title": answer.title,
@@ -36,7 +39,12 @@ class Json:
 
 
 def _finding_object(finding: Finding) -> dict[str, Any]:
-    """Return a finding as an object of the document: its figures in the unit, and its change as fractions."""
+    """Return a finding as a dict of plain values; a number that is not finite is None.
+
+    The medians of `baseline` and `candidate` are in `unit`. `change`, its 95 % interval and `threshold` are fractions
+    of the baseline. `p` is the p-value of the change, and `q` the share of chance findings among all that are as
+    convincing.
+    """
     low, high = finding.bounds
     return {
         "case": finding.case.id,
@@ -63,7 +71,7 @@ def _finding_object(finding: Finding) -> dict[str, Any]:
 
 
 def _null_for_nan(values: dict[str, float]) -> dict[str, float | None]:
-    """Return the values with None, which becomes null, in place of NaN and infinity."""
+    """Return the values with None, which JSON writes as null, in place of NaN and infinity."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 

@@ -1,4 +1,4 @@
-"""A judgement as JUnit XML, which GitLab, Jenkins and others show as tests: a case is a test."""
+"""Publish a judgement as JUnit XML, which GitLab, Jenkins and others show as tests: a case is a test."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _ELEMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class JUnit:
-    """A slower case is a failure, an invalid or not comparable one an error, an inconclusive one skipped.
+    """Writes a test for each case: a slower one is a failure, an invalid or not comparable one an error.
 
-    The figures are the output of each test.
+    An inconclusive or suspect one is skipped. The output of a test has the figures.
     """
 
     summary: str = "JUnit XML: a case is a test"
 
     def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
-        """Return the whole document: a truncated one would hide failures, so `limit` is ignored."""
+        """Return the whole document; `limit` is ignored, because a truncated document would hide failures."""
         del limit
         suites: dict[str, list[Finding]] = {}
         for finding in judgement.findings:
@@ -57,12 +57,12 @@ class JUnit:
         )
 
     def fleet(self, judgement: FleetJudgement) -> str:
-        """Return the judgement of a fleet as a whole document; a component is a test."""
+        """Return the judgement of a fleet as a JUnit XML document, in which a component is a test."""
         return fleet_tests(judgement)
 
 
 def _answer_element(answer: GateAnswer) -> str:
-    """Return the verdict, the reasons and the next steps, as the output of a suite without tests."""
+    """Return the XML element of a suite without tests, whose output is the verdict, the reasons and the next steps."""
     lines = [answer.verdict, *answer.reasons, *(f"next: {step}" for step in answer.next_steps)]
     output = escape("\n".join(lines))
     return (
@@ -72,7 +72,10 @@ def _answer_element(answer: GateAnswer) -> str:
 
 
 def _count_attributes(findings: list[Finding], unmet: int = 0) -> str:
-    """Return the attributes that count the tests by outcome; each of `unmet` required patterns counts as an error."""
+    """Return the XML attributes that count the tests of `findings` by outcome.
+
+    `unmet` is the number of required patterns that no case matches; each counts as an error.
+    """
     kinds = [_ELEMENTS.get(finding.verdict) for finding in findings]
     return (
         f'tests="{len(kinds) + unmet}" failures="{kinds.count("failure")}" '
@@ -81,13 +84,13 @@ def _count_attributes(findings: list[Finding], unmet: int = 0) -> str:
 
 
 def _suite_element(suite: str, findings: list[Finding]) -> str:
-    """Return the element of one suite's findings."""
+    """Return the XML element of a suite with a test for each of `findings`."""
     cases = "".join(map(_case_element, findings))
     return f"  <testsuite name={quoteattr(suite)} {_count_attributes(findings)}>\n{cases}  </testsuite>\n"
 
 
 def _case_element(finding: Finding) -> str:
-    """Return a finding as the element of a test."""
+    """Return the XML element of a finding's test."""
     element = _ELEMENTS.get(finding.verdict)
     problem = quoteattr(f"{finding.verdict}: {sentence(finding)}")
     inner = ""
@@ -102,14 +105,14 @@ def _case_element(finding: Finding) -> str:
 
 
 def _output_text(finding: Finding) -> str:
-    """Return the figures and the verdict of a finding as the output of its test."""
+    """Return the output of a finding's test: both figures, the numbers of processes, and the verdict."""
     texts = finding_cells(finding)
     counts = f"{finding.before.processes} and {finding.after.processes} processes"
     return f"baseline {texts.before}, candidate {texts.after}, {counts}; {finding.verdict}: {sentence(finding)}"
 
 
 def _unmet_element(judgement: Judgement) -> str:
-    """Return the required patterns that no case matches, as a suite of errors."""
+    """Return the XML element of a suite with an error for each required pattern that no case matches."""
     cases = "".join(
         f'    <testcase classname="gpubench" name={quoteattr(pattern)}>\n'
         '      <error type="missing" message="no case matches the required pattern"/>\n    </testcase>\n'

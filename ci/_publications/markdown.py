@@ -1,4 +1,4 @@
-"""A judgement as GitHub Markdown: the comment on a pull request, the summary of a step."""
+"""Publish a judgement as GitHub Markdown, for a comment on a pull request or the summary of a step."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ _BOLD = (Verdict.SLOWER, Verdict.INVALID, Verdict.NOT_COMPARABLE)
 
 @dataclass(frozen=True, slots=True)
 class Markdown:
-    """One table with the worst findings first; passing cases are folded, and are left out first."""
+    """Writes one table with the worst findings first, and the passing cases folded away below it."""
 
     summary: str = "GitHub Markdown: a comment, a step's summary"
 
     def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
-        """Return the document: verdict, reasons, next steps, cases.
+        """Return the document: verdict, reasons, next steps, and the tables of cases.
 
-        If it exceeds `limit` bytes (0: no limit), passing cases are left out first.
+        `limit` is the most bytes of UTF-8, 0 for no limit. If the document is longer, passing cases are left out first,
+        then the best of the others, and a line counts those that are left out.
         """
         not_passing = [finding for finding in judgement.findings if finding.verdict not in PASSING]
         passing = [finding for finding in judgement.findings if finding.verdict in PASSING]
@@ -50,7 +51,7 @@ class Markdown:
 
 
 def _body_lines(answer: GateAnswer, not_passing: list[Finding]) -> Iterator[str]:
-    """Yield the reasons, the next steps, and the table of the findings that did not pass."""
+    """Yield the reasons, the next steps, and the table of `not_passing`, as parts without a newline at the end."""
     yield from (f"- {escape(reason)}" for reason in answer.reasons)
     for step in answer.next_steps:
         yield f"- **next:** {escape(step.text)}{f': {code(step.command)}' if step.command else ''}"
@@ -60,7 +61,7 @@ def _body_lines(answer: GateAnswer, not_passing: list[Finding]) -> Iterator[str]
 
 
 def _row(finding: Finding) -> str:
-    """Return a finding as a row of the table."""
+    """Return a finding as a row of the Markdown table."""
     texts = finding_cells(finding)
     verdict = f"**{texts.verdict}**" if finding.verdict in _BOLD else texts.verdict
     figures = (texts.before, texts.after, texts.change, texts.interval, texts.threshold, texts.explanation)

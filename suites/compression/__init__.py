@@ -1,7 +1,8 @@
-"""Lossless codecs: compression ratio and throughput in both directions. Round trips are compared bit for bit.
+"""Measure lossless codecs: compression ratio, and throughput in both directions.
 
-Throughput counts *uncompressed* bytes per second in both directions; the data start and end on the device.
-Chunks are independent; the ratio counts their headers and 8 bytes of length each.
+Every round trip is compared bit for bit. Throughput counts *uncompressed* bytes per second in both directions; the data
+start and end on the device. Chunks are compressed independently. The ratio counts the header of every chunk and 8 bytes
+for its length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Axes that several topics of this suite share."""
+"""Define the axes that several topics of this suite share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Params = Mapping[str, str | int | float]
 
 
 def corpora(target: Target) -> Any:
-    """Return the axis of corpora: the user's files if there are any (`--data`), or else the generated ones."""
+    """Return the axis of corpora: the user's files if there are any (`--data`), else generated corpora by tier."""
     return points(
         smoke=_corpora.names(target, ("ids",)),
         quick=_corpora.names(target, FEW),
@@ -30,12 +30,12 @@ def corpora(target: Target) -> Any:
 
 
 def one_corpus(target: Target) -> Any:
-    """Return the axis of one corpus; the full tier has three."""
+    """Return the axis of corpora with `text` alone, or with three in the full tier; the user's files replace them."""
     return points(quick=_corpora.names(target, ("text",)), full=_corpora.names(target, FEW))
 
 
 def mebibytes(smoke: int, quick: int, full: int) -> Any:
-    """Return the axis of one size in bytes per tier, given in MiB."""
+    """Return the axis of one size in bytes per tier; the arguments are in MiB."""
     return points(smoke=(smoke * MIB,), quick=(quick * MIB,), full=(full * MIB,))
 
 
@@ -43,22 +43,29 @@ def mebibytes(smoke: int, quick: int, full: int) -> Any:
 
 
 def message_corpora(target: Target) -> Any:
-    """Return the axis of corpora for messages: the user's files, or `ids`; the full tier has one of each kind."""
+    """Return the axis of corpora for messages: `ids`, or in the full tier six corpora, one of each kind.
+
+    The user's files (`--data`) replace them.
+    """
     return points(_corpora.names(target, _SENT[:1]), full=_corpora.names(target, _SENT))
 
 
 def message_codecs(target: Target) -> tuple[str, ...]:
-    """Return the codecs that the full tier sends messages with."""
+    """Return the names of the codecs with which the full tier sends messages."""
     return ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else _codecs_device.CODECS
 
 
 def fills_pipeline(params: Params) -> bool:
-    """Return whether the message has a block for each slot."""
+    """Return True if the message has a block for each slot: `size_bytes` is at least `block_bytes` times `flight`."""
     return int(params["size_bytes"]) >= int(params["block_bytes"]) * int(params["flight"])
 
 
 def is_wanted(target: Target, params: Params, is_usual: bool) -> bool:
-    """Return whether a point is measured: usual blocks and depths; in full, others for one corpus and two codecs."""
+    """Return True if a point is measured: in the smoke tier every point, in other tiers every usual one.
+
+    `is_usual` says whether the point has the usual block size and depth. The full tier also has the other points, for
+    the corpus `ids` and two codecs.
+    """
     if target.tier == "smoke" or is_usual:
         return True
     return target.tier == "full" and params["corpus"] == _SENT[0] and params["codec"] in _COMPARED[target.is_host]

@@ -1,8 +1,9 @@
-"""The division of a message into blocks and chunks, and the layout of a compressed block while it travels.
+"""Divide a message into blocks and chunks, and define the layout of a compressed block while it travels.
 
 A block is the unit that travels. It is cut into chunks, which a codec compresses independently. A packed block begins
-with a table: the offsets of its chunks, then their compressed sizes, 64 bits each. The compressed chunks follow, each
-on a 16-byte line. The kernels of compress.cu write and read the same layout on a GPU.
+with a table: the offsets of its chunks from the start of the block, then their compressed sizes, 64 bits each. The
+compressed chunks follow, each at a multiple of 16 bytes. The kernels of compress.cu write and read the same layout on a
+GPU.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _ENTRY_BYTES = 2 * _WORD_BYTES  # an entry of the table: the offset and the size
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a message of `total` bytes is cut into blocks, and each block into chunks; all sizes are in bytes.
+    """The division of a message of `total` bytes into blocks of `block` bytes, and of a block into chunks of `chunk`.
 
-    The last block and the last chunk of a block may be shorter.
+    The last block of the message and the last chunk of a block may be shorter.
     """
 
     total: int
@@ -39,7 +40,7 @@ class Cut:
         return len(lengths(self.total, self.block))
 
     def span(self, index: int) -> slice:
-        """Return the bytes of the message that block `index` holds."""
+        """Return the slice of the message that block `index` holds."""
         start = index * self.block
         return slice(start, min(start + self.block, self.total))
 
@@ -54,7 +55,7 @@ class Cut:
         return -(-min(self.block, self.total) // self.chunk)
 
     def max_packed_bytes(self, max_compressed_bytes: int) -> int:
-        """Return the largest size of a packed block if no compressed chunk is longer than `max_compressed_bytes`."""
+        """Return the most bytes of a packed block if a compressed chunk has at most `max_compressed_bytes`."""
         return self.max_chunks * (_ENTRY_BYTES + _whole_lines(max_compressed_bytes)) + _LINE_BYTES
 
 
@@ -63,7 +64,10 @@ def _whole_lines(nbytes: int) -> int:
 
 
 def pack(room: Any, chunks: Sequence[bytes]) -> Any:
-    """Write compressed chunks into `room` (uint8) as a packed block, and return the part of `room` that it takes."""
+    """Write the compressed `chunks` into `room` as a packed block, and return the part of `room` that the block takes.
+
+    `room` is a NumPy array of dtype uint8 and shape (bytes,), long enough for `Cut.max_packed_bytes`.
+    """
     sizes = np.array([len(chunk) for chunk in chunks], np.uint64)
     lines = -(-sizes.astype(np.int64) // _LINE_BYTES) * _LINE_BYTES
     offsets = _ENTRY_BYTES * len(chunks) + np.cumsum(lines) - lines
@@ -76,7 +80,11 @@ def pack(room: Any, chunks: Sequence[bytes]) -> Any:
 
 
 def read_table(packed: Any, count: int) -> list[tuple[int, int]]:
-    """Return the offset and the size of each of `count` chunks; raises WrongAnswer if one lies outside the block."""
+    """Return the offset and the size in bytes of each of the `count` chunks in a packed block.
+
+    `packed` is a NumPy array of dtype uint8. Raises WrongAnswer if the block is too short for its table, or if a chunk
+    lies outside of it.
+    """
     if packed.size < _ENTRY_BYTES * count:
         raise WrongAnswer(f"a block of {packed.size} bytes arrived, too short for a table of {count} chunks")
     offsets, sizes = packed[: _ENTRY_BYTES * count].view(np.uint64).reshape(2, count)

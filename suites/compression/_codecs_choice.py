@@ -1,4 +1,4 @@
-"""The choice of a codec for given data: pure functions of the figures that were measured for each codec."""
+"""Choose a codec for given data, by pure functions of the figures that were measured for each codec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ LEAST_SAVING = 0.05  # share of the bytes; a codec that saves less does not just
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a codec on `nbytes` of data: its ratio, and the seconds to compress and to restore them."""
+    """The figures of a codec on `nbytes` of data: its ratio (uncompressed over compressed bytes), and its times.
+
+    `compress_s` and `decompress_s` are the seconds to compress and to restore all of them.
+    """
 
     name: str
     nbytes: int
@@ -22,11 +25,11 @@ class Figures:
 
     @property
     def saves(self) -> bool:
-        """Whether the codec removes at least 5 % of the bytes."""
+        """Whether the codec makes the data at least 5 % smaller."""
         return 1 - 1 / self.ratio >= LEAST_SAVING
 
     def cost(self, goal: str, link: float) -> float:
-        """Return the cost of the codec by one goal; only costs of the same goal can be compared.
+        """Return the cost of the codec by one of `GOALS`; only costs of the same goal can be compared.
 
         `speed`: seconds of a round trip per byte, infinite for a codec that saves less than 5 %. `ratio`: compressed
         over uncompressed bytes. `end-to-end`: seconds per byte to compress, to send over a link of `link` bytes per
@@ -41,12 +44,15 @@ class Figures:
 
 
 def raw(nbytes: int) -> Figures:
-    """Return the figures of data that are left uncompressed."""
+    """Return the figures of `nbytes` of data that are left uncompressed: ratio 1, no time."""
     return Figures(RAW, nbytes, 1.0, 0.0, 0.0)
 
 
 def choose(goal: str, figures: Iterable[Figures], link: float) -> str:
-    """Return the codec of the lowest cost by the goal, or `raw` if no codec costs less than uncompressed data."""
+    """Return the name of the codec with the lowest cost by `goal`, or `raw` if none costs less than uncompressed data.
+
+    `link` is the rate of the link in bytes per second; only the goal `end-to-end` uses it.
+    """
     candidates = list(figures)
     if not candidates:
         return RAW
@@ -55,10 +61,11 @@ def choose(goal: str, figures: Iterable[Figures], link: float) -> str:
 
 
 def regret(goal: str, chosen: str, all_figures: Mapping[str, Figures], link: float) -> float:
-    """Return the relative extra cost of the chosen codec over the best one, on all the data: 0.05 is 5 % more.
+    """Return the relative extra cost of the codec `chosen` over the best one, by `goal`: 0.05 is 5 % more.
 
-    A codec chosen for speed that turns out not to save, or data left raw that something would have made smaller,
-    is a regret of 1.
+    `all_figures` has the figures of every codec on all of the data, keyed by name; `link` is in bytes per second. For
+    the goal `speed` the regret is at most 1: that of a codec that does not save 5 %, or of data left raw that a codec
+    would have made smaller.
     """
     best = all_figures.get(choose(goal, all_figures.values(), link))
     picked = all_figures.get(chosen)

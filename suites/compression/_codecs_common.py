@@ -1,4 +1,4 @@
-"""Functions that host and GPU codecs share: stages, the lengths of chunks, and the ratio."""
+"""Share functions between host and GPU codecs: their stages, the lengths of chunks, and the ratio."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ LENGTH_BYTES = 8  # a 64-bit compressed length, which a reader needs for each ch
 def stage(
     call: Callable[[], object], payload: int, waits: bool = False, clock: Literal["device", "host"] = "device"
 ) -> Stage:
-    """Return the stage of one direction of the round trip, whose rate is in *uncompressed* bytes per second.
+    """Return the stage of one direction of a round trip, whose rate is in *uncompressed* bytes per second.
 
-    A batched call launches several kernels, so a batch has few calls, which fit into the launch queue. The times of
-    codecs vary little and there are many cases, so each case ends as soon as its confidence interval is narrow.
+    `payload` is the number of uncompressed bytes of a call. `waits` says that the call waits for the device itself. A
+    batched call launches several kernels, so a batch has at most four calls, which fit into the launch queue. Each case
+    ends as soon as its confidence interval is narrow, because the times of codecs vary little and there are many cases.
     """
     return Stage(call, Work(payload=payload), "payload", waits=waits, clock=clock, max_calls=4, effort=POINT)
 
 
 def lengths(total: int, chunk_bytes: int) -> list[int]:
-    """Return the bytes of each chunk; the last chunk may be shorter."""
+    """Return the number of bytes of each chunk of `total` bytes: `chunk_bytes`, and for the last one the rest."""
     full_chunks, last_bytes = divmod(total, chunk_bytes)
     return [chunk_bytes] * full_chunks + [last_bytes] * (last_bytes > 0)
 
 
 def observed(total: int, chunk_bytes: int, compressed: int, scratch: Mapping[str, int] | None = None) -> Observation:
-    """Return the ratio, uncompressed over compressed bytes, the compressed bytes, and the scratch memory in bytes.
+    """Return the observations of a round trip: the ratio, the compressed bytes, and the scratch memory by direction.
 
-    The compressed bytes include the header of every chunk and 8 bytes for its length. `scratch` is by direction.
+    The ratio is `total` over the compressed bytes, which are `compressed` and 8 bytes for the length of each chunk of
+    `chunk_bytes`. `scratch` maps a direction (`compress`) to bytes; None if there is none to report.
     """
     stored_bytes = compressed + LENGTH_BYTES * len(lengths(total, chunk_bytes))
     observation = {
@@ -41,7 +43,7 @@ def observed(total: int, chunk_bytes: int, compressed: int, scratch: Mapping[str
 
 
 def expect_same(restored: Any, source: Any) -> None:
-    """Raise WrongAnswer, naming the first differing byte, unless two uint8 arrays are equal."""
+    """Raise WrongAnswer, which names the first differing byte, unless two NumPy arrays of dtype uint8 are equal."""
     expect(restored.size == source.size, f"restored {restored.size} bytes of {source.size}")
     differing = restored != source
     if bool(differing.any()):

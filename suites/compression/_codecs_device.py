@@ -1,4 +1,4 @@
-"""GPU codecs: one object per codec, which queues calls on chunks in device memory.
+"""Compress and restore chunks in the memory of a GPU, by one object per codec of nvCOMP or hipCOMP.
 
     codec = open_codec(bench, "zstd", "uint8")                 # Skip where it is unavailable
     source = DeviceChunks.side_by_side(xp, array, chunk_bytes)
@@ -9,8 +9,9 @@
     codec.decompress(packed, back, written, scratch, statuses, stream)
     call = codec.compressing(…)                                # the same, prepared once and called often
 
-Queueing a call neither allocates memory nor waits for the device. Each batch in flight needs its own scratch, statuses
-and outputs; one codec may serve any number of streams at once.
+A call that was prepared allocates no memory when it queues its work, and waits for the device only where a codec says
+so (`waits`). Each batch in flight needs its own scratch, statuses and outputs; one codec may serve any number of
+streams at once.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ _HARDWARE = 1  # NVCOMP_DECOMPRESS_BACKEND_HARDWARE
 
 @dataclass(frozen=True, slots=True)
 class DeviceChunks:
-    """Chunks of one buffer on the device, `stride` bytes apart.
+    """Chunks in the memory of a GPU, `stride` bytes apart in the uint8 array `memory`.
 
-    `sizes` (uint64, on the device) are the bytes of each chunk; those of an output are known after a call.
+    `sizes` are the bytes of each chunk and `pointers` the addresses, both CuPy arrays of dtype uint64 and shape
+    (chunks,). The sizes of an output are known after a call.
     """
 
     memory: Any
@@ -44,20 +46,29 @@ class DeviceChunks:
 
     @classmethod
     def side_by_side(cls, xp: Any, memory: Any, chunk_bytes: int) -> DeviceChunks:
-        """Return the chunks of a uint8 array in their places, without a copy; the last one may be shorter."""
+        """Return the chunks of the CuPy array `memory` (uint8) in their places, without a copy.
+
+        The last one may be shorter. `xp` is the cupy module.
+        """
         sizes = xp.asarray(np.array(lengths(memory.size, chunk_bytes), np.uint64))
         return cls(memory, chunk_bytes, sizes, _pointers(xp, memory, chunk_bytes, len(sizes)))
 
     @classmethod
     def room(cls, xp: Any, count: int, most_bytes: int) -> DeviceChunks:
-        """Return room for `count` outputs of at most `most_bytes` each; their sizes are 0 until a call has run."""
+        """Allocate room for `count` outputs of at most `most_bytes` each; their sizes are 0 until a call has run.
+
+        `xp` is the cupy module.
+        """
         stride = -(-most_bytes // OUTPUT_GRAIN) * OUTPUT_GRAIN
         memory = xp.empty(count * stride, xp.uint8)
         return cls(memory, stride, xp.zeros(count, xp.uint64), _pointers(xp, memory, stride, count))
 
     @classmethod
     def uploaded(cls, xp: Any, chunks: Sequence[bytes], times: int = 1) -> DeviceChunks:
-        """Copy chunks from the host to the device; each appears `times` times, always in the same memory."""
+        """Copy `chunks` from the host to the device, and return them `times` times, each time at the same addresses.
+
+        `xp` is the cupy module.
+        """
         stride = -(-max(1, *map(len, chunks)) // OUTPUT_GRAIN) * OUTPUT_GRAIN
         rows = np.zeros((len(chunks), stride), np.uint8)
         for row, chunk in zip(rows, chunks, strict=True):
@@ -77,7 +88,7 @@ class DeviceChunks:
         return DeviceChunks(self.memory, self.stride, self.sizes[:count], self.pointers[:count])
 
     def at_device(self) -> nvcomp.Chunks:
-        """Return the addresses and sizes in the form of the C interface."""
+        """Return the addresses of the pointers and of the sizes, as the C interface needs them."""
         return nvcomp.Chunks(address(self.pointers), address(self.sizes), self.count)
 
 
@@ -86,20 +97,20 @@ def _pointers(xp: Any, memory: Any, stride: int, count: int) -> Any:
 
 
 def address(array: Any) -> int:
-    """Return the address of a device array, or 0 for an empty one."""
+    """Return the address of a CuPy array, or 0 for an empty one."""
     return int(array.data.ptr) if array.size else 0
 
 
 def current_stream(xp: Any) -> int:
-    """Return the handle of CuPy's current stream, on which calls are timed."""
+    """Return the address of CuPy's current stream, on which calls are timed; `xp` is the cupy module."""
     return int(xp.cuda.get_current_stream().ptr)
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A codec as a case names it: an algorithm of nvCOMP with options for compressing and restoring (`back`).
+    """A codec as a case names it: an algorithm of nvCOMP with its options for compressing and for restoring (`back`).
 
-    `description` states the options in notes. `typed` passes LZ4 the width of the elements, and `plain` passes bytes to
+    `description` states the options in notes. `typed` tells LZ4 the width of the elements. `plain` gives plain bytes to
     a codec that would otherwise use the element type.
     """
 
@@ -112,12 +123,15 @@ class Variant:
 
     @property
     def needs_engine(self) -> bool:
-        """Whether only the GPU's hardware decompression engine can restore."""
+        """Whether only the GPU's hardware decompression engine can restore the chunks."""
         return self.back.get("backend") == _HARDWARE
 
 
 def _levels(algorithm: str) -> dict[str, Variant]:
-    """Return the variants of levels 0 (entropy coding only), 2, 4 and 5; level 1 is the default, 3 equals 2."""
+    """Return the variants of an algorithm at levels 0 (entropy coding only), 2, 4 and 5, keyed by name.
+
+    Level 1 is the default, and level 3 is the same as 2.
+    """
     return {
         f"{algorithm}-{level}": Variant(algorithm, {"level": level}, description=f"level {level}")
         for level in (0, 2, 4, 5)
@@ -151,12 +165,14 @@ _WIDTHS = {"bfloat16": 2, "float8_e4m3": 1}
 
 
 class DeviceCodec:
-    """One codec of nvCOMP or hipCOMP on elements of the type `dtype`. Every call may raise nvcomp.NvcompError.
+    """One codec of nvCOMP or hipCOMP on elements of the type `dtype`; every call may raise nvcomp.NvcompError.
 
     `name` is a key of VARIANTS. `description` names the library, its version and the options, for the notes of a case.
+    `waits` says that restoring waits for its stream before it queues its work.
     """
 
     def __init__(self, library: nvcomp.NvcompLibrary, name: str, dtype: str) -> None:
+        """Open the codec `name`, a key of VARIANTS; `dtype` is the name of the element type (`float32`, `bfloat16`)."""
         variant = VARIANTS[name]
         element_type = "uint8" if variant.plain else dtype
         type_option = {"data_type": nvcomp.TYPES[_of_width(dtype)]} if variant.typed else {}
@@ -175,41 +191,48 @@ class DeviceCodec:
         self.waits = self.row.decompress_waits  # decompression waits for its stream before it queues its work
 
     def max_compressed_bytes(self, chunk_bytes: int) -> int:
-        """Return the bytes that the output of a chunk of at most `chunk_bytes` may need."""
+        """Return the most bytes that a compressed chunk takes if it has at most `chunk_bytes` before."""
         return self.row.max_output_bytes(chunk_bytes)
 
     def compress_temp_bytes(self, count: int, chunk_bytes: int, stream: int = 0) -> int:
-        """Return the bytes of scratch for compressing `count` chunks of at most `chunk_bytes`."""
+        """Return the bytes of scratch memory for compressing `count` chunks of at most `chunk_bytes` on a stream."""
         return self.row.compress_temp_bytes(count, chunk_bytes, count * chunk_bytes, stream)
 
     def decompress_temp_bytes(self, count: int, chunk_bytes: int, stream: int = 0) -> int:
-        """Return the bytes of scratch for restoring `count` chunks of at most `chunk_bytes`."""
+        """Return the bytes of scratch memory for restoring `count` chunks of at most `chunk_bytes` on a stream."""
         return self.row.decompress_temp_bytes(count, chunk_bytes, count * chunk_bytes, stream)
 
     def temp_bytes(self, count: int, chunk_bytes: int, stream: int = 0) -> int:
-        """Return the bytes of scratch that serve one direction after the other."""
+        """Return the bytes of scratch memory that serve both directions, one after the other."""
         compress_bytes = self.compress_temp_bytes(count, chunk_bytes, stream)
         return max(compress_bytes, self.decompress_temp_bytes(count, chunk_bytes, stream))
 
     def compressing(
         self, source: DeviceChunks, target: DeviceChunks, chunk_bytes: int, scratch: Any, statuses: Any, stream: int
     ) -> Callable[[], None]:
-        """Return a call that queues compressing `source`, in chunks of at most `chunk_bytes`, into `target`."""
+        """Return a function that queues compressing `source`, whose chunks have at most `chunk_bytes`, into `target`.
+
+        `scratch` (uint8) has at least `compress_temp_bytes`, and `statuses` (int32, one per chunk) is filled with 0 for
+        each chunk that was compressed; both are CuPy arrays. `stream` is the address of a stream. hipCOMP leaves
+        `statuses` unchanged.
+        """
         at, codes = _scratch(scratch), address(statuses)
         return self.row.compress(source.at_device(), chunk_bytes, at, target.at_device(), codes, stream)
 
     def compress(
         self, source: DeviceChunks, target: DeviceChunks, chunk_bytes: int, scratch: Any, statuses: Any, stream: int
     ) -> None:
-        """Queue compressing once."""
+        """Queue compressing once; the arguments are those of `compressing`."""
         self.compressing(source, target, chunk_bytes, scratch, statuses, stream)()
 
     def decompressing(
         self, source: DeviceChunks, target: DeviceChunks, written: Any, scratch: Any, statuses: Any, stream: int
     ) -> Callable[[], None]:
-        """Return a call that queues restoring `source` into `target`, whose sizes are the room for each chunk.
+        """Return a function that queues restoring `source` into `target`, whose sizes are the room for each chunk.
 
-        `written` (uint64, on the device) is filled with the bytes of each, `statuses` (int32) with its outcome.
+        `written` (uint64) is filled with the restored bytes of each chunk, and `statuses` (int32) with 0 for each chunk
+        that was restored. `scratch` (uint8) has at least `decompress_temp_bytes`. All three are CuPy arrays; `stream`
+        is the address of a stream.
         """
         at, codes = _scratch(scratch), address(statuses)
         return self.row.decompress(source.at_device(), target.at_device(), address(written), at, codes, stream)
@@ -217,11 +240,14 @@ class DeviceCodec:
     def decompress(
         self, source: DeviceChunks, target: DeviceChunks, written: Any, scratch: Any, statuses: Any, stream: int
     ) -> None:
-        """Queue restoring once."""
+        """Queue restoring once; the arguments are those of `decompressing`."""
         self.decompressing(source, target, written, scratch, statuses, stream)()
 
     def expect_success(self, operation: str, statuses: Any) -> None:
-        """Raise WrongAnswer with the library's message unless every status (in host memory) is 0."""
+        """Raise WrongAnswer with the library's message unless every status is 0.
+
+        `statuses` is a NumPy array of dtype int32, and `operation` (`compressed`, `restored`) is a word of the message.
+        """
         failed = statuses[statuses != 0]
         if failed.size:
             status = int(failed[0])
@@ -239,9 +265,10 @@ def _of_width(dtype: str) -> str:
 
 
 def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
-    """Return a codec of this GPU's library by its name in cases.
+    """Return the codec `name`, a key of VARIANTS, of this GPU's library, for elements of the type `dtype`.
 
-    Raises Skip, with the way to install it, if it is unavailable.
+    Raises Skip, with the way to install it, if the library is unavailable, does not have the algorithm, or needs a
+    hardware engine that this GPU does not have.
     """
     variant = VARIANTS[name]
     try:
@@ -256,7 +283,10 @@ def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
 
 
 def _library(bench: Bench) -> nvcomp.NvcompLibrary:
-    """Return the codec library of the bench's GPU; raises Skip if the GPU has none."""
+    """Return nvCOMP for a GPU of NVIDIA and hipCOMP for one of AMD.
+
+    Raises Unavailable if it is not installed, and Skip for another device.
+    """
     if bench.traits.kernels == "cuda":
         return nvcomp.load()
     if bench.traits.kernels == "hip":
@@ -265,6 +295,7 @@ def _library(bench: Bench) -> nvcomp.NvcompLibrary:
 
 
 def _require_engine(bench: Bench, algorithm: str) -> None:
+    """Raise Skip unless this GPU's hardware decompression engine supports the algorithm."""
     formats = nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice()))
     if algorithm not in formats:
         support = f"supports only {', '.join(sorted(formats))}" if formats else "has none"

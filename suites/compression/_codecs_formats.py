@@ -1,4 +1,4 @@
-"""Formats that GPU and host share: each device decompresses the output of the other."""
+"""Exchange compressed chunks between GPU and host: each restores what the other has compressed in the same format."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ HOST_BYTES = 4 * 2**20  # bytes of data on the host; the GPU works on several co
 
 
 class FormatExchange:
-    """The chunks that GPU and host have compressed, and the data that each restores from the other's chunks.
-
-    `source` (uint8, on the host) holds the data that `trip` has on the GPU. Creating the object compresses them on
-    both.
-    """
+    """The chunks that GPU and host have compressed, and the data that each restores from the other's chunks."""
 
     def __init__(self, bench: Bench, trip: GpuRoundTrip, codec: _codecs_host.HostCodec, source: Any) -> None:
+        """Compress the data on both devices, and prepare the call with which the GPU restores the host's chunks.
+
+        `source` is a NumPy array of dtype uint8; the buffer of `trip` on the GPU holds it once or several times over.
+        """
         self._bench = bench
         self._trip = trip
         self._host = codec
@@ -64,31 +64,34 @@ class FormatExchange:
         self.restored: list[bytes] = []
 
     def _fetch_gpu_chunks(self) -> list[bytes]:
-        """Return the first chunks that the GPU wrote, in host memory."""
+        """Return the chunks that the GPU has compressed from the first copy of the data, in host memory."""
         sizes = self._bench.device.to_host(self._trip.compressed.sizes)
         stride, count = self._trip.compressed.stride, len(self._sizes)
         rows = self._bench.device.to_host(self._trip.compressed.memory[: count * stride]).reshape(count, stride)
         return [row[:size].tobytes() for row, size in zip(rows, sizes[:count].tolist(), strict=True)]
 
     def poison(self) -> None:
-        """Invalidate the GPU's output, and drop the host's output."""
+        """Overwrite the GPU's output with wrong bytes, and drop the host's output."""
         self._trip.poison()
         self.restored = []
 
     def gpu_reads(self) -> None:
-        """Queue restoring the host's chunks on the GPU."""
+        """Queue restoring the chunks of the host on the GPU."""
         self._read()
 
     def host_reads(self) -> None:
-        """Restore the GPU's chunks on the host."""
+        """Restore the chunks of the GPU on the host."""
         self.restored = self._host.decompress(self._gpus, self._sizes, self._threads)
 
     def host_writes(self) -> None:
-        """Compress the chunks on the host."""
+        """Compress the data on the host."""
         self.hosts = self._host.compress(self._chunks, self._threads)
 
     def check(self) -> Observation:
-        """Compare the restored data of both devices, bit for bit; raises WrongAnswer if they differ."""
+        """Compare what each device has restored with the data, bit for bit, and return `ratio.gpu` and `ratio.host`.
+
+        A ratio is uncompressed over compressed bytes. Raises WrongAnswer if a byte differs.
+        """
         self._trip.check()  # checked after `gpu_reads`, so that the restored data came from the host's chunks
         expect(
             b"".join(self.restored) == self._source.tobytes(),
@@ -112,8 +115,8 @@ class FormatExchange:
 def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes: int) -> Task:  # noqa: A002 - an axis
     """Compress and restore the same data in one format on GPU and host: uncompressed bytes per second of each.
 
-    The GPU restores what the host compressed, and the host what the GPU compressed; both are compared bit for bit. The
-    host uses all its cores and works on at most the first 4 MiB of the data.
+    The GPU restores what the host compressed, and the host what the GPU compressed; both results are compared bit for
+    bit. The host uses all its cores, and works on at most the first 4 MiB of the data.
     """
     source, total = source_of(bench, corpus, size_bytes)
     codec = _codecs_host.open_format(format)
@@ -134,5 +137,8 @@ def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes
 
 
 def _on_host(call: Any, payload: int) -> Stage:
-    """Return the stage of a call that works on the host and is timed by its clock; `payload` is in bytes."""
+    """Return the stage of a call that works on the host and is timed by its clock.
+
+    `payload` is the number of uncompressed bytes of a call.
+    """
     return stage(call, payload, waits=True, clock="host")

@@ -1,11 +1,11 @@
-"""Codecs of the host: independent chunks, each by its Python binding, in one thread or many.
+"""Compress and restore independent chunks on the host, in one thread or many, by the Python bindings of codecs.
 
     codec = open_codec("zstd-3")                       # raises Skip, with the way to install it
     packed = codec.compress(chunks, threads=4)         # bytes-like objects to bytes objects, in order
     back = codec.decompress(packed, sizes, threads=4)  # raises CodecError for an invalid chunk
 
-Every binding lets other threads run while it works. A codec never restores more bytes than the given size, whatever
-its input contains.
+Every binding lets other threads run while it works. A codec never restores more bytes than the given size, whatever its
+input contains.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ class CodecError(WrongAnswer):
 
 @dataclass(frozen=True, slots=True)
 class HostCodec:
-    """A codec: `squeeze()` returns a compressor for one thread; `restore` decompresses a chunk to a known length.
+    """A codec of the host.
 
-    Codecs of one `format` can read each other's output. `compressed_bytes` is the maximum size of a compressed chunk.
+    `squeeze()` returns a function that compresses a chunk, for use in one thread. `restore(chunk, size)` returns the
+    decompressed bytes, of which there may be one more than `size` if the chunk is too long, or raises one of `errors`.
+    Codecs of one `format` can read each other's output.
     """
 
     name: str
@@ -54,21 +56,32 @@ class HostCodec:
     description: str
 
     def max_compressed_bytes(self, chunk_bytes: int) -> int:
-        """Return an upper bound for every codec here (LZ4's is the loosest: n + n/255 + 16)."""
+        """Return the most bytes that any codec of this module needs for a compressed chunk of `chunk_bytes`.
+
+        The loosest bound is that of LZ4: n + n/255 + 16.
+        """
         return chunk_bytes + chunk_bytes // 128 + 512
 
     def compress(self, chunks: Sequence[Chunk], threads: int = 1) -> list[bytes]:
-        """Return each chunk compressed by itself, in order."""
-        return _spread(lambda part: list(map(self.squeeze(), part)), chunks, threads)
+        """Return each chunk compressed by itself, in the order of `chunks`."""
+        return _map_in_threads(lambda part: list(map(self.squeeze(), part)), chunks, threads)
 
     def decompress(self, chunks: Sequence[Chunk], sizes: Sequence[int], threads: int = 1) -> list[bytes]:
-        """Return each restored chunk, of exactly `sizes` bytes; raises CodecError with the codec's message."""
-        return _spread(
-            lambda part: [self.one(chunk, size) for chunk, size in part], list(zip(chunks, sizes, strict=True)), threads
+        """Return each chunk restored, in the order of `chunks`; `sizes` are the lengths in bytes that they must have.
+
+        Raises CodecError with the codec's message if a chunk is not valid or has another length.
+        """
+        return _map_in_threads(
+            lambda part: [self.decompress_one(chunk, size) for chunk, size in part],
+            list(zip(chunks, sizes, strict=True)),
+            threads,
         )
 
-    def one(self, chunk: Chunk, size: int) -> bytes:
-        """Return one restored chunk, of exactly `size` bytes; raises CodecError if the codec refuses it."""
+    def decompress_one(self, chunk: Chunk, size: int) -> bytes:
+        """Return one chunk restored, of exactly `size` bytes.
+
+        Raises CodecError if it is not valid or has another length.
+        """
         try:
             restored = self.restore(chunk, size)
         except self.errors as error:
@@ -78,7 +91,7 @@ class HostCodec:
 
 
 def expect_length(restored: bytes, size: int) -> None:
-    """Raise CodecError unless the restored bytes have the expected length."""
+    """Raise CodecError unless `restored` has `size` bytes."""
     if len(restored) != size:
         raise CodecError(
             f"a chunk could not be decompressed: it has a wrong length, {len(restored)} bytes or more of {size}"
@@ -90,8 +103,11 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads)
 
 
-def _spread(work: Callable[[Sequence[Any]], list[T]], items: Sequence[Any], threads: int) -> list[T]:
-    """Return the results of `work` over contiguous slices of the items, in order."""
+def _map_in_threads(work: Callable[[Sequence[Any]], list[T]], items: Sequence[Any], threads: int) -> list[T]:
+    """Return the joined results of `work` for slices of `items`, in the order of the items.
+
+    `work` maps a slice to a list with one result per item. With one thread it is called once, in the calling thread.
+    """
     if threads == 1:
         return work(items)
     size = max(1, -(-len(items) // (_SHARES * threads)))
@@ -108,7 +124,11 @@ def cores() -> int:
 
 
 def _inflate(start: Callable[[], Any], chunk: Chunk, size: int, error: type[Exception]) -> bytes:
-    """Return a restored Deflate stream of at most `size` + 1 bytes; the extra byte shows that it is too long."""
+    """Return at most `size` + 1 restored bytes of a stream; the extra byte shows that the stream is too long.
+
+    `start` makes a decompressor with the interface of zlib's. Raises `error` if the stream does not end where `chunk`
+    ends.
+    """
     stream = start()
     restored: bytes = stream.decompress(chunk, size + 1)
     if not stream.eof or stream.unused_data:
@@ -117,7 +137,10 @@ def _inflate(start: Callable[[], Any], chunk: Chunk, size: int, error: type[Exce
 
 
 def _zlib(level: int, window: int = 15, kind: str = "zlib") -> HostCodec:
-    """Return the codec of Python's zlib; `window` is zlib's wbits, which selects the format that `kind` names."""
+    """Return the codec of Python's zlib at a level.
+
+    `window` is zlib's wbits, which selects the format that `kind` names.
+    """
 
     def restore(chunk: Chunk, size: int) -> bytes:
         return _inflate(lambda: zlib.decompressobj(window), chunk, size, zlib.error)
@@ -140,7 +163,7 @@ _HEADERS = {
 
 
 def _isal(level: int) -> HostCodec:
-    """Return the codec of ISA-L, which writes zlib's format; raises Skip without the package isal."""
+    """Return the codec of ISA-L at a level, which writes zlib's format; raises Skip without the package isal."""
     isal = _imported("isal.isal_zlib")
     package = _imported("isal")
 
@@ -158,7 +181,7 @@ def _isal(level: int) -> HostCodec:
 
 
 def _zstd(level: int) -> HostCodec:
-    """Return the codec of Zstandard; raises Skip without Python 3.14 or the package backports.zstd."""
+    """Return the codec of Zstandard at a level; raises Skip without Python 3.14 or the package backports.zstd."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     zstd = _imported(name)
 
@@ -180,7 +203,7 @@ def _zstd(level: int) -> HostCodec:
 
 
 def _lz4(mode: str = "default") -> HostCodec:
-    """Return the codec of raw LZ4 blocks; `mode` is lz4.block's. Raises Skip without the package lz4."""
+    """Return the codec of raw LZ4 blocks; `mode` is a key of `_LZ4_MODES`. Raises Skip without the package lz4."""
     block = _imported("lz4.block")
     lz4 = _imported("lz4")
     return HostCodec(
@@ -197,7 +220,7 @@ _LZ4_MODES = {"default": "default speed", "high_compression": "high compression"
 
 
 def _imported(name: str) -> Any:
-    """Return the imported module; raises Skip, with the way to install it, if it is unavailable."""
+    """Return the module `name`; raises Skip, with the way to install it, if it is unavailable."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -225,22 +248,29 @@ FORMATS: Mapping[str, Callable[[], HostCodec]] = {
 
 
 def open_codec(name: str) -> HostCodec:
-    """Return a codec by its name in cases; raises Skip, with the way to install it, if its library is unavailable."""
+    """Return the codec `name`, a key of CODECS.
+
+    Raises Skip, with the way to install it, if its library is unavailable.
+    """
     return CODECS[name]()
 
 
 def open_format(name: str) -> HostCodec:
-    """Return the host's codec of a format; raises Skip, with the way to install it, if its library is unavailable."""
+    """Return the host's codec of the format `name`, a key of FORMATS.
+
+    Raises Skip, with the way to install it, if its library is unavailable.
+    """
     return FORMATS[name]()
 
 
 class HostRoundTrip:
-    """A buffer (`source`, uint8), its chunks compressed and its chunks restored, by `threads` threads.
+    """A round trip on the host: a buffer, its chunks compressed, and its chunks restored, by `threads` threads.
 
-    A call returns the objects of the binding: one bytes object per chunk, not copied into one buffer.
+    An output has one bytes object per chunk, as the binding returns it, and is not copied into one buffer.
     """
 
     def __init__(self, codec: HostCodec, source: Any, chunk_bytes: int, threads: int = 1) -> None:
+        """Divide `source`, a NumPy array of dtype uint8, into chunks of `chunk_bytes`, and drop both outputs."""
         self.codec = codec
         self.source = source
         self.threads = threads
@@ -258,20 +288,23 @@ class HostRoundTrip:
         return int(self.source.size)
 
     def poison(self) -> None:
-        """Drop both outputs."""
+        """Replace every chunk of both outputs by an empty one."""
         self.compressed = [b""] * len(self.chunks)
         self.restored = [b""] * len(self.chunks)
 
     def compress(self) -> None:
-        """Compress every chunk."""
+        """Compress every chunk of the buffer."""
         self.compressed = self.codec.compress(self.chunks, self.threads)
 
     def restore(self) -> None:
-        """Restore every chunk; raises CodecError if the codec refuses one."""
+        """Restore every compressed chunk; raises CodecError if one is not valid or has a wrong length."""
         self.restored = self.codec.decompress(self.compressed, self.sizes, self.threads)
 
     def check(self) -> Observation:
-        """Compare the length of each chunk and all bytes; raises WrongAnswer if they differ."""
+        """Compare every restored chunk with the buffer, and return its ratio and its compressed bytes.
+
+        Raises WrongAnswer if a length or a byte differs.
+        """
         wrong = [index for index, chunk in enumerate(self.restored) if len(chunk) != self.sizes[index]]
         expect(not wrong, f"{len(wrong)} chunks have a wrong length after the round trip, the first is {wrong[:1]}")
         expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
@@ -279,7 +312,10 @@ class HostRoundTrip:
 
 
 def open_trip(corpus: Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> HostRoundTrip:
-    """Return a round trip with its buffers; raises Skip if the codec's library is unavailable."""
+    """Return a round trip of `total` bytes, which repeat the corpus, through the codec `codec`, a key of CODECS.
+
+    Raises Skip if the codec's library is unavailable.
+    """
     source = np.empty(total, np.uint8)
     corpus.fill(source)
     return HostRoundTrip(open_codec(codec), source, chunk_bytes, threads)

@@ -1,4 +1,4 @@
-"""Round trips of a buffer on a GPU: one batched call takes all chunks, each way."""
+"""Compress and restore a buffer on a GPU, where one batched call takes all chunks in either direction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _RESERVE = 2**28  # bytes that stay free for the driver
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The sizes in bytes of a buffer and its chunks for one codec; both directions share the scratch memory."""
+    """The sizes in bytes of a buffer and its chunks for one codec.
+
+    `total` bytes are divided into `count` chunks of `chunk` bytes; `stride` bytes hold a compressed chunk. Both
+    directions use the same scratch memory.
+    """
 
     total: int
     chunk: int
@@ -32,7 +36,10 @@ class Layout:
 
     @classmethod
     def of(cls, codec: DeviceCodec, total: int, chunk: int, stream: int) -> Layout:
-        """Return the layout that the library asks for; raises NvcompError if it refuses."""
+        """Return the layout of `total` bytes in chunks of `chunk` bytes; raises NvcompError if the library refuses it.
+
+        `stream` is the address of a stream.
+        """
         count = len(lengths(total, chunk))
         stride = -(-codec.max_compressed_bytes(chunk) // OUTPUT_GRAIN) * OUTPUT_GRAIN
         compress_temp = codec.compress_temp_bytes(count, chunk, stream)
@@ -41,22 +48,23 @@ class Layout:
 
     @property
     def scratch(self) -> int:
-        """The larger scratch size of the two directions."""
+        """The bytes of scratch memory that serve both directions, one after the other."""
         return max(self.compress_scratch, self.restore_scratch)
 
     @property
     def device_bytes(self) -> int:
-        """The device memory that the source, the restored and the compressed chunks and the scratch take together."""
+        """The bytes of device memory that all buffers of a round trip take together."""
         return 2 * self.total + self.count * self.stride + self.scratch
 
 
 class GpuRoundTrip:
-    """A buffer on the device (`source`, uint8), its chunks compressed and restored, and all memory that a call needs.
+    """A round trip on a GPU: a buffer, its chunks compressed, its chunks restored, and all memory that a call needs.
 
-    After construction nothing is allocated, and only `check` waits for the device.
+    After construction nothing is allocated. Calls queue work and return at once, but `check` waits for the device.
     """
 
     def __init__(self, bench: Bench, codec: DeviceCodec, source: Any, layout: Layout) -> None:
+        """Allocate all memory; `source` is a CuPy array of dtype uint8 with `layout.total` bytes."""
         self._xp = xp = bench.xp
         self._host = bench.device.to_host
         self._bytes = DeviceBytes(bench)
@@ -77,9 +85,9 @@ class GpuRoundTrip:
         return self.layout.total
 
     def poison(self) -> None:
-        """Poison every output: afterwards no restored byte, size or status is right.
+        """Overwrite every output with a wrong value: restored bytes, sizes and statuses.
 
-        Sizes become 0, so that restoring what was never compressed reads nothing.
+        Sizes become 0, so that restoring chunks that were never compressed reads nothing.
         """
         self._bytes.invert(self.source.memory, self.restored.memory)
         self._bytes.fill(self.compressed.memory, _POISON)
@@ -89,15 +97,18 @@ class GpuRoundTrip:
         self._bytes.fill(self.restore_statuses, _NO_STATUS)
 
     def compress(self, stream: int | None = None) -> None:
-        """Queue compressing every chunk, on the stream that is timed or on another."""
+        """Queue compressing every chunk on the stream at the address `stream`; None means the current one."""
         self._calls(current_stream(self._xp) if stream is None else stream)[0]()
 
     def restore(self, stream: int | None = None) -> None:
-        """Queue restoring every chunk, by the sizes that compressing left on the device."""
+        """Queue restoring every compressed chunk on the stream at the address `stream`; None means the current one."""
         self._calls(current_stream(self._xp) if stream is None else stream)[1]()
 
     def _calls(self, stream: int) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Return the two calls of a stream, which are prepared once; waiting for the device is timed too."""
+        """Return the functions that queue compressing and restoring on a stream.
+
+        They are prepared once for each stream.
+        """
         if stream not in self._prepared:
             compress_statuses, restore_statuses = self.compress_statuses, self.restore_statuses
             compress_args = (self.source, self.compressed, self.layout.chunk, self.scratch, compress_statuses, stream)
@@ -106,7 +117,11 @@ class GpuRoundTrip:
         return self._prepared[stream]
 
     def check(self) -> Observation:
-        """Check statuses, sizes and every byte, and return the ratio; raises WrongAnswer if one is wrong."""
+        """Check the status, the size and every byte of all chunks, and return the observations of the round trip.
+
+        These are the ratio, the compressed bytes and the scratch memory of both directions. Raises WrongAnswer if a
+        status, a size or a byte is wrong.
+        """
         self.codec.expect_success("compressed", self._host(self.compress_statuses))
         sizes = self._host(self.compressed.sizes)
         fits = bool((sizes > 0).all()) and bool((sizes <= self.layout.stride).all())
@@ -120,7 +135,11 @@ class GpuRoundTrip:
 
 
 def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> GpuRoundTrip:
-    """Return a round trip with its buffers; raises Skip without the library, its support or enough memory."""
+    """Return a round trip of `total` bytes, which repeat the corpus, through the codec `codec`, a key of VARIANTS.
+
+    Raises Skip if the library is unavailable, does not support the codec or the sizes, or if the memory does not
+    suffice.
+    """
     chosen = open_codec(bench, codec, corpus.dtype)
     try:
         layout = Layout.of(chosen, total, chunk_bytes, current_stream(bench.xp))
@@ -133,7 +152,7 @@ def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes:
 
 
 def uploaded(bench: Bench, corpus: Corpus, total: int) -> Any:
-    """Return the source on the device: its tile is copied there once and repeated there."""
+    """Return a CuPy array of `total` bytes (uint8) that repeats the corpus, which is copied to the device once."""
     source = bench.xp.empty(total, bench.xp.uint8)
     tile = bench.xp.asarray(corpus.data[:total])
     for start in range(0, total, max(tile.size, 1)):

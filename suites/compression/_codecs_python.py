@@ -1,4 +1,7 @@
-"""nvCOMP through its Python binding `nvidia.nvcomp`, which allocates memory and waits within each call."""
+"""Compress and restore a buffer through nvCOMP's Python binding `nvidia.nvcomp`.
+
+It allocates memory and waits for the device within each call.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,13 @@ _TYPES = {  # NumPy's type strings; here |f1 is E4M3
 
 
 class PythonRoundTrip:
-    """A buffer on the device, an encoded array and a decoded array, both made anew by each call.
-
-    `handle` is the library's codec, and `wrap` turns an array of the device into the library's array.
-    """
+    """A round trip of a buffer on a GPU, whose encoded and decoded arrays are made anew by each call."""
 
     def __init__(self, bench: Bench, handle: Any, wrap: Any, source: Any, chunk_bytes: int) -> None:
+        """Keep the buffer `source`, a CuPy array of dtype uint8, and drop both outputs.
+
+        `handle` is a codec of the binding, and `wrap` turns a CuPy array into an array of the binding.
+        """
         self._bytes = DeviceBytes(bench)
         self._xp = bench.xp
         self._handle = handle
@@ -51,15 +55,18 @@ class PythonRoundTrip:
         self.compressed = self.restored = None
 
     def compress(self) -> None:
-        """Encode the buffer."""
+        """Encode the buffer, and wait until that is done."""
         self.compressed = self._handle.encode(self._wrapped)
 
     def restore(self) -> None:
-        """Decode the encoded array."""
+        """Decode the encoded array, and wait until that is done."""
         self.restored = self._handle.decode(self.compressed)
 
     def check(self) -> Observation:
-        """Compare every byte, and return the ratio; raises WrongAnswer if one differs."""
+        """Compare every restored byte with the buffer, and return the ratio and the compressed bytes.
+
+        Raises WrongAnswer if a byte differs or nothing was restored.
+        """
         expect(self.restored is not None, "nothing was decompressed")
         restored = self._xp.asarray(self.restored).reshape(-1).view(self._xp.uint8)
         self._bytes.expect_same(restored, self.source)
@@ -74,7 +81,7 @@ class PythonRoundTrip:
     chunk_bytes=(CHUNK_BYTES,),
 )
 def python(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
-    """Round trips through nvCOMP's Python binding `nvidia.nvcomp`: uncompressed bytes per second, by the host's clock.
+    """Compress and restore a buffer through `nvidia.nvcomp`: uncompressed bytes per second, by the host's clock.
 
     Unlike in `roundtrip`, each call allocates its output and waits for the device, and its time includes both.
     """

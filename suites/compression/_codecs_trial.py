@@ -1,4 +1,4 @@
-"""The choice of a codec from a small sample: its time, and its regret on all of the data."""
+"""Choose a codec by trying all of them on a small sample: how long that takes, and the regret on all of the data."""
 
 from __future__ import annotations
 
@@ -51,18 +51,27 @@ Trip = Any  # a RoundTrip of the host's or of a GPU's codecs
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Round trips of all candidates over a sample, and over all data; `time` gives the seconds of a call."""
+    """The round trips of all candidates over a sample (`sample`) and over all of the data (`whole`), keyed by codec.
+
+    A function of either dict makes the round trip. `time` returns the seconds that one call of a function takes.
+    """
 
     sample: Mapping[str, Callable[[], Trip]]
     whole: Mapping[str, Callable[[], Trip]]
     time: Callable[[Callable[[], object]], float]
 
     def try_all(self, trips: Mapping[str, Callable[[], Trip]]) -> dict[str, Figures]:
-        """Return the figures of each candidate; its buffers are freed before the next candidate starts."""
+        """Return the figures of each candidate, keyed by codec; `trips` is `sample` or `whole`.
+
+        The buffers of a candidate are freed before the next one starts. Raises WrongAnswer if a round trip is wrong.
+        """
         return {name: self._figures(name, open_trip()) for name, open_trip in trips.items()}
 
     def _figures(self, name: str, trip: Trip) -> Figures:
-        """Return the codec's ratio and the seconds of both directions of a checked round trip."""
+        """Return the figures of the codec `name`: its ratio, and the seconds of both directions of a round trip.
+
+        Raises WrongAnswer if the round trip is wrong.
+        """
         compress_s, restore_s = self.time(trip.compress), self.time(trip.restore)
         observation = trip.check()
         ratio = observation["ratio"].value
@@ -70,7 +79,10 @@ class Contest:
 
 
 def sampled(data: Any, chunk_bytes: int) -> Any:
-    """Return chunks evenly spaced over the data, side by side, or all data that have no more chunks."""
+    """Return 16 chunks evenly spaced over the data, side by side, or all of the data if they have no more chunks.
+
+    `data` is a NumPy array of dtype uint8.
+    """
     count = data.size // chunk_bytes
     if count <= SAMPLE_CHUNKS:
         return data
@@ -79,7 +91,7 @@ def sampled(data: Any, chunk_bytes: int) -> Any:
 
 
 def _corpora(target: Target) -> Any:
-    """Return the user's files, or in the quick tier one corpus and in the full tier all."""
+    """Return the axis of corpora: the user's files, or else one corpus in the quick tier and all in the full tier."""
     every = corpora(target)
     return points(every.quick if target.data else every.quick[:1], every.smoke, every.full)
 
@@ -92,8 +104,8 @@ def _sizes(target: Target) -> Any:
 def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task:
     """Choose a codec by trying all of them on a sample: seconds, for the goals speed, ratio and end-to-end time.
 
-    `regret` is the relative extra cost of the chosen codec over the best codec, both measured on all data. The sample
-    is 16 chunks evenly spaced over the data. On a GPU they are repeated until they fill it.
+    `regret` is the relative extra cost of the chosen codec over the best codec, both measured on all of the data. The
+    sample is 16 chunks evenly spaced over the data. On a GPU it is repeated until it fills the GPU.
     """
     source, total = source_of(bench, corpus, size_bytes)
     sample = Corpus(source.name, source.dtype, source.description, sampled(source.data[:total], chunk_bytes))
@@ -106,6 +118,7 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
     picks: dict[str, str] = {}
 
     def call() -> float:
+        """Choose a codec for each goal from the sample, and return the seconds that this took."""
         start = bench.device.now()
         sample_figures = contest.try_all(contest.sample)
         picks.update({goal: choose(goal, sample_figures.values(), link) for goal in GOALS})
@@ -125,12 +138,16 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
 
 
 def _choice_note(chosen: str, best: str) -> str:
-    """Return the note of a choice: the codec's name, and the best codec's if it is another one."""
+    """Return the note of a choice: the chosen codec, and the best codec on all of the data if that is another one."""
     return chosen if chosen == best else f"{chosen}; on the whole data {best} is the best"
 
 
 def _contest(bench: Bench, few: Corpus, batch: int, corpus: Corpus, total: int, chunk: int) -> Contest:
-    """Return the contest of all available codecs; the host repeats no sample, because one thread is full at once."""
+    """Return the contest of all codecs that are available here; raises Skip if none is.
+
+    `few` is the sample, which is repeated to `batch` bytes on a GPU; on the host one thread is busy with a single copy.
+    `corpus` is repeated to `total` bytes for the round trips over all of the data. `chunk` is in bytes.
+    """
     bind = functools.partial
     opened: Callable[..., Trip] = _codecs_host.open_trip
     if bench.target.is_host:
@@ -155,7 +172,7 @@ def _event_seconds(bench: Bench, call: Callable[[], object]) -> float:
 
 
 def _host_seconds(bench: Bench, call: Callable[[], object]) -> float:
-    """Return the shorter of two times of a call by the host's clock, because other programs may disturb one of them."""
+    """Return the shorter of the times of two calls by the host's clock, because other programs may disturb a call."""
     times = []
     for _ in range(2):
         start = bench.device.now()
@@ -165,7 +182,7 @@ def _host_seconds(bench: Bench, call: Callable[[], object]) -> float:
 
 
 def _available_codecs(names: Sequence[str], attempt: Callable[[str], object]) -> list[str]:
-    """Return the codecs that are available; raises Skip with the reason of the first if there are none."""
+    """Return those of `names` for which `attempt` does not raise Skip; raises the first Skip if none is left."""
     usable, reasons = [], []
     for name in names:
         try:

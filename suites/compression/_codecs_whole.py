@@ -1,4 +1,4 @@
-"""A user's whole file through a codec, piece by piece, so that it may be larger than the memory."""
+"""Compress and restore a user's whole file piece by piece, so that it may be larger than the memory."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
     file = {DATA_PREFIX + file.label: file for file in bench.target.data}[corpus]
 
     def open_piece(piece: FileData) -> Any:
+        """Return a round trip of the piece on the device of the case."""
         piece_corpus = Corpus(corpus, piece.dtype, piece.description, piece.data)
         if bench.target.is_host:
             return _codecs_host.open_trip(piece_corpus, piece.data.size, codec, chunk_bytes)
@@ -61,7 +62,7 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
 def _compress_pieces(file: DataFile, piece_bytes: int, open_piece: Callable[[FileData], Any]) -> tuple[int, int, int]:
     """Compress, restore and check every piece; return the number of pieces, and all bytes before and after.
 
-    Raises WrongAnswer if a check fails.
+    `open_piece` returns the round trip of a piece. Raises WrongAnswer if a check fails.
     """
     count = total = compressed = 0
     for piece in pieces(file, piece_bytes):

@@ -1,4 +1,4 @@
-"""Encoder and decoder of a GPU: a batch of chunks per slot, gathered behind its table by a kernel (compress.cu).
+"""Encode and decode blocks on a GPU: one batch of chunks per slot, which a kernel (compress.cu) packs behind its table.
 
 Calls and arguments are prepared once for each slot and block, because preparing takes longer than a fast codec does.
 """
@@ -27,11 +27,16 @@ _Launch = tuple[Kernel, int, tuple[Any, ...]]  # a kernel, its grid and its argu
 
 
 class GpuEncoder(BlockEncoder):
-    """A codec of a GPU that writes packed blocks to `rooms`, one array per slot, or to arrays that it makes."""
+    """Compresses blocks by a codec of a GPU, each on the stream of its slot."""
 
     def __init__(
         self, bench: Bench, codec: DeviceCodec, cut: Cut, slots: Slots, source: Any, rooms: Sequence[Any] = ()
     ) -> None:
+        """Allocate the memory of all slots, and compile the kernels that pack a block.
+
+        `source` is a CuPy array of dtype uint8. `rooms` are the arrays, one per slot, to which packed blocks are
+        written; if empty, they are allocated.
+        """
         xp, count, stream = bench.xp, cut.max_chunks, current_stream(bench.xp)
         self._xp, self._codec, self._cut, self._slots = xp, codec, cut, slots
         self._to_host = bench.device.to_host
@@ -50,7 +55,7 @@ class GpuEncoder(BlockEncoder):
         self._place, self._pack = (bench.kernel("compress.cu", name) for name in ("place", "pack"))
 
     def queue(self, block: InFlight) -> None:
-        """Queue compressing a block and packing it; the calls of a block and slot are prepared once."""
+        """Queue compressing and packing a block on the current stream, which must be that of its slot."""
         if block not in self._prepared:
             self._prepared[block] = self._prepare(block)
         compress, launches = self._prepared[block]
@@ -59,7 +64,10 @@ class GpuEncoder(BlockEncoder):
             kernel((grid,), (_THREADS,), args)
 
     def _prepare(self, block: InFlight) -> tuple[Callable[[], None], list[_Launch]]:
-        """Return the call that compresses a block, and the two launches that write its table and gather its chunks."""
+        """Return the function that queues compressing a block, and the launches of two kernels that pack it.
+
+        The first kernel writes the table of the block, the second gathers its chunks.
+        """
         chunks, room = self._blocks[block.index], self._rooms[block.slot]
         compressed = self._compressed[block.slot].first(chunks.count)
         count, stream = np.uint32(chunks.count), current_stream(self._xp)
@@ -80,9 +88,13 @@ class GpuEncoder(BlockEncoder):
 
 
 class GpuDecoder(BlockDecoder):
-    """The decompressor of a codec of a GPU; it reads on the device where the chunks of a packed block lie."""
+    """Restores blocks by a codec of a GPU; a kernel reads on the device where the chunks of a packed block lie."""
 
     def __init__(self, bench: Bench, codec: DeviceCodec, cut: Cut, slots: Slots, target: Any) -> None:
+        """Allocate the memory of all slots, and compile the kernel that reads tables.
+
+        `target` is a CuPy array of dtype uint8.
+        """
         xp, count, stream = bench.xp, cut.max_chunks, current_stream(bench.xp)
         self._xp, self._codec = xp, codec
         self._to_host, self._bytes = bench.device.to_host, DeviceBytes(bench)
@@ -102,7 +114,7 @@ class GpuDecoder(BlockDecoder):
         return self._rooms[block.slot]
 
     def decode(self, block: InFlight, packed: Any) -> None:
-        """Queue reading the table of the packed block and restoring its chunks in their places."""
+        """Queue restoring the packed block in its place on the current stream, which must be that of its slot."""
         if block not in self._prepared:
             self._prepared[block] = self._prepare(block)
         decompress, grid, table = self._prepared[block]
@@ -110,7 +122,10 @@ class GpuDecoder(BlockDecoder):
         decompress()
 
     def _prepare(self, block: InFlight) -> tuple[Callable[[], None], int, tuple[Any, ...]]:
-        """Return the call that restores a block, and the grid and last arguments of the kernel that reads its table."""
+        """Return the function that queues restoring a block, and two values for the kernel that reads its table.
+
+        They are the grid of the launch and the arguments after the packed block and its size.
+        """
         chunks, stream = self._blocks[block.index], current_stream(self._xp)
         sizes, pointers = (column[: chunks.count] for column in self._tables[block.slot])
         arrived = DeviceChunks(self._rooms[block.slot], 0, sizes, pointers)
@@ -129,16 +144,17 @@ class GpuDecoder(BlockDecoder):
 
 
 class _PerChunk:
-    """An array on the device with one value for each chunk of a message, in the order of the chunks."""
+    """An array on a GPU with one value for each chunk of a message, in the order of the chunks."""
 
     def __init__(self, xp: Any, dtype: str, cut: Cut) -> None:
+        """Allocate the array with zeros; `xp` is the cupy module."""
         counts = [len(cut.chunks(index)) for index in range(cut.count)]
         self.array = xp.zeros(sum(counts), dtype)
         ends = np.cumsum(counts).tolist()
         self._blocks = [self.array[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
     def of(self, index: int) -> Any:
-        """Return the values of block `index`."""
+        """Return the values of the chunks in block `index`, a part of the array."""
         return self._blocks[index]
 
 

@@ -1,8 +1,8 @@
-"""The data to compress: corpora generated from a seed, or the user's own files.
+"""Provide the data to compress: corpora generated from a seed, or the user's own files.
 
-A made corpus is a tile of 8 MiB. Larger buffers repeat it, which no codec can use: chunks are
-compressed independently and are at most as long as the tile, so none holds a byte twice over.
-The seed is the run's and the corpus's name: every codec, on every device, gets the same bytes.
+A generated corpus is a tile of 8 MiB. Larger buffers repeat it, which no codec can use: chunks are compressed
+independently and are at most as long as the tile, so that no chunk has a byte of the tile twice. The seed is made of
+the run's seed and the name of the corpus, so that every codec, on every device, gets the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DATA_PREFIX = "data:"
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Bytes to compress: `data` is uint8 and read-only; `dtype` is the type of its elements."""
+    """Bytes to compress: `data` is a read-only NumPy array (uint8), and `dtype` names the type of its elements."""
 
     name: str
     dtype: str
@@ -33,7 +33,7 @@ class Corpus:
     data: Any
 
     def fill(self, target: Any) -> None:
-        """Write the corpus into a uint8 array of any length, repeated until the array is full."""
+        """Write the corpus into `target`, a uint8 array of any length, repeated until the array is full."""
         for start in range(0, target.size, self.data.size):
             part = target[start : start + self.data.size]
             part[...] = self.data[: part.size]
@@ -41,7 +41,10 @@ class Corpus:
 
 @functools.lru_cache(maxsize=len(RECIPES))
 def make_corpus(name: str, seed: int) -> Corpus:
-    """Return the tile of a generated corpus; the same seed gives the same bytes."""
+    """Return the tile of the generated corpus `name`, a key of RECIPES; the same seed gives the same bytes.
+
+    Only `code` depends on the machine instead of the seed.
+    """
     recipe = RECIPES[name]
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     data = np.ascontiguousarray(recipe.make(rng, TILE_BYTES)).reshape(-1).view(np.uint8)
@@ -51,12 +54,15 @@ def make_corpus(name: str, seed: int) -> Corpus:
 
 
 def names(target: Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the user's files if there are any (`--data`), or else the wanted corpora."""
+    """Return the names of the user's files (`--data`), each with the prefix `data:`, or `wanted` if there are none."""
     return tuple(DATA_PREFIX + file.label for file in target.data) or wanted
 
 
 def source_of(bench: Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
-    """Return a corpus and the number of its bytes to use: `size_bytes`, or less for a shorter file of the user."""
+    """Return the corpus `name` and the number of bytes to compress: `size_bytes`, or those of a shorter user's file.
+
+    A buffer of more bytes than the corpus repeats it.
+    """
     if not name.startswith(DATA_PREFIX):
         return make_corpus(name, bench.seed), size_bytes
     files = {DATA_PREFIX + file.label: file for file in bench.target.data}

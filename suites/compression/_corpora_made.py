@@ -1,6 +1,6 @@
-"""Generated corpora: the description of each, and how it is drawn from a generator of random numbers.
+"""Generate corpora from a random number generator: the description of each corpus, and the function that draws it.
 
-Each is one array of `nbytes` bytes. Shapes and rates are round numbers of our own, save where a source is named.
+Each corpus is one array of `nbytes` bytes. Shapes and rates are round numbers of our own, unless a source is named.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A generated corpus: the type of its elements, its description, and the function that draws it."""
+    """How to generate a corpus: `make(rng, nbytes)` returns an array of `nbytes` bytes.
+
+    `dtype` names the type of its elements for codecs.
+    """
 
     dtype: str
     description: str
@@ -49,7 +52,10 @@ def _categories(rng: Rng, nbytes: int) -> Any:
 
 
 def _lineitem(rng: Rng, nbytes: int) -> Any:
-    """Return columns of TPC-H's LINEITEM (specification 3.0.1, 4.2.3) in row groups of 16 Ki rows, column by column."""
+    """Return columns of TPC-H's LINEITEM (specification 3.0.1, 4.2.3): int32, shape (groups, 8, 16384).
+
+    A row group holds 16 384 rows, column by column.
+    """
     rows = nbytes // 4 // 8
     lines = np.repeat(np.arange(rows), rng.integers(1, 8, rows))[:rows]  # 1 to 7 lines per order
     part = rng.integers(1, 200_001, rows)
@@ -70,7 +76,7 @@ def _lineitem(rng: Rng, nbytes: int) -> Any:
 
 
 def _zipf(rng: Rng, choices: int, count: int) -> Any:
-    """Return indices drawn by Zipf's law: the k-th choice has weight 1/k."""
+    """Return `count` indices below `choices`, drawn by Zipf's law: index k has a weight of 1/(k + 1)."""
     weights = np.cumsum(1 / np.arange(1, choices + 1))
     return np.searchsorted(weights / weights[-1], rng.random(count))
 
@@ -81,7 +87,7 @@ _SHORTEST = 3  # bytes of the shortest word with its space
 
 
 def _text(rng: Rng, nbytes: int) -> Any:
-    """Return English-like text: words of a vocabulary of 10 000 drawn by Zipf's law."""
+    """Return English-like text (uint8): words from a vocabulary of 10 000 made-up words, drawn by Zipf's law."""
     letters = np.frombuffer(b"etaoinshrdlcumwfgypbvkjxqz", np.uint8)
     lengths = rng.integers(_SHORTEST - 1, 12, 10_000)
     spelled = letters[_zipf(rng, letters.size, int(lengths.sum()))].tobytes()
@@ -101,7 +107,7 @@ _ROUTES = ("users", "orders", "items", "search", "session", "export")
 
 
 def _logs(rng: Rng, nbytes: int) -> Any:
-    """Return lines of a server's log of nine days, in the order of their times."""
+    """Return lines of a server's log of nine days (uint8), each a JSON object, in the order of their times."""
     count = nbytes // 100  # a line has slightly more than 100 bytes
     second = np.sort(rng.random(count)) * 86_400 * 9
     day, rest = np.divmod(second.astype(np.int64), 86_400)
@@ -125,7 +131,7 @@ def _logs(rng: Rng, nbytes: int) -> Any:
 
 
 def _field(rng: Rng, nbytes: int) -> Any:
-    """Return a smooth two-dimensional field (float32, rows × 1024): a sum of eight products of sine waves."""
+    """Return a smooth field (float32, shape (rows, 1024)): the sum of eight products of two sine waves."""
     columns = 1024
     rows = nbytes // 4 // columns
     field = np.zeros((rows, columns))
@@ -136,7 +142,10 @@ def _field(rng: Rng, nbytes: int) -> Any:
 
 
 def _turbulence(rng: Rng, nbytes: int) -> Any:
-    """Return a random field whose energy falls with the wave number k as k^(-5/3) (Kolmogorov 1941)."""
+    """Return a random field (float32, shape (rows, 1024)) of deviation 1.
+
+    Its energy falls with the wave number k as k^(-5/3) (Kolmogorov 1941).
+    """
     side = 1024
     rows = nbytes // 4 // side
     along, across = np.fft.fftfreq(rows, 1 / rows)[:, None], np.fft.rfftfreq(side, 1 / side)[None]
@@ -154,13 +163,16 @@ def _weights(rng: Rng, nbytes: int) -> Any:
 
 
 def _bfloat16(values: Any) -> Any:
-    """Return float32 rounded to bfloat16, to the nearest, ties to even, as 16 bits."""
+    """Return float32 values rounded to bfloat16, to the nearest and ties to even, as uint16 bit patterns."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def _gradients(rng: Rng, nbytes: int) -> Any:
-    """Return gradients of an embedding (float16, rows × 512): half of the rows, and a tenth of the rest, are 0."""
+    """Return gradients of an embedding (float16, shape (rows, 512)).
+
+    Half of the rows, and a tenth of the rest, are 0.
+    """
     width = 512
     rows = nbytes // 2 // width
     scale = 1e-3 * rng.lognormal(0, 1, (rows, 1)).astype(np.float32)
@@ -171,7 +183,10 @@ def _gradients(rng: Rng, nbytes: int) -> Any:
 
 
 def _cache(rng: Rng, nbytes: int) -> Any:
-    """Return a key-value cache (float8_e4m3, tokens × 128): each channel has its own offset and scale."""
+    """Return keys of an attention cache as E4M3 bit patterns (uint8, shape (tokens, 128)).
+
+    Each of the 128 channels has its own offset and scale.
+    """
     channels = 128
     tokens = nbytes // channels
     offset, scale = rng.normal(0, 1, channels), rng.lognormal(0, 0.7, channels)
@@ -180,7 +195,7 @@ def _cache(rng: Rng, nbytes: int) -> Any:
 
 
 def float8_e4m3(values: Any) -> Any:
-    """Return float32 rounded to E4M3 (8 bits), to the nearest; values beyond its range become its largest, 448."""
+    """Return float32 values rounded to the nearest E4M3, as uint8 bit patterns; a value beyond ±448 becomes ±448."""
     codes = np.arange(127)
     exponent, mantissa = codes >> 3, codes & 7
     normal = (1 + mantissa / 8) * 2.0 ** (exponent - 7)
@@ -203,7 +218,10 @@ def _zeros(rng: Rng, nbytes: int) -> Any:
 
 
 def _code(rng: Rng, nbytes: int) -> Any:
-    """Return the machine code of this interpreter's libraries, repeated if it is too short; nothing is drawn."""
+    """Return `nbytes` of machine code (uint8) from the libraries of this interpreter, repeated if they are shorter.
+
+    Nothing is drawn from the generator.
+    """
     del rng
     code = b""
     for path in _libraries():
@@ -215,7 +233,7 @@ def _code(rng: Rng, nbytes: int) -> Any:
 
 
 def _libraries() -> Iterator[Path]:
-    """Return the libraries of numpy, then Python's own, in the order of their names."""
+    """Yield the paths of NumPy's libraries, sorted by name, then those of Python's library and of its executable."""
     numpys = Path(np.__file__).parent
     yield from sorted(numpys.rglob("*.so"))
     yield from sorted((numpys.parent / "numpy.libs").glob("*.so*"))
@@ -225,7 +243,7 @@ def _libraries() -> Iterator[Path]:
 
 
 def versions_of_code(data: Any) -> str:
-    """Return the versions and a checksum of the machine code, which differs between machines."""
+    """Return the versions of NumPy and Python, the machine's architecture, and the CRC-32 of `data` as text."""
     numpys = importlib.metadata.version("numpy")
     where = f"numpy {numpys}, Python {platform.python_version()}, {platform.machine()}"
     return f"{where}, CRC-32 {zlib.crc32(data):08x}"

@@ -1,7 +1,7 @@
-"""Data files of the user, read within bounds and by their type.
+"""Read the user's data files, within a limit of bytes and by their type.
 
-An .npy file gives its elements, a .parquet file its columns' values as they lie in memory, any other file
-its bytes. Never more is held than what was asked for, and of a Parquet file one row group.
+A .npy file gives its elements, a .parquet file the values of its columns as they lie in memory, any other file its
+bytes. Never more is held than was asked for; of a Parquet file, one more row group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOW = "pip install 'gpubench-suite[parquet]'"
 
 @dataclass(frozen=True, slots=True)
 class FileData:
-    """Data read from a file: the bytes as uint8, the type of their elements, and a description."""
+    """Data read from a file: a NumPy array of dtype uint8, the type of the elements in it, and a description."""
 
     data: Any
     dtype: str
@@ -34,10 +34,10 @@ class FileData:
 
 
 def read_bounded(file: DataFile, most: int) -> FileData:
-    """Return at most `most` bytes of a file: all of it, or blocks of 1 MiB evenly spaced over it.
+    """Return at most `most` bytes of a file: all of its data, or blocks of 1 MiB (row groups of Parquet) evenly spaced.
 
-    Raises FileError if the file has changed since the run was planned, or is not of the type that its name says, and
-    Skip if it contains nothing that can be compressed.
+    Raises FileError if the file has changed since the run was planned, or is not of the type that its name says. Raises
+    Skip if it has nothing to compress, or if pyarrow is missing for a Parquet file.
     """
     path = Path(file.path)
     try:
@@ -50,7 +50,7 @@ def read_bounded(file: DataFile, most: int) -> FileData:
 
 
 def pieces(file: DataFile, most: int) -> Iterator[FileData]:
-    """Yield all of a file in order, at most `most` bytes at a time; raises as `read_bounded` does."""
+    """Yield all data of a file in order, at most `most` bytes at a time; raises as `read_bounded` does."""
     path = Path(file.path)
     try:
         if path.suffix.lower() == ".parquet":
@@ -68,7 +68,10 @@ def pieces(file: DataFile, most: int) -> Iterator[FileData]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the data lie in a file, the type of their elements for a codec, and the type's description."""
+    """Where the data lie in a file (`offset` and `size` in bytes), and the type of their elements.
+
+    `dtype` is the type for a codec, `uint8` if it knows no such type, and `description` the type in the file.
+    """
 
     offset: int
     size: int
@@ -77,13 +80,13 @@ class _Place:
 
 
 def _bytes(file: DataFile, path: Path, most: int) -> FileData:
-    """Return at most `most` bytes of a file of any format."""
-    data = _spread(file, path, 0, file.bytes, most)
+    """Return at most `most` bytes of a file of any format, in blocks of 1 MiB evenly spaced over it."""
+    data = _read_evenly(file, path, 0, file.bytes, most)
     return FileData(data, "uint8", _describe(data.size, file.bytes, "user data"))
 
 
 def _describe(taken: int, whole: int, content: str) -> str:
-    """Return the note of how much of `content` is used: `taken` of `whole` bytes."""
+    """Return the note that `taken` of `whole` bytes of `content` are used, and how they are chosen."""
     spread = "" if taken == whole else f", in blocks of {units.round_size(BLOCK_BYTES)} evenly spaced over it"
     return f"{taken} of {whole} bytes of {content}{spread}"
 
@@ -91,12 +94,15 @@ def _describe(taken: int, whole: int, content: str) -> str:
 def _npy(file: DataFile, path: Path, most: int) -> FileData:
     """Return at most `most` bytes of the elements of a .npy file, without its header."""
     place = _elements(file, path)
-    data = _spread(file, path, place.offset, place.size, most)
+    data = _read_evenly(file, path, place.offset, place.size, most)
     return FileData(data, place.dtype, _describe(data.size, place.size, f"the user's {place.description} array"))
 
 
 def _elements(file: DataFile, path: Path) -> _Place:
-    """Return where the elements of a .npy file lie, and their type; raises FileError, or Skip if it is empty."""
+    """Return where the elements of a .npy file lie, and their type.
+
+    Raises FileError for another format, and Skip if the array is empty.
+    """
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except ValueError as error:
@@ -107,14 +113,20 @@ def _elements(file: DataFile, path: Path) -> _Place:
     return _Place(file.bytes - array.nbytes, array.nbytes, kind, array.dtype.name)
 
 
-def _spread(file: DataFile, path: Path, offset: int, size: int, most: int) -> Any:
-    """Return at most `most` of `size` bytes from `offset`, in blocks evenly spaced over them."""
+def _read_evenly(file: DataFile, path: Path, offset: int, size: int, most: int) -> Any:
+    """Return at most `most` of the `size` bytes from `offset` on, in blocks evenly spaced over them: NumPy, uint8.
+
+    Raises FileError if the file has become shorter.
+    """
     with path.open("rb") as stream:
         return np.concatenate([_block(stream, file, offset + start, length) for start, length in blocks(size, most)])
 
 
 def blocks(size: int, most: int) -> list[tuple[int, int]]:
-    """Return (offset, length) of disjoint blocks of `size` bytes in all within `most`, at multiples of 4096."""
+    """Return (offset, length) of disjoint blocks, evenly spaced over `size` bytes, with at most `most` bytes together.
+
+    A block has 1 MiB or `most` bytes, and begins at a multiple of 4096. If all bytes fit, they are one block.
+    """
     if size <= most:
         return [(0, size)]
     length = min(BLOCK_BYTES, most)
@@ -124,7 +136,10 @@ def blocks(size: int, most: int) -> list[tuple[int, int]]:
 
 
 def _block(stream: io.BufferedReader, file: DataFile, offset: int, length: int) -> Any:
-    """Return `length` bytes of the file from `offset`; raises FileError if the file has become shorter."""
+    """Return `length` bytes of the file from `offset` on (NumPy, uint8).
+
+    Raises FileError if the file has become shorter.
+    """
     block = np.empty(length, np.uint8)
     stream.seek(offset)
     if stream.readinto(block.data) != length:
@@ -133,7 +148,10 @@ def _block(stream: io.BufferedReader, file: DataFile, offset: int, length: int) 
 
 
 def _parquet(file: DataFile, path: Path, most: int) -> FileData:
-    """Return the values of every column as Arrow holds them, of row groups evenly spaced over the file."""
+    """Return at most `most` bytes of column values, as Arrow holds them, from row groups evenly spaced over the file.
+
+    Raises Skip if no column has a value.
+    """
     del file
     with _table(path) as opened:
         data, kinds, groups = _row_groups(opened, _far_apart(opened.num_row_groups), most)
@@ -145,7 +163,7 @@ def _parquet(file: DataFile, path: Path, most: int) -> FileData:
 
 
 def _parquet_pieces(path: Path, most: int) -> Iterator[FileData]:
-    """Yield row group by row group, each in pieces."""
+    """Yield the column values of a Parquet file, row group by row group, in pieces of at most `most` bytes."""
     with _table(path) as opened:
         for group in range(opened.num_row_groups):
             data, kinds, _ = _row_groups(opened, [group], _UNBOUNDED)
@@ -154,13 +172,16 @@ def _parquet_pieces(path: Path, most: int) -> Iterator[FileData]:
 
 
 def _common(kinds: set[str]) -> str:
-    """Return the type that all columns share, or uint8."""
+    """Return the type that all columns share; `uint8` if they differ."""
     return next(iter(kinds)) if len(kinds) == 1 else "uint8"
 
 
 @contextmanager
 def _table(path: Path) -> Iterator[Any]:
-    """Open a Parquet file; raises Skip without pyarrow and FileError for another format."""
+    """Yield the open Parquet file (`pyarrow.parquet.ParquetFile`), and close it on leaving the context.
+
+    Raises Skip without pyarrow, and FileError for another format.
+    """
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -174,7 +195,11 @@ def _table(path: Path) -> Iterator[Any]:
 
 
 def _row_groups(opened: Any, order: Iterable[int], most: int) -> tuple[Any, set[str], int]:
-    """Return at most `most` bytes of row groups in this order, their types, and the number of row groups read."""
+    """Return at most `most` bytes of the row groups in `order`, the types of their elements, and the number read.
+
+    The number read is that of row groups. `opened` is a `pyarrow.parquet.ParquetFile`; the bytes are a NumPy array of
+    dtype uint8.
+    """
     parts: list[Any] = []
     kinds: set[str] = set()
     room, groups = most, 0
@@ -193,7 +218,7 @@ def _row_groups(opened: Any, order: Iterable[int], most: int) -> tuple[Any, set[
 
 
 def _far_apart(count: int) -> Iterator[int]:
-    """Yield 0 … count - 1 in an order in which early numbers lie far apart."""
+    """Yield each number from 0 to count - 1 once, in an order in which the first numbers lie far apart."""
     step, visited = max(1, 2 ** (count - 1).bit_length()), set()
     while step:
         for index in range(0, count, step):
@@ -204,9 +229,9 @@ def _far_apart(count: int) -> Iterator[int]:
 
 
 def _buffers(chunk: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the buffers of an Arrow array, without its validity bits, and the types of their elements.
+    """Yield the buffers of an Arrow array except its validity bits, each with the type of its elements.
 
-    Values that are not numbers are bytes.
+    The type of values that are not numbers is `uint8`.
     """
     name = str(chunk.type)
     kind = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(name, name)

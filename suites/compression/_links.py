@@ -1,6 +1,6 @@
-"""Links whose sender and receiver are in one process: a copy, the host link of a GPU, a socket.
+"""Define the links whose sender and receiver are in one process: a copy, the host link of a GPU, and a socket.
 
-A link of the host carries a GPU's blocks too, through page-locked buffers (`ThroughHost`).
+A link of the host carries the blocks of a GPU through page-locked buffers (`ThroughHost`).
 """
 
 from __future__ import annotations
@@ -23,42 +23,45 @@ _LENGTH = struct.Struct("<Q")  # the length that precedes each block in a stream
 
 
 class Link:
-    """The transport of packed blocks from the encoder to the decoder; a link overrides the steps that it needs."""
+    """The transport of packed blocks from an encoder to a decoder; a subclass overrides the steps that it needs.
+
+    A packed block and a `room` are uint8 arrays on the device. Steps of different slots run in different threads.
+    """
 
     schedule: Schedule = "a thread per slot"  # how the sending and receiving steps are scheduled on a GPU
     is_joined = False  # whether one thread both sends and receives a block, in one chain of steps instead of two
 
     def begin(self) -> None:
-        """Prepare a message, outside its time."""
+        """Prepare for the next message; the time of the message does not include this."""
 
     def reserve(self, block: InFlight) -> None:
-        """Wait until the buffer of the block's slot may be written again."""
+        """Wait until the buffer that the block's slot sends from may be written again."""
 
     def copy_out(self, block: InFlight, packed: Any) -> None:
-        """Queue the copy of a device's block to the buffer from which it is sent."""
+        """Queue the copy of a GPU's packed block to the buffer from which `send` sends it."""
 
     def send(self, block: InFlight, packed: Any) -> None:
         """Send the block."""
 
     def receive(self, block: InFlight, room: Any) -> None:
-        """Wait until the block has arrived."""
+        """Wait until the block has arrived; `room` is where it may be written."""
 
     def copy_in(self, block: InFlight, room: Any) -> Any:
-        """Copy the block into `room`, or queue that; return the part of `room` that it takes."""
+        """Copy the block that has arrived into `room`, or queue that; return the part of `room` that it takes."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Do the work after the last block that counts towards the message's time."""
+        """Complete the message after its last block; the time of the message includes this."""
 
     def stop(self) -> None:
-        """Release all waiting threads, because a thread failed."""
+        """Release all threads that wait in this link, because a thread has failed."""
 
     def close(self) -> None:
-        """Release the resources that were opened."""
+        """Release the resources of the link."""
 
 
 class HostCopy(Link):
-    """One copy from the encoder's memory to the decoder's, both on the host, by the thread that encoded."""
+    """A link that is one copy in host memory, from the encoder's to the decoder's, by the thread that encoded."""
 
     is_joined = True
 
@@ -69,19 +72,19 @@ class HostCopy(Link):
         self._sent[block.slot] = packed
 
     def copy_in(self, block: InFlight, room: Any) -> Any:
-        """Copy the block into `room` by the calling thread."""
+        """Copy the block into `room` in the calling thread, and return the part of `room` that it takes."""
         packed = self._sent[block.slot]
         np.copyto(room[: packed.size], packed)
         return room[: packed.size]
 
 
 class PinnedMemory(Link):
-    """Page-locked host memory with a place for each block, which a GPU's copy engines write and read."""
+    """Page-locked host memory with a place for each block, which the copy engines of a GPU write and read."""
 
     schedule: Schedule = "one thread"
 
     def __init__(self, bench: Bench, places: Sequence[int]) -> None:
-        """Allocate a place for each block, each of the given number of bytes."""
+        """Allocate a place for each block; `places` are their sizes in bytes."""
         self._copies = CopyEngine(bench)
         starts = list(itertools.accumulate((-(-nbytes // _PAGE_BYTES) * _PAGE_BYTES for nbytes in places), initial=0))
         memory = bench.device.pinned(max(starts[-1], 1))
@@ -89,7 +92,7 @@ class PinnedMemory(Link):
         self._sizes = [0] * len(places)
 
     def copy_out(self, block: InFlight, packed: Any) -> None:
-        """Queue the copy of the block to its place in page-locked memory."""
+        """Queue the copy of the block to its place; raises WrongAnswer if the block is longer than its place."""
         room = self._places[block.index].size
         expect(packed.size <= room, f"block {block.index} grew to {packed.size} bytes; its buffer holds {room}")
         self._sizes[block.index] = packed.size
@@ -100,17 +103,20 @@ class PinnedMemory(Link):
 
 
 class CopyEngine:
-    """Copies between page-locked memory and a GPU, queued on the current stream."""
+    """Copies between page-locked NumPy arrays and CuPy arrays (uint8), queued on the current stream."""
 
     def __init__(self, bench: Bench) -> None:
         self._cuda = bench.xp.cuda
 
     def to_host(self, target: Any, source: Any) -> None:
-        """Queue the copy of all of `source` on the device to the beginning of `target`."""
+        """Queue the copy of `source`, on the device, to the beginning of `target`, on the host."""
         self._queue(target.ctypes.data, source.data.ptr, source.size, _TO_HOST)
 
     def to_device(self, target: Any, source: Any) -> Any:
-        """Queue the copy of all of `source` on the host; return the part of `target` that it takes."""
+        """Queue the copy of `source`, on the host, to the beginning of `target`.
+
+        Return the part of `target` that it takes.
+        """
         self._queue(target.data.ptr, source.ctypes.data, source.size, _TO_DEVICE)
         return target[: source.size]
 
@@ -120,9 +126,10 @@ class CopyEngine:
 
 
 class HostBuffers:
-    """Page-locked host buffers through which a GPU's blocks pass: `nbytes` for each slot, outgoing and incoming."""
+    """Page-locked buffers of the host through which the blocks of a GPU pass."""
 
     def __init__(self, bench: Bench, outgoing: Slots, incoming: Slots, nbytes: int) -> None:
+        """Allocate `nbytes` of page-locked memory for each slot of the sending (`outgoing`) and the receiving half."""
         self.copies = CopyEngine(bench)
         self.outgoing, self.incoming = outgoing, incoming
         self.sent, self.received = (
@@ -131,7 +138,7 @@ class HostBuffers:
 
 
 class ThroughHost(Link):
-    """A link of the host for blocks of a GPU, which are copied to and from page-locked buffers of the host."""
+    """A link of the host for the blocks of a GPU, which pass through page-locked buffers on both sides of it."""
 
     def __init__(self, link: Link, buffers: HostBuffers) -> None:
         self._link, self._buffers = link, buffers
@@ -166,11 +173,12 @@ class ThroughHost(Link):
 
 
 class Loopback(Link):
-    """A TCP connection of this machine with itself (127.0.0.1): blocks in order, each preceded by its length."""
+    """A TCP connection of this machine with itself (127.0.0.1): blocks go in order, each preceded by its length."""
 
     schedule: Schedule = "a thread per step"
 
     def __init__(self, depth: int) -> None:
+        """Open both ends of the connection; `depth` is the number of slots."""
         self._arrived = [0] * depth  # bytes of the block in each slot
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self._sending = socket.create_connection(listener.getsockname())
@@ -197,6 +205,7 @@ class Loopback(Link):
         return room[: self._arrived[block.slot]]
 
     def stop(self) -> None:
+        """Release the threads that wait for their turn, and those that wait for bytes, by ending the connection."""
         self._sent.stop()
         self._received.stop()
         for connection in (self._sending, self._receiving):
@@ -208,7 +217,7 @@ class Loopback(Link):
 
 
 def receive_length(connection: socket.socket, max_bytes: int) -> int:
-    """Return the bytes of the block that follows; raises WrongAnswer if it exceeds the maximum."""
+    """Return the number of bytes of the block that follows; raises WrongAnswer if it exceeds `max_bytes`."""
     header = bytearray(_LENGTH.size)
     receive_into(connection, np.frombuffer(header, np.uint8))
     (size,) = _LENGTH.unpack(header)
@@ -218,7 +227,7 @@ def receive_length(connection: socket.socket, max_bytes: int) -> int:
 
 
 def receive_into(connection: socket.socket, target: Any) -> None:
-    """Fill the array; raises StoppedError if the sender closes the connection first."""
+    """Fill the uint8 array `target` from a socket; raises StoppedError if the sender closes the connection first."""
     missing = memoryview(target)
     while missing:
         count = connection.recv_into(missing, 0, socket.MSG_WAITALL)

@@ -1,4 +1,4 @@
-"""Messages, and the codecs that they go through."""
+"""Define messages, and the codecs that compress them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ _RESERVE_BYTES = 2**28
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message: its source and target on the device (uint8), how it is cut, and the description of its data."""
+    """A message: uint8 arrays on the device for its source and its target, and its division into blocks.
+
+    `bytes` overwrites and compares arrays of the device. `dtype` names the type of the elements, and `description` says
+    which data the message holds.
+    """
 
     source: Any
     target: Any
@@ -37,7 +41,7 @@ class Message:
     description: str = ""
 
     def poison(self) -> None:
-        """Overwrite the target with wrong bytes, and wait until that is done."""
+        """Overwrite every byte of the target with its wrong value, and wait until that is done."""
         self.bytes.invert(self.source, self.target)
         self.bytes.wait()
 
@@ -49,7 +53,10 @@ class Message:
 def message_of(
     bench: Bench, corpus: str, size_bytes: int, block_bytes: int, chunk_bytes: int = _CHUNK_BYTES
 ) -> Message:
-    """Return at most `size_bytes` of a corpus on the device; raises Skip if they do not fit."""
+    """Return a message of `size_bytes` of a corpus, in memory of the bench's device.
+
+    A user's shorter file has fewer bytes. Raises Skip if the device has too little memory.
+    """
     corpus_source, total = source_of(bench, corpus, size_bytes)
     bench.need(_MEMORIES * total + _RESERVE_BYTES)
     if bench.traits.is_gpu:
@@ -66,8 +73,9 @@ def message_of(
 class MessageCodec:
     """A codec of the device for one message.
 
-    `encoder(slots, source, rooms)` and `decoder(slots)` make its encoders and decoders. With `decoding_waits`, decoding
-    a block waits for the slot's stream. A packed block has at most `max_packed_bytes`.
+    `encoder(slots, source, rooms)` and `decoder(slots)` return its encoder and its decoder for all slots; `rooms` may
+    be left out. `decoding_waits` says that decoding a block waits for the slot's stream. A packed block has at most
+    `max_packed_bytes`.
     """
 
     name: str
@@ -79,7 +87,10 @@ class MessageCodec:
 
 
 def codec_of(bench: Bench, name: str, message: Message) -> MessageCodec:
-    """Return the codec of that name, on a GPU nvCOMP's or hipCOMP's; raises Skip if it is unavailable."""
+    """Return the codec `name` for a message: a codec of nvCOMP or hipCOMP on a GPU, else one of the host.
+
+    Raises Skip if it is unavailable.
+    """
     cut = message.cut
     if bench.traits.is_gpu:
         device = _codecs_device.open_codec(bench, name, message.dtype)

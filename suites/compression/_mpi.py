@@ -1,8 +1,8 @@
-"""Compress before sending through MPI: two processes that mpirun starts, each with a codec of the host (mpi4py).
+"""Send compressed messages through MPI, between two processes that mpirun starts (mpi4py), by codecs of the host.
 
-The case starts them once and asks for one message after another: it writes a line of JSON and reads a line. This file
-is also what they run. Blocks go in order by MPI_Send and MPI_Recv between buffers in host memory. The clock is the
-receiver's.
+The case starts the processes once and asks for one message after another: it writes a line of JSON and reads a line.
+This file is also the program of both processes. Blocks go in order by MPI_Send and MPI_Recv between buffers in host
+memory. The receiver's clock times a message.
 """
 
 from __future__ import annotations
@@ -54,12 +54,17 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 
 class MpiPair:
-    """The two processes of mpirun, which are asked for one message at a time.
+    """The two processes of mpirun, as the case sees them: a message or a half of it at a time.
 
-    Raises Skip without mpi4py or mpirun. `sent_bytes` is the number of bytes that a compressed message travels with.
+    `sent_bytes` is the number of bytes of a compressed message as it travels.
     """
 
     def __init__(self, message: Message, codec: str, depth: int) -> None:
+        """Write the source of the message to a file, start both processes, and wait until they are ready.
+
+        `codec` is the name of a codec of the host, and `depth` the most blocks in flight. Raises Skip without mpi4py or
+        mpirun.
+        """
         if importlib.util.find_spec("mpi4py") is None or (launcher := shutil.which("mpirun")) is None:
             raise Skip(f"needs mpi4py and mpirun: {_HOW}")
         self.depth = depth
@@ -82,7 +87,7 @@ class MpiPair:
         self.sent_bytes = self._ask({"source": file.name, "cut": cut, "codec": codec, "depth": depth})
 
     def _ask(self, question: object) -> float:
-        """Send a request as a line of JSON and return the number in the answer.
+        """Send a request as a line of JSON, and return the number that rank 0 answers.
 
         Raises RuntimeError if the processes have ended, and WrongAnswer if they answer with a message.
         """
@@ -101,24 +106,27 @@ class MpiPair:
         return float(reply)
 
     def _error_output(self) -> str:
-        """Return the end of what both processes have written to standard error."""
+        """Return the last 500 characters of what both processes have written to standard error."""
         self._errors.seek(0)
         return self._errors.read()[-500:].strip()
 
     def message(self, content: Content, depth: int) -> float:
-        """Return the seconds of a message, after comparing its bytes."""
+        """Return the seconds of a message with `depth` blocks in flight.
+
+        The receiver compares all of its bytes afterwards.
+        """
         return self._ask(["message", content, depth])
 
     def compress(self) -> float:
-        """Return the seconds to compress every block."""
+        """Return the seconds in which rank 0 compresses every block; nothing is sent."""
         return self._ask(["compress"])
 
     def decompress(self) -> float:
-        """Return the seconds to restore every block."""
+        """Return the seconds in which rank 1 restores every block, all of which lie ready."""
         return self._ask(["decompress"])
 
     def close(self) -> None:
-        """Ask the processes to end, and kill them if they do not."""
+        """Ask the processes to end, kill mpirun if they have not within 10 s, and remove the file."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -134,7 +142,10 @@ class MpiPair:
 
 
 def task(message: Message, codec: MessageCodec, depth: int) -> Task:
-    """Return the task of a message between two processes of MPI, with a codec of the host on each side."""
+    """Return the task of a message between two processes of MPI, with a codec of the host in each.
+
+    `depth` blocks in flight. Raises Skip without mpi4py or mpirun.
+    """
     pair = MpiPair(message, codec.name, depth)
     notes = {
         "codec": codec.description,
@@ -150,7 +161,7 @@ def task(message: Message, codec: MessageCodec, depth: int) -> Task:
 
 
 class MpiLink(Link):
-    """Blocks in order from rank 0 to rank 1."""
+    """A link from rank 0 to rank 1, over which blocks go in order."""
 
     def __init__(self, mpi: Any, depth: int) -> None:
         self._mpi = mpi
@@ -165,6 +176,7 @@ class MpiLink(Link):
             self._mpi.COMM_WORLD.Send([packed, self._mpi.BYTE], 1, block.index % _TAGS)
 
     def receive(self, block: InFlight, room: Any) -> None:
+        """Receive the block into `room`, a NumPy array of dtype uint8, after all blocks before it."""
         status = self._mpi.Status()
         with self._passed.turn(block.index):
             self._mpi.COMM_WORLD.Recv([room, self._mpi.BYTE], 0, block.index % _TAGS, status)
@@ -175,7 +187,11 @@ class MpiLink(Link):
 
 
 def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[Transfer, int]:
-    """Return this rank's half of the transfer, and the bytes that a compressed message travels with."""
+    """Return this rank's half of the transfer, and the bytes of a compressed message as it travels.
+
+    `mpi` is the module mpi4py.MPI. `plan` has the keys `source` (a path), `cut` (the fields of a `Cut`), `codec` and
+    `depth`.
+    """
     depth, cut = int(plan["depth"]), Cut(*plan["cut"])
     world, slots, link = mpi.COMM_WORLD, Slots(depth), MpiLink(mpi, depth)
     source, target = np.fromfile(plan["source"], np.uint8), np.empty(cut.total, np.uint8)
@@ -203,7 +219,11 @@ def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[Transfer, int]:
 
 
 def answer(world: Any, transfer: Transfer, work: str, *args: Any) -> float | str:
-    """Carry out a request, and return the seconds of the timed rank, or the error in the answer."""
+    """Call the method `work` of `transfer` with `args` on this rank, and return its seconds on the rank that is timed.
+
+    Rank 0 times `compress`, and rank 1 any other work. If a rank raises WrongAnswer, the result is the text of the
+    error at both ranks. `world` is MPI's communicator of both ranks, and every rank must call it.
+    """
     result: float | str
     try:
         result = getattr(transfer, work)(*args)
@@ -218,7 +238,7 @@ def answer(world: Any, transfer: Transfer, work: str, *args: Any) -> float | str
 
 
 def main() -> None:
-    """Run the loop of both ranks: rank 0 reads requests and answers them."""
+    """Run the loop of a rank until standard input ends; rank 0 reads the requests and writes the answers."""
     mpi = importlib.import_module("mpi4py.MPI")
     world = mpi.COMM_WORLD
     transfer: Transfer | None = None

@@ -1,4 +1,4 @@
-"""The pipeline that takes the blocks of a message from a sender to a receiver.
+"""Take the blocks of a message from a sender to a receiver, with several blocks in flight.
 
     sender:    queue  ->  encode  ->  send     ==== link ====     receive  ->  decode    :receiver
 
@@ -11,8 +11,8 @@ slot `index % depth`: in the slot's buffers, and on a GPU in its stream. Who wai
   `queue` until that block was taken (`Link.reserve`).
 - With one block in flight each block leaves before the next one begins: the staged way.
 
-Threads take the blocks through a chain, in one of three schedules. Codecs, copies, files and sockets all
-let other threads run while they work.
+Threads take the blocks through a chain, in one of three schedules. Codecs, copies, files and sockets all let other
+threads run while they work.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ Step = Callable[[InFlight], object]
 
 
 class StoppedError(RuntimeError):
-    """Another thread or process failed, so that waiting is useless; the failed one's own error is reported."""
+    """Another thread or process failed, so that waiting is useless; the error of the failed one is reported instead."""
 
 
 class Slots:
-    """The slots of one chain; on the host a slot is only the number of a thread."""
+    """The slots of one chain; on the host a slot has no state, because each thread works by itself."""
 
     are_streams = False  # whether the work of a slot continues asynchronously while its thread does something else
 
@@ -58,21 +58,22 @@ class Slots:
         self.depth = depth
 
     def use(self, slot: int) -> None:
-        """Make the calling thread queue its work in that slot."""
+        """Make the calling thread queue its work in `slot`."""
 
     def wait(self, slot: int) -> None:
-        """Wait until everything that was queued in that slot is done."""
+        """Wait until all work that was queued in `slot` is done."""
 
     def wait_all(self) -> None:
-        """Wait until everything that was queued in any slot is done."""
+        """Wait until all work that was queued in any slot is done."""
 
 
 class GpuSlots(Slots):
-    """Slots of a GPU: a stream each."""
+    """The slots of one chain on a GPU: each has a stream."""
 
     are_streams = True
 
     def __init__(self, bench: Bench, depth: int) -> None:
+        """Make `depth` streams on the current device of the process."""
         super().__init__(depth)
         cuda = bench.xp.cuda
         self._device = cuda.Device(cuda.runtime.getDevice())
@@ -91,7 +92,7 @@ class GpuSlots(Slots):
 
 
 def slots_of(bench: Bench, depth: int) -> Slots:
-    """Return the slots of the bench's device."""
+    """Return `depth` slots for the bench's device."""
     return GpuSlots(bench, depth) if bench.traits.is_gpu else Slots(depth)
 
 
@@ -115,22 +116,28 @@ class StepChain:
     schedule: Schedule = "a thread per slot"
 
     def jobs(self, count: int, depth: int) -> list[Action]:
-        """Return one call per thread; together they take `count` blocks through the steps, `depth` in flight."""
+        """Return one function per thread; together they take `count` blocks through all steps, with `depth` in flight.
+
+        The functions must run at the same time.
+        """
         if not self.slots.are_streams or self.schedule == "a thread per slot":
             return [partial(self._run_slot, slot, count, depth) for slot in range(depth)]
         if self.schedule == "one thread":
-            return [partial(self._run_all_slots, count, depth)]
+            return [partial(self._run_in_one_thread, count, depth)]
         return self._step_jobs(count, depth)
 
     def _run_slot(self, slot: int, count: int, depth: int) -> None:
-        """Take every depth-th block through all steps, in one slot."""
+        """Take the blocks `slot`, `slot` + `depth`, … below `count` through all steps, one after the other."""
         self.slots.use(slot)
         for index in range(slot, count, depth):
             for step in self.steps:
                 step(InFlight(index, slot))
 
-    def _run_all_slots(self, count: int, depth: int) -> None:
-        """Take all blocks through all steps in one thread: start a block if a slot is free, else finish the oldest."""
+    def _run_in_one_thread(self, count: int, depth: int) -> None:
+        """Take `count` blocks through all steps in the calling thread, with at most `depth` of them in flight.
+
+        The first step of a block is followed by the other steps of the block that was begun `depth` - 1 blocks before.
+        """
         for index in range(count + depth - 1):
             if index < count:
                 self._do(self.steps[0], index, depth)
@@ -140,7 +147,10 @@ class StepChain:
                     self._do(step, oldest, depth)
 
     def _step_jobs(self, count: int, depth: int) -> list[Action]:
-        """Return one job per step, each for a thread; queues between them pass on the indices of blocks."""
+        """Return one function per step, each for its own thread.
+
+        Queues between the threads pass on the indices of blocks.
+        """
         free_slots = threading.Semaphore(depth)
 
         def enter() -> Iterator[int]:
@@ -161,7 +171,10 @@ class StepChain:
         return [*jobs, partial(self._run_step, self.steps[-1], depth, blocks, leave)]
 
     def _run_step(self, step: Step, depth: int, blocks: Iterator[int], hand_on: Callable[[int | None], object]) -> None:
-        """Take all blocks through one step, in order; hand on None after the last block."""
+        """Take each block in `blocks`, indices in order, through one step, and call `hand_on` with its index.
+
+        After the last block, or if the step fails, `hand_on` is called with None.
+        """
         try:
             for index in blocks:
                 self._do(step, index, depth)
@@ -176,7 +189,7 @@ class StepChain:
 
 
 class InOrder:
-    """Lets blocks pass one at a time in their order, as a wire does."""
+    """Lets the threads of a pipeline handle blocks one at a time, in the order of their indices."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -184,18 +197,21 @@ class InOrder:
         self._is_stopped = False
 
     def reset(self) -> None:
-        """Begin with block 0 again."""
+        """Begin with block 0 again; no thread may be waiting."""
         self._next, self._is_stopped = 0, False
 
     def stop(self) -> None:
-        """Release every waiting thread with StoppedError."""
+        """Make every thread that waits in `turn` raise StoppedError."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
 
     @contextmanager
     def turn(self, index: int) -> Iterator[None]:
-        """Hold the wire for block `index`; raises StoppedError after `stop`."""
+        """Wait until all blocks before `index` have passed.
+
+        Block `index` passes when the context is left without an error. Raises StoppedError after `stop`.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopped or self._next == index)
             if self._is_stopped:
@@ -210,14 +226,16 @@ class Pipeline:
     """The threads of a case's pipeline, kept from message to message, so that no time includes their start."""
 
     def __init__(self, chains: int, depth: int) -> None:
+        """Make threads for `chains` chains with at most `depth` blocks in flight."""
         self._threads = ThreadPoolExecutor(chains * max(depth, _MAX_STEPS), thread_name_prefix="pipeline")
 
     def run(
         self, count: int, depth: int, *chains: StepChain, finish: Action = lambda: None, stop: Action = lambda: None
     ) -> float:
-        """Return the seconds of all chains for `count` blocks, with the link's `finish` included.
+        """Take `count` blocks through all chains at the same time, call `finish`, and return the seconds of both.
 
-        If a thread fails, `stop` releases the threads that wait for it, and its error is raised.
+        `depth` is the number of blocks in flight in each chain. If a thread fails, `stop` is called to release the
+        threads that wait, and the error of the first thread is raised.
         """
         start = time.perf_counter()
         jobs = [self._threads.submit(job) for chain in chains for job in chain.jobs(count, depth)]
@@ -237,6 +255,9 @@ class Pipeline:
 
 
 def _first_error(jobs: list[Future[Any]]) -> BaseException:
-    """Return the error that came first, before those that only followed from it."""
+    """Return the error of a failed job, preferably one that is neither StoppedError nor OSError.
+
+    Those two often follow from the failure of another job.
+    """
     errors = [error for job in jobs if (error := job.exception())]
     return min(errors, key=lambda error: isinstance(error, StoppedError | OSError))

@@ -1,10 +1,9 @@
-"""Compress before sending between processes: rank 0 encodes into memory that both share, rank 1 copies out and decodes.
+"""Send compressed messages between two processes: rank 0 encodes into shared memory, rank 1 copies out and decodes.
 
-On a GPU that memory is opened by its IPC handle, on the same GPU or on a peer; on the host it is shared memory. Two
-local sockets join the ranks. Over the first, rank 0 says where each block lies, and rank 1 answers when it was taken.
-Over the second, rank 1 asks for a message, and each rank sends the other the seconds that it took. The clock of a
-message is rank 1's, from its request to its last byte restored. When a rank ends, its sockets end the message at the
-other one.
+On a GPU rank 1 opens the shared memory by its IPC handle, on the same GPU or on a peer. Two local sockets join the
+ranks. Over the first, rank 0 says where each block lies, and rank 1 answers when it was taken. Over the second, rank 1
+asks for a message, and each rank sends the other the seconds that it took. The clock of a message is that of rank 1,
+from its request to its last byte restored. When a rank ends, its sockets end the message at the other one.
 """
 
 from __future__ import annotations
@@ -51,18 +50,21 @@ _PATIENCE_S = 20.0
 
 
 class RankSocket:
-    """A local socket to the other rank; a waiting rank learns at once if the other rank has ended."""
+    """A local socket to the other rank; a rank that waits learns at once if the other rank has ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.settimeout(_PATIENCE_S)
 
     def tell(self, form: struct.Struct, *values: float) -> None:
-        """Send values; raises OSError if the other rank has ended."""
+        """Send `values` in the form `form`; raises OSError if the other rank has ended."""
         self._socket.sendall(form.pack(*values))
 
     def hear(self, form: struct.Struct) -> tuple[Any, ...]:
-        """Return the next values; raises StoppedError if the other rank has ended or does not answer in time."""
+        """Return the next values that the other rank sent in the form `form`.
+
+        Raises StoppedError if the other rank has ended, or sends nothing for 20 s.
+        """
         received = b""
         while len(received) < form.size:
             try:
@@ -75,17 +77,20 @@ class RankSocket:
         return form.unpack(received)
 
     def hang_up(self) -> None:
-        """End the connection for both ranks."""
+        """End the connection for both ranks; do nothing if it has ended."""
         with contextlib.suppress(OSError):  # the other rank has removed it already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this rank's end."""
+        """Close the socket of this rank."""
         self._socket.close()
 
 
 def rank_sockets(bench: Bench, count: int) -> list[RankSocket]:
-    """Return `count` sockets between the two ranks, in the same order at both."""
+    """Return `count` sockets between the two ranks, in the same order at both; both ranks must call it.
+
+    Raises WrongAnswer or TimeoutError as `hand_over` does.
+    """
     pairs = [socket.socketpair() for _ in range(count)] if bench.rank == 0 else []
     handle = hand_over(
         bench, Handle(descriptors=tuple(other_end.fileno() for _, other_end in pairs)) if pairs else None
@@ -98,16 +103,16 @@ def rank_sockets(bench: Bench, count: int) -> list[RankSocket]:
 
 
 class SharedSender(Link):
-    """Rank 0's half of a link through shared memory: it announces where each block lies, in order.
+    """Rank 0's half of a link through shared memory: it announces where each block lies, in the order of the blocks.
 
-    `base` is the address of the shared memory, and `wire` the connection to rank 1. With `is_reused`, blocks lie in
-    buffers that a later block of the same slot overwrites, so that rank 1 has to confirm each block. Raw blocks stay in
-    their places and need no confirmation.
+    If `is_reused`, a later block of the same slot overwrites the buffer of a block, so that rank 1 has to confirm that
+    it has copied the block. Raw blocks stay in their places and need no confirmation.
     """
 
     schedule: Schedule = "a thread per step"
 
     def __init__(self, base: int, wire: RankSocket, is_reused: bool) -> None:
+        """Keep the address of the shared memory (`base`) and the socket to rank 1 (`wire`)."""
         self._base, self._wire, self._is_reused = base, wire, is_reused
         self._sent = InOrder()
         self._answers = threading.Lock()
@@ -123,7 +128,10 @@ class SharedSender(Link):
         self._wait_until_taken(block.slot)
 
     def _wait_until_taken(self, slot: int) -> None:
-        """Wait until rank 1 has taken the block that the buffer of this slot still holds."""
+        """Wait until rank 1 has confirmed the block in the buffer of this slot.
+
+        Return at once if the buffer is free.
+        """
         if slot not in self._unread:
             return
         index = self._unread.pop(slot)
@@ -133,6 +141,10 @@ class SharedSender(Link):
             self._taken.remove(index)
 
     def send(self, block: InFlight, packed: Any) -> None:
+        """Announce the block to rank 1 when all blocks before it are announced.
+
+        `packed` must lie in the shared memory.
+        """
         if self._is_reused:
             self._unread[block.slot] = block.index
         with self._sent.turn(block.index):
@@ -144,11 +156,18 @@ class SharedSender(Link):
 
 
 class SharedReceiver(Link):
-    """Rank 1's half of a link through shared memory: it copies each announced block out, and confirms it."""
+    """Rank 1's half of a link through shared memory: it copies each announced block out of the memory.
+
+    If `is_reused`, it confirms each block, so that rank 0 may overwrite the buffer of the block.
+    """
 
     schedule: Schedule = "a thread per step"
 
     def __init__(self, bench: Bench, shared: Any, wire: RankSocket, depth: int, is_reused: bool) -> None:
+        """Keep the shared memory (`shared`, uint8) and the socket to rank 0 (`wire`).
+
+        `depth` is the number of slots.
+        """
         self._shared, self._wire, self._is_reused = shared, wire, is_reused
         self._cuda = bench.xp.cuda if bench.traits.is_gpu else None
         self._copied = [self._cuda.Event() for _ in range(depth)] if self._cuda else []
@@ -160,7 +179,10 @@ class SharedReceiver(Link):
         self._received.reset()
 
     def receive(self, block: InFlight, room: Any) -> None:
-        """Copy the next announced block into `room`; raises WrongAnswer if the announcement is of another block."""
+        """Wait for the announcement of the block, and copy it into `room`, or queue that on a GPU.
+
+        Raises WrongAnswer if another block is announced, or bytes that do not fit into `room` or the shared memory.
+        """
         with self._received.turn(block.index):
             index, place, size = self._wire.hear(_NOTICE)
         inside = index == block.index and size <= room.size and place + size <= self._shared.size
@@ -171,7 +193,7 @@ class SharedReceiver(Link):
         self._arrived[block.slot] = size
 
     def copy_in(self, block: InFlight, room: Any) -> Any:
-        """Return the bytes that arrived; tell rank 0 that its buffer is free, where it is used again."""
+        """Return the part of `room` that the block takes; if buffers are reused, tell rank 0 that this one is free."""
         if self._is_reused:
             if self._cuda is not None:
                 self._copied[block.slot].synchronize()
@@ -180,7 +202,7 @@ class SharedReceiver(Link):
         return room[: self._arrived[block.slot]]
 
     def _copy(self, target: Any, source: Any) -> None:
-        """Copy on the host, or queue the copy on the current stream of the GPU."""
+        """Copy `source` to `target`, on the host at once, on a GPU by queueing the copy on the current stream."""
         if self._cuda is None:
             np.copyto(target, source)
             return
@@ -193,9 +215,13 @@ class SharedReceiver(Link):
 
 
 class SharedMemoryRank:
-    """One rank's buffers in the shared memory, its sockets, and its half of the transfer."""
+    """One rank's buffers in the shared memory, its two sockets, and its half of the transfer."""
 
     def __init__(self, bench: Bench, message: Message, codec: MessageCodec, shared: SharedBuffer, depth: int) -> None:
+        """Open the sockets and build this rank's half of the transfer; both ranks must call it at the same time.
+
+        `shared` holds the source of the message and, behind it, a packed block for each of `depth` slots.
+        """
         self._shared, self._rank, self._total = shared, bench.rank, message.cut.total
         self._wire, self._clock = rank_sockets(bench, 2)
         slots = slots_of(bench, depth)
@@ -213,7 +239,10 @@ class SharedMemoryRank:
     def _senders(
         self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
     ) -> Mapping[Content, Halves]:
-        """Return rank 0's halves of the transfer; the source is copied into the shared memory first."""
+        """Return rank 0's halves of the transfer, compressed and raw.
+
+        The source is copied into the shared memory first. `raw` is the division of a raw message into blocks.
+        """
         memory, cut = self._shared.array, message.cut
         first, step = aligned(cut.total), aligned(codec.max_packed_bytes)
         rooms = [memory[start : start + step] for start in range(first, first + slots.depth * step, step)]
@@ -229,7 +258,10 @@ class SharedMemoryRank:
     def _receivers(
         self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
     ) -> Mapping[Content, Halves]:
-        """Return rank 1's halves of the transfer, compressed and raw."""
+        """Return rank 1's halves of the transfer, compressed and raw.
+
+        `raw` is the division of a raw message into blocks.
+        """
         link = partial(SharedReceiver, bench, self._shared.array, self._wire, slots.depth)
         coded, raw_blocks = codec.decoder(slots), RawDecoder(raw, message.target)
         waits = codec.decoding_waits
@@ -239,7 +271,7 @@ class SharedMemoryRank:
         }
 
     def _meet(self) -> float:
-        """Request a message, or wait until it is requested; return the moment of the request."""
+        """Request a message as rank 1, or wait for the request as rank 0; return the time of the request in seconds."""
         if self._rank == 0:
             self._clock.hear(_INDEX)
             return time.perf_counter()
@@ -248,17 +280,21 @@ class SharedMemoryRank:
         return start
 
     def _share(self, seconds: float, rank: int) -> float:
+        """Return the seconds of the rank `rank`, which passes them; the other rank's `seconds` are ignored.
+
+        Both must call it.
+        """
         if self._rank != rank:
             return float(self._clock.hear(_SECONDS)[0])
         self._clock.tell(_SECONDS, seconds)
         return seconds
 
     def check(self) -> Observation:
-        """Return the ratio at rank 1, which compared each message when it was timed."""
+        """Return the ratio at rank 1, and no observation at rank 0; rank 1 compared each message when it was timed."""
         return observed(self._total, bytes_of_blocks(self._blocks)) if self._rank else {}
 
     def close(self) -> None:
-        """End the connection and drop the arrays in shared memory; rank 1 unmaps it."""
+        """End the connections and drop the arrays in shared memory; rank 1 also unmaps the memory."""
         self.transfer.close()
         for connection in (self._wire, self._clock):
             connection.hang_up()
@@ -270,17 +306,21 @@ class SharedMemoryRank:
 
 
 def aligned(nbytes: int) -> int:
-    """Return a size rounded up, so that the data behind it are aligned."""
+    """Return `nbytes` rounded up to a multiple of 256, so that data behind them are aligned."""
     return -(-nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 def address(array: Any) -> int:
-    """Return the address of an array, on a GPU or on the host."""
+    """Return the address of the first byte of an array of NumPy or CuPy."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
 def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: int) -> Task:
-    """Return a rank's part of a message to another process, on the same device (`process`) or on a peer."""
+    """Return this rank's part of the task of a message to another process; both ranks must call it.
+
+    `link` is `process` (both ranks use one device) or `peer` (two GPUs), and `depth` the most blocks in flight. Raises
+    Unavailable if the GPU's compute mode lets only one process use it.
+    """
     need_shared_gpu(bench)
     path = "peer" if link == "peer" else "same"
     task_notes = {
@@ -307,7 +347,10 @@ def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: 
 
 
 def _payers(bench: Bench, link: str, depth: int) -> str:
-    """Return which processors pay for the coders: two devices, one that both processes share, or the host's cores."""
+    """Return who pays for encoding and decoding: `apart` if each side has processors of its own, else `shared`.
+
+    These are two GPUs, or enough cores of the host for the threads of both sides.
+    """
     if link == "peer":
         return "apart"
     return "shared" if bench.traits.is_gpu else host_payers(depth)

@@ -1,4 +1,4 @@
-"""Round trips of a buffer through a codec: by all codecs, over the size of a batch, over threads of the host."""
+"""Time round trips of a buffer through every codec, by the size of a batch, and by the number of host threads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ topic = Topic(
 
 
 def _codecs(target: Target) -> Any:
-    """Return the codecs of each tier; those with options are in the full tier only."""
+    """Return the axis of codecs; those with options are in the full tier only."""
     if not target.is_host:
         every = _codecs_device.CODECS
         quick = tuple(name for name in every if name != "gzip")  # gzip is Deflate with a header
@@ -82,14 +82,15 @@ def _codecs(target: Target) -> Any:
 
 
 def _sizes(target: Target) -> Any:
-    """Return the most that is compressed: a user's shorter file is taken whole."""
+    """Return the axis of the most bytes that are compressed; a user's shorter file is compressed whole."""
     return (4 * MIB,) if target.is_host else points(smoke=(16 * MIB,), quick=(256 * MIB,))
 
 
 def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: few codecs of most corpora in quick, few with other chunk sizes in full.
+    """Return True if a point is measured.
 
-    Other chunk sizes are measured with the defaults of every codec, on a few corpora and on the user's own data.
+    In the quick tier the corpora `text` and `field` have a few codecs. Chunk sizes other than 64 KiB are measured with
+    the default options of every codec, on three corpora and on the user's own data.
     """
     if target.tier == "quick" and params["corpus"] in _QUICK_FEW:
         return params["codec"] in _QUICK_FEW[params["corpus"]]
@@ -133,7 +134,10 @@ def filling(bench: Bench, corpus: str, codec: str, chunk_bytes: int, size_bytes:
 
 
 def _threads(_: Target) -> Any:
-    """Return powers of two up to all cores; the quick tier has all cores only (`roundtrip` has one)."""
+    """Return the axis of threads: powers of two up to the number of cores, and that number.
+
+    In the quick tier it alone.
+    """
     cores = _codecs_host.cores()
     return points(quick=(cores,), full=tuple(sorted({*(2**k for k in range(cores.bit_length())), cores})))
 
@@ -155,7 +159,10 @@ def threads(bench: Bench, corpus: str, codec: str, threads: int, size_bytes: int
 
 
 def _by_host(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int, threads: int = 1) -> Task:
-    """Return the task of a round trip of at most `size_bytes` on the host, in `threads` threads."""
+    """Return the task of a round trip on the host, in `threads` threads, of `size_bytes` or of a shorter user's file.
+
+    Raises Skip if the codec's library is unavailable.
+    """
     source, total = _corpora.source_of(bench, corpus, size_bytes)
     trip = _codecs_host.open_trip(source, total, codec, chunk_bytes, threads)
     stages = {"compress": stage(trip.compress, total), "decompress": stage(trip.restore, total)}
@@ -164,7 +171,10 @@ def _by_host(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes
 
 
 def _by_gpu(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
-    """Return the task of a round trip of at most `size_bytes` on the GPU."""
+    """Return the task of a round trip on the GPU, of `size_bytes` or of a shorter user's file.
+
+    Raises Skip if the codec is unavailable or the memory does not suffice.
+    """
     source, total = _corpora.source_of(bench, corpus, size_bytes)
     trip = _codecs_nvcomp.open_trip(bench, source, total, codec, chunk_bytes)
     stages = {

@@ -1,4 +1,4 @@
-"""Messages over the links of this machine, compressed against raw."""
+"""Send messages over the links of this machine, compressed and raw."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BETWEEN_PROCESSES = ("process", "peer")
 
 
 class _Sent(NamedTuple):
-    """The message for a link: MiB of the message and of a block, blocks in flight, and the quick tier's codecs."""
+    """The message for a link: MiB of the message and of a block, blocks in flight, and the codecs of the quick tier."""
 
     size: int
     block: int
@@ -46,7 +46,7 @@ _PEER_FULL_MIB = 4096  # codecs that are faster than NVLink take a shorter messa
 
 
 def _sent(target: Target) -> dict[str, _Sent]:
-    """Return the message for each link in this tier."""
+    """Return the message for each link in the tier of `target`, keyed by link."""
     if target.is_host:
         return _ON_HOST
     return _ON_GPU | ({"peer": _ON_GPU["peer"]._replace(size=_PEER_FULL_MIB)} if target.tier == "full" else {})
@@ -68,7 +68,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _blocks(target: Target) -> Any:
-    """Return the block sizes: hundreds of chunks on a GPU, the size of a cache on the host."""
+    """Return the axis of block sizes: hundreds of chunks on a GPU, the size of a cache on the host."""
     usual = _rising(sent.block * MIB for sent in _sent(target).values())
     if target.is_host:
         return points(smoke=(2**18,), quick=usual, full=(2**18, *usual, 2**22))
@@ -76,7 +76,7 @@ def _blocks(target: Target) -> Any:
 
 
 def _depths(target: Target) -> Any:
-    """Return the numbers of blocks in flight in each half of the pipeline."""
+    """Return the axis of the number of blocks in flight in each half of the pipeline."""
     return points(smoke=(2,), quick=_rising(sent.depth for sent in _sent(target).values()), full=DEPTHS)
 
 
@@ -93,7 +93,11 @@ def _devices_of(params: Params) -> int:
 
 
 def _suits_link(target: Target, params: Params) -> bool:
-    """Return whether a link has this content: the quick tier has few codecs, and MPI is in the full tier only."""
+    """Return True if the point is measured: its message, block size and depth are those of its link.
+
+    The quick tier has few codecs of each link, and only the full tier has MPI, and other blocks and depths as
+    `is_wanted` says.
+    """
     if (params["link"] == "mpi" and target.tier != "full") or not fills_pipeline(params):
         return False
     sent = _sent(target)[str(params["link"])]
@@ -132,14 +136,17 @@ def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, bloc
 
 
 def within_process(bench: Bench, link: str, coders: Coders) -> Task:
-    """Return the task of a message over a link that has both its ends in this process."""
+    """Return the task of a message over a link whose two ends are in this process: `copy`, `d2h`, `h2d` or `socket`.
+
+    Over `d2h` only the sender is timed, and over `h2d` only the receiver.
+    """
     timed: Timed = {"d2h": "sender", "h2d": "receiver"}.get(link, "both")  # type: ignore[assignment]
     payers = host_payers(coders.depth) if link == "socket" and not bench.traits.is_gpu else ""
     return task_of(coders, coders.over(_links_of(bench, link, coders), timed), _DESCRIPTIONS[link], payers)
 
 
 def _links_of(bench: Bench, link: str, coders: Coders) -> Mapping[Content, Link]:
-    """Return the link of each content, compressed and raw."""
+    """Return a new link of the kind `link` for compressed and one for raw blocks, keyed by `coded` and `raw`."""
     if link == "copy":
         return {"coded": HostCopy(coders.depth), "raw": HostCopy(coders.depth)}
     if link == "socket":

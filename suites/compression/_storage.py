@@ -1,7 +1,8 @@
-"""Checkpoints: a message into a file until fsync(2) has returned, and out of it again past the page cache.
+"""Save a message in a file until fsync(2) has returned, and load it past the page cache, as checkpoints do.
 
-The file has no name and is gone with the process. On a GPU blocks go through page-locked memory, and the codec is the
-GPU's. Beside loading by that codec stands loading by one of the host: read, decoded by the processor, copied up.
+The file has no name and is gone with the process. On a GPU blocks go through page-locked memory, and the codec is one
+of the GPU. For comparison, `host_codec` loads by a codec of the host: the processor decodes, and the result is copied
+to the GPU.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def _sizes(on_gpu: int) -> Callable[[Target], Any]:
 
 
 def _blocks(on_gpu: int) -> Callable[[Target], Any]:
-    """Return the axis of block sizes; on the host a block fits into a cache."""
+    """Return the axis of block sizes in bytes.
+
+    `on_gpu` is that of a GPU's quick tier, and a block of the host fits a cache.
+    """
 
     def blocks(target: Target) -> Any:
         smoke, quick = (2**18, 2**20) if target.is_host else (2**22, on_gpu)
@@ -54,7 +58,10 @@ def _blocks(on_gpu: int) -> Callable[[Target], Any]:
 
 
 def _usual_depth(target: Target) -> int:
-    """Return the usual number of blocks in flight: many, because a file system takes them in parallel."""
+    """Return the usual number of blocks in flight: 2 on the host, and 8 on a GPU.
+
+    It is large on a GPU because a file system takes blocks in parallel.
+    """
     return 2 if target.is_host else 8
 
 
@@ -72,7 +79,10 @@ def _depths(target: Target) -> Any:
 
 
 def open_file(nbytes: int, where: Path) -> int:
-    """Return the descriptor of a new file without a name; raises Skip if `nbytes` do not fit into that folder."""
+    """Return the descriptor of a new file without a name in the folder `where`.
+
+    Raises Skip if the folder has less than `nbytes` of free space, or if no file can be written there.
+    """
     try:
         need_space(nbytes, where)
         with tempfile.TemporaryFile(dir=where) as file:
@@ -82,9 +92,10 @@ def open_file(nbytes: int, where: Path) -> int:
 
 
 class FileLink(Link):
-    """Writes blocks into one file in any order; the message is complete when fsync has returned."""
+    """A link that writes blocks into one file in any order; the message is complete when fsync has returned."""
 
     def __init__(self, descriptor: int, count: int, where: Path | str) -> None:
+        """Keep the file with the descriptor `descriptor` for `count` blocks; `where` is its folder, for messages."""
         self._file, self._where = descriptor, where
         self._lock = threading.Lock()
         self._end = 0
@@ -95,7 +106,10 @@ class FileLink(Link):
         self._end = 0
 
     def send(self, block: InFlight, packed: Any) -> None:
-        """Write the block behind those that were written before, and let Linux begin to write it to the disk."""
+        """Write the block behind all blocks that were written before, and let Linux begin to write it to the disk.
+
+        Raises Skip if it cannot be written.
+        """
         with self._lock:
             place, self._end = self._end, self._end + packed.size
         self._places[block.index] = (place, packed.size)
@@ -111,7 +125,7 @@ class FileLink(Link):
         return room[: self._places[block.index][1]]
 
     def _run_or_skip(self, call: Callable[[], T]) -> T:
-        """Return the result of a file operation; raises Skip, with a remedy, if it fails."""
+        """Return the result of `call`, a file operation; raises Skip, with a remedy, if it raises OSError."""
         try:
             return call()
         except OSError as error:
@@ -128,7 +142,7 @@ class ReadBack(FileLink):
     """A file that is written once; each message is then read from the disk, not from the page cache."""
 
     def begin(self) -> None:
-        """Drop the file from the page cache; only pages that are written back can be dropped (posix_fadvise(2))."""
+        """Write the file back to the disk and drop it from the page cache, as posix_fadvise(2) describes."""
         self._run_or_skip(lambda: os.fsync(self._file))
         os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -137,7 +151,7 @@ class ReadBack(FileLink):
 
     @property
     def is_cached(self) -> bool:
-        """Whether a page that was dropped can still be read without the disk (preadv2(2), RWF_NOWAIT)."""
+        """Whether the first page can be read without the disk after it was dropped (preadv2(2), RWF_NOWAIT)."""
         self.begin()
         try:
             return os.preadv(self._file, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
@@ -160,7 +174,7 @@ def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: in
 
 
 def saving(coders: Coders) -> Task:
-    """Return the task of writing a message to a file."""
+    """Return the task of writing a message to a file; raises Skip if no file can be written or space is short."""
     where, count = folder_for_files(), coders.message.cut.count
     coded, raw = (FileLink(open_file(_ROOM * coders.message.cut.total, where), count, where) for _ in range(2))
     transfer = coders.over(coders.over_host({"coded": coded, "raw": raw}), "sender")
@@ -185,7 +199,11 @@ def load(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: in
 
 
 def loading(bench: Bench, coders: Coders) -> Task:
-    """Return the task of reading a message back from a file."""
+    """Return the task of reading a message back from a file; raises Skip if no file can be written or space is short.
+
+    On a GPU it has the stage `host_codec` if the host has a codec of the same format. The label `page-cached` says that
+    the file could not be dropped from the page cache.
+    """
     where, total = folder_for_files(), coders.message.cut.total
     coded, raw = (ReadBack(open_file(_ROOM * total, where), coders.message.cut.count, where) for _ in range(2))
     transfer = coders.over(coders.over_host({"coded": coded, "raw": raw}), "receiver")
@@ -206,32 +224,40 @@ def loading(bench: Bench, coders: Coders) -> Task:
 
 
 def _file_system_note(where: Path) -> str:
-    """Return the part of a note that names the file system of a folder."""
+    """Return the clause that names the file system of a folder: `on ext4`."""
     kind = file_system(where)
     return f"on {kind}" if kind else "on an unknown file system"
 
 
 class UploadingDecoder(HostDecoder):
-    """A decoder of the host whose output, in page-locked memory, is copied to the device."""
+    """A decoder of the host whose output, in page-locked memory, is copied to the GPU."""
 
     def __init__(self, bench: Bench, codec: _codecs_host.HostCodec, message: Message, depth: int, source: Any) -> None:
+        """Allocate page-locked memory for the whole message; `source` is its source in host memory (NumPy, uint8)."""
         self._message, self._source = message, source
         self._decoded, self._copies = bench.device.pinned(message.cut.total), CopyEngine(bench)
         super().__init__(codec, message.cut, depth, self._decoded)
 
     def decode(self, block: InFlight, packed: Any) -> None:
-        """Restore the block on the host and queue its copy to the device."""
+        """Restore the block on the host, and queue its copy to the GPU.
+
+        Raises WrongAnswer if the block is not valid.
+        """
         super().decode(block, packed)
         span = self._message.cut.span(block.index)
         self._copies.to_device(self._message.target[span], self._decoded[span])
 
     def reset(self) -> None:
-        """Make every byte wrong that was decoded on the host."""
+        """Overwrite every byte that was decoded on the host with its wrong value."""
         np.invert(self._source, out=self._decoded)
 
 
 def load_by_host(bench: Bench, message: Message, codec: _codecs_host.HostCodec) -> Transfer:
-    """Return the transfer that reads the same data, decodes them on the host and copies them to the device."""
+    """Return the transfer that reads the data of a message, decodes them on the host and copies them to the GPU.
+
+    The data are compressed by `codec` and written to a file now. Raises Skip if no file can be written or space is
+    short.
+    """
     cut, where, source = message.cut, folder_for_files(), bench.device.to_host(message.source)
     depth = min(_codecs_host.cores(), cut.count)
     file = ReadBack(open_file(_ROOM * cut.total, where), cut.count, where)

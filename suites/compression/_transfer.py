@@ -1,7 +1,7 @@
-"""A message over a link, raw and compressed: the two halves of its pipeline, and its timing.
+"""Time a message over a link, raw and compressed, and the two halves of its pipeline.
 
-The clock runs from before the first block is begun until the last one is restored or, for a message
-that is only written, delivered. Then the whole message is compared, bit for bit.
+The clock runs from before the first block is begun until the last one is restored or, for a message that is only
+written, delivered. Then the whole message is compared, bit for bit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAYERS: Mapping[Timed, str] = {"sender": "write", "receiver": "read", "both": "
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """The sending half of a pipeline: an encoder and the link that it feeds."""
+    """The sending half of a pipeline: an encoder and the link to which it gives packed blocks."""
 
     slots: Slots
     count: int  # number of blocks
@@ -41,7 +41,7 @@ class Sender:
     packed: dict[int, Any] = field(default_factory=dict)  # by slot, the block that is encoded and not yet sent
 
     def chain(self) -> StepChain:
-        """Return the steps that send a block."""
+        """Return the chain of steps that send a block: queue, encode, send."""
         return StepChain(self.slots, (self._queue, self._encode, self._send), self.link.schedule)
 
     def _queue(self, block: InFlight) -> None:
@@ -56,7 +56,10 @@ class Sender:
         self.link.send(block, self.packed.pop(block.slot))
 
     def encode_all(self, pipeline: Pipeline) -> float:
-        """Return the seconds to encode every block, with all slots in flight; nothing is sent."""
+        """Encode every block, with all slots in flight, and return the seconds; nothing is sent.
+
+        Raises WrongAnswer if a block could not be encoded.
+        """
         chain = StepChain(self.slots, (self.encoder.queue, self.encoder.encode), "one thread")
         seconds = pipeline.run(self.count, self.slots.depth, chain)
         self.encoder.check()
@@ -65,7 +68,10 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """The receiving half of a pipeline: a link and the decoder that it feeds."""
+    """The receiving half of a pipeline: a link and the decoder that it gives packed blocks to.
+
+    `decoding_waits` says that decoding a block waits for the slot's stream: then each slot has a thread.
+    """
 
     slots: Slots
     count: int  # number of blocks
@@ -75,7 +81,7 @@ class Receiver:
     decoding_waits: bool = False
 
     def chain(self) -> StepChain:
-        """Return the steps that receive a block."""
+        """Return the chain of steps that receive a block: receive, decode."""
         return StepChain(self.slots, (self._receive, self._decode), self._schedule(self.link.schedule))
 
     def _schedule(self, schedule: Schedule) -> Schedule:
@@ -88,8 +94,11 @@ class Receiver:
         packed = self.link.copy_in(block, self.decoder.room(block))
         self.decoder.decode(block, packed)
 
-    def checked(self, receive: Callable[[], float]) -> float:
-        """Return the seconds of `receive`, which must restore the whole message; the target is poisoned before."""
+    def time_checked(self, receive: Callable[[], float]) -> float:
+        """Overwrite the target, call `receive`, compare the whole message, and return the result of `receive`.
+
+        `receive` restores the message and returns the seconds that it took. Raises WrongAnswer if the message differs.
+        """
         self.decoder.reset()
         self.message.poison()
         seconds = receive()
@@ -98,17 +107,20 @@ class Receiver:
         return seconds
 
     def decode_all(self, pipeline: Pipeline, blocks: Sequence[Any]) -> float:
-        """Return the seconds to restore every block, all of which lie ready, with all slots in flight."""
+        """Restore every block, with all slots in flight, compare the whole message, and return the seconds.
+
+        `blocks` holds the packed blocks of the message, in order, on the device.
+        """
 
         def decode(block: InFlight) -> None:
             self.decoder.decode(block, blocks[block.index])
 
         chain = StepChain(self.slots, (decode,), self._schedule("one thread"))
-        return self.checked(lambda: pipeline.run(self.count, self.slots.depth, chain))
+        return self.time_checked(lambda: pipeline.run(self.count, self.slots.depth, chain))
 
 
 def packed_blocks(encoder: BlockEncoder, slots: Slots, cut: Cut) -> list[Any]:
-    """Return a copy of every packed block, in order."""
+    """Return a copy of every packed block of a message, in order, each a uint8 array on the device."""
     blocks: list[Any] = []
 
     def encode(block: InFlight) -> None:
@@ -128,9 +140,10 @@ class Halves(NamedTuple):
 
 
 class Coders:
-    """The encoders and decoders of one process, and a copy of every packed block."""
+    """The encoder and the decoder of a message in one process, and a copy of every packed block (`blocks`)."""
 
     def __init__(self, bench: Bench, message: Message, codec: MessageCodec, depth: int) -> None:
+        """Encode the message once; `depth` is the most blocks in flight."""
         self._bench, self.message, self.codec, self.depth = bench, message, codec, depth
         self.outgoing, self.incoming = slots_of(bench, depth), slots_of(bench, depth)
         self.encoder, self.decoder = codec.encoder(self.outgoing, message.source), codec.decoder(self.incoming)
@@ -138,13 +151,13 @@ class Coders:
 
     @property
     def places(self) -> dict[Content, list[int]]:
-        """Bytes that hold each block: compressed, with a quarter to spare, and raw."""
+        """The bytes of memory that hold each block, in order: compressed, with a quarter to spare, and raw."""
         spans = map(self.message.cut.span, range(self.message.cut.count))
         compressed = [block.size + block.size // 4 + _SPARE_BYTES for block in self.blocks]
         return {"coded": compressed, "raw": [span.stop - span.start for span in spans]}
 
     def over_host(self, links: Mapping[Content, Link]) -> Mapping[Content, Link]:
-        """Return links of the host for the device's blocks: on a GPU they pass through page-locked buffers."""
+        """Return links of the host for the device's blocks; on a GPU these pass through page-locked buffers."""
         if not self._bench.traits.is_gpu:
             return links
         nbytes = max(self.codec.max_packed_bytes, self.message.cut.block)
@@ -152,7 +165,10 @@ class Coders:
         return {content: ThroughHost(link, buffers) for content, link in links.items()}
 
     def over(self, links: Mapping[Content, Link], timed: Timed = "both") -> Transfer:
-        """Return the message over links that have both their ends in this process, one for each content."""
+        """Return the transfer of the message over `links`, one link for compressed and one for raw blocks.
+
+        Both ends of a link are in this process. `timed` says which halves the time of a message includes.
+        """
         message, cut, waits = self.message, self.message.cut, self.codec.decoding_waits
         encoders = {"coded": self.encoder, "raw": RawEncoder(cut, message.source)}
         decoders = {"coded": self.decoder, "raw": RawDecoder(cut, message.target)}
@@ -169,8 +185,7 @@ class Coders:
 class Transfer:
     """A message over a link, raw and compressed, or this process's half of it.
 
-    Between two processes rank 0 sends and rank 1 receives: `meet` waits for the other rank and returns when the clock
-    starts, and `share(seconds, rank)` returns the seconds of that rank at both.
+    `depth` is the most blocks in flight, and `timed` says which halves the time of a message includes.
     """
 
     def __init__(
@@ -182,7 +197,13 @@ class Transfer:
         meet: Callable[[], float] = time.perf_counter,
         share: Callable[[float, int], float] = lambda seconds, _: seconds,
     ) -> None:
-        """Start the threads; where only receiving is timed, send the message now."""
+        """Start the threads; if only receiving is timed, send the message now.
+
+        `halves` has the halves of this process for `coded` and `raw`, and `blocks` the packed blocks of the message, in
+        order. Between two processes, rank 0 sends and rank 1 receives: `meet` waits for the other rank and returns the
+        time in seconds at which the clock starts, and `share(seconds, rank)` returns at both ranks the seconds that the
+        rank `rank` passed.
+        """
         self._halves, self.depth, self._blocks, self.timed = dict(halves), depth, blocks, timed
         self._meet, self._share = meet, share
         self._pipeline = Pipeline(2, depth)
@@ -192,23 +213,27 @@ class Transfer:
                 self._run(depth, sender)
 
     def message(self, content: Content, depth: int) -> float:
-        """Return the seconds of a message with `depth` blocks in flight; the receiver compares all of it."""
+        """Send a message with `depth` blocks in flight, and return the seconds of the halves that are timed.
+
+        Every rank must call it. A receiver compares all of the message. Raises WrongAnswer if a byte differs or a block
+        could not be encoded.
+        """
         sender, receiver = self._halves[content]
         halves = [half for half in (sender, receiver) if half]
         halves[0].link.begin()
         if sender and receiver and self.timed != "both":
             sent = self._run(depth, sender) if self.timed == "sender" else 0.0
-            received = receiver.checked(partial(self._run, depth, receiver))
+            received = receiver.time_checked(partial(self._run, depth, receiver))
             seconds = sent if self.timed == "sender" else received
         else:
             run = partial(self._run, depth, *halves)
-            seconds = self._share(receiver.checked(run) if receiver else run(), 1)
+            seconds = self._share(receiver.time_checked(run) if receiver else run(), 1)
         if sender:
             sender.encoder.check()
         return seconds
 
     def _run(self, depth: int, *halves: Sender | Receiver) -> float:
-        """Return the seconds that these halves take together."""
+        """Run `halves`, one or both halves of a pipeline, at the same time; return the seconds until both are done."""
         link, chains = halves[0].link, [half.chain() for half in halves]
         if link.is_joined:
             chains = [StepChain(halves[0].slots, tuple(step for chain in chains for step in chain.steps))]
@@ -217,12 +242,12 @@ class Transfer:
         return time.perf_counter() - start
 
     def compress(self) -> float:
-        """Return the seconds in which the sender compresses every block; nothing is sent."""
+        """Compress every block without sending it, and return the sender's seconds; every rank must call it."""
         sender, _ = self._halves["coded"]
         return self._share(sender.encode_all(self._pipeline) if sender else 0.0, 0)
 
     def decompress(self) -> float:
-        """Return the seconds in which the receiver restores every block, all of which lie ready."""
+        """Restore every block, all of which lie ready, and return the receiver's seconds; every rank must call it."""
         _, receiver = self._halves["coded"]
         return self._share(receiver.decode_all(self._pipeline, self._blocks) if receiver else 0.0, 1)
 
@@ -236,7 +261,7 @@ class Transfer:
 
 
 def bytes_of_blocks(blocks: Sequence[Any]) -> int:
-    """Return the bytes that travel for a message."""
+    """Return the number of bytes of all packed blocks together, which travel for a message."""
     return sum(int(block.size) for block in blocks)
 
 
@@ -256,7 +281,10 @@ class TimedMessage(Protocol):
 
 
 def stages_of(transfer: TimedMessage, total: int, timed: Timed = "both") -> dict[str, Stage]:
-    """Return the stages: overlapped (the headline), staged, raw, and each half that the timed transfer contains."""
+    """Return the stages of a message of `total` bytes: overlapped (the headline), staged, raw, and each half alone.
+
+    The half that is not in `timed` has no stage: `compress` for the sender, `decompress` for the receiver.
+    """
     calls: dict[str, Callable[[], float]] = {
         "overlapped": lambda: transfer.message("coded", transfer.depth),
         "staged": lambda: transfer.message("coded", 1),
@@ -269,12 +297,19 @@ def stages_of(transfer: TimedMessage, total: int, timed: Timed = "both") -> dict
 
 
 def stage_of(call: Callable[[], float], total: int, checked: bool = True) -> Stage:
-    """Return a stage that times itself, in uncompressed bytes; the receiver compares each message."""
+    """Return a stage whose `call` times itself and returns seconds.
+
+    Its rate is in uncompressed bytes, `total` per call. `checked` says that each call compares its output.
+    """
     return Stage(call, Work(payload=total), "payload", clock="self", effort=POINT, checked=checked)
 
 
 def task_of(coders: Coders, transfer: Transfer, link: str, payers: str = "") -> Task:
-    """Return the task of a message within this process; the note `ends` says who pays for encoding and decoding."""
+    """Return the task of a message within this process; `link` is the description of the link for the notes.
+
+    `payers` is the note `ends`, which says which sides are charged for encoding and decoding; if empty, it follows from
+    the halves that are timed.
+    """
     message, codec = coders.message, coders.codec.description
     notes = {"codec": codec, "link": link, "corpus": message.description, "ends": payers or _PAYERS[transfer.timed]}
     stages = stages_of(transfer, message.cut.total, transfer.timed)
@@ -283,11 +318,14 @@ def task_of(coders: Coders, transfer: Transfer, link: str, payers: str = "") -> 
 
 
 def observed(total: int, sent_bytes: float) -> Observation:
-    """Return the ratio of uncompressed to sent bytes, tables included; each message was compared when it was timed."""
+    """Return the observation `ratio`: `total` uncompressed bytes over `sent_bytes`, which include the tables of blocks.
+
+    Raises WrongAnswer if no bytes were sent.
+    """
     expect(sent_bytes > 0, "no bytes were sent")
     return {"ratio": Observed(total / sent_bytes, "", "more")}
 
 
 def host_payers(depth: int) -> str:
-    """Return whether each slot of both halves has a core of its own: `apart`, or else `shared`."""
+    """Return `apart` if each slot of both halves has a core for itself, else `shared`."""
     return "apart" if 2 * depth <= cores() else "shared"
