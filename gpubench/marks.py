@@ -1,13 +1,13 @@
-"""Phases that a program marks with `with phase("load"):` for `gpubench profile`; without it, a mark does nothing.
+"""Mark phases of a program for `gpubench profile` with `with phase("load"):`, which otherwise does nothing.
 
     from gpubench.marks import phase
 
     with phase("load"):
         ...
 
-Any program can mark phases without gpubench: GPUBENCH_MARKS names a file, and the program appends one line to it when
-a phase begins, `B SECONDS KEY NAME`, and one when it ends, `E SECONDS KEY`. SECONDS are those of CLOCK_MONOTONIC. KEY
-is a word that differs between threads and processes. An end belongs to the newest open phase with the same key.
+Any program can mark phases without gpubench: GPUBENCH_MARKS names a file, and the program appends one line to it when a
+phase begins, `B SECONDS KEY NAME`, and one when it ends, `E SECONDS KEY`. SECONDS are those of CLOCK_MONOTONIC. KEY is
+a word that differs between threads and processes. An end belongs to the newest open phase with the same key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ class Span:
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Mark a phase of this program; phases can be nested and repeated. Each begin and each end takes about 2 µs."""
+    """Mark the `with` block as a phase of this program; phases can be nested and repeated.
+
+    The begin and the end each append a line to the file that GPUBENCH_MARKS names, which takes about 2 µs; without the
+    variable nothing happens. White space in `name` becomes a single space.
+    """
     path = os.environ.get(VARIABLE)
     if not path:
         yield
@@ -49,7 +53,10 @@ def phase(name: str) -> Iterator[None]:
 
 
 def _append(path: str, line: str) -> None:
-    """Append a line by a single write, which other writers cannot split; ignore a file that cannot be opened."""
+    """Append a line to the file at `path` by a single write, which other writers cannot split.
+
+    Nothing happens if the file does not exist or cannot be written.
+    """
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
@@ -59,14 +66,14 @@ def _append(path: str, line: str) -> None:
 
 
 def spans(lines: Iterable[str], end: float) -> list[Span]:
-    """Return the phases in the lines of a file, in the order of their begin.
+    """Return the phases in the lines of a marks file, in the order of their begin.
 
-    A phase without an end lasts until `end`. Lines of another form are ignored.
+    A phase without an end lasts until `end` (seconds of CLOCK_MONOTONIC). Lines of another form are ignored.
     """
     all_spans: list[Span] = []
     open_: dict[str, list[tuple[str, float]]] = {}
     for line in lines:
-        kind, at, key, name = _edge(line)
+        kind, at, key, name = _parsed_line(line)
         if kind == "B":
             open_.setdefault(key, []).append((name, at))
         elif kind == "E" and open_.get(key):
@@ -77,8 +84,11 @@ def spans(lines: Iterable[str], end: float) -> list[Span]:
     return sorted(all_spans, key=lambda span: span.begin)
 
 
-def _edge(line: str) -> tuple[str, float, str, str]:
-    """Return the kind, the time, the key and the name of a line; the kind is empty if the line has another form."""
+def _parsed_line(line: str) -> tuple[str, float, str, str]:
+    """Return the kind (`B` or `E`), the seconds, the key and the name of a line; a missing name is `unnamed`.
+
+    The kind is empty if the seconds of the line are no number.
+    """
     kind, _, rest = line.rstrip("\n").partition(" ")
     at, _, rest = rest.partition(" ")
     key, _, name = rest.partition(" ")

@@ -1,4 +1,4 @@
-"""The specifications of each model of GPU: dense rates at the boost clock, memory, and links in one direction."""
+"""State the specifications of each model of GPU: dense rates at the boost clock, memory, and links in one direction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure that a case should reach on a model of GPU: `floors.toml`, which gives the source of each figure."""
+"""Look up the figure that a case should reach on a model of GPU in `floors.toml`, which gives a source for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpubench.model import Better
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The figure that a case should reach on a model of GPU, and its tolerance.
+    """The figure that a case should reach on a model of GPU, and its tolerance in per cent.
 
     The names of the model and of the case may have the wildcards * and ?.
     """

@@ -1,4 +1,4 @@
-"""Tables with sources: vendors' specifications, dense rates at the boost clock, and rates of a unit per clock cycle."""
+"""Look up peaks of hardware in tables with sources: data sheets, and the rates of a compute unit per clock cycle."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def peak(device: Device, limit: str) -> Peak | None:
 def _peak_of_partition(sheet: DataSheet, device: Device, limit: str, memory: str) -> Peak | None:
     """Return the peak of one device of a partitioned AMD card (CDNA 3 white paper, "partitioning"); None if unknown.
 
-    `limit` is the id of the peak, and `memory` the partition mode of the memory (`NPS4`). Its rates are those of its
-    compute units. Its memory is that of its memory partition: NPS1 distributes each device's memory over the whole
-    card, NPS4 over a quarter. No document gives the rate between the devices of one card.
+    `limit` is the id of the peak, and `memory` the partition mode of the memory (`NPS4`). The rates of the device are
+    those of its compute units. Its memory is that of its memory partition: NPS1 distributes each device's memory over
+    the whole card, NPS4 over a quarter. No document gives the rate between the devices of one card.
     """
     if limit == "dram" and re.fullmatch(r"NPS[1-8]", memory):
         return Peak(sheet.peaks[limit] / int(memory[3:]), f"{memory}, of {sheet.source}")
@@ -146,7 +146,7 @@ _VECTOR_L1: dict[str, int] = {"gfx90a": 16 * 1024, "gfx942": 32 * 1024, "gfx950"
 
 
 def first_cache(device: Device) -> Peak | None:
-    """Return the size of the first cache level of one unit of this device in bytes, or None if no table has it."""
+    """Return the size of the first cache level of one SM or CU of this device in bytes; None if no table has it."""
     if device.arch in _UNIFIED_L1:
         return Peak(
             _UNIFIED_L1[device.arch],

@@ -1,4 +1,4 @@
-"""Language models as their matrices and their attention, from the published configurations.
+"""Describe language models by their matrices and their attention, from the published configurations.
 
 A weight matrix is (rows, cols): outputs by inputs. Norms and rotations are left out, because they are not products.
 """
@@ -91,7 +91,7 @@ class Model:
         return 2 * itemsize * self.depth * self.kv_heads * self.dim
 
     def step(self, batch: float, context: float, weight_bytes: float, itemsize: float = 2) -> Work:
-        """Return the work of one step: `batch` sequences, each of which then has `context` tokens in the cache.
+        """Return the work of one step of `batch` sequences, each of which then has `context` tokens in the cache.
 
         The bytes are those of all weights (`weight_bytes`) and of the cached keys and values, each read once;
         `itemsize` is the bytes of a cached element. An item is a token.
@@ -101,10 +101,11 @@ class Model:
         return Work(moved=moved, flops=batch * (2.0 * self.active_size + attention), items=batch)
 
     def prefill(self, tokens: int, weight_bytes: float, itemsize: float = 2) -> Work:
-        """Return the work of the prefill of one prompt: all layers for every token, the head for the last one.
+        """Return the work of the prefill of a prompt of `tokens` tokens: all layers for each, the head for one.
 
-        Each token attends to the tokens before it and to itself. The bytes are those of all weights and of the written
-        keys and values. An item is a token of the prompt.
+        Each token attends to the tokens before it and to itself; the head is applied to the last one. The bytes are
+        those of all weights (`weight_bytes`) and of the written keys and values, of `itemsize` bytes per element. An
+        item is a token.
         """
         products = 2.0 * tokens * (self.active_size - self.head.size) + 2.0 * self.head.size
         attention = 4.0 * self.depth * self.heads * self.dim * tokens * (tokens + 1) / 2
@@ -126,7 +127,9 @@ def model(
 ) -> Model:
     """Return a model of `depth` layers with `hidden` elements per token and `inner` in the feed-forward network.
 
-    `ups` is the number of matrices in `up`: two with a gate. `vocabulary` is the number of tokens that the head scores.
+    `heads` and `kv_heads` are the heads of attention and those of keys and values. `ups` is the number of matrices in
+    `up`: two with a gate. `vocabulary` is the number of tokens that the head scores, and `source` the document of the
+    configuration.
     """
     dim = hidden // heads
     layers = (
@@ -141,7 +144,10 @@ def model(
 def mixture(
     hidden: int, inner: int, heads: int, experts: int, active: int, depth: int, vocabulary: int, source: str
 ) -> Model:
-    """Return a mixture of experts with a gate, whose heads share no keys and values; a token uses `active` experts."""
+    """Return a mixture of `experts` experts with a gate; each token uses `active` of them.
+
+    The other arguments are those of `model`; the heads share no keys and values.
+    """
     layers = (
         Layer("qkv", 3 * hidden, hidden),
         Layer("out", hidden, hidden),

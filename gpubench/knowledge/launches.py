@@ -1,4 +1,4 @@
-"""The time of an empty kernel by each way of timing, which is the floor under the time of any call."""
+"""State the time of an empty kernel by each way of timing, which is the floor under the time of any call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EMPTY_KERNEL_CASE = "latency/launch"  # a run with this case has its own figures
 
 
 def launch_of(mode: SeriesMode) -> Launch | None:
-    """Return how the calls of a mode are launched; None for modes that do not time launches.
+    """Return how the calls of a mode are launched, `gated` or `graph`; None for modes that do not time launches.
 
     A stage that times itself (`self`) returns the seconds of a step within a kernel, and one that the host times
     (`host`) includes the host's call and its wait for the device. The launch of a kernel bounds neither.

@@ -1,4 +1,4 @@
-"""The deviations in the shipped recordings: how much the medians of fresh processes differ on a model of GPU.
+"""Look up how much the medians of fresh processes differ on a model of GPU, from shipped recordings.
 
 `tests/reproducibility_table.py` writes `reproducibility.toml` from the recordings in `tests/recordings`.
 """
@@ -39,7 +39,7 @@ def recorded_deviation(model: str, case_id: str) -> RecordedDeviation | None:
 
 @cache
 def recorded_deviations() -> dict[tuple[str, str], RecordedDeviation]:
-    """Return the deviations of `reproducibility.toml`, which gpubench ships, by the model of GPU and the case id.
+    """Return the deviations of `reproducibility.toml`, which gpubench ships, by model of GPU and case id.
 
     The file is read once, so do not change the dictionary.
     """

@@ -1,4 +1,4 @@
-"""The frozen values that measuring hands to judging, and the run file that stores them.
+"""Define the frozen values that measuring hands to judging, and the run file that stores them.
 
 Sizes are in bytes, times in seconds. Rates are never stored: a rate is `Work / time` and is derived in
 `gpubench.analysis`. Every record is validated strictly when it is read from a file (`gpubench.model.store`).

@@ -1,4 +1,4 @@
-"""A case: one point of one benchmark, and the id under which every baseline stores it."""
+"""Define a case: one point of one benchmark, and the id under which every baseline stores it."""
 
 from __future__ import annotations
 

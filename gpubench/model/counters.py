@@ -1,4 +1,4 @@
-"""Counters: the quantities that they measure, their samples over time, and remarks on missing counters."""
+"""Define counters: the quantities that they measure, their samples over time, and remarks on missing counters."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Counter:
     bits: Many[EventBit] = ()
 
     def events(self, value: int) -> tuple[EventBit, ...]:
-        """Return the set bits of a value, the lowest first; an undeclared one is `bit 9`, of class OTHER."""
+        """Return the bits that are set in `value`, the lowest first; an undeclared one is `bit 9`, of class OTHER."""
         bit_of = {bit.mask: bit for bit in self.bits}
         masks = (1 << place for place in range(value.bit_length()) if value >> place & 1)
         return tuple(

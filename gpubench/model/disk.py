@@ -1,4 +1,4 @@
-"""The bytes of a run file on disk: read up to a torn end, and written so that they survive a crash."""
+"""Read and write the bytes of a run file: read up to a torn end, and write so that they survive a crash."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ _GZIP = 16 + zlib.MAX_WBITS  # zlib: with gzip header and trailer
 
 @contextlib.contextmanager
 def as_file_errors(path: str | Path) -> Iterator[None]:
-    """Turn an operating system's error within the block into a FileError of one line, which names `path`.
-
-    Raises FileError if the block raises OSError.
-    """
+    """Turn an OSError within the `with` block into a FileError of one line, which names `path`."""
     try:
         yield
     except OSError as error:
@@ -46,18 +43,18 @@ def read_lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
 def open_bytes(path: Path) -> io.BufferedReader:
     """Return a reader of the file's bytes, which unpacks a file whose name ends in `.gz`.
 
-    Raises OSError if the file cannot be opened. Reading raises zlib.error if the data is damaged, and FileError if it
-    is packed more tightly than any measurement can be.
+    Raises OSError if the file cannot be opened. Reading raises zlib.error if the data is damaged, and FileError if they
+    unpack to more than 200 times their size (`limits.PACKED_RATIO`).
     """
     file = os.fdopen(open_to_read(path), "rb")
     return io.BufferedReader(_GzipReader(file, path), _INFLATE_BYTES) if path.suffix == ".gz" else file
 
 
 class _GzipReader(io.RawIOBase):
-    """The bytes of a gzip file up to its end, which may be torn, unlike with the gzip module.
+    """The unpacked bytes of a gzip file up to its end, which may be torn, unlike with the gzip module.
 
-    Reading raises zlib.error if the data is damaged, and FileError if it is packed more tightly than any measurement
-    can be. It never unpacks more than was asked for.
+    Reading raises zlib.error if the data is damaged, and FileError if it unpacks to more than 200 times its size
+    (`limits.PACKED_RATIO`). It never unpacks more than was asked for.
     """
 
     def __init__(self, file: io.BufferedReader, path: Path) -> None:
@@ -72,7 +69,10 @@ class _GzipReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer with unpacked bytes and return their number; 0 at the end of the file, whole or torn."""
+        """Fill `buffer`, a writable bytes-like object, with unpacked bytes and return their number, 0 at the end.
+
+        The end of the file may be torn. Raises as the class describes.
+        """
         data = b""
         while not data and self._read_packed():
             data = self._unzip.decompress(self._packed, len(buffer))
@@ -84,7 +84,10 @@ class _GzipReader(io.RawIOBase):
         return len(data)
 
     def _check_ratio(self, size_bytes: int) -> None:
-        """Count unpacked bytes. Raises FileError if they were packed more tightly than any measurement can be."""
+        """Count `size_bytes` unpacked bytes.
+
+        Raises FileError if all of them are more than 200 times the packed bytes that they took, and more than 17 MiB.
+        """
         self._unpacked_bytes += size_bytes
         taken_bytes = self._packed_bytes - len(self._packed)
         if self._unpacked_bytes > max(limits.PACKED_BYTES, limits.PACKED_RATIO * taken_bytes):
@@ -107,7 +110,8 @@ class _GzipReader(io.RawIOBase):
 class DurableFile:
     """A locked file that stores bytes durably: they are on the disk when `write` returns.
 
-    Creating it raises UsageError if another process is writing the file.
+    A name that ends in `.gz` makes it a gzip file. Creating it raises UsageError if another process is writing the
+    file.
     """
 
     def __init__(self, path: Path, file: io.FileIO) -> None:
@@ -121,9 +125,9 @@ class DurableFile:
             undo.pop_all()
 
     def write(self, data: bytes, *, last: bool = False) -> None:
-        """Append the data; `last` ends a gzip file.
+        """Append the data and wait until they are on the disk; `last` ends a gzip file.
 
-        Raises FileError and closes the file if the disk does not accept it.
+        Raises FileError and closes the file if the disk does not accept the data.
         """
         if self.zip:
             data = self.zip.compress(data) + self.zip.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
@@ -137,7 +141,11 @@ class DurableFile:
             raise FileError(f"{self.path}: {error.strerror}; the records written before are kept") from error
 
     def close(self) -> None:
-        """Close the file. Raises FileError, with the new place of the content, if its name leads to another file."""
+        """Close the file; nothing happens if it is closed already.
+
+        Raises FileError if its name now leads to another file or to none: the content was then copied to a new file,
+        which the message names.
+        """
         if self.file.closed:
             return
         try:
@@ -147,16 +155,16 @@ class DurableFile:
             self.file.close()
 
     def _is_named(self) -> bool:
-        """Return whether the file's name still leads to this file."""
+        """Return whether the file's name still leads to this file; not if the file was removed or replaced."""
         try:
             return os.path.samestat(self.path.stat(), os.fstat(self.file.fileno()))
         except OSError:
             return False
 
     def _copy_to_new_name(self) -> None:
-        """Write the content to a file next to its former place, because it was removed or replaced while it was open.
+        """Copy the content to a new file `rescued-…` in the same folder, because the file lost its name meanwhile.
 
-        Raises FileError with the name of that file, or with the reason why the content is lost.
+        It always raises FileError, with the name of that file or with the reason why the content is lost.
         """
         problem = f"{self.path} was removed or replaced while it was being written"
         rescued = self.path.with_name(f"rescued-{secrets.token_hex(4)}-{self.path.name}")
@@ -170,7 +178,10 @@ class DurableFile:
         raise FileError(f"{problem}; what was measured is in {rescued}")
 
     def cut(self, size_bytes: int) -> None:
-        """Drop everything after the first `size_bytes` unpacked bytes; the next `write` continues there."""
+        """Drop everything after the first `size_bytes` unpacked bytes; the next `write` continues there.
+
+        Raises OSError or, for a gzip file, FileError if the disk does not accept the change.
+        """
         if self.zip:
             self._rewrite(size_bytes)
         else:
@@ -179,7 +190,10 @@ class DurableFile:
             os.fsync(self.file.fileno())
 
     def _rewrite(self, size_bytes: int) -> None:
-        """Move the bytes to keep to a new file with the same name, because gzip data cannot be cut at a record."""
+        """Replace a gzip file by a new one with its first `size_bytes` unpacked bytes, because gzip data cannot be cut.
+
+        The new file takes over the name, is locked, and stays open for the next `write`.
+        """
         beside = self.path.with_name(f".{self.path.name[:100]}.{secrets.token_hex(8)}.part.gz")
         with contextlib.ExitStack() as undo:
             new = DurableFile(beside, io.FileIO(beside, "x"))
@@ -197,7 +211,10 @@ class DurableFile:
 
 
 def _lock(file: io.FileIO, path: Path) -> None:
-    """Lock the file for this process. Raises UsageError if another process holds the lock."""
+    """Lock the file for this process, if its file system has locks.
+
+    Raises UsageError if another process holds the lock.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -207,7 +224,10 @@ def _lock(file: io.FileIO, path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the name of the file itself durable. Raises OSError if its folder cannot be synchronised."""
+    """Make the name of the file at `path` itself durable, by synchronising its folder.
+
+    Raises OSError if the folder cannot be synchronised.
+    """
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,4 +1,4 @@
-"""The inventory of a machine: its devices, missing backends, versions, and the user's own files."""
+"""Define the inventory of a machine: its devices, missing backends, versions, and the user's own files."""
 
 from __future__ import annotations
 

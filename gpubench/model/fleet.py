@@ -1,4 +1,4 @@
-"""A fleet: the record `fleet.json` next to the nodes' run files, with the request to each node and its outcome.
+"""Store a fleet: the record `fleet.json` next to the nodes' run files, with the request to each node and its outcome.
 
 A folder holds `fleet.json`, one ordinary run file for each node that answered, and in `again/` the run files of the
 nodes that were measured a second time. The record is read strictly, as a run file is, because it may come from another
@@ -101,7 +101,7 @@ def encode_fleet(fleet: Fleet) -> bytes:
 
 
 def read_fleet(folder: Path) -> Fleet:
-    """Return the record of a folder. Raises FileError if there is none, or if it is not valid.
+    """Return the record of a folder. Raises FileError if `fleet.json` is not valid or the folder has no run files.
 
     A folder without `fleet.json` is a fleet too: each run file in it is the answer of the node after which it is named.
     """
@@ -125,7 +125,10 @@ def read_fleet(folder: Path) -> Fleet:
 
 
 def _fleet_of_files(folder: Path) -> Fleet:
-    """Return the record of a folder without `fleet.json`. Raises FileError if the folder has no run files."""
+    """Return the record of a folder without `fleet.json`: a node that answered for each run file, sorted by file name.
+
+    Raises FileError if the folder cannot be read or has no run files.
+    """
     with as_file_errors(folder):
         names = sorted(path.name for path in folder.iterdir() if is_file_name(path.name))
     if not names:

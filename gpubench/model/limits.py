@@ -1,4 +1,4 @@
-"""The limits of a run file, each with its reason: the ranges of its numbers, the lengths of its texts, its counts.
+"""Define the limits of a run file, each with its reason: the ranges of numbers, the lengths of texts, and counts.
 
 The ranges are wider than anything that a machine can measure, and narrow enough that quotients, squares and sums of
 such numbers are finite, so that code which reads a run needs no guards against impossible numbers. The counts keep the

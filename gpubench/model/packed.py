@@ -1,4 +1,4 @@
-"""Numbers of eight bytes each, which hold a run file's samples, because a day of them is tens of millions."""
+"""Hold a run file's samples as numbers of eight bytes each, because a day of them is tens of millions."""
 
 from __future__ import annotations
 

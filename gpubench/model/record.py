@@ -1,4 +1,4 @@
-"""One record of a run file, to and from its line: JSON that is checked strictly against the model.
+"""Convert one record of a run file to and from its line: JSON that is checked strictly against the model.
 
 A line is accepted only if it has exactly the fields of the model within its limits (`gpubench.model.limits`); `schema`
 publishes the model for other programs.
@@ -66,11 +66,11 @@ _FIRST_YEAR, _LAST_YEAR = 1970, 9998  # the years of a start that Python can rep
 
 
 class Malformed(ValueError):  # noqa: N818 - the line is malformed
-    """A line of a run file is not valid; the text says where and why, and the reader adds the file and the line."""
+    """An error in a line of a run file; its text says where and why, and the reader adds the file and the line."""
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of one record: a union of its kinds, distinguished by `kind`."""
+    """Return the JSON Schema (draft 2020-12) of one record: a union of its kinds, distinguished by the field `kind`."""
     _, document = TypeAdapter.json_schemas([(kind, "validation", adapter) for kind, adapter in _ADAPTERS.items()])
     definitions = document["$defs"]
     for kind, record_class in _CLASSES.items():
@@ -88,18 +88,19 @@ def schema() -> dict[str, Any]:
 
 
 def encode(record: Record, errors: str = "replace") -> bytes:
-    """Return the record's line; `errors` handles a surrogate of a file name that is not UTF-8, by default with `?`.
+    """Return the line of a record: compact JSON in UTF-8, with a newline at the end.
 
-    Raises UnicodeEncodeError for such a name if `errors` is `strict`.
+    A file name that is not UTF-8 has surrogates, which `errors` handles (as in `str.encode`); by default they become
+    `?`. With `strict`, UnicodeEncodeError is raised.
     """
-    document = {"kind": KINDS[type(record)], **_fields(record)}
+    document = {"kind": KINDS[type(record)], **_json_value(record)}
     if isinstance(record, Samples):  # takes a fifth of the time, because a day has millions of numbers
-        return to_json(document, inf_nan_mode="constants", fallback=_fields) + b"\n"
-    text = json.dumps(document, default=_fields, ensure_ascii=False, separators=(",", ":"))
+        return to_json(document, inf_nan_mode="constants", fallback=_json_value) + b"\n"
+    text = json.dumps(document, default=_json_value, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors=errors) + b"\n"
 
 
-def _fields(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return a value of the model as a JSON value."""
     if isinstance(value, Packed):
         return list(value)
@@ -107,31 +108,34 @@ def _fields(value: Any) -> Any:
 
 
 def split_samples(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
-    """Yield parts of the samples with their lines, split in time until no line is longer than SAMPLES_LIMIT_BYTES."""
+    """Yield consecutive parts of the samples with their lines, none longer than SAMPLES_LIMIT_BYTES.
+
+    A part with a single moment is not split further and may be longer.
+    """
     count = len(samples.at)
     fitting_rows = SAMPLES_LIMIT_BYTES // (_NUMBER_BYTES * (len(samples.columns) + 1))
     if count > 4 * fitting_rows > 0:  # estimate first: making one line of a whole day takes long
         for start in range(0, count, fitting_rows):
-            yield from split_samples(_part(samples, slice(start, start + fitting_rows)))
+            yield from split_samples(_rows_of(samples, slice(start, start + fitting_rows)))
         return
     line = encode(samples)
     if len(line) <= SAMPLES_LIMIT_BYTES or count < 2:
         yield samples, line
         return
     for part in (slice(count // 2), slice(count // 2, count)):
-        yield from split_samples(_part(samples, part))
+        yield from split_samples(_rows_of(samples, part))
 
 
-def _part(samples: Samples, part: slice) -> Samples:
+def _rows_of(samples: Samples, part: slice) -> Samples:
     """Return these rows of the samples, with their share of the time for reading."""
     columns, at = tuple((name, values[part]) for name, values in samples.columns), samples.at[part]
     return dataclasses.replace(samples, at=at, columns=columns, busy_s=samples.busy_s * len(at) / len(samples.at))
 
 
 def is_surely_valid(record: Record, line: bytes) -> bool:
-    """Return whether a line is certainly valid without reading it back.
+    """Return whether a line, which `encode` made of the record, is certainly valid without reading it back.
 
-    That is so for packed samples whose numbers are all within limits.
+    That is so for packed samples whose numbers are all within limits; False means that it is unknown.
     """
     if not isinstance(record, Samples) or b"Infinity" in line:
         return False
@@ -147,24 +151,30 @@ def _is_within(numbers: Sequence[float | None], most: float) -> bool:
 
 
 def decode(line: bytes) -> Record:
-    """Return the record in a line. Raises Malformed with the place and the problem if it is not valid."""
+    """Return the record in a line, samples in packed form.
+
+    Raises Malformed with the place and the problem if the line is not valid.
+    """
     if len(line) > limits.RECORD_BYTES:
         raise Malformed(f"the record is longer than {limits.RECORD_BYTES >> 20} MiB")
     _check_counts(line)
     record = _decode_as_written(line) or _decode_any(line)
     _check_rules(record)
-    return _packed(record) if isinstance(record, Samples) else record
+    return _with_packed_numbers(record) if isinstance(record, Samples) else record
 
 
 def _check_counts(line: bytes) -> None:
-    """Raise Malformed if a parser would make too many objects from the line, which need more memory than its text."""
+    """Raise Malformed if the line has too many texts, values, objects or lists, before a parser makes objects of them.
+
+    The limits are `limits.RECORD_TEXTS`, `RECORD_VALUES` and `RECORD_NESTED`.
+    """
     if len(line) > limits.RECORD_NESTED:  # a shorter line cannot have that many
         for character, most, name in _COUNTED:
             if line.count(character) > most:
                 raise Malformed(f"the record holds more than {most} {name}")
 
 
-def _packed(samples: Samples) -> Samples:
+def _with_packed_numbers(samples: Samples) -> Samples:
     """Return the samples with eight bytes per number, as all samples from files are stored."""
     columns = tuple((name, Packed[float | None](values)) for name, values in samples.columns)
     return dataclasses.replace(samples, at=Packed[float](samples.at), columns=columns)
@@ -176,7 +186,10 @@ def samples_key(samples: Samples) -> tuple[object, ...]:
 
 
 def append_samples(chunk: Samples, by_key: dict[tuple[object, ...], Samples]) -> None:
-    """Append a chunk to the samples with the same key (`samples_key`), because a run holds them as one."""
+    """Append a chunk to the samples in `by_key` with the same key (`samples_key`), or add it under that key.
+
+    The first chunk of a key grows in place; both must be packed.
+    """
     key = samples_key(chunk)
     first = by_key.setdefault(key, chunk)
     if first is not chunk:
@@ -188,9 +201,10 @@ def append_samples(chunk: Samples, by_key: dict[tuple[object, ...], Samples]) ->
 
 
 def _decode_as_written(line: bytes) -> Record | None:
-    """Return the record in a line that is as gpubench writes it; None for any other line.
+    """Return the record in a line with the keys that gpubench writes, in its order; None for any other line.
 
-    It takes a third of the time of `_decode_any`.
+    None also stands for an invalid line, for which `_decode_any` makes the message. This function takes a third of its
+    time.
 
     In a line without a backslash, a quoted word before a colon is a key. Therefore it can be seen without parsing
     whether the keys are those that gpubench writes, in order and each once. Their values are validated as strictly as
@@ -211,10 +225,10 @@ def _decode_as_written(line: bytes) -> Record | None:
 
 @functools.lru_cache(maxsize=_MOST_SHAPES)
 def _is_in_written_order(kind: str, shape: bytes) -> bool:
-    """Return whether the keys of a line without its digits stand in the order in which gpubench writes them.
+    """Return whether the keys of a line of that kind stand in the order in which gpubench writes them.
 
-    Lines of one case differ only in their numbers, so most shapes are in the cache. A key that differs only in a digit
-    is not noticed here, but validation rejects it.
+    `shape` is the line without its digits. Lines of one case differ only in their numbers, so most shapes are in the
+    cache. A key that differs only in a digit is not noticed here, but validation rejects it.
     """
     keys = _KEY.findall(shape)
     return keys in _written_orders(kind, keys.count(b"quantity"))
@@ -222,9 +236,9 @@ def _is_in_written_order(kind: str, shape: bytes) -> bool:
 
 @functools.cache
 def _written_orders(kind: str, series: int) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys of a line in the written order, for a result with this number of series: today's, and older.
+    """Return the keys of a line in the order in which gpubench writes them, and in that of its earlier versions.
 
-    Older lines without `clock_hz` have all the other keys.
+    `kind` is the kind of the record and `series` the number of series of a result. Earlier lines lack `clock_hz`.
     """
     case = Case("", "")
     samples: dict[str, Record] = {
@@ -254,12 +268,12 @@ def _decode_any(line: bytes) -> Record:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """Return the line as JSON.
+    """Return the JSON object in a line as a dictionary.
 
-    Raises Malformed also for a key that occurs twice in an object, which pydantic accepts.
+    Raises Malformed if it is not one, and for a key that occurs twice in an object, which pydantic accepts.
     """
     try:
-        document = json.loads(line.decode(), object_pairs_hook=_object_of)
+        document = json.loads(line.decode(), object_pairs_hook=_checked_object)
     except json.JSONDecodeError as error:
         raise Malformed(f"not JSON: {error.msg} at column {error.colno}") from error
     except UnicodeDecodeError as error:
@@ -275,10 +289,10 @@ def _parse(line: bytes) -> dict[str, Any]:
     return document
 
 
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object with these keys and values.
+def _checked_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the dictionary of the keys and values of one JSON object.
 
-    Raises Malformed if a key occurs twice or there are too many keys.
+    Raises Malformed if a key occurs twice or there are more than 100 keys (`limits.FIELDS`).
     """
     if len(pairs) > limits.FIELDS:
         raise Malformed(f"an object has more than {limits.FIELDS} keys")
@@ -290,7 +304,7 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_schema(declared: object) -> None:
-    """Raise Malformed unless this is the schema that this gpubench reads."""
+    """Raise Malformed unless `declared` is the name of the schema that this gpubench reads (SCHEMA)."""
     if declared == SCHEMA:
         return
     family, _, version = str(declared).partition("/")
@@ -300,7 +314,7 @@ def _check_schema(declared: object) -> None:
 
 
 def _first_problem(error: ValidationError) -> str:
-    """Return the first problem of a validation as a text with its place."""
+    """Return the first problem of a validation as a text with its place, such as `series.0.rank: …`."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     problem = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):g}", first["msg"])
@@ -308,7 +322,11 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _check_rules(record: Record) -> None:
-    """Raise Malformed if the record breaks a rule that the types of its fields cannot express."""
+    """Raise Malformed if the record breaks a rule that the types of its fields cannot express.
+
+    The columns of samples have one value per moment, a manifest starts at a time, and `_check_result` has the rules for
+    a result.
+    """
     if isinstance(record, Samples):
         for name, column in record.columns:
             if len(column) != len(record.at):
@@ -331,7 +349,11 @@ def _check_result(result: Result) -> None:
 
 
 def _check_series(series: Series) -> None:
-    """Raise Malformed if the lengths of a series differ, or its values or its work are out of range."""
+    """Raise Malformed if a series has moments and values of different number, or values or work out of range.
+
+    Timed calls take 1e-12 to 1e9 s, and values are 0 or at least 1e-100 in size. The work by which a series is judged
+    must not be 0.
+    """
     if series.at and len(series.at) != len(series.values):
         raise Malformed(f"series {series.label!r} has {len(series.values)} values at {len(series.at)} times")
     if series.quantity == "value":
@@ -349,7 +371,7 @@ def _check_series(series: Series) -> None:
 
 
 def _check_started(started: str) -> None:
-    """Raise Malformed unless the start is a time, or empty as for the output of another tool."""
+    """Raise Malformed unless the start is an ISO 8601 time of the years 1970 to 9998, or empty as from another tool."""
     try:
         year = datetime.fromisoformat(started).year if started else _FIRST_YEAR
     except ValueError as error:
@@ -359,7 +381,10 @@ def _check_started(started: str) -> None:
 
 
 def check_events(samples: Samples, events: Collection[str]) -> None:
-    """Raise Malformed if a column of an event counter has a value that is no bit mask; `events` names such counters."""
+    """Raise Malformed if a column of an event counter has a value that is no mask of 63 bits.
+
+    `events` has the names of the event counters.
+    """
     for name, column in samples.columns if events else ():
         if name in events:
             values = np.asarray(column)

@@ -1,4 +1,4 @@
-"""The results of measuring: the work of a call, series of values, and the result of a case."""
+"""Define the results of measuring: the work of a call, series of values, and the result of a case."""
 
 from __future__ import annotations
 

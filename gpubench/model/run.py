@@ -1,4 +1,4 @@
-"""A run: its settings, the views of its suites, and all its results."""
+"""Define a run: its settings, the views of its suites, and all its results."""
 
 from __future__ import annotations
 

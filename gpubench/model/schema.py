@@ -1,4 +1,4 @@
-"""The rules for reading every record of a run file: strict types, no unknown fields, and finite numbers only."""
+"""Define the rules for reading every record of a run file: strict types, no unknown fields, only finite numbers."""
 
 from __future__ import annotations
 

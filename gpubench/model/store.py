@@ -1,4 +1,4 @@
-"""The run file: JSON Lines of the kinds `manifest`, `result`, `samples`, `remark` and `end`.
+"""Read and write the run file: JSON Lines of the kinds `manifest`, `result`, `samples`, `remark` and `end`.
 
 Every record is written and fsynced as soon as it exists, so that a run which dies keeps its measurements: a torn last
 line is dropped on reading, and a file without an `end` is a valid partial run. A name that ends in `.gz` means gzip.
@@ -50,7 +50,7 @@ def read_run(path: str | Path) -> Run:
 
     A torn last line is dropped with a warning. Without an `end` record the run is not `complete`.
     """
-    return _read(Path(path))[1]
+    return _scan_and_run(Path(path))[1]
 
 
 def file_hash(path: str | Path) -> str:
@@ -64,7 +64,11 @@ def file_hash(path: str | Path) -> str:
 
 @dataclass(slots=True)
 class _Tally:
-    """The sums over the records of a file: what its end record states, its bytes, and the counts that have a limit."""
+    """The sums over the records of a file: what its end record states, its bytes, and the counts that have a limit.
+
+    `hash` is the SHA-256 object of the lines so far, `keys` are those of the results, and `tracks` those of the
+    samples.
+    """
 
     records: int = 0
     size_bytes: int = 0
@@ -74,9 +78,10 @@ class _Tally:
     remarks: int = 0
 
     def count(self, record: Record, line: bytes) -> None:
-        """Add a record.
+        """Add a record and its line to the sums.
 
-        Raises Malformed for a second result with one key, and if the file has too many records of a kind.
+        Raises Malformed for a second result with the same key, and if the file then has too many results, sets of
+        counters or remarks.
         """
         if isinstance(record, Result):
             count_before = len(self.keys)
@@ -107,7 +112,7 @@ def _check_count(count: int, most: int, name: str) -> None:
 
 @dataclass(slots=True)
 class Scan:
-    """A file as far as it was read, each record of which was passed to `handle`.
+    """A file as far as it was read; each record except the end was passed to `handle`.
 
     `complete` is False for a file without an end record, which is a valid partial run.
     """
@@ -121,7 +126,10 @@ class Scan:
     devices: frozenset[str] = frozenset()  # the devices that the manifest describes
 
     def add(self, line: bytes) -> None:
-        """Add one whole line. Raises Malformed if it is not valid at this place of the file."""
+        """Add the next whole line of the file and pass its record to `handle`, except for the end record.
+
+        Raises Malformed if the line is not valid at this place of the file.
+        """
         if self.complete:
             raise Malformed("the record comes after the end record")
         if self.tally.size_bytes + len(line) > limits.FILE_BYTES:
@@ -154,10 +162,10 @@ class Scan:
 
 
 def scan(path: str | Path, handle: RecordHandler) -> Scan:
-    """Read a file and pass each record but the end to `handle`, without keeping any.
+    """Read a run file, pass each record except the end to `handle`, and return the scan; no record is kept.
 
-    Only at its end is it known whether a file is valid: do not use the records before this returns. Raises FileError as
-    `read_run` does.
+    Only at the end of a file is it known whether the file is valid: do not use the records before this returns. A torn
+    last line is dropped with a warning. Raises FileError as `read_run` does.
     """
     file_scan, number = Scan(handle), 0
     try:
@@ -179,8 +187,11 @@ def scan(path: str | Path, handle: RecordHandler) -> Scan:
     return file_scan
 
 
-def _read(path: Path) -> tuple[Scan, Run]:
-    """Return the scan of a file and its run. Raises FileError as `scan` does."""
+def _scan_and_run(path: Path) -> tuple[Scan, Run]:
+    """Return the scan of a file and its run, in which samples of the same counters are joined.
+
+    Raises FileError as `read_run` does.
+    """
     records: dict[type, list[Any]] = {Manifest: [], Result: [], Remark: []}
     samples: dict[tuple[object, ...], Samples] = {}
 
@@ -242,7 +253,7 @@ class RunWriter:
         path = Path(path)
         with as_file_errors(path), contextlib.ExitStack() as undo:
             sink = DurableFile(path, undo.enter_context(io.FileIO(path, "r+")))
-            file_scan, run = _read(path)
+            file_scan, run = _scan_and_run(path)
             sink.cut(file_scan.tally.size_bytes)
             undo.pop_all()
         return cls(sink, file_scan.tally), run
@@ -278,12 +289,12 @@ class RunWriter:
 
     def _append(self, record: Record, line: bytes) -> None:
         """Check, count and write one record. Raises as `result` does."""
-        self._tally.count(record, _checked(record, line))
+        self._tally.count(record, _checked_line(record, line))
         self._sink.write(line)
 
 
 def encode_run(run: Run, packed: bool = False) -> bytes:
-    """Return the bytes of a run file for a whole run, compressed with gzip if `packed`.
+    """Return the bytes of a run file with the whole run, compressed with gzip if `packed`.
 
     The file has no `end` record if the run is not complete. Raises ValueError if a record is not valid, and UsageError
     if the manifest has a text that is not UTF-8.
@@ -294,7 +305,7 @@ def encode_run(run: Run, packed: bool = False) -> bytes:
     records = [(record, encode(record)) for record in others]
     records += [pair for samples in run.samples for pair in split_samples(samples)]
     for record, line in records:
-        tally.count(record, _checked(record, line))
+        tally.count(record, _checked_line(record, line))
         lines.append(line)
     if run.complete:
         lines.append(encode(tally.end()))
@@ -303,16 +314,19 @@ def encode_run(run: Run, packed: bool = False) -> bytes:
 
 
 def _manifest_line(manifest: Manifest) -> bytes:
-    """Return the line of a manifest. Raises UsageError if it has a text that is not UTF-8."""
+    """Return the line of a manifest.
+
+    Raises UsageError if it has a text that is not UTF-8, and ValueError if it is not valid.
+    """
     try:
-        return _checked(manifest, encode(manifest, "strict"))
+        return _checked_line(manifest, encode(manifest, "strict"))
     except UnicodeEncodeError as error:
         name = error.object[: error.start].rpartition('"')[2] + error.object[error.start :].partition('"')[0]
         raise UsageError(f"{name!r} is not UTF-8 text, which a run file is; rename it") from error
 
 
-def _checked(record: Record, line: bytes) -> bytes:
-    """Return the line of a record. Raises ValueError if it could not be read again."""
+def _checked_line(record: Record, line: bytes) -> bytes:
+    """Return `line`, the line of the record. Raises ValueError if it could not be read again."""
     if is_surely_valid(record, line):
         return line
     try:

@@ -1,4 +1,4 @@
-"""The changes of a finished series of values, such as a recording; `stretches` is for a series that still grows.
+"""Find the changes of a finished series of values, such as a recording; `stretches` is for a series that still grows.
 
 `change_points` tests the series once, by E-divisive: Matteson & James, A Nonparametric Approach for Multiple Change
 Point Analysis of Multivariate Data, Journal of the American Statistical Association 109(505), 2014; with α = 1. It
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """A change: the values from `index` on differ from those before.
+    """A change: the values from `index` on differ from those before it.
 
     `p` is the share of shuffled series whose statistic is at least as large.
     """
@@ -36,7 +36,7 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """A stretch of the series from `start`, with the distances between its values.
+    """A stretch of the series from `start`, with the distances between its values, shape (values, values).
 
     Its best cut is after `cut` values and has the statistic `statistic`.
     """
@@ -60,11 +60,12 @@ class _Segment:
 
 
 def change_points(values: Sequence[float] | Floats) -> tuple[ChangePoint, ...]:
-    """Return the change points of a series in order; the same series always has the same change points.
+    """Return the change points of a series in ascending order; the same series always has the same ones.
 
     `values` has the shape (n,), or (n, variables) for several variables at once, in units that weigh equally. Cuts are
     made one after the other, each tested by 199 permutations within the current segments, until a cut is not
-    significant at 1 %. Time and memory grow with the square of the length: 0.5 s and 10 MB per cut for 400 values.
+    significant at 1 %. A series of fewer than six values has none. Time and memory grow with the square of the length:
+    0.5 s and 10 MB per cut for 400 values.
     """
     data = np.asarray(values, dtype=float)
     if len(data) < 2 * LEAST:
@@ -85,7 +86,10 @@ def change_points(values: Sequence[float] | Floats) -> tuple[ChangePoint, ...]:
 
 
 def _p_value(segments: Sequence[_Segment], statistic: float, rng: np.random.Generator) -> float:
-    """Return the share of permutations within the segments that reach the statistic; stop once it is too large."""
+    """Return the share of 199 permutations within the segments (and the series itself) that reach `statistic`.
+
+    The permutations stop as soon as the share is above 1 %; the result is then only known to be above 1 %.
+    """
     bound = statistic * (1 - _ROUNDING)
     reached = 1
     for shuffled in _shuffled_statistics(segments, rng):
@@ -105,7 +109,8 @@ def _shuffled_statistics(segments: Sequence[_Segment], rng: np.random.Generator)
 def _best_cut(distances: Floats) -> tuple[int, float]:
     """Return the number of values before the best cut and the statistic there, the largest q(τ, κ) (equation 7).
 
-    `distances` are those of `divergences`. Without room for a cut the statistic is −∞.
+    `distances` has the absolute differences of all pairs of n values, shape (n, n). For fewer than six values the
+    result is 0 and −∞.
     """
     if len(distances) < 2 * LEAST:
         return 0, -np.inf
@@ -115,25 +120,29 @@ def _best_cut(distances: Floats) -> tuple[int, float]:
 
 
 def divergences(distances: Floats) -> Floats:
-    """Return q(τ, κ) for every τ (rows) and κ (columns), -inf where a side is shorter than LEAST.
+    """Return q(τ, κ) for every τ (rows) and κ (columns), −∞ where a side has fewer than three values (LEAST).
 
     `distances` has the absolute differences of all pairs of n values, shape (n, n); the result is (n + 1, n + 1).
 
     q = n·m/(n+m) · (2·mean|x−y| − mean|x−x'| − mean|y−y'|), where x are the first τ values and y those from τ to κ (the
-    paper's equations 5 and 6). All of them come from one table of cumulative sums.
+    paper's equations 5 and 6), n and m their numbers. All of them come from one table of cumulative sums.
     """
     count = len(distances)
     sums = np.zeros((count + 1, count + 1))
     np.cumsum(distances, axis=0, out=sums[1:, 1:])
     np.cumsum(sums[1:, 1:], axis=1, out=sums[1:, 1:])
     inner = sums.diagonal()
-    both, first, last, excluded = _weights(count)
+    both, first, last, excluded = _sum_weights(count)
     return both * sums + first * inner[:, None] + last * inner[None, :] + excluded
 
 
 @functools.lru_cache(maxsize=8)
-def _weights(count: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return the weights of the sums up to (τ, κ), (τ, τ) and (κ, κ) in q; -inf where τ and κ are not a valid cut."""
+def _sum_weights(count: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return four arrays of shape (count + 1, count + 1), of which q(τ, κ) in `divergences` is composed.
+
+    The first three are the factors of the sums of distances up to (τ, κ), (τ, τ) and (κ, κ). The fourth is added: 0, or
+    −∞ where τ and κ are not a valid cut.
+    """
     n, kappa = np.meshgrid(np.arange(count + 1.0), np.arange(count + 1.0), indexing="ij")
     valid = (n >= LEAST) & (kappa - n >= LEAST)
     n, kappa = np.where(valid, n, 2.0), np.where(valid, kappa, 4.0)

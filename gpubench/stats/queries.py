@@ -1,4 +1,4 @@
-"""High percentiles of the latencies of queries: how many queries they need, and LoadGen's estimate of them."""
+"""Estimate high percentiles of the latencies of queries by LoadGen's rules, and say how many queries they need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TAIL = 0.025  # the probability on each side of a 95 % interval
 
 
 def queries_needed(fraction: float) -> int:
-    """Return the smallest number of queries that can show this percentile: 64 for 0.9, 662 for 0.99.
+    """Return the smallest number of queries that can show the percentile `fraction`: 64 for 0.9, 662 for 0.99.
 
     With fewer queries, `tail_estimate` has no result.
     """
@@ -23,12 +23,12 @@ def queries_needed(fraction: float) -> int:
 
 
 def tail_estimate(values: Sequence[float], fraction: float) -> float | None:
-    """Return an upper estimate of a percentile by LoadGen's early stopping; None if there are too few values.
+    """Return an upper estimate of the percentile `fraction` by LoadGen's early stopping; None for too few values.
 
-    A further query is slower than the estimate with a probability of at most 1 − `fraction`, at 99 % confidence. With n
-    values the estimate is the t-th largest, where t is the largest number with P(X ≤ t) ≤ 1 % and X is binomial with n
-    trials of probability 1 − `fraction` (MLPerf LoadGen, early_stopping.cc and results.cc; "Early Stopping" of the
-    inference rules, https://github.com/mlcommons/inference_policies).
+    `fraction` 0.99 is the 99th percentile. A further query is slower than the estimate with a probability of at most 1
+    − `fraction`, at 99 % confidence. With n values the estimate is the t-th largest, where t is the largest number with
+    P(X ≤ t) ≤ 1 % and X is binomial with n trials of probability 1 − `fraction` (MLPerf LoadGen, early_stopping.cc and
+    results.cc; "Early Stopping" of the inference rules, https://github.com/mlcommons/inference_policies).
     """
     count = len(values)
     discarded = _discarded_count(count, fraction)
@@ -40,7 +40,7 @@ def tail_estimate(values: Sequence[float], fraction: float) -> float | None:
 
 
 def percentile_interval(values: Sequence[float], fraction: float) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of a percentile, whose ends are two of the values; None for too few values.
+    """Return the 95 % confidence interval of a percentile; both ends are values of the sample; None for too few values.
 
     `fraction` 0.99 is the 99th percentile. The values must be independent but may have any distribution: of n values,
     the number below the percentile has the distribution B(n, `fraction`) (David and Nagaraja, Order Statistics, 2003,

@@ -1,4 +1,4 @@
-"""Statistics of samples: pure functions of numbers, each with its reference."""
+"""Compute statistics of samples; each function names its reference. Pure functions of numbers."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def noise(values: Sequence[float]) -> float:
 
 
 def serial_inflation(values: Sequence[float]) -> float:
-    """Return the factor by which serial correlation widens the variance of the count below the median; 1 without any.
+    """Return the factor by which serial correlation widens the variance of the count below the median; 1 for none.
 
-    The signs of the deviations from the median have the lag-one correlation r. For an AR(1) process with ρ =
-    sin(π·r/2), the signs' correlation at lag k is (2/π)·asin(ρᵏ) (Kedem, Binary Time Series, 1980), and the factor is 1
-    + 2·Σ(1 − k/n)·(2/π)·asin(ρᵏ). r is taken one standard error (1/√n) above its bias-corrected estimate, because a
-    stopping rule selects the moments at which it is small by chance.
+    The values are in the order measured. The signs of their deviations from the median have the lag-one correlation r.
+    For an AR(1) process with ρ = sin(π·r/2), the signs' correlation at lag k is (2/π)·asin(ρᵏ) (Kedem, Binary Time
+    Series, 1980), and the factor is 1 + 2·Σ(1 − k/n)·(2/π)·asin(ρᵏ). r is taken one standard error (1/√n) above its
+    bias-corrected estimate, because a stopping rule selects the moments at which it is small by chance.
     """
     data = np.asarray(values, dtype=float)
     signs = np.sign(data - median(values))
@@ -91,11 +91,12 @@ def serial_inflation(values: Sequence[float]) -> float:
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """Return a 95 % interval of the median from order statistics, which assumes no distribution.
+    """Return the median with its 95 % interval from order statistics, which assumes no distribution.
 
     The ranks come from the normal approximation of the binomial, n/2 ± 1.96·√n/2, rounded outwards (Le Boudec,
     Performance Evaluation of Computer Systems, 2010, theorem 2.1). From 10 samples on they are widened by the root of
-    `serial_inflation`. Below 6 samples no pair of order statistics reaches 95 %, and the whole range is returned.
+    `serial_inflation`, so the values must be in the order measured. Below 6 samples no pair of order statistics reaches
+    95 %, and the whole range is returned; without samples, NaN.
     """
     data = sorted(values)
     count = len(data)
@@ -113,10 +114,10 @@ def median_interval(values: Sequence[float]) -> Interval:
 def resampled_medians(values: Sequence[float], count: int, rng: np.random.Generator) -> Vector:
     """Return the medians of `count` resamples of the values (Efron, Annals of Statistics 7, 1979), shape (count,).
 
-    They are drawn directly, so that the cost does not grow with the number of values. The k-th smallest of n values
-    drawn with replacement is the value of rank ⌊n·U⌋, where U is the k-th smallest of n uniform numbers, with the
-    distribution Beta(k, n − k + 1). The next one lies a share Beta(1, n − k) of the way from U to 1 (David and
-    Nagaraja, Order Statistics, 2003, sections 2.3 and 2.5).
+    There must be at least one value. The medians are drawn directly, so that the cost does not grow with the number of
+    values. The k-th smallest of n values drawn with replacement is the value of rank ⌊n·U⌋, where U is the k-th
+    smallest of n uniform numbers, with the distribution Beta(k, n − k + 1). The next one lies a share Beta(1, n − k) of
+    the way from U to 1 (David and Nagaraja, Order Statistics, 2003, sections 2.3 and 2.5).
     """
     ordered = np.sort(np.asarray(values, dtype=float))
     size = len(ordered)
@@ -131,9 +132,9 @@ def resampled_medians(values: Sequence[float], count: int, rng: np.random.Genera
 def warm_up_length(values: Sequence[float]) -> int:
     """Return how many of the first values belong to a transient: the MSER truncation point.
 
-    It is the d that minimises the standard error of the mean of the remaining values (White, Simulation 69(6), 1997). A
-    d beyond half of the values means that they do not show a steady state yet (Hoad, Robinson & Davies, Journal of the
-    Operational Research Society 61, 2010).
+    It is the d that minimises the standard error of the mean of the remaining values, at least five (White, Simulation
+    69(6), 1997). With fewer than ten values it is their number. A d beyond half of the values means that they do not
+    show a steady state yet (Hoad, Robinson & Davies, Journal of the Operational Research Society 61, 2010).
     """
     least = 5  # fewer values at the end look steady by chance
     if len(values) < 2 * least:
@@ -158,7 +159,7 @@ def is_steady(values: Sequence[float]) -> bool:
 
 
 def hodges_lehmann(before: Vector, after: Vector) -> Vector:
-    """Return the shift from one sample to another: the median of all differences of an `after` and a `before` value.
+    """Return the shift from `before` to `after`: the median of all differences of an `after` and a `before` value.
 
     It works along the last axis, from (…, n) and (…, m) to (…) (Hodges & Lehmann, Annals of Mathematical Statistics 34,
     1963).
@@ -194,8 +195,8 @@ class Welch:
 def welch(before: Vector, after: Vector) -> Welch:
     """Return the difference of the means of two samples with unequal variances (Welch, Biometrika 34, 1947).
 
-    It works along the last axis. The degrees of freedom are those of Satterthwaite (Biometrics Bulletin 2, 1946); they
-    are infinite if no value varies.
+    It works along the last axis, from (…, n) and (…, m) to (…), with at least two values in each sample. The degrees of
+    freedom are those of Satterthwaite (Biometrics Bulletin 2, 1946); they are infinite if no value varies.
     """
     means, shares, single = [], [], []
     for sample in (np.asarray(before, dtype=float), np.asarray(after, dtype=float)):
@@ -221,7 +222,7 @@ def pooled_deviation(before: Vector, after: Vector) -> Vector:
 
 
 def student_tail(score: Vector, freedom: Vector) -> Vector:
-    """Return P(|T| ≥ score) of Student's t.
+    """Return P(|T| ≥ score) of Student's t for arrays of scores and degrees of freedom that broadcast together.
 
     It is I_x(ν/2, 1/2) at x = ν/(ν + t²) (NIST DLMF 8.17; Abramowitz & Stegun 26.7.1).
     """
@@ -233,7 +234,7 @@ def student_tail(score: Vector, freedom: Vector) -> Vector:
 
 
 def student_quantile(freedom: Vector, tail: float = 0.05) -> Vector:
-    """Return the t that |T| exceeds with the probability `tail`, for arrays of degrees of freedom.
+    """Return the t that |T| exceeds with the probability `tail`, for an array of degrees of freedom.
 
     An expansion about the normal quantile (Abramowitz & Stegun 26.7.5) is refined by Newton's method on `student_tail`,
     which is convex, so that the method converges from below.
@@ -263,7 +264,10 @@ def _expansion(z: float) -> tuple[float, ...]:
 
 
 def _beta_ratio(x: Vector, a: Vector) -> Vector:
-    """Return the regularised incomplete beta function I_x(a, 1/2) by its continued fraction (NIST DLMF 8.17.22)."""
+    """Return the regularised incomplete beta function I_x(a, 1/2) by its continued fraction (NIST DLMF 8.17.22).
+
+    `x` in [0, 1] and `a` > 0 are arrays of the same shape.
+    """
     b = 0.5
     turned = x > (a + 1) / (a + b + 2)  # the fraction converges on the other side: I_x(a, b) = 1 - I_{1-x}(b, a)
     first, second, at = np.where(turned, b, a), np.where(turned, a, b), np.where(turned, 1 - x, x)
@@ -276,7 +280,7 @@ def _beta_ratio(x: Vector, a: Vector) -> Vector:
 
 
 def _beta_fraction(x: Vector, a: Vector, b: Vector) -> Vector:
-    """Return 1 + d₁/(1 + d₂/(1 + …)) of DLMF 8.17.22, evaluated from its end.
+    """Return 1 + d₁/(1 + d₂/(1 + …)) of DLMF 8.17.22 for arrays of one shape, evaluated from its end.
 
     40 terms are accurate to 1e-8 if x ≤ (a+1)/(a+b+2).
     """
@@ -292,10 +296,10 @@ def _beta_fraction(x: Vector, a: Vector, b: Vector) -> Vector:
 
 
 def false_discovery(p: Sequence[float]) -> Vector:
-    """Return the q-value of each p: the share of chance findings among all that are at least as convincing.
+    """Return the q-value of each p-value: the share of chance findings among all that are at least as convincing.
 
     The method is that of Benjamini & Hochberg, Journal of the Royal Statistical Society B 57, 1995, in its adjusted
-    form.
+    form. The result has the order of `p`, shape (n,).
     """
     p_values = np.asarray(p, dtype=float)
     order = np.argsort(p_values)[::-1]

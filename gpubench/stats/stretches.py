@@ -1,4 +1,4 @@
-"""The levels and drifts of a history: a series that grows by one value at a time and is tested again each time.
+"""Find the levels and drifts of a history: a series that grows by one value at a time and is tested again each time.
 
 `stretches` divides the series, and `slope` measures a drift.
 """
@@ -79,16 +79,16 @@ class _Division:
         return _STEP_PRICE * (len(self.stretches) - 1) + _DRIFT_PRICE * self.drifts
 
     def gain_of(self, other: _Division) -> float:
-        """Return the likelihood ratio that another division gains over this one, less the difference in price."""
+        """Return the likelihood ratio (2·log) that `other` gains over this division, less the difference in price."""
         return other.independence * (self.errors - other.errors) - (other.price - self.price)
 
 
 def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
-    """Divide a series into levels and drifts; without a change the result is one level.
+    """Return the levels and drifts of a series, in order and without gaps; without a change the result is one level.
 
-    The function may be called again after every new value. Series with fewer than LEAST_RUNS values are one level. A
-    division is accepted only if its likelihood ratio exceeds a bound that chance reaches, over all tests of a series of
-    100 values, in about 5 % of series at most (Hawkins, Qiu & Kang, The Changepoint Model for Statistical Process
+    The function may be called again after every new value. Series with fewer than 9 values (LEAST_RUNS) are one level.
+    A division is accepted only if its likelihood ratio exceeds a bound that chance reaches, over all tests of a series
+    of 100 values, in about 5 % of series at most (Hawkins, Qiu & Kang, The Changepoint Model for Statistical Process
     Control, Journal of Quality Technology 35(4), 2003, who also take their bounds from simulation). Dynamic programming
     finds the best division into each number of parts (Jackson et al., An Algorithm for Optimal Partitioning of Data on
     an Interval, IEEE Signal Processing Letters 12(2), 2005). Up to two outliers in a row are replaced by a bound near
@@ -100,15 +100,19 @@ def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
         return accepted
     for most in _MOST_STRETCHES:
         divisions = _divisions(data, most)
-        accepted = _accepted(data, divisions)
+        accepted = _accepted_stretches(data, divisions)
         errors = [division.errors for division in divisions if not division.drifts]
         if len(accepted) < most and errors[-3:][0] - errors[-1] < 2 * _STEP_PRICE:  # two more steps gain too little
             break
     return accepted
 
 
-def _accepted(data: Floats, divisions: Sequence[_Division]) -> tuple[Stretch, ...]:
-    """Return the stretches of the division that no other one beats, in which each step and drift gained its price."""
+def _accepted_stretches(data: Floats, divisions: Sequence[_Division]) -> tuple[Stretch, ...]:
+    """Return the stretches of the accepted division; `divisions[0]` must be the single level.
+
+    Starting from it, the search goes to the dearer division that gains the most, among those that gain more than their
+    price and pass `_is_distinct` and `_is_significant`, until there is none.
+    """
     current = divisions[0]
     while True:
         dearer = [division for division in divisions if division.price > current.price]
@@ -137,7 +141,11 @@ def _is_distinct(division: _Division, divisions: Sequence[_Division]) -> bool:
 
 
 def _is_significant(data: Floats, division: _Division) -> bool:
-    """Return whether its levels are no coincidence and its drifts are significant, tested only by the values' ranks."""
+    """Return whether the levels of a division are no coincidence and its drifts are significant, by ranks only.
+
+    Neighbouring stretches need a coincidence of at most 5e-5, and a drift a Mann-Kendall score of at least 3.5. `data`
+    is the whole series.
+    """
     return all(
         _coincidence(data[before.start : before.end], data[after.start : after.end]) <= _COINCIDENCE
         for before, after in itertools.pairwise(division.stretches)
@@ -150,7 +158,8 @@ def _coincidence(before: Floats, after: Floats) -> float:
     """Return the probability of drawing the shorter of two stretches from the values of the longer one.
 
     Noise that alternates between two states has such rows. All or three quarters of the shorter stretch lie beyond some
-    value, and the probability follows from the share of the longer stretch beyond it.
+    value, and the probability follows from the share of the longer stretch beyond it; the smaller of the two is
+    returned.
     """
     shorter, longer = sorted((before, after), key=len)
     if np.median(shorter) < np.median(longer):
@@ -163,9 +172,9 @@ def _coincidence(before: Floats, after: Floats) -> float:
 
 
 def _divisions(data: Floats, most: int) -> list[_Division]:
-    """Return the best division into each number of levels and drifts; the single level is the first.
+    """Return the best division of a series for each number of stretches up to `most` and of drifts among them.
 
-    A division has up to `most` stretches.
+    The single level is the first.
     """
     count, cleaned = len(data), _without_outliers(data)
     centred = cleaned - np.median(cleaned)
@@ -180,7 +189,10 @@ def _divisions(data: Floats, most: int) -> list[_Division]:
 
 
 def _without_outliers(data: Floats) -> Floats:
-    """Return the values, each limited to 2.6 standard deviations from the median of the five around it."""
+    """Return the values, each limited to 2.6 standard deviations from the median of the five around it.
+
+    The standard deviation is estimated from the distances to these medians. There must be at least five values.
+    """
     windows = np.lib.stride_tricks.sliding_window_view(data, _WINDOW)
     places = np.clip(np.arange(len(data)) - _WINDOW // 2, 0, len(windows) - 1)
     centres = np.median(windows, axis=1)[places]
@@ -189,9 +201,10 @@ def _without_outliers(data: Floats) -> Floats:
 
 
 def _best_divisions(data: Floats, most: int) -> Iterator[tuple[tuple[Stretch, ...], float]]:
-    """Yield the best division for each number of stretches and of drifts among them, with its sum of squares.
+    """Yield the best division for each number of stretches up to `most` and of drifts, with its sum of squares.
 
-    The method is optimal partitioning.
+    A number of stretches or drifts that the length of `data` does not allow is left out. The method is optimal
+    partitioning.
     """
     count = len(data)
     errors = _squared_errors(data)
@@ -208,14 +221,14 @@ def _best_divisions(data: Floats, most: int) -> Iterator[tuple[tuple[Stretch, ..
         best[number, drifts] = np.where(is_drift, squares[1], squares[0])
         starts[number, drifts] = np.where(is_drift, firsts[1], firsts[0]), is_drift
         if math.isfinite(best[number, drifts][count]):
-            yield _traced(starts, number, drifts, count), float(best[number, drifts][count])
+            yield _traced_stretches(starts, number, drifts, count), float(best[number, drifts][count])
 
 
-def _traced(starts: _Starts, number: int, drifts: int, end: int) -> tuple[Stretch, ...]:
-    """Return the stretches of the best division of the values before `end`, traced back from the last one.
+def _traced_stretches(starts: _Starts, number: int, drifts: int, end: int) -> tuple[Stretch, ...]:
+    """Return the stretches of the best division of the values before `end`, in order, traced back from the last one.
 
-    It has `number` stretches, of which `drifts` are drifts. `starts` has for each such pair the start of the last
-    stretch that ends before each place, and whether it is a drift.
+    It has `number` stretches, of which `drifts` are drifts. `starts` has for each such pair two arrays of shape (n +
+    1,): for each place the start of the last stretch that ends before it, and whether that stretch is a drift.
     """
     parts: list[Stretch] = []
     while end > 0:
@@ -226,9 +239,10 @@ def _traced(starts: _Starts, number: int, drifts: int, end: int) -> tuple[Stretc
 
 
 def _squared_errors(data: Floats) -> tuple[Floats, Floats]:
-    """Return the squared residuals of every stretch [start, end) about its mean and about its line.
+    """Return the squared residuals of every stretch [start, end) about its mean and about its least-squares line.
 
-    Both arrays have the shape (n + 1, n + 1); stretches that are too short have infinite residuals.
+    Both arrays have the shape (n + 1, n + 1). They are infinite for levels of fewer than 3 and drifts of fewer than 12
+    values.
     """
     index = np.arange(len(data) + 1.0)
     sums, squares, moments = (
@@ -251,9 +265,10 @@ def _residuals(part: Floats, is_drift: bool) -> Floats:
 
 
 def _independence(residuals: Floats) -> float:
-    """Return the share of values that count as independent: (1 − r)/(1 + r) for a lag-one correlation r.
+    """Return the share of values that count as independent: (1 − r)/(1 + r) for the lag-one correlation r.
 
-    r is corrected for its bias (Kendall, Biometrika 41, 1954) and moved towards 0.3, as if 20 more runs had shown that.
+    r is corrected for its bias (Kendall, Biometrika 41, 1954), moved towards 0.3, as if 20 more runs had shown that,
+    and limited to 0 to 0.9.
     """
     count, power = len(residuals), float(residuals @ residuals)
     lag_one = float(residuals[1:] @ residuals[:-1]) / power if power > 0 else 0.0
@@ -266,8 +281,9 @@ def _independence(residuals: Floats) -> float:
 def slope(values: Sequence[float] | Floats) -> Slope:
     """Return the Theil-Sen slope of at least 3 values with its 95 % interval and its Mann-Kendall score.
 
-    The interval is Sen's (Journal of the American Statistical Association 63, 1968). Serial correlation widens the
-    variance of the Mann-Kendall sum as in Hamed & Rao (Journal of Hydrology 204, 1998), but never narrows it here.
+    The slope is the rise from one value to the next. The interval is Sen's (Journal of the American Statistical
+    Association 63, 1968). Serial correlation widens the variance of the Mann-Kendall sum as in Hamed & Rao (Journal of
+    Hydrology 204, 1998), but never narrows it here.
     """
     data = np.asarray(values, dtype=float)
     first, last = np.triu_indices(len(data), 1)
@@ -283,9 +299,9 @@ def slope(values: Sequence[float] | Floats) -> Slope:
 
 
 def _kendall_variance(data: Floats, centre: float) -> float:
-    """Return the variance of the Mann-Kendall sum, with corrections for ties and for serial correlation.
+    """Return the variance of the Mann-Kendall sum of `data`, corrected for ties and for serial correlation.
 
-    The latter comes from the ranks of the detrended values.
+    The serial correlation is that of the ranks of the values less a line of the slope `centre`.
     """
     count = len(data)
     _, ties = np.unique(data, return_counts=True)

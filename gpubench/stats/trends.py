@@ -1,4 +1,4 @@
-"""Trends: whether values rise or fall with time, and how far a transient still affects them. Each names its source."""
+"""Test whether values rise or fall with time, and how far a transient still affects them, by published methods."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class SampleTrend:
 
 
 def midmeans(values: Sequence[float], times: Sequence[float], blocks: int) -> tuple[Vector, Vector]:
-    """Return the means of the middle halves of `blocks` runs of equal length, and the runs' mean times.
+    """Return the means of the middle halves of `blocks` runs of equal length, and the mean times of the runs.
 
-    Outliers move a midmean as little as a median, and it needs a quarter fewer samples for the same error (Tukey,
-    Exploratory Data Analysis, 1977). If there are fewer values than blocks, each value is a run.
+    Both have the shape (blocks,). Outliers move a midmean as little as a median, and it needs a quarter fewer samples
+    for the same error (Tukey, Exploratory Data Analysis, 1977). If there are fewer values than blocks, each value is a
+    run.
     """
     count, blocks = len(values), min(blocks, len(values))
     runs = list(itertools.pairwise(count * block // blocks for block in range(blocks + 1)))
@@ -45,13 +46,13 @@ def _midmean(values: Sequence[float]) -> float:
 
 
 def trend(values: Sequence[float], times: Sequence[float], blocks: int = 10) -> SampleTrend:
-    """Return the trend of values with time, in seconds, by a test of the midmeans of `blocks` runs.
+    """Return the trend of values with `times` (s), by a test of the midmeans of `blocks` runs of equal length.
 
     The test counts the pairs of runs in which the later is larger (Mann, Econometrica 13, 1945; Kendall, Rank
     Correlation Methods, 1975; the variance with ties and the normal approximation with its continuity correction). The
     slope is the median over all pairs (Sen, Journal of the American Statistical Association 63, 1968). Runs replace
     samples, because serial correlation of samples looks like a trend (Yue & Wang, Water Resources Management 18, 2004).
-    With fewer than five values p is 1.
+    With fewer than five values, or if time stands still, the slope is 0 and p is 1.
     """
     if len(values) < 5:
         return SampleTrend(0.0, 1.0)
@@ -73,14 +74,14 @@ def trend(values: Sequence[float], times: Sequence[float], blocks: int = 10) -> 
 def transient_left(
     values: Sequence[float], times: Sequence[float], starts: Sequence[float], longest_s: float
 ) -> tuple[float, ...]:
-    """Return how far the mean after each of `starts` may lie from the settled value, as a fraction of that value.
+    """Return how far the mean from each of `starts` to the end may lie from the settled value, as a fraction of it.
 
-    Times and starts are in seconds.
+    Times, starts and `longest_s` are in seconds; at least five values are needed.
 
     c + a·exp(-t/τ) is fitted to the midmeans of 20 runs for each of several time constants τ up to `longest_s`. All τ
     count whose sum of squares is within F(1, n - 3) at 1 %, about 8, of the smallest one (Bates & Watts, Nonlinear
-    Regression Analysis, 1988, section 6.1), and the largest deviation among these is returned. At least five values are
-    needed.
+    Regression Analysis, 1988, section 6.1), and the largest deviation among these is returned. The settled value is the
+    median of the later half of the midmeans.
     """
     middles, centres = midmeans(values, times, 20)
     end = float(times[-1])

@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `gpubench` times a callable by the method of the suites, stores it and judges it.
+"""Provide the pytest plugin: its fixture `gpubench` times a callable as the suites do, stores and judges the result.
 
 docs/your-own-program.md is its page. Every pytest session in an environment with gpubench loads this file, so it
 imports nothing but pytest; `-p no:gpubench` disables it.
@@ -24,7 +24,7 @@ _LINES = pytest.StashKey[list[str]]()
 
 
 def __getattr__(name: str) -> object:
-    """Return a name for annotations, which is imported only when it is needed.
+    """Return the class `Gpubench` or `Timed` for annotations, imported only when it is needed.
 
     Raises AttributeError for other names.
     """
@@ -83,7 +83,10 @@ def _is_measuring(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def _gpubench_session(request: pytest.FixtureRequest) -> Iterator[MeasuringSession]:
-    """Yield the device, run file and replicates of this session, which the first measuring test creates."""
+    """Yield the device, run file and replicates that the measuring tests of this session share; finish them at the end.
+
+    It skips the tests under several xdist workers, and fails them if an option is invalid or a replicate does not run.
+    """
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
         pytest.skip("gpubench measures one thing at a time: run these tests with -n 0")
     from gpubench.base.errors import GpubenchError
@@ -126,7 +129,7 @@ def gpubench(request: pytest.FixtureRequest, _gpubench_session: MeasuringSession
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print a table of everything that was timed."""
+    """Print a table of everything that was timed, or nothing if no test measured."""
     lines = config.stash.get(_LINES, [])
     if lines:
         terminalreporter.section("gpubench")

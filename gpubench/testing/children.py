@@ -21,17 +21,20 @@ _TAIL = 4  # last lines of an incomplete pytest session that are quoted, because
 
 @dataclass(frozen=True, slots=True)
 class ReplicateStarter:
-    """Starts replicates with the options of this pytest (`arguments`) and those of the plugin."""
+    """Starts replicates of a session with the same options.
+
+    `arguments` are those of pytest itself, `tier` and `device` (an id) those of the plugin.
+    """
 
     arguments: tuple[str, ...]
     tier: str
     device: str
 
     def measure(self, nodes: Sequence[str]) -> Run:
-        """Return the run of these tests, given by their ids, in a fresh pytest process.
+        """Run the tests of these paths and ids (`/path/test_x.py::test_y`) in a new pytest process; return its run.
 
-        Raises UsageError with the last lines of its output if the tests did not run, and FileError if its run file
-        cannot be read.
+        It is not added to the history. Raises UsageError with the last lines of the output if the tests did not run,
+        and FileError if the run file cannot be read.
         """
         with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
             out = Path(folder) / "run.jsonl"

@@ -1,4 +1,4 @@
-"""The fixture `gpubench` as a test receives it: the device, and the call that times."""
+"""Define the fixture `gpubench` as a test receives it: the device, and the call that times."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MOST_LETTERS = 40  # the longest text of a parameter in a case's id
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The result of a timing: the result as in the run file, its figure, and the verdict if there is a baseline.
+    """The outcome of a timing: the result as in the run file, its figure over all processes, and the verdict.
 
-    `value` is the return value of one more call after the timing.
+    `verdict` is empty without a baseline. `value` is the return value of one more call after the timing.
     """
 
     result: Result
@@ -82,9 +82,9 @@ class Gpubench:
         return np.random.default_rng(zlib.crc32(self._item.nodeid.encode()))
 
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
-        """Return the kernel `name`, compiled from the .cu file next to the test with these macros defined.
+        """Return the kernel `name`, compiled from the .cu file `file` next to the test with these macros defined.
 
-        The test is skipped if the device runs no such kernels.
+        The test is skipped if the device runs no such kernels. Raises OSError if the file cannot be read.
         """
         try:
             return self.device.kernel((self._item.path.parent / file).read_text(encoding="utf-8"), name, defines)
@@ -111,15 +111,16 @@ class Gpubench:
     ) -> Timed:
         """Time `call(*args)`, warmed up and until the interval of its median is narrow; check it before and after.
 
-        check: asserts that the outputs of the last `call` are right; `poison` overwrites them before it. moved, payload
-        (bytes), flops, items: the work of one call; the first that is given makes the figure a rate, otherwise it is in
-        seconds. `item` names an item (`token`). modes, limit: as in a suite's `Stage`. clock: `device`, or `host` if
-        the time of the call on the host is the question. waits: the call waits for the device itself. name:
-        distinguishes several timings in one test. version: increase it when the method changes.
+        check: asserts that the outputs of the last `call` are right, and may return a mapping of observed values;
+        `poison` overwrites the outputs before a checked call. moved, payload (bytes), flops, items: the work of one
+        call; the first that is given makes the figure a rate, otherwise it is in seconds. `item` names an item
+        (`token`). modes, limit: as in a suite's `Stage`. clock: `device`, or `host` if the time of the call on the host
+        is the question. waits: the call waits for the device itself. name: distinguishes several timings in one test.
+        version: increase it when the method changes.
 
         Fails the test if a check fails, or if the call is slower than the baseline or cannot be compared with it. Skips
-        the test if most samples had to be discarded, or if the device lacks a capability. Returns the timing; `.value`
-        is the return value of the call.
+        the test if most samples had to be discarded, or if the device lacks a capability. Returns the timing; its
+        `value` is the return value of one more call.
         """
         __tracebackhide__ = True  # pytest shows a failing check from the check on
         work = Work(moved, payload, flops, items)
@@ -129,16 +130,17 @@ class Gpubench:
         try:
             return self._time_and_judge(task, self._new_case(name, version), timed)
         except (AssertionError, WrongAnswer) as error:
-            raise error.with_traceback(_outside_gpubench(error)) from None
+            raise error.with_traceback(_traceback_outside_gpubench(error)) from None
         except Skip as reason:
             raise pytest.skip.Exception(str(reason)) from None
         except GpubenchError as error:
             raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
 
     def _time_and_judge(self, task: Task, case: Case, call: Callable[[], object]) -> Timed:
-        """Time the task and judge its result; the value of one more `call` is kept.
+        """Time the task as a case and return the timing with its verdict; `call` is called once more for its value.
 
-        Fails the test if it is slower than the baseline, and skips it if its samples cannot be trusted.
+        It fails the test if the case fails against the baseline, and skips it if the samples cannot be trusted and
+        there is no baseline.
         """
         result = self._session.measure(task, case)
         if result.status == "invalid" and not self._session.has_baseline:
@@ -169,8 +171,8 @@ def case_of(item: pytest.Item, name: str = "", version: int = 1) -> Case:
     return Case(suite_of(item.nodeid), _word(whole), _params(callspec) if callspec else (), version)
 
 
-def _outside_gpubench(error: BaseException) -> TracebackType | None:
-    """Return the traceback from the first frame outside gpubench."""
+def _traceback_outside_gpubench(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an error from its first frame outside gpubench; None if all frames are inside."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("gpubench."):
         trace = trace.tb_next
@@ -188,14 +190,15 @@ def _observations(returned: object) -> Observation:
 
 
 def _params(callspec: Any) -> Params:
-    """Return the test's parameters as axes; a value that is no number or text appears by its name or its index."""
-    return tuple((name, _value(name, value, callspec.indices[name])) for name, value in callspec.params.items())
+    """Return the parameters of a parametrised test (`callspec` of pytest) as axes and their values."""
+    return tuple((name, _axis_value(name, value, callspec.indices[name])) for name, value in callspec.params.items())
 
 
-def _value(name: str, value: object, index: int) -> str | int | float:
-    """Return a parameter of the test as the value of an axis: numbers as they are, others by name.
+def _axis_value(name: str, value: object, index: int) -> str | int | float:
+    """Return a parameter of the test as the value of an axis: a finite number as it is, anything else by name or text.
 
-    `index` is the parameter's place among its values, which names it if its text is too long or an address.
+    `index` is the place of the parameter among its values; with `name` it stands for a text that is longer than 40
+    characters or has an address.
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
         return value if isinstance(value, int) else float(value)

@@ -1,4 +1,4 @@
-"""The progress of a measuring pytest session, printed past pytest's capture, because no test ends for a long time."""
+"""Print the progress of a measuring pytest session past pytest's capture, because no test ends for a long time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 class Progress:
     """Prints the progress while no test ends: one changing line on a terminal, elsewhere a single line.
 
-    It prints nothing with `-q`, or if pytest has no terminal reporter.
+    It prints nothing with `-q`, without `config`, or if pytest has no terminal reporter.
     """
 
     def __init__(self, config: pytest.Config | None = None) -> None:
@@ -22,16 +22,17 @@ class Progress:
         self._capture = config.pluginmanager.getplugin("capturemanager") if config else None
 
     def say(self, text: str, is_last: bool = True) -> None:
-        """Print a line; on a terminal, a line that is not the last is replaced by the next one."""
+        """Print a line `gpubench: TEXT`; on a terminal, a line that is not the last is replaced by the next one."""
         if self._reporter is None:
             return
         with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
             _write(self._reporter, f"gpubench: {text}", is_last)
 
     def count_processes(self, text: str, count: int) -> Iterator[int]:
-        """Yield the numbers from 0 to `count` − 1, one per process, and print before each the time that is left.
+        """Yield the numbers from 0 to `count` − 1, one per process, and print the progress before each process.
 
-        `text` names what the processes do.
+        `text` names what the processes do. On a terminal the line has the time that is left; elsewhere only a first
+        line is printed.
         """
         start = time.monotonic()
         is_terminal = self._reporter is not None and self._reporter.isatty
@@ -47,7 +48,10 @@ class Progress:
 
 
 def _write(reporter: Any, line: str, is_last: bool) -> None:
-    """Write a line past pytest's output; pytest's reporter for plugins has no public type."""
+    """Write a line past pytest's output; `reporter` is pytest's terminal reporter, whose class is not public.
+
+    On a terminal, a line that is not the last stays open and is replaced by the next one.
+    """
     reporter.ensure_newline()
     if is_last and not reporter.isatty:
         reporter.write_line(line)

@@ -1,4 +1,4 @@
-"""A pytest session that measures: one device, one run file, replicates in other processes, and a baseline."""
+"""Run a pytest session that measures: one device, one run file, replicates in other processes, and a baseline."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ _HOW = "docs/your-own-program.md shows how"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command line; `arguments` are those that a replicate's pytest needs."""
+    """The options of the command line; an empty `device` means the first GPU, or the host without one.
+
+    `out` is the run file to write, None for none. `replicates` is the number of processes in all. `baselines` are names
+    as in `gpubench gate`. `arguments` are those that a replicate's pytest needs.
+    """
 
     device: str
     tier: Tier
@@ -57,8 +61,9 @@ def suite_of(node: str) -> str:
 class MeasuringSession:
     """The state that the measuring tests of a session share; the first of them creates it.
 
-    `nodes` are the ids of these tests, and `root` is the folder that they are relative to. Creating it raises
-    UsageError if an option is invalid or a replicate does not run, and FileError if the baseline does not exist.
+    `nodes` are the ids of these tests, `root` is the folder that they are relative to, and `cases` are the cases that
+    they will measure. Creating it measures the replicates. It raises UsageError if an option is invalid or a replicate
+    does not run, and FileError if the baseline does not exist.
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class MeasuringSession:
     def _open_baseline(self, options: Options, cases: Sequence[Case]) -> Baseline | None:
         """Return the baseline that the options name, or None; print how many of the cases have no figure in it.
 
-        Raises FileError if it does not exist, before anything is measured.
+        Raises FileError if the baseline does not exist, before anything is measured.
         """
         if not options.baselines:
             return None
@@ -117,10 +122,11 @@ class MeasuringSession:
     # ---- measuring
 
     def measure(self, task: Task, case: Case) -> Result:
-        """Time a task as a case, write its results to the run file, and return that of this process.
+        """Time a task as a case, write its results to the run file, and return the result of this process.
 
-        The results of the replicates are written with it. An AssertionError or WrongAnswer of a check is raised again
-        after it was written down. Raises UsageError if the call launches its work on another stream.
+        The results of the replicates are written too. If a check raises AssertionError or WrongAnswer, the case is
+        written as failed, and the error is raised again. Raises UsageError if the call launches its work on another
+        stream.
         """
         start = time.monotonic()
         plain = Result(case, (self.device.device.id,), "failed", notes=(("process", "pytest"),))
@@ -138,7 +144,7 @@ class MeasuringSession:
         return result
 
     def call_once(self, call: Callable[[], object]) -> object:
-        """Return what `call` returns when it is called once with the session's device as the current one."""
+        """Return what `call` returns when it is called with the session's device as the current device."""
         self.device.enter()
         try:
             return call()
@@ -146,10 +152,10 @@ class MeasuringSession:
             self.device.leave()
 
     def _time(self, task: Task, plain: Result) -> Result:
-        """Return `plain`, the result so far, with the series of the timed task.
+        """Time the task and return `plain`, a result without series, completed with its series, labels and window.
 
-        Invalid if the samples cannot be trusted. Raises UsageError if nothing, or not everything, ran on the timed
-        stream, and the errors of the task's check.
+        Its status is invalid if the samples cannot be trusted. Raises UsageError if nothing, or not everything, ran on
+        the timed stream, and the errors of the task's check.
         """
         engine = Engine(self.device, POLICIES[self._manifest.settings.tier], watches=self._watches)
         engine.verify(task)
@@ -171,9 +177,9 @@ class MeasuringSession:
         return result
 
     def _refuse_strays(self, task: Task) -> None:
-        """Call every stage once.
+        """Call every stage of the task once and check that the device is then idle outside the timed stream.
 
-        Raises UsageError if work then still runs outside the timed stream, where only its launch is timed.
+        Raises UsageError if more than 50 µs of work is left there, of which only the launch would be timed.
         """
         for stage in task.stages.values():
             stage.call()
@@ -197,9 +203,10 @@ class MeasuringSession:
             )
 
     def _with_replicates(self, result: Result) -> list[Result]:
-        """Return a result with those of the same case in the other processes, numbered, without their windows.
+        """Return a result and those of the same case in the other processes, numbered from 1 and without windows.
 
-        Their samples are in other files, whose clocks have another zero.
+        The windows are dropped because the counters of these processes are in other files, whose clocks have another
+        zero.
         """
         others = [
             replicate_result
@@ -210,7 +217,7 @@ class MeasuringSession:
         return [result, *(replace(replicate, replicate=n, window=(0.0, 0.0)) for n, replicate in enumerate(others, 1))]
 
     def _store(self, results: Sequence[Result]) -> None:
-        """Add the results of a case to the table and to the run file."""
+        """Add the results of a case, that of this process first, to the table and to the run file, if there is one."""
         result = results[0]
         self._rows[result.case.id] = TimedRow(result, self.figure(result) if result.status == "ok" else None)
         if self._file is not None:
@@ -219,9 +226,10 @@ class MeasuringSession:
     # ---- judging and showing
 
     def judge(self, result: Result, node: str) -> BaselineVerdict:
-        """Return the verdict on a result of the test `node`; it is empty without a baseline.
+        """Return the verdict on a result of the test with the id `node`; it is empty without a baseline.
 
-        Raises UsageError if a repeated measurement does not run, and FileError if a baseline file cannot be read.
+        A suspect is measured again in as many processes as before. Raises UsageError if such a process does not run,
+        and FileError if a baseline file cannot be read.
         """
         if self._baseline is None:
             return BaselineVerdict()
@@ -247,7 +255,7 @@ class MeasuringSession:
         return Run(self._manifest, tuple(self._with_replicates(result)))
 
     def end(self) -> list[str]:
-        """Finish the run file, add it to the history if one is kept, and return the lines of the summary.
+        """Finish the run file, add it to the history if one is kept, and return the lines of the terminal's summary.
 
         Raises FileError if the run file cannot be finished or read.
         """
@@ -257,7 +265,7 @@ class MeasuringSession:
         return [title, *lines, *self._decided_line(rows), *(self._file.end() if self._file else ())]
 
     def _decided_line(self, rows: Sequence[TimedRow]) -> list[str]:
-        """Return a list with one line, the number of decided cases; an empty list if no case has a baseline."""
+        """Return a list with one line, the number of decided cases; an empty list if no row has a finding."""
         findings = [row.finding for row in rows if row.finding]
         if not findings:
             return []
@@ -272,7 +280,7 @@ def _suites(nodes: Iterable[str]) -> tuple[str, ...]:
 
 
 class _SessionRunFile:
-    """The run file of a session, with the counters that are sampled meanwhile."""
+    """The run file of a session, with the counters that are sampled while it is open."""
 
     def __init__(self, path: Path, recording: Recording) -> None:
         self._path = path

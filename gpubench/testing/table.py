@@ -1,4 +1,4 @@
-"""The table at the end of a measuring session: figures first and names last, so that any terminal aligns them."""
+"""Make the table at the end of a measuring session: figures first and names last, so that any terminal aligns them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _JUDGED = (*HEADS[2:6], HEADS[0], HEADS[1])  # baseline, candidate, change, inte
 
 @dataclass(slots=True)
 class TimedRow:
-    """One timed case: its result, its figure over all processes, and its finding if the baseline has the case."""
+    """One timed case: its result, its figure over all processes, and its finding if the baseline has the case.
+
+    `figure` is None if the result is not ok. `verdict` and `reason` are texts, empty without a baseline.
+    """
 
     result: Result
     figure: Figure | None
@@ -32,7 +35,7 @@ class TimedRow:
         return self.figure.text if self.figure else self.result.status
 
     def cells(self, is_judged: bool) -> tuple[str, ...]:
-        """Return the cells below `_PLAIN`, or with `is_judged` below `_JUDGED`, the headings with a baseline."""
+        """Return the cells under the heads `_PLAIN`, or under `_JUDGED` if there is a baseline (`is_judged`)."""
         labels = f" ({', '.join(self.result.labels)})" if self.result.labels else ""
         case = f"{self.result.case.id}{labels}"
         if not is_judged:
@@ -48,20 +51,21 @@ def _interval(figure: Figure) -> str:
 
 
 def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
-    """Return the lines of the table, then the reasons of the verdicts, then the next step.
+    """Return the lines of the table, then the reasons of inconclusive verdicts, then the next step.
 
-    With `is_judged` the columns are those of a session with a baseline.
+    With `is_judged` the columns are those of a session with a baseline. A case without a figure has a line with its
+    reason.
     """
     heads = _JUDGED if is_judged else _PLAIN
     cells = [heads, *(row.cells(is_judged) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(_aligned(row, widths)).rstrip() for row in cells]
     lines += [f"{row.result.case.id}: {row.result.status}: {row.result.reason}" for row in rows if not row.figure]
-    return [*lines, *_reasons(rows), *_next_step(rows)]
+    return [*lines, *_reason_lines(rows), *_next_step(rows)]
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return the cells padded to their columns' widths: figures on the left, the names at the end on the right."""
+    """Return the cells padded to their columns' widths: figures right-aligned, the texts at the end left-aligned."""
     figures = len(cells) - (2 if len(cells) == len(_JUDGED) else 1)
     return [
         text.rjust(width) if place < figures else text.ljust(width)
@@ -69,8 +73,8 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     ]
 
 
-def _reasons(rows: Sequence[TimedRow]) -> list[str]:
-    """Return each reason once, with the cases that it holds for."""
+def _reason_lines(rows: Sequence[TimedRow]) -> list[str]:
+    """Return a line for each reason of an undecided verdict, with the cases to which it applies."""
     cases_by_reason: dict[str, list[str]] = {}
     for row in rows:
         if row.finding and row.finding.verdict in UNDECIDED and row.reason:
@@ -79,7 +83,7 @@ def _reasons(rows: Sequence[TimedRow]) -> list[str]:
 
 
 def _next_step(rows: Sequence[TimedRow]) -> list[str]:
-    """Return the number of processes that decides the undecided cases, as a line."""
+    """Return a list with one line, the number of processes that decides the undecided cases; empty if none is known."""
     undecided = [row.finding for row in rows if row.finding and row.finding.verdict in UNDECIDED]
     needed = [count for finding in undecided if (count := processes_needed(finding))]
     if not needed:

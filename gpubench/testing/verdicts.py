@@ -1,4 +1,4 @@
-"""The comparison of a test's result with a baseline by the regression gate, which measures suspects again."""
+"""Compare a test's result with a baseline by the regression gate, which measures suspects again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpubench.tools.gating.readings import read_all
 class BaselineVerdict:
     """A verdict with its reason, and whether it fails the test; all empty without a baseline.
 
-    `is_decided` is None if the baseline does not have the case.
+    `is_decided` is None if the baseline does not have the case, and `finding` too.
     """
 
     verdict: str = ""
@@ -36,7 +36,7 @@ class BaselineVerdict:
 
     @property
     def failure(self) -> str:
-        """The message of the failed test: change, threshold and case in the first line, then the figures."""
+        """The message of the failed test: verdict, change, threshold and case in the first line, then the figures."""
         finding = self.finding
         if finding is None or finding.effect is None:
             return f"{self.verdict}: {finding.case.id if finding else 'case'}: {self.reason}"
@@ -61,7 +61,7 @@ class Baseline:
     _read: dict[tuple[Path, ...], list[Reading]] = field(default_factory=dict)
 
     def judge(self, run: Run, measure_again: Callable[[], Sequence[Run]]) -> BaselineVerdict:
-        """Return the verdict of the regression gate on a run of one case against this baseline.
+        """Return the verdict of the regression gate on a run of one case; `new` if the baseline does not have the case.
 
         `measure_again` is called for a suspect and returns runs of the case, one per process, as many as the first
         time. Raises FileError if a file of the baseline cannot be read.
@@ -85,7 +85,7 @@ class Baseline:
         return BaselineVerdict(str(finding.verdict), reason, fails, judgement.decided > 0, finding)
 
     def refuse_missing(self) -> None:
-        """Check before anything is measured that the baseline exists. Raises FileError if it does not."""
+        """Check that the baseline exists, without reading it. Raises FileError if it does not."""
         if baselines.needs_cases(self.names) and not (place := history.default_place()).exists():
             raise FileError(f"no baseline: there is no history at {place}; `gpubench history import FOLDER` makes one")
         baselines.find_files([word for word in self.names if not baselines.needs_cases([word])], [], self.own_files)
@@ -94,6 +94,7 @@ class Baseline:
         """Return the cases without a figure in the baseline.
 
         The result is empty if the files of the baseline depend on the measured case (`last:N`), which is not known yet.
+        Raises FileError if a file of the baseline cannot be read.
         """
         if baselines.needs_cases(self.names):
             return []
@@ -119,9 +120,10 @@ class Baseline:
         return self._read[files]
 
     def _evidence(self, run: Run, case: Case) -> Evidence:
-        """Return the evidence of a case in the baseline's run files, each of which is a session.
+        """Return the evidence of a case in the baseline's run files, each of which counts as a session.
 
-        `run` says on which device and with which settings the case was measured: only its like counts for `last:N`.
+        `run` says on which device and with which settings the case was measured: for `last:N`, only files with the same
+        fingerprint and tier count.
         """
         kind = fingerprint(run.manifest.facts, run.results[0].devices).id
         wanted = baselines.CaseInHistory(case.id, case.version, run.manifest.settings.tier, kind)
@@ -131,6 +133,6 @@ class Baseline:
 
 
 def _restrict_to_case(reading: Reading, case: Case) -> Reading:
-    """Return the reading with only one case."""
+    """Return the reading with only the results of one case, on all devices."""
     selected = {key: replicates for key, replicates in reading.gathered.results.items() if key[0] == case.id}
     return replace(reading, gathered=Gathering(selected, reading.gathered.clocks))
