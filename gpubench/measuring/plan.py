@@ -260,7 +260,7 @@ def _check_unique_names(names: Sequence[str]) -> None:
 def broken_suite_messages(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return a line for each suite that `all` leaves out because it does not load.
 
-    There is none if the command's `arguments` name only single suites.
+    There is none if the command's `arguments` name a suite and not `all`.
     """
     if [name for name in arguments if name not in (_ALL, _HEADLINE)] and _ALL not in arguments:
         return ()
