@@ -100,8 +100,9 @@ def abort(bench: Bench, of: int, size_bytes: int) -> Task:
 def _survive(group: NcclGroup, communicator: Any) -> None:
     """Begin an all-reduce that cannot end because rank 0 is dead, notice the death, and abort `communicator`.
 
-    Sets `group.noticed_s`, and sets `group.seconds["abort"]` to the seconds from that moment until the GPU is idle.
-    Raises WrongAnswer if the all-reduce completes, and StalledError if no heartbeat stops within 20 s.
+    Sets `group.noticed_s` to the time of noticing (`time.perf_counter`), and `group.seconds["abort"]` to the seconds
+    from then until the GPU is idle. Raises WrongAnswer if the all-reduce completes, and StalledError if no heartbeat
+    stops within 20 s.
     """
     done = group.begin(communicator)
     try:
@@ -117,9 +118,9 @@ def _survive(group: NcclGroup, communicator: Any) -> None:
 def _continued(bench: Bench, group: NcclGroup) -> Task:
     """Make a communicator of the survivors and the spare rank, check it, and return this rank's task.
 
-    Every living rank must call it. Writes the times `rebuild` and `detect` and the rate `after` to `group`; the spare
-    rank copies the times of the survivor that took longest. Raises Untrustworthy unless exactly rank 0 has ended, and
-    WrongAnswer if the new communicator reduces wrongly.
+    Every living rank must call it. Writes the seconds `rebuild` and `detect` and the bytes per second `after` to
+    `group`; the spare rank copies the times of the survivor that took longest. Raises Untrustworthy unless exactly rank
+    0 has ended, and WrongAnswer if an all-reduce over the new communicator gives a wrong sum.
     """
     expect_death(bench, _VICTIM)
     communicator = group.joined(range(1, bench.world))
@@ -162,8 +163,8 @@ class NcclGroup:
     def joined(self, members: Any) -> Any:
         """Return a new `cupy.cuda.nccl.NcclCommunicator` of the ranks `members`, or None if `members` is empty.
 
-        Every living rank must call it: members with the same `members`, all other ranks with an empty one. Rank numbers
-        in the communicator follow the order of `members`.
+        Every living rank must call it: a member with the same rank numbers as the other members, a rank that is no
+        member with an empty sequence. Rank numbers in the communicator follow the order of `members`.
         """
         self._members = tuple(members)
         leader = self._members[0] if self._members else -1
@@ -189,9 +190,9 @@ class NcclGroup:
         return event
 
     def bytes_per_s(self, communicator: Any) -> float:
-        """Return `size_bytes` of an all-reduce per second, averaged over 10 calls; every member must call it.
+        """Return the bytes of this rank's array times 10, over the seconds that 10 all-reduces of it take.
 
-        `communicator` is the result of `joined`.
+        `communicator` is the result of `joined`; every member must call it.
         """
         start = time.perf_counter()
         for _ in range(_CALLS):
@@ -218,9 +219,10 @@ class NcclGroup:
             expect(wrong == 0, f"{wrong} of {self._words} {name} words are wrong on rank {self.bench.rank}")
 
     def task(self, communicator: Any) -> Task:
-        """Return this rank's task: stages that report `detect`, `abort` and `rebuild`, checked by further all-reduces.
+        """Return this rank's task: three stages that report the seconds `detect`, `abort` and `rebuild`, once each.
 
-        `communicator` is that of the survivors and the spare rank. Closing the task aborts it.
+        The task's check makes another all-reduce, and returns the bytes per second `before` and `after` the death.
+        `communicator` is that of the survivors and the spare rank; closing the task aborts it.
         """
 
         def check() -> Observation:

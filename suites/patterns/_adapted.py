@@ -72,7 +72,7 @@ topic = Topic(
 def _rank_counts(target: Target) -> Any:
     """Return the points of the axis `of`, the number of ranks: on the host 2, and in the tier `full` also 4.
 
-    More ranks on few cores mostly wait for each other. For GPUs see `rank_counts`.
+    More ranks on few cores mostly wait for each other. On GPUs they go up to all GPUs that reach each other.
     """
     return points((2,), full=(2, 4)) if target.is_host else rank_counts(target)
 
@@ -132,7 +132,7 @@ class AdaptedRank:
     def _plan_exchange(self, schedule: Schedule, size_bytes: int) -> Callable[[], None]:
         """Return a call that exchanges the first `size_bytes` of each rank's block by `schedule`.
 
-        Every rank must call it.
+        Every rank must make that call at the same time.
         """
         steps = self._blocks.steps(schedule, size_bytes)
         return lambda: self._blocks.perform(steps)
@@ -140,8 +140,8 @@ class AdaptedRank:
     def _shortest(self, calls: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
         """Return by key the shortest time of each call in seconds, from the first rank's start to the last rank's end.
 
-        The calls are made in turn, once per round (1, 11 or 25 rounds by tier). Every rank must call it with the same
-        keys, and gets the same result.
+        The calls are made in turn, once per round: 1, 11 or 25 rounds in the tiers `smoke`, `quick` and `full`. Every
+        rank must call it with the same keys, and gets the same result.
         """
         rounds = [[max(self._blocks.completions(call)) for call in calls.values()] for _ in range(self._rounds)]
         return dict(zip(calls, np.min(rounds, axis=0).tolist(), strict=True))
@@ -163,9 +163,10 @@ class AdaptedRank:
             self._blocks.check(self._received, self._block_bytes)
 
     def _measured_model(self) -> ExchangeModel:
-        """Return the model of an exchange, measured on messages of several sizes from rank 1 to rank 0.
+        """Return the model of an exchange, measured on messages of 4 KiB to 16 MiB from rank 1 to rank 0.
 
-        Every rank must call it. On the host its `lanes` are at most the cores that this process may use.
+        Every rank must call it. The copies at the same time, `lanes`, are the number of ranks, on the host at most the
+        cores that this process may use.
         """
         times = self._shortest({size: self._plan_exchange(incast(2), size) for size in self._probed})
         lanes = self._world
@@ -196,9 +197,10 @@ class AdaptedRank:
         return len(range(self._bench.rank, items, ranks)) if self._bench.rank < ranks else 0
 
     def _step(self, items: int, ranks: int) -> Callable[[], None]:
-        """Return this rank's part of one step, as a call: its products, and then the exchange of the blocks.
+        """Return a call that computes this rank's products of one step, and then exchanges its block with other ranks.
 
-        The first `ranks` ranks divide the step's `items` products; another rank computes nothing.
+        The first `ranks` ranks divide the step's `items` products and take part in the exchange, which has the advised
+        topology. The other ranks do nothing. Every rank must make the call.
         """
         exchange = self._plan_exchange(self._schedule(ranks), self._block_bytes)
         own_items = self._own_items(items, ranks)
@@ -261,10 +263,11 @@ class AdaptedRank:
         self._blocks.poison(self._received)
 
     def _check(self) -> Observation:
-        """Check the last exchange and this rank's product, and return the regrets and the interval.
+        """Check the last exchange and this rank's product, and return what was found when the choices were made.
 
-        Every rank must call it. Raises WrongAnswer if a received block differs from its sender's, or if a checked row
-        of the product is wrong.
+        `topology regret` and `ranks regret` are fractions; `interval` and `interval needed` are steps; `exchange share`
+        is in %. Every rank must call it. Raises WrongAnswer if a received block differs from its sender's, or if a
+        checked row of the product is wrong.
         """
         members = range(self._ranks)
         active = self._bench.rank in members
@@ -287,7 +290,7 @@ class AdaptedRank:
         self._blocks.close()
 
     def task(self) -> Task:
-        """Return this rank's task, whose only stage times a step with the advised topology, ranks and interval."""
+        """Return this rank's task: one stage, the seconds of a step with the advised topology, ranks and interval."""
         stage = Stage(self._seconds, Work(items=1), "item", clock="self", effort=POINT)
         notes = {
             "advised topologies": "; ".join(f"{units.size(size)}: {name}" for size, name in self._topologies.items()),

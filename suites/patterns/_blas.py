@@ -21,9 +21,9 @@ _NAMES = (
 
 @functools.cache
 def _calls() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """Return the two functions of the loaded BLAS that get and set its number of threads.
+    """Return the two functions of the loaded BLAS: one returns its number of threads, the other one sets it.
 
-    None if the loaded BLAS is neither OpenBLAS nor BLIS.
+    The result is None if the loaded BLAS is neither OpenBLAS nor BLIS.
     """
     np.ones((2, 2)) @ np.ones((2, 2))
     paths = {

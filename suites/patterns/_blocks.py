@@ -49,7 +49,10 @@ class BlockExchange:
         fill_pattern(self._bench, own, self._bench.seed + self._bench.rank)
 
     def steps(self, schedule: Schedule, size_bytes: int) -> RankSteps:
-        """Return this rank's steps of `schedule`, which moves the first `size_bytes` of each block; see RankSteps."""
+        """Return this rank's part of `schedule`, which moves the first `size_bytes` of each block.
+
+        For each step it has the copies that this rank makes, as calls, and the ranks from which it receives.
+        """
         return [
             (tuple(self._send(delivery.target, delivery.block, size_bytes) for delivery in sends), sources)
             for sends, sources in of_rank(schedule, self._bench.rank)
@@ -61,10 +64,10 @@ class BlockExchange:
         return lambda: self._bench.device.copy(far, near)
 
     def perform(self, steps: RankSteps) -> None:
-        """Make this rank's sends of each step, and wait for the ranks from which it receives; every rank must call it.
+        """Make this rank's copies of each step, and wait for the ranks from which it receives; every rank must call it.
 
-        `steps` is the result of `steps`. Raises PeerDied if an awaited rank has ended, and WrongAnswer if it is silent
-        for 5 s.
+        `steps` is what the method `steps` returned. Raises PeerDied if an awaited rank has ended, and WrongAnswer if it
+        has made no progress for 5 s.
         """
         for sends, sources in steps:
             for send in sends:
@@ -95,7 +98,7 @@ class BlockExchange:
         self._roll_call.meet(self._progress)
 
     def poison(self, blocks: Iterable[int]) -> None:
-        """Overwrite the blocks with the numbers `blocks` in this rank's memory.
+        """Overwrite blocks in this rank's memory; `blocks` are their numbers, those of the ranks that own them.
 
         Every rank must call it, and waits for the others.
         """

@@ -98,7 +98,7 @@ class RankBoard:
             self._oldest_s[rank] = max(self._oldest_s[rank], age_s)
 
     def wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait until `is_over()` is true, which is polled.
+        """Call `is_over` again and again until it returns True.
 
         Raises RankLostError if another member's heartbeat is older than 0.4 s, and StalledError after 20 s.
         """
@@ -113,7 +113,7 @@ class RankBoard:
                     raise StalledError(f"ranks {self.members} made no progress for {_PATIENCE_S} s")
 
     def meet(self) -> None:
-        """Wait until every member has called this as often as this rank.
+        """Wait until every member has called `meet` as often as this rank has.
 
         Raises RankLostError and StalledError as `wait` does.
         """
@@ -124,10 +124,10 @@ class RankBoard:
         self.wait(lambda: bool((steps[others] >= step).all()))
 
     def regroup(self, members: Iterable[int], steps: Sequence[int]) -> None:
-        """Continue with the ranks `members`.
+        """Continue with the ranks `members`, for which `meet` and `wait` then look.
 
-        `steps` are the numbers of barriers (field STEP) that they have reached, in any order. Every member must call it
-        with the same arguments, and none may call `meet` before all have called it.
+        `steps` are the numbers of barriers that the members have reached, in any order. Every member must call it with
+        the same arguments, and none may call `meet` before all have called it.
         """
         self.members = tuple(members)
         self.post(STEP, max(steps))
@@ -142,10 +142,7 @@ class RankBoard:
         raise AssertionError("SIGKILL did not end this process")
 
     def died_s(self, rank: int) -> float:
-        """Return when rank `rank` called `die`, in seconds of `time.perf_counter`, which all processes share.
-
-        0 if it did not.
-        """
+        """Return when rank `rank` called `die`, in seconds of `time.perf_counter`, or 0 if it did not."""
         return self.read(rank, DIED) * 1e-9
 
     def close(self) -> None:

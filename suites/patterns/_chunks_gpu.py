@@ -70,16 +70,16 @@ class StreamPipeline:
         bench.device.synchronize()
 
     def _engine_copies(self, path: str) -> Callable[[int, int], None]:
-        """Return a call that queues the copy of a chunk into a slot by a copy engine.
+        """Return a function that queues the copy of a chunk into a slot by a copy engine, given the numbers of both.
 
-        Its arguments are both numbers.
+        `path` says whether the source is on the host (`h2d`) or on a GPU.
         """
         copy, nbytes = self._cuda.runtime.memcpyAsync, self._chunk_bytes
         kind, stream = (_TO_DEVICE if path == "h2d" else _BETWEEN_DEVICES), self._copying.ptr
         return lambda chunk, slot: copy(self._slot_at(slot), self._chunk_at(chunk), nbytes, kind, stream)
 
     def _kernel_copies(self, bench: Bench) -> Callable[[int, int], None]:
-        """Return a call that queues the copy of a chunk into a slot by a kernel; its arguments are both numbers."""
+        """Return a function that queues the copy of a chunk into a slot by a kernel, given the numbers of both."""
         kernel, vectors = bench.kernel("copies.cu", "copy"), self._chunk_bytes // _VECTOR_BYTES
         grid = (max(1, -(-vectors // (_THREADS * _FLIGHT))),)
 
@@ -98,10 +98,10 @@ class StreamPipeline:
         return self._slots_base + slot * self._chunk_bytes
 
     def _queue(self, depth: int, *, copies: bool, computes: bool) -> None:
-        """Queue the whole message in both streams: its copies, its computations, or both.
+        """Queue the copies of the whole message in one stream, its computations in another stream, or both.
 
-        With both, a chunk is copied once the computation `depth` chunks earlier has freed its slot, and computed on
-        once it has arrived.
+        There are `depth` slots. With both, a chunk is copied once the computation `depth` chunks earlier has freed its
+        slot, and computed on once it has arrived.
         """
         own, copying = self._own, self._copying
         self._begin.record(own)

@@ -46,7 +46,7 @@ class ThreadPipeline:
         self._compute_all(0, most_depth)
 
     def alone(self) -> tuple[float, float]:
-        """Return the seconds of all digests and the seconds of all copies, each without the other one at the same time.
+        """Return the seconds of the digests of all chunks and the seconds of all copies, not at the same time.
 
         Copies and digests alternate, so that the digests read what another core has just written, as in a pipeline.
         """
@@ -68,7 +68,7 @@ class ThreadPipeline:
     def _copy_all(self, chunks: int, depth: int) -> float:
         """Copy the first `chunks` chunks, each into one of `depth` slots once that slot is free.
 
-        Return the busy seconds. Raises WrongAnswer if no slot becomes free in time.
+        Returns the busy seconds. Raises WrongAnswer if no slot becomes free in time.
         """
         flags = np.uint64(self._counters.ctypes.data)
         with on_core(self._copy_core):
@@ -77,9 +77,9 @@ class ThreadPipeline:
         return float(busy) * _NANO
 
     def _compute_all(self, chunks: int, depth: int) -> float:
-        """Compute the digests of the first `chunks` chunks, each once it has arrived in its slot.
+        """Compute the digests of the first `chunks` chunks, each once it has arrived in one of `depth` slots.
 
-        Return the busy seconds. Raises WrongAnswer if no chunk arrives in time.
+        Returns the busy seconds. Raises WrongAnswer if no chunk arrives in time.
         """
         flags = np.uint64(self._counters.ctypes.data)
         numbers = np.uint32(FACTOR), np.uint32(TERM), self.rounds

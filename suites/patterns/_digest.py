@@ -16,7 +16,7 @@ _MODULUS = 2**32
 
 
 def combined_rounds(rounds: int) -> tuple[int, int]:
-    """Return the factor and the term of x → FACTOR · x + TERM (modulo 2^32) applied `rounds` times."""
+    """Return the factor and the term of x → 1664525 · x + 1013904223 (modulo 2^32) applied `rounds` times."""
     factor, term = 1, 0
     step_factor, step_term = FACTOR, TERM
     while rounds:
@@ -28,9 +28,10 @@ def combined_rounds(rounds: int) -> tuple[int, int]:
 
 
 def expected_digests(chunk_words: Any, rounds: int) -> Any:
-    """Return the digest of each chunk after `rounds` rounds: uint32, shape (chunks,).
+    """Return the digest of each chunk: NumPy, uint32, shape (chunks,).
 
-    `chunk_words` is a NumPy array, uint32, shape (chunks, words of a chunk).
+    `chunk_words` is a NumPy array, uint32, shape (chunks, words). A word is combined with its index in the chunk by
+    XOR, and goes through `rounds` rounds of `combined_rounds`; the digest of a chunk is the XOR of the results.
     """
     factor, term = (np.uint32(number) for number in combined_rounds(rounds))
     places = np.arange(chunk_words.shape[1], dtype=np.uint32)

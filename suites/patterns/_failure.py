@@ -68,10 +68,7 @@ def _phases(target: Target) -> Any:
 
 
 def _paths(target: Target) -> Any:
-    """Return the points of the axis `path`: in `quick` the path between GPUs, or `same` on a single device.
-
-    In `full` both.
-    """
+    """Return the points of the axis `path`: `peer` where GPUs reach each other, else `same`; in `full` both."""
     both = paths(target)
     reached = both[-1:] if target.device.peers else both[:1]
     return points(reached, full=both)
@@ -125,10 +122,7 @@ class MessageRing:
         self.handles: list[bytes] = bench.exchange(self._inbox.handle)
 
     def _neighbour(self, step: int) -> int:
-        """Return the rank number of the living member that is `step` places further in the ring.
-
-        −1 gives the previous one.
-        """
+        """Return the rank number of the living member that is `step` places further in the ring (−1: before)."""
         members = self.board.members
         return members[(members.index(self.bench.rank) + step) % len(members)]
 
@@ -162,7 +156,10 @@ class MessageRing:
             self._unregister = self.bench.device.register(self.board.room)
 
     def staged_round(self) -> None:
-        """Send this rank's message to the next member through host memory; every member must call it."""
+        """Send this rank's message to the next member, and receive the previous member's, through shared host memory.
+
+        Every member must call it. Raises RankLostError if a member dies.
+        """
         device, board = self.bench.device, self.board
         device.copy(self._slot(self.bench.rank), self.source)
         device.synchronize()
@@ -191,9 +188,9 @@ class MessageRing:
         expect_pattern(bench, self.source, bench.seed + bench.rank, "of this rank's own message")
 
     def bytes_per_s(self, round_once: Callable[[], None]) -> float:
-        """Return the payload of all members per second, over 6 calls of `round_once`; every member must call it.
+        """Return the bytes of all members' messages per second, over 6 calls of `round_once`.
 
-        `round_once` is `round` or `staged_round`.
+        `round_once` is `round` or `staged_round`; every member must call it.
         """
         self.board.meet()
         start = time.perf_counter()
@@ -216,7 +213,7 @@ class MessageRing:
         return total
 
     def close(self) -> None:
-        """Unmap the memory of other ranks."""
+        """Unmap the memory that other ranks shared, and stop the heartbeat."""
         self.unmap()
         if self._unregister is not None:
             self._unregister()
@@ -234,7 +231,11 @@ class Victim:
         self._ring, self._phase = ring, phase
 
     def live(self) -> NoReturn:
-        """Take part in the work until the phase in which this rank dies, and kill this process."""
+        """Take part in the work until the phase of this rank's death, and kill this process by SIGKILL.
+
+        In the phase `opening` it dies at once, in `mapped` and `barrier` after a barrier, in `copying` and `collective`
+        while it copies or sums.
+        """
         ring = self._ring
         if self._phase == "opening":
             self._ring.board.die()
@@ -290,7 +291,7 @@ class Survivor:
         self._observe("through host", ring.bytes_per_s(ring.staged_round))
 
     def _until_death(self) -> RankLostError:
-        """Work in the phase `phase` until a rank dies, and return the error that reports the death.
+        """Work until a rank dies in the phase of this case, and return the error that reports the death.
 
         Raises AssertionError if no rank dies, and StalledError if a wait exceeds 20 s.
         """
@@ -314,9 +315,9 @@ class Survivor:
         raise AssertionError("no rank has died")
 
     def _refusal_of_dead(self, rank: int) -> str:
-        """Return the first part of the driver's error message when the memory of the dead rank `rank` is opened.
+        """Return how the driver refuses to open the memory that the dead rank `rank` shared: its message up to a colon.
 
-        Raises WrongAnswer if it can still be opened.
+        Raises WrongAnswer if the memory can still be opened.
         """
         try:
             opened = self._bench.device.open_shared(self._ring.handles[rank], self._ring.size_bytes)
@@ -327,9 +328,9 @@ class Survivor:
         return ""
 
     def _agree_on(self, rank: int) -> None:
-        """Make the surviving ranks the members of the ring, after the runner has reported the end of rank `rank`.
+        """Make the ranks that survive the death of rank `rank` the members of the ring; every survivor must call it.
 
-        Every survivor must call it. Raises Untrustworthy if another rank or none has ended.
+        Raises Untrustworthy if another rank or none has ended.
         """
         bench, board = self._bench, self._ring.board
         expect_death(bench, rank)
@@ -342,18 +343,20 @@ class Survivor:
         self._observed[name] = Observed(bytes_per_s, "B/s", "more")
 
     def _check(self) -> Observation:
-        """Check another round through both rings; return the throughputs and the age of the oldest heartbeat seen.
+        """Check another round of each kind, and return what was measured once.
 
-        Every survivor must call it. Raises WrongAnswer if a message arrives wrong.
+        `before`, `after` and `through host` are the ring's bytes per second, and `oldest heartbeat` is the greatest age
+        in seconds of a living rank's heartbeat. Every survivor must call it. Raises WrongAnswer if a message arrives
+        wrong.
         """
         self._ring.verify_round(self._ring.round)
         self._ring.verify_round(self._ring.staged_round)
         return {**self._observed, "oldest heartbeat": Observed(self._ring.board.oldest_beat_s(), "s")}
 
     def task(self, notes: dict[str, str], labels: tuple[str, ...]) -> Task:
-        """Return this rank's task, whose stages report the measured seconds of `detect`, `rebuild` and `staged`.
+        """Return this rank's task: three stages that report the seconds `detect`, `rebuild` and `staged`, once each.
 
-        `notes` and `labels` are added to the results.
+        `notes` and `labels` are those of the task.
         """
         ring = self._ring
 

@@ -173,7 +173,7 @@ class BackwardPass:
             self._reduce(low, high)
 
     def _step(self) -> None:
-        """Compute the gradients of all layers, and reduce each bucket beside the products that follow it.
+        """Compute the gradients of all 8 layers, and all-reduce each bucket beside the products that follow it.
 
         Every rank must call it.
         """
@@ -202,7 +202,11 @@ class BackwardPass:
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
     def observed(self) -> Observation:
-        """Return the seconds of products and of all-reduces, the overlap and the scaling in %, of the last sample."""
+        """Return what the last sample measured: `compute`, `reduce` (seconds), `overlap` and `scaling` (%).
+
+        The first two are the times of the products alone and of the all-reduces alone; `scaling` is the time of the
+        products over that of the step.
+        """
         times = self._times
         assert times is not None
         return {
@@ -223,9 +227,9 @@ class BackwardPass:
         self._group.board.meet()
 
     def check(self) -> None:
-        """Raise WrongAnswer if a summed gradient, or one that a layer passes on, differs from double precision.
+        """Raise WrongAnswer if a summed gradient, or one that a layer passes on, is wrong by more than rounding.
 
-        Four rows of each are compared. Every rank must call it: the expected sum is over all ranks.
+        Four rows of each are compared with float64. Every rank must call it: the expected sum is over all ranks.
         """
         rng, xp, size = self._bench.rng, self._bench.xp, self._width * self._width
         rows = rng.integers(0, self._width, _CHECKED)

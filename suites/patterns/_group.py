@@ -57,7 +57,7 @@ class HostGroup:
     def all_reduce(self, first: int, count: int) -> None:
         """Write the sum of all ranks' `sent[i]` to `received[i]` for the `count` indices i from `first` on.
 
-        Every rank must call it.
+        Every rank must call it. Raises RankLostError if a rank dies, and StalledError after 20 s.
         """
         bounds = [first + count * rank // self._world for rank in range(self._world + 1)]
         self.meet()
@@ -92,7 +92,7 @@ class HostGroup:
         self.board.post(NUMBER, self._sends)
 
     def receive(self, source: int, first: int, count: int) -> None:
-        """Wait for the next message of rank `source`, and copy its `sent[i]` to `received[i]`.
+        """Wait for the next message of rank `source`, and copy its `sent[i]` to this rank's `received[i]`.
 
         This is done for the `count` indices i from `first` on. Raises RankLostError if a rank dies, and StalledError
         after 20 s.

@@ -24,11 +24,11 @@ class OverlapTimes:
 
     @property
     def efficiency(self) -> float:
-        """Return the share of the shorter part that is hidden behind the longer part, from 0 to 1.
+        """Return the hidden share of the shorter part, (compute + transfer − together) / min(compute, transfer).
 
-        Where the computation is the longer part, this is the overlap of the OSU micro-benchmarks for non-blocking
-        collectives: max(0, 1 − (t_together − t_compute) / t_transfer). It is also 0 if both take longer together than
-        one after the other; the slowdowns then say which part is disturbed.
+        It is limited to 0 … 1. Where the computation is the longer part, this is the overlap of the OSU
+        micro-benchmarks for non-blocking collectives. 0 also stands for parts that take longer together than one after
+        the other; the slowdowns then say which part is disturbed.
         """
         hidden_s = self.compute_s + self.transfer_s - self.together_s
         return min(max(hidden_s / min(self.compute_s, self.transfer_s), 0.0), 1.0)
@@ -53,10 +53,7 @@ def bound(chunks: int) -> float:
 
 
 def best_depth(seconds: Mapping[int, float]) -> int:
-    """Return the smallest pipeline depth whose time is within 2 % of the shortest.
-
-    `seconds` maps a depth to its time.
-    """
+    """Return the smallest pipeline depth whose time is within 2 % of the shortest; `seconds` maps depths to times."""
     least_s = min(seconds.values())
     return min(depth for depth, taken_s in seconds.items() if taken_s <= (1 + _EQUAL) * least_s)
 

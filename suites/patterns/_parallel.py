@@ -39,7 +39,11 @@ class TimeCurve:
         return cls(amounts, tuple(itertools.accumulate((times[amount] for amount in amounts), max)))
 
     def seconds(self, amount: float) -> float:
-        """Return the predicted seconds of `amount`, by the line through two neighbouring points; at least 0."""
+        """Return the predicted seconds of `amount`, at least 0.
+
+        They lie on the straight line through the two measured points around `amount`, or, outside them, the two nearest
+        ones.
+        """
         last = len(self.amounts) - 1
         high = min(max(bisect.bisect_right(self.amounts, amount), 1), last)
         (left, right), (left_s, right_s) = self.amounts[high - 1 : high + 1], self.measured_s[high - 1 : high + 1]
@@ -111,7 +115,11 @@ class RunModels:
         return first + self.attention.seconds(shape.attention / parts), last
 
     def predicted(self, split: str, shape: LayerShape, ranks: int) -> Prediction:
-        """Return the predicted times of the layer `shape`, split over `ranks` ranks by `split` (one of SPLITS)."""
+        """Return the predicted times of the layer `shape`, split over `ranks` ranks by `split` (one of SPLITS).
+
+        The computation is that of one rank, the sum of its products and attention; the communication is the sum of its
+        collectives, none if unsplit.
+        """
         part = shape.numbers / ranks
         if split == UNSPLIT:
             return Prediction(sum(self._halves(shape, 1, self.product)), 0.0)
@@ -167,9 +175,10 @@ def regret(chosen: str, measured_s: Mapping[str, float]) -> float:
 
 
 def message_model(send: TimeCurve, itemsize: int) -> tuple[float, float]:
-    """Return α in seconds and β in bytes per second of a message, from the smallest and the largest measured one.
+    """Return α in seconds and β in bytes per second, so that a message of n bytes takes α + n/β.
 
-    `send` has the seconds by numbers sent, and `itemsize` is the bytes of a number.
+    They follow from the smallest and the largest message in `send`, seconds by numbers sent, of `itemsize` bytes each;
+    α is at least 0.
     """
     (low, *_, high), (low_s, *_, high_s) = send.amounts, send.measured_s
     per_item_s = max(high_s - low_s, _LEAST_S) / (high - low)
@@ -179,9 +188,10 @@ def message_model(send: TimeCurve, itemsize: int) -> tuple[float, float]:
 def topology_s(topology: str, nbytes: float, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """Return the predicted seconds of an all-reduce of `nbytes` over `ranks` ranks by `topology` (one of TOPOLOGIES).
 
-    A message of n bytes takes α + n/β: `alpha_s` is α, `bytes_per_s` is β. ring: 2(n−1) steps of a part; tree: up and
-    down with the whole array; mesh: every part straight to its owner, and the sums back. Sources: Thakur, Rabenseifner
-    & Gropp, IJHPCA 19 (2005), §4; a mesh is their pairwise exchange with all messages in flight at once.
+    A message of n bytes takes α + n/β: `alpha_s` is α, `bytes_per_s` is β. With N bytes and r ranks, a ring takes 2(r −
+    1)(α + N/rβ), a tree 2⌈log₂ r⌉(α + N/β), up and down, and a mesh 2(α + (r − 1)N/rβ), every part straight to its
+    owner, and the sums back. Sources: Thakur, Rabenseifner & Gropp, IJHPCA 19 (2005), §4; a mesh is their pairwise
+    exchange with all messages in flight at once.
     """
     part_s = nbytes / ranks / bytes_per_s
     if topology == "ring":
@@ -200,10 +210,11 @@ def best_topology(topologies: Iterable[str], nbytes: float, ranks: int, alpha_s:
 
 
 def sync_interval(step_s: float, exposed_s: float, most_share: float) -> int:
-    """Return the fewest steps between synchronisations such that these cost at most `most_share` of the steps' time.
+    """Return ⌈exposed_s / (most_share · step_s)⌉, at least 1: the fewest steps between two synchronisations.
 
-    A step takes `step_s` seconds, and a synchronisation adds `exposed_s`. The result is at least 1. Fewer
-    synchronisations let the ranks' weights drift apart, so that no larger interval than needed is chosen.
+    A step takes `step_s` seconds, a synchronisation adds `exposed_s`, and all of them may take the share `most_share`
+    of the steps' time. Fewer synchronisations let the ranks' weights drift apart, so that no larger interval than
+    needed is chosen.
     """
     return max(1, math.ceil(exposed_s / (most_share * step_s)))
 

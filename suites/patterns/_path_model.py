@@ -28,10 +28,7 @@ class WayToSend:
 
     @property
     def text(self) -> str:
-        """Return the way as text, such as `memory, 4 × 64 KiB` for a depth of 4.
-
-        Only the path for a message in one piece.
-        """
+        """Return the path, with depth and chunk size if the message is cut: `socket` or `memory, 4 × 64 KiB`."""
         return f"{self.path}, {self.depth} × {self.chunk_bytes >> 10} KiB" if self.chunk_bytes else self.path
 
 
@@ -58,7 +55,8 @@ class SendModel:
     def through(cls, sizes: Sequence[int], seconds: Sequence[float]) -> SendModel:
         """Return the model through the measured `seconds` of messages of `sizes` bytes: two or more, ascending.
 
-        A time below that of a smaller size is raised to it, so that time never falls with size.
+        Each piece is the line between two neighbouring sizes. A time below that of a smaller size is raised to it, so
+        that time never falls with size.
         """
         rising = list(itertools.accumulate(seconds, max))
         pieces = []
@@ -116,7 +114,10 @@ class Regrets:
 
 
 def regrets(models: Models, measured: Mapping[int, Mapping[WayToSend, float]]) -> Regrets:
-    """Return the regrets of the ways that `choose` picks; `measured` has the seconds of every way by size in bytes."""
+    """Return the regrets of the ways that `choose` picks by `models`, in the order of the sizes in `measured`.
+
+    `measured` has the seconds of every way by size in bytes. A regret is (chosen time − shortest time) / shortest time.
+    """
     shares = {
         nbytes: {way: seconds / min(times.values()) - 1 for way, seconds in times.items()}
         for nbytes, times in measured.items()

@@ -74,10 +74,7 @@ topic = Topic(
 
 
 def _paths(target: Target) -> tuple[str, ...]:
-    """Return the axis `path`, where a message comes from: `memory` on the host.
-
-    `h2d`, and `peer` if there is one, on a GPU.
-    """
+    """Return the axis `path`: `memory` on the host; on a GPU `h2d`, and `peer` if the GPU has a peer."""
     if target.is_host:
         return ("memory",)
     return ("h2d", "peer") if target.device.peers else ("h2d",)
@@ -95,10 +92,10 @@ def _chunk_sizes(target: Target) -> Any:
 
 
 def _is_pipeline(target: Target, params: Params) -> bool:
-    """Return whether to measure a point; left out are combinations of interest only in `full`.
+    """Return whether to measure a point: in `smoke` every one, else those whose chunk size suits the path.
 
-    `quick` has copies by a kernel at one depth, and only over the last path. Chunk sizes that suit another path, and
-    other computations with them, are in `full` only.
+    That is 256 KiB on the host, 4 MiB for `h2d` and 16 MiB for `peer`. `full` also has other chunk sizes with `compute`
+    = `equal`. `quick` has copies by a kernel only in the case `pipeline` and over the last path.
     """
     if target.tier == "smoke":
         return True
@@ -194,7 +191,7 @@ class PipelinedMessage:
     def _calibrate(self, share: float) -> None:
         """Choose the rounds of computation such that it takes `share` times as long as the transfer, within 3 %.
 
-        After 8 trials the last choice stays.
+        If 8 trials do not reach that, the last choice stays.
         """
         line, tried = self._pipeline, []
         for _ in range(_TRIALS):
@@ -217,9 +214,10 @@ class PipelinedMessage:
         return best
 
     def observed(self) -> Observation:
-        """Return the overlap efficiency in %, both slowdowns and computation time over transfer time.
+        """Return what the last sample measured at its best depth.
 
-        They are those of the last sample at its best depth.
+        `overlap` is the overlap efficiency in %; `compute_slowdown` and `transfer_slowdown` are busy time in the
+        pipeline over time alone; `compute_over_transfer` is the ratio of both times alone.
         """
         times = self.times
         return {

@@ -113,7 +113,7 @@ class RollCall:
         return [float(ended) - first for ended in self._moments[:, _ENDED]]
 
     def close(self) -> None:
-        """Unmap the page."""
+        """Unmap the page, and close the descriptors of the other processes."""
         for descriptor in self._processes.values():
             os.close(descriptor)
         del self._lines, self._moments

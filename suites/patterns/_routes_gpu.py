@@ -38,7 +38,10 @@ class HostToDeviceRoutes:
         self.notes = {"timed": "from ordinary memory to the device, by the host's clock, with the wait for the device"}
 
     def send(self, way: WayToSend, nbytes: int) -> float:
-        """Send the first `nbytes` of the message in the way `way`, and wait for the device; return the seconds."""
+        """Send the first `nbytes` of the message in the way `way`, one of `ways`, and wait for the device.
+
+        Return the seconds.
+        """
         self._last_bytes = nbytes
         device = self._bench.device
         start = time.perf_counter()
@@ -50,7 +53,10 @@ class HostToDeviceRoutes:
         return time.perf_counter() - start
 
     def _through_slots(self, nbytes: int, chunk_bytes: int, depth: int) -> None:
-        """Copy each chunk into one of `depth` page-locked slots once it is free, and queue the copy to the device."""
+        """Copy each chunk of `chunk_bytes` into a page-locked slot once it is free, and queue the copy to the device.
+
+        There are `depth` slots, which take turns.
+        """
         for index, first in enumerate(range(0, nbytes, chunk_bytes)):
             part = self._source[first : min(first + chunk_bytes, nbytes)]
             slot = self._slots[index % depth * chunk_bytes :][: part.size]
@@ -97,7 +103,10 @@ class PeerRoutes:
         self.notes = {"timed": "from one device's memory to the other's, by the host's clock, with the wait"}
 
     def send(self, way: WayToSend, nbytes: int) -> float:
-        """Send the first `nbytes` of the message in the way `way`, and wait for the device; return the seconds."""
+        """Send the first `nbytes` of the message in the way `way`, one of `ways`, and wait for the device.
+
+        Return the seconds.
+        """
         self._last_bytes = nbytes
         call = self._calls.get((way, nbytes)) or self._bound(way, nbytes)
         start = time.perf_counter()
@@ -118,7 +127,7 @@ class PeerRoutes:
     def wrong_bytes(self) -> int:
         """Return how many bytes of the last message differ at the peer from what was sent.
 
-        The copy engine copies them back first.
+        The copy engine copies the message back to compare it.
         """
         arrived = self._bench.xp.empty(self._last_bytes, self._bench.xp.uint8)
         self._bench.device.copy(arrived, self._far[: self._last_bytes])

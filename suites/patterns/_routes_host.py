@@ -63,10 +63,10 @@ class HostRoutes:
         }
 
     def send(self, way: WayToSend, nbytes: int) -> float:
-        """Send the first `nbytes` of the message in the way `way`, or receive them; both ranks must call it.
+        """Send the first `nbytes` of the message in the way `way`, one of `ways`, or receive them.
 
-        Returns the seconds from the receiver's request to the last byte. Raises WrongAnswer or PeerDied if the other
-        rank does not take part.
+        Both ranks must call it. Returns the seconds from the receiver's request to the last byte. Raises WrongAnswer,
+        PeerDied or TimeoutError if the other rank does not take part for 5 s.
         """
         self._last_bytes = nbytes
         start = time.perf_counter()
@@ -149,7 +149,7 @@ class HostRoutes:
         return int(np.count_nonzero(self._message[: self._last_bytes] != self._expected[: self._last_bytes]))
 
     def close(self) -> None:
-        """Close the connection and unmap the slots."""
+        """Close the connection, unmap the slots, and end the receiver's permission to read the sender's memory."""
         if self._is_sender:
             self._libc.prctl(_PR_SET_PTRACER, 0, 0, 0, 0)
         self._socket.close()

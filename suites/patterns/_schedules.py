@@ -72,7 +72,7 @@ TOPOLOGIES: dict[str, Callable[[int], Schedule]] = {"ring": ring, "star": star, 
 
 
 def of_rank(schedule: Schedule, rank: int) -> list[tuple[Schedule, frozenset[int]]]:
-    """Return, for each step in order, the deliveries that rank `rank` sends and the ranks from which it receives."""
+    """Return for each step, in a list, the deliveries that rank `rank` sends and the ranks from which it receives."""
     steps = 1 + max((delivery.step for delivery in schedule), default=-1)
     return [
         (

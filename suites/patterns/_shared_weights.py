@@ -137,7 +137,7 @@ class ModelFile:
 def _fill(file: Any, into: Any) -> None:
     """Read from `file`, a raw binary file, until the buffer `into` is full.
 
-    Raises WrongAnswer if the file ends before.
+    Raises WrongAnswer if the file is shorter.
     """
     view, done = memoryview(into), 0
     while done < len(view):
@@ -196,17 +196,17 @@ class LoadedModel:
     def _used_bytes(self) -> float:
         """Return the memory in use in bytes, of which only differences have a meaning.
 
-        On the host it is this process's; on a GPU it is the device's, which rank 0 reports and the other ranks report
-        as 0.
+        On the host it is the memory of this process. On a GPU it is the device's, from rank 0; the other ranks return
+        0.
         """
         if not self._bench.traits.is_gpu:
             return _resident_bytes()
         return -float(self._bench.device.free_bytes()) if self._bench.rank == _OWNER else 0.0
 
     def _load_seconds(self) -> float:
-        """Return the seconds to load the weights and compute the first product with them.
+        """Load the weights, compute the first product with them, and give them back.
 
-        They are given back afterwards.
+        Return the seconds up to the product.
         """
         start = time.perf_counter()
         buffer = self._load()
@@ -215,10 +215,10 @@ class LoadedModel:
         return seconds
 
     def _check(self) -> Observation:
-        """Check the last product, and return the memory per process in % of a private copy.
+        """Check the last product, and return `memory`, the memory per process in % of a private copy.
 
-        Where rank 0 shares its weights, the other ranks also return the seconds of its loading. Raises WrongAnswer if
-        the product is wrong.
+        A rank that opens the weights of rank 0 also returns `first`, the seconds in which rank 0 loaded them. Raises
+        WrongAnswer if the product is wrong.
         """
         self._model.check()
         observed = {"memory": Observed(_PERCENT * self._share, "%")}

@@ -133,7 +133,7 @@ class SplitLayer:
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
     def _fastest(self, calls: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
-        """Return by key the seconds of its call: the fastest of several tries, each as slow as its slowest rank.
+        """Return by key the shortest seconds of its call over several tries; each try counts its slowest rank.
 
         The calls take turns, so that a disturbance which lasts longer than a call affects all of them. Every rank must
         call it with the same keys, and all ranks get the same result.
@@ -148,7 +148,7 @@ class SplitLayer:
     def _measured_models(self) -> RunModels:
         """Return models from measured products and attention (by operations) and collectives (by numbers per rank).
 
-        Every rank must call it.
+        Each is measured at an eighth, a half and the whole of the layer's size. Every rank must call it.
         """
         shape, group, xp, width = self._shape, self._group, self._bench.xp, self._shape.width
         tokens, up = self._layer.input, self._layer.weights["up"]
@@ -185,9 +185,9 @@ class SplitLayer:
         )
 
     def _pass_on(self, count: int) -> None:
-        """Send `count` numbers from each even rank to the next rank, or receive them.
+        """Send `count` numbers from rank 0 to 1, from rank 2 to 3, and so on; every rank must call it.
 
-        A rank without a partner does nothing.
+        The last rank of an odd number does nothing.
         """
         rank, pairs = self._bench.rank, self._bench.world // 2
         if rank % 2 == 0 and rank // 2 < pairs:
@@ -196,7 +196,7 @@ class SplitLayer:
             self._group.receive(rank - 1, 0, count)
 
     def task(self) -> Task:
-        """Return this rank's task, with a stage for each split that times one call."""
+        """Return this rank's task: a stage for each split, which times one call of it."""
         limit = "" if self._bench.target.is_host else f"tensor.{type_of(self._bench)}"
         work = Work(flops=self._shape.flops, items=1)
         effort = Effort.exactly(self._tries)  # the splits were called many times when they were compared
@@ -223,9 +223,11 @@ class SplitLayer:
         self._group.board.meet()
 
     def _check(self) -> Observation:
-        """Check every split; return the regret, and the prediction, efficiency and hidden communication of each split.
+        """Check every split, and return what was measured and predicted when this object was created.
 
-        Every rank must call it. Raises WrongAnswer if the output of a split or of the whole layer is wrong.
+        `regret` is a fraction. For each split, `predicted …` is in seconds, and `efficiency …` and the hidden
+        communication, `hidden …`, are in %. `advised ranks` and `advised interval` follow. Every rank must call it.
+        Raises WrongAnswer if the output of a split or of the whole layer is wrong.
         """
         self._expect_outputs()
         observed: dict[str, Observed] = {"regret": Observed(regret(self._chosen, self._seconds))}
@@ -241,7 +243,7 @@ class SplitLayer:
         return {**observed, **self._advice()}
 
     def _advice(self) -> dict[str, Observed]:
-        """Return the models' advice: the number of ranks, and the steps between two exchanges of all weights."""
+        """Return the advice: `advised ranks` and `advised interval`, the steps between exchanges of all weights."""
         predicted_s = {1: self._predicted[UNSPLIT].seconds, self._bench.world: self._predicted[self._chosen].seconds}
         exposed_s = self._models.all_reduce.seconds(12 * self._shape.width**2)
         interval = sync_interval(predicted_s[1], exposed_s, _MOST_SYNC)
@@ -257,10 +259,11 @@ class SplitLayer:
         return best_topology(TOPOLOGIES, self._shape.numbers * itemsize, self._bench.world, alpha_s, bytes_per_s)
 
     def _expect_outputs(self) -> None:
-        """Compute each split again, and raise WrongAnswer if it differs from the whole layer, or that from a reference.
+        """Compute each split again.
 
-        Every rank must call it. The splits share memory, so that earlier outputs are gone. Nothing is compared before
-        every split has run: a rank that ends earlier would leave the others waiting.
+        Raises WrongAnswer if an output differs from the whole layer's by more than rounding. Rows of the whole layer
+        are compared with float64. Every rank must call it. The splits share memory, so that earlier outputs are gone.
+        Nothing is compared before every split has run: a rank that ends earlier would leave the others waiting.
         """
         outputs = {}
         for split in self._splits:

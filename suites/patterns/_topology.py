@@ -72,7 +72,7 @@ def _sizes(target: Target) -> Any:
 def _senders(target: Target) -> Any:
     """Return the points of the axis `senders`: 1, for comparison, and all other ranks.
 
-    `full` has every number between too.
+    `full` has each number between too.
     """
     most = _MOST_HOST_RANKS if target.is_host else max(1 + len(target.device.peers), 2)
     return points(tuple(dict.fromkeys((1, most - 1))), smoke=(1,), full=tuple(range(1, most)))
