@@ -58,7 +58,7 @@ def _parts(elements: int, world: int) -> list[tuple[int, int]]:
     return [(rank, elements // world) for rank in range(world)]
 
 
-def _partly(world: int) -> float:
+def _share_of_others(world: int) -> float:
     """Return (n − 1)/n, the share of an array that a rank does not have itself."""
     return (world - 1) / world
 
@@ -74,7 +74,7 @@ COLLECTIVES = {
     for operation in (
         Collective(
             "all_reduce",
-            lambda world: 2 * _partly(world),
+            lambda world: 2 * _share_of_others(world),
             "busbw = S/t · 2(n−1)/n",
             _whole,
             _whole,
@@ -82,7 +82,7 @@ COLLECTIVES = {
         ),
         Collective(
             "all_gather",
-            _partly,
+            _share_of_others,
             "busbw = S/t · (n−1)/n",
             _part,
             _whole,
@@ -90,7 +90,7 @@ COLLECTIVES = {
         ),
         Collective(
             "reduce_scatter",
-            _partly,
+            _share_of_others,
             "busbw = S/t · (n−1)/n",
             _whole,
             _part,
@@ -106,7 +106,7 @@ COLLECTIVES = {
         ),
         Collective(
             "all_to_all",
-            _partly,
+            _share_of_others,
             "busbw = S/t · (n−1)/n",
             _whole,
             _whole,

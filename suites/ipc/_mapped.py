@@ -88,7 +88,7 @@ def open_(bench: Bench, path: str, size_bytes: int) -> Task:
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, "pull", size_bytes)
-    stage = Stage(partner.opening, Work(items=1), "item", clock="self", effort=POINT)
+    stage = Stage(partner.opening_seconds, Work(items=1), "item", clock="self", effort=POINT)
     return Task.of(stage, check=partner.check_mapping, notes=notes(bench, path), labels=labels(bench, path))
 
 
@@ -118,7 +118,7 @@ def _first(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, way, size_bytes)
-    stage = Stage(partner.first_copy, Work(payload=size_bytes), "payload", clock="self", effort=POINT)
+    stage = Stage(partner.first_copy_seconds, Work(payload=size_bytes), "payload", clock="self", effort=POINT)
     return partner.task(stage, FIRST)
 
 
@@ -239,7 +239,7 @@ class Partner:
     def _copy_through(self, shared: SharedBuffer) -> Call:
         return call_of(self._bench, self._way, self._local, shared.array)
 
-    def opening(self) -> float:
+    def opening_seconds(self) -> float:
         """Map the allocation and return the seconds that this took; then unmap it."""
         start = time.perf_counter()
         shared = self._open()
@@ -247,7 +247,7 @@ class Partner:
         shared.close()
         return seconds
 
-    def first_copy(self) -> float:
+    def first_copy_seconds(self) -> float:
         """Map the allocation and return the seconds of the first copy, by the host's clock.
 
         Then unmap the allocation.
@@ -293,7 +293,7 @@ class Partner:
     def check_mapping(self) -> None:
         """Copy once through a fresh mapping; raise WrongAnswer if a byte is not the other process's."""
         self.poison()
-        self.first_copy()
+        self.first_copy_seconds()
         self.check()
 
     def _expect_written(self, array: Any) -> None:

@@ -89,7 +89,7 @@ class LoadedWalk:
         self._walk.call()
         return self._walk.read(4) * 1e-9
 
-    def beside(self) -> Observation:
+    def observed(self) -> Observation:
         """Return the cycles per load of the last launch, and as `streamed` the bytes per second of all streams."""
         return {**self._walk.cycles(), "streamed": Observed(self._rate(), "B/s", "more")}
 
@@ -131,5 +131,5 @@ def loaded(bench: Bench, units: int) -> Task:
     if units >= bench.target.device.units:
         raise Skip(f"needs {units + 1} compute units; the device has {bench.target.device.units}")
     walk = LoadedWalk(bench, units)
-    stage = Stage(walk.seconds, Work(items=_LOADED_STEPS), "item", clock="self", probe=walk.beside, effort=POINT)
+    stage = Stage(walk.seconds, Work(items=_LOADED_STEPS), "item", clock="self", probe=walk.observed, effort=POINT)
     return Task.of(stage, check=walk.check, poison=walk.poison)

@@ -41,10 +41,12 @@ def expect_identical(bench: Bench, kernel: str, array: Any, expected: Any) -> No
     count = int(wrong.sum())
     if count:
         first = int(wrong.argmax())
-        raise difference(bench, kernel, array, first, int(expected_bits[first]), int(seen[first]), count)
+        raise difference_error(bench, kernel, array, first, int(expected_bits[first]), int(seen[first]), count)
 
 
-def difference(bench: Bench, kernel: str, array: Any, index: int, expected: int, seen: int, count: int) -> WrongAnswer:
+def difference_error(
+    bench: Bench, kernel: str, array: Any, index: int, expected: int, seen: int, count: int
+) -> WrongAnswer:
     """Return the WrongAnswer for `array`, which has `count` wrong elements; the first has the flat index `index`.
 
     `kernel` names the work; `expected` and `seen` are the bits of that element as integers.

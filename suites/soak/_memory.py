@@ -9,7 +9,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, KeyFigure, Stage, Target, Task, Topic, View, Work, WrongAnswer, points
 
-from ._identical import difference, effort
+from ._identical import difference_error, effort
 
 _PATTERNS = ("random", "address", "checkerboard")
 _CHECKERBOARD = 0x5555555555555555
@@ -134,7 +134,7 @@ class MemoryPattern:
         first = int(differs.argmax())
         at = self._starts[index] + first
         expected = int(self._pattern[first]) ^ int(key)
-        return difference(self._bench, self._kernel, self.memory, at, expected, int(self.memory[at]), count)
+        return difference_error(self._bench, self._kernel, self.memory, at, expected, int(self.memory[at]), count)
 
 
 def _words(pattern: str, count: int, rng: np.random.Generator) -> Any:

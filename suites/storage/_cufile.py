@@ -44,9 +44,9 @@ class CufileReader:
         self._handle = self._registered()
         self._threads = ReaderThreads(depth)
         self.read()
-        kinds = self._kinds()
-        self.labels: tuple[str, ...] = labels_of(kinds)
-        self.notes: Mapping[str, str] = {"through": path_taken(kinds)}
+        reads = self._reads_by_path()
+        self.labels: tuple[str, ...] = labels_of(reads)
+        self.notes: Mapping[str, str] = {"through": path_taken(reads)}
 
     def _registered(self) -> Any:
         """Register the file and the GPU's memory with cuFile; return the handle of the file.
@@ -87,14 +87,14 @@ class CufileReader:
     def compare(self) -> None:
         self._to.compare()
 
-    def _kinds(self) -> dict[str, int]:
+    def _reads_by_path(self) -> dict[str, int]:
         """Return the number of reads of this process by path, over all GPUs; the keys are those of _KINDS."""
         statistics = self._file.StatsLevel3()
         self._file.get_stats_l3(statistics.ptr)
         return {name: sum(int(count) for count in getattr(statistics.per_gpu_stats, name)) for name in _KINDS}
 
     def observed(self) -> Observation:
-        return {label: Observed(self._kinds()[name], "reads", "more") for name, label in _KINDS.items()}
+        return {label: Observed(self._reads_by_path()[name], "reads", "more") for name, label in _KINDS.items()}
 
     def close(self) -> None:
         self._threads.close()
@@ -113,33 +113,33 @@ def _udev_hint() -> str:
     return f"; cuFile finds the disk of a file in {_UDEV}, which cannot be read here: a container has to mount it"
 
 
-def is_really_direct(kinds: Mapping[str, int]) -> bool:
+def is_really_direct(reads: Mapping[str, int]) -> bool:
     """Return whether every read was direct: none by POSIX calls, and at least one by another path.
 
-    `kinds` is what `CufileReader._kinds` returns.
+    `reads` is what `CufileReader._reads_by_path` returns.
     """
-    return not kinds["n_posix_reads"] and any(kinds.values())
+    return not reads["n_posix_reads"] and any(reads.values())
 
 
-def labels_of(kinds: Mapping[str, int]) -> tuple[str, ...]:
+def labels_of(reads: Mapping[str, int]) -> tuple[str, ...]:
     """Return the label of reads that were not all direct, or that cuFile did not count; direct reads have no label.
 
-    `kinds` is what `CufileReader._kinds` returns.
+    `reads` is what `CufileReader._reads_by_path` returns.
     """
-    if is_really_direct(kinds):
+    if is_really_direct(reads):
         return ()
-    return (_COMPATIBLE if any(kinds.values()) else _UNPROVEN,)
+    return (_COMPATIBLE if any(reads.values()) else _UNPROVEN,)
 
 
-def path_taken(kinds: Mapping[str, int]) -> str:
+def path_taken(reads: Mapping[str, int]) -> str:
     """Return the text of the note that says by which path cuFile read.
 
-    `kinds` is what `CufileReader._kinds` returns.
+    `reads` is what `CufileReader._reads_by_path` returns.
     """
-    counts = ", ".join(f"{count} {_KINDS[name]}" for name, count in kinds.items())
-    if is_really_direct(kinds):
+    counts = ", ".join(f"{count} {_KINDS[name]}" for name, count in reads.items())
+    if is_really_direct(reads):
         return f"cuFile, directly into the memory of the GPU ({counts})"
-    if not any(kinds.values()):
+    if not any(reads.values()):
         return "cuFile, whose statistics count no read: whether it was direct is unknown"
     return f"cuFile in its compatibility mode: through memory of the host ({counts})"
 

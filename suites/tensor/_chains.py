@@ -52,7 +52,7 @@ class Chains:
         """Launch the kernel once."""
         self.launch(self.rounds)
 
-    def elapsed(self) -> Any:
+    def elapsed_cycles(self) -> Any:
         """Return the cycles of each block of the last launch: a NumPy array of uint64, shape (blocks,)."""
         return self.bench.device.to_host(self.cycles)[::2]
 
@@ -62,7 +62,7 @@ class Chains:
         `per_clock` is the number of operations of an SM or CU per clock. Both follow from the median cycles of the
         blocks.
         """
-        cycles = float(np.median(self.elapsed())) / self.steps
+        cycles = float(np.median(self.elapsed_cycles())) / self.steps
         operations = self.operation.flops or self.operation.items
         return {
             "cycles": Observed(cycles, "cycles"),
@@ -90,7 +90,7 @@ class Chains:
         counts = []
         for _ in range(_LAUNCHES):
             self.launch(rounds)
-            counts.append(float(self.elapsed().min()))
+            counts.append(float(self.elapsed_cycles().min()))
         expect(min(counts) > 0, "the clock of an SM or CU did not advance")
         return min(counts)
 
