@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not empty with their numbers from 1, without colours and without blanks at their ends.
+    """Yield number (from 1) and text of each line that is not blank, without colour codes and outer blanks.
 
     A line of more than 4096 characters is cut there, because matching a pattern may take a time quadratic in its
     length.
@@ -35,7 +35,7 @@ def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def number(text: str, where: str) -> float:
-    """Return the finite number that a text is.
+    """Parse `text` as a finite number.
 
     Raises BadOutput, which names the place `where` in the output, if the text is no number, infinite or NaN.
     """
@@ -64,7 +64,7 @@ def size_bytes(value: float, factor: int) -> int:
 
 
 def whole_number(text: str, where: str) -> int:
-    """Return the whole number that a text is.
+    """Parse `text` as a whole number.
 
     Raises BadOutput, which names the place `where` in the output, if the text is no whole number or has more than 18
     digits.
@@ -85,17 +85,18 @@ def time_series(name: str, *values: float) -> Series:
 
 
 def make_device(device_id: str, name: str = "", **facts: Any) -> Device:
-    """Return an imported device with the properties that the tool stated; without a name it has that of UNSTATED.
+    """Return a device `device_id` of the backend `imported`; an empty `name` becomes that of UNSTATED.
 
-    `facts` are further fields of `Device`, such as `memory_bytes`.
+    `facts` are further fields of `Device` that the tool stated, such as `memory_bytes` or `arch`.
     """
     return Device(device_id, "imported", name or UNSTATED.name, facts.pop("arch", ""), **facts)
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Return the JSON object in a text, without the lines of warnings before and after it.
+    """Parse the JSON object in a text; lines before its opening and after its closing brace are ignored.
 
-    Raises BadOutput if the text has no JSON object, a number that is not finite, or more than 2²⁰ values.
+    Both braces begin a line, unless the whole text is JSON. Raises BadOutput if the text has no JSON object, a number
+    that is not finite, or more than 2²⁰ values.
     """
     _check_size(text)
     first, last = f"\n{text}".find("\n{"), f"\n{text}".rfind("\n}")
@@ -111,7 +112,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def json_objects(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects in a text, one after another or in a list, at least one.
+    """Parse the JSON objects in a text, one after another or in a list; there is at least one.
 
     Lines before the first object are ignored. `Infinity` is accepted, because SGLang writes an unlimited rate so.
     Raises BadOutput if an object is damaged, if there is none, or if there are more than 2²⁰ values.
@@ -153,9 +154,9 @@ def _refuse_constant(text: str) -> float:
 
 
 def measured_number(value: object, key: str) -> float:
-    """Return the number under a key of a JSON object, which is 0 or from 1e-12 to 1e15.
+    """Return the number under `key` of the JSON object `value`, which is 0 or from 1e-12 to below 1e15.
 
-    Raises BadOutput if `value` is no object, or if the number is missing or another one.
+    Raises BadOutput if `value` is no object, or if the key is missing or has any other value.
     """
     number = value.get(key) if isinstance(value, dict) else None
     if isinstance(number, bool) or not isinstance(number, int | float) or not (number == 0 or 1e-12 <= number < 1e15):
@@ -164,7 +165,7 @@ def measured_number(value: object, key: str) -> float:
 
 
 def json_value(value: object, key: str, kind: type[_T]) -> _T:
-    """Return the value of the type `kind` under a key of a JSON object.
+    """Return the value under `key` of the JSON object `value`, which has the type `kind`.
 
     Raises BadOutput if `value` is no object, or if the key is missing or has a value of another type.
     """

@@ -126,10 +126,10 @@ class ServingLoad:
         return mean / -math.expm1(-mean) if self.is_open and mean > 0 else max(1.0, mean)
 
     def work(self, served: ServedModel) -> tuple[Work, str]:
-        """Return the minimum work of each GPU, in bytes and tokens, and a text that explains the bytes.
+        """Return the minimum work of each GPU in the whole period, and a text that explains its bytes.
 
-        Raises UnstatedError if the model, its weights or the time of decoding is unknown, or if the answers have no
-        more than one token each.
+        The work has the bytes and the tokens of all answers. Raises UnstatedError if the model, its weights or the time
+        of decoding is unknown, or if the answers have no more than one token each.
         """
         model, (weights, weight_format) = served.published_model(), served.weight_bytes()
         decoded_tokens = self.output_tokens - self.requests  # the first token of an answer comes from the prefill
@@ -149,7 +149,8 @@ class ServingLoad:
     def output_rate(self, served: ServedModel) -> tuple[Series, tuple[str, str]]:
         """Return the series of the tokens of all answers per second, and a note (name, text).
 
-        The rate is compared with the memory bandwidth if the bytes can be counted; otherwise the note gives the reason.
+        The series has one sample, the duration in s, with the tokens as its work. It is compared with the memory
+        bandwidth if the bytes can be counted; otherwise the note gives the reason.
         """
         try:
             work, explanation = self.work(served)
@@ -194,9 +195,9 @@ def _decode_s(fields: Mapping[str, Any], output: float) -> float:
 
 
 def request_rate(fields: Mapping[str, Any]) -> float:
-    """Return the requested rate in requests per second; infinite if all were sent at once or at recorded times.
+    """Return the requested rate in the JSON object of a client, in requests per second.
 
-    Raises BadOutput if the rate is not a number.
+    It is infinite if all requests were sent at once or at recorded times. Raises BadOutput if the rate is not a number.
     """
     rate = fields.get("request_rate")
     return (
@@ -233,11 +234,11 @@ def failed_result(suite: str, device: Device, served: ServedModel) -> Result:
 
 
 def case_axes(load: ServingLoad, served: ServedModel, rate: float, concurrency: object) -> tuple[str, Params]:
-    """Return the name and the axes of a case: `closed` with the requests in flight, else `open` with all requests.
+    """Return the name (`closed` or `open`) and the axes of the case of a load.
 
-    `rate` is in requests per second, infinite without a limit, and `concurrency` is the stated number in flight;
-    anything but a positive whole number means `open`. The lengths of prompts and answers are means, rounded to whole
-    tokens.
+    It is `closed` if `concurrency`, the stated number of requests in flight, is a positive whole number, which is then
+    an axis. Otherwise it is `open`, and the number of all requests is an axis. `rate` is in requests per second, and an
+    axis unless it is infinite. The lengths of prompts and answers are means, rounded to whole tokens.
     """
     mean = {"input": load.input_tokens, "output": load.output_tokens}
     lengths = tuple((name, round(tokens / load.requests)) for name, tokens in mean.items())
@@ -250,9 +251,10 @@ def case_axes(load: ServingLoad, served: ServedModel, rate: float, concurrency: 
 def make_imported(
     suite: str, title: str, devices: Sequence[Device], results: Sequence[Result], versions: Sequence[tuple[str, str]]
 ) -> Imported:
-    """Return the results of a client as a suite; the view of `closed` cases is a curve over the requests in flight.
+    """Return the results of a client as the content of the suite called `suite`, with the devices, each once.
 
-    `title` describes the suite, and `versions` are names and versions of software. A device may occur several times.
+    The view of `closed` cases is a curve over the requests in flight. `title` describes the suite, and `versions` are
+    names and versions of software.
     """
     curve = View("curve", f"Output tokens per second by requests in flight, {suite}", ("closed",), x="concurrency")
     views = (curve,) if any(result.case.name == "closed" for result in results) else ()

@@ -36,9 +36,10 @@ class Aiperf:
         return all(f'"{key}"' in text for key in ("input_config", "request_throughput", "output_token_throughput"))
 
     def read(self, text: str) -> Imported:
-        """Return a result per run; its axes are the model, the mean lengths, and the requests in flight or their rate.
+        """Return the content of the output, with a result per run.
 
-        Raises BadOutput if the output is damaged.
+        The axes are the model, the mean lengths, and the requests in flight or their rate. Raises BadOutput if the
+        output is damaged.
         """
         runs = [_Export(export) for export in parsing.json_objects(text)]
         title = "imported: a served language model as AIPerf measured it"
@@ -92,9 +93,9 @@ class _Export:
                     yield parsing.time_series(f"{statistic}_{name}", self._seconds(name, statistic))
 
     def _load(self, is_open: bool) -> _served.ServingLoad:
-        """Return the load of the run: requests, tokens and times; with `is_open`, requests arrive at random.
+        """Return the load of the run: requests, tokens and times. With `is_open`, requests arrive at random.
 
-        Raises BadOutput if a metric is missing.
+        Raises BadOutput if a metric is missing, is no number or has an unknown unit.
         """
         requests, rate = self._metric("request_count"), self._metric("request_throughput")
         duration = requests / rate
@@ -152,9 +153,10 @@ def _model_name(config: dict[str, Any]) -> str:
 
 
 def _requested_load(config: dict[str, Any]) -> tuple[object, float]:
-    """Return the requested number in flight and the requests per second; None and infinite if they are not stated.
+    """Return the number of requests in flight, as it is stated, and the requests per second.
 
-    `config` is the `input_config` of a run. Raises BadOutput if the rate is not a number.
+    They are None and infinite if they are not stated. `config` is the `input_config` of a run. Raises BadOutput if the
+    rate is not a number.
     """
     phases = config.get("phases")
     measured = [phase for phase in phases if _is_measured(phase)] if isinstance(phases, list) else []

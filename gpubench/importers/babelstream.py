@@ -37,7 +37,7 @@ class BabelStream:
         return any(_HEAD.match(line) or _CSV_HEAD.match(line) for _, line in parsing.numbered_lines(text))
 
     def read(self, text: str) -> Imported:
-        """Return a result per kernel; its axes are the size of the arrays and the precision.
+        """Return the content of the output, with a result per kernel; its axes are array size and precision.
 
         The size is exact if the tool printed it exactly. Raises BadOutput if the output is damaged.
         """
@@ -95,10 +95,11 @@ def _is_row(line: str, head: re.Match[str]) -> bool:
 
 
 def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], devices: Sequence[Device]) -> Result:
-    """Return the result of a row of the table; `where` names its line, and `head` is the match of the table's head.
+    """Return the result of a row: the best rate in B/s, and the shortest, mean and longest time in s.
 
-    `facts` are the lines `name: value` before the table. The device is the first of `devices`, or unstated if there is
-    none. Raises BadOutput if the row is damaged.
+    `where` names the row's line, `head` is the match of the table's head, and `facts` are the lines `name: value`
+    before the table. The device is the first of `devices`, or unstated if there is none. Raises BadOutput if the row is
+    damaged.
     """
     cells = line.split() if head.lastindex == 1 else line.split(head[1])
     if len(cells) != (5 if head.lastindex == 1 else 8):

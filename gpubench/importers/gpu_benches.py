@@ -53,9 +53,10 @@ class GpuBenches:
         return any(pattern.match(line) for _, line in parsing.numbered_lines(text) for pattern in patterns)
 
     def read(self, text: str) -> Imported:
-        """Return a result per row; its case is the program, and its axes are those of the program's table.
+        """Return the content of the output, with a result per row; for gpu-stream, per row and kernel.
 
-        A row of gpu-stream gives a result per kernel. Raises BadOutput if the output is damaged.
+        The case is the program, and the axes are those of the program's table. Raises BadOutput if the output is
+        damaged.
         """
         results: list[Result] = []
         devices: dict[str, Device] = {}
@@ -66,7 +67,7 @@ class GpuBenches:
             if head := _STREAM_HEAD.match(line):
                 kernels = head[1].split()
             elif match := _STREAM.match(line):
-                rows: Iterator[_Row] = _stream(where, match, kernels)
+                rows: Iterator[_Row] = _stream_rows(where, match, kernels)
                 results += [_result(row, devices) for row in rows]
             elif row := _parse_row(line, is_below_head):
                 results.append(_result(row, devices))
@@ -76,7 +77,7 @@ class GpuBenches:
                 raise BadOutput(f"{where}: an incomplete row of the table")
         if not results:
             raise BadOutput("the table has no rows")
-        return Imported(_info(results), tuple(devices.values()), tuple(results))
+        return Imported(_suite_info(results), tuple(devices.values()), tuple(results))
 
 
 def _result(row: _Row, devices: dict[str, Device]) -> Result:
@@ -86,11 +87,11 @@ def _result(row: _Row, devices: dict[str, Device]) -> Result:
     return Result(Case(_SUITE, row.program, row.params), (name,), "ok", series=row.series, notes=row.notes)
 
 
-def _stream(where: str, match: re.Match[str], kernels: list[str]) -> Iterator[_Row]:
-    """Yield a row for each of the `kernels`, whose rates are in a line of gpu-stream.
+def _stream_rows(where: str, match: re.Match[str], kernels: list[str]) -> Iterator[_Row]:
+    """Yield a row for each of the `kernels`, from a match of _STREAM that has one rate per kernel.
 
     The head of the table has the names of the second and third column in the wrong order. Raises BadOutput, which names
-    the line by `where`, if the line is damaged.
+    the line by `where`, if the numbers do not fit together.
     """
     rates = match[5].split()
     block, threads, blocks = (parsing.whole_number(match[index] or "1", where) for index in (1, 2, 3))
@@ -106,7 +107,7 @@ def _stream(where: str, match: re.Match[str], kernels: list[str]) -> Iterator[_R
 
 
 def _parse_row(line: str, is_below_head: bool) -> _Row | None:
-    """Return the row that a line of any program but gpu-stream has, or None if it has none.
+    """Return the row that a line of any program but gpu-stream has, or None if the line is no row.
 
     `is_below_head` is true once a head was read: some patterns, which also match lines of other tools, count only then.
     """
@@ -116,8 +117,12 @@ def _parse_row(line: str, is_below_head: bool) -> _Row | None:
     return None
 
 
-def _latency(match: re.Match[str]) -> _Row:
-    """Return a row of gpu-latency: cycles and seconds of a load, with the size as its axis."""
+def _latency_row(match: re.Match[str]) -> _Row:
+    """Return the row of gpu-latency in a match of _LATENCY; its axis is the size.
+
+    The series are the median cycles of a load, the time in s if the clock is printed, and the mean, 5th and 95th
+    percentile of the cycles.
+    """
     iterations, clock, size, _, mean, median, low, high = (
         parsing.number(cell, "gpu-latency") for cell in match.groups()
     )
@@ -128,8 +133,11 @@ def _latency(match: re.Match[str]) -> _Row:
     return _Row("gpu-latency", (("size", f"{size:g}kB"),), (cycles, *latency, *bounds), notes=notes)
 
 
-def _cache(match: re.Match[str]) -> _Row:
-    """Return a row of gpu-cache, or of gpu-l2-cache if the line has the total size too."""
+def _cache_row(match: re.Match[str]) -> _Row:
+    """Return the row in a match of _CACHE: of gpu-cache, or of gpu-l2-cache if the total size is printed.
+
+    The axes are the sizes in bytes, and the series is the bandwidth in B/s.
+    """
     size, total, _, spread, rate = (
         None if cell is None else parsing.number(cell, "gpu-cache") for cell in match.groups()
     )
@@ -142,8 +150,11 @@ def _cache(match: re.Match[str]) -> _Row:
     )
 
 
-def _roofline(match: re.Match[str]) -> _Row:
-    """Return a row of gpu-roofline: its operations and bytes per second; the other columns are notes."""
+def _roofline_row(match: re.Match[str]) -> _Row:
+    """Return the row of gpu-roofline in a match of _ROOFLINE; its axes are the iterations and the blocks.
+
+    The series are operations and bytes per second; the intensity, the clock, the power and the temperature are notes.
+    """
     device, blocks, iterations, intensity, rate, flops, clock, power, heat = match.groups()
     series = (
         Series(
@@ -161,8 +172,11 @@ def _roofline(match: re.Match[str]) -> _Row:
     return _Row("gpu-roofline", params, series, int(device[:9]), notes)
 
 
-def _memcpy(match: re.Match[str]) -> _Row:
-    """Return a row of cuda-memcpy: bandwidth and time of a copy, with the size as its axis."""
+def _memcpy_row(match: re.Match[str]) -> _Row:
+    """Return the row of cuda-memcpy in a match of _MEMCPY; its axis is the size in bytes.
+
+    The series are the bandwidth in B/s and the time in s.
+    """
     device, size, time, rate, spread = match.groups()
     series = (
         parsing.rate_series("bandwidth", parsing.to_si(parsing.number(rate, "cuda-memcpy"), parsing.GIGA)),
@@ -172,8 +186,11 @@ def _memcpy(match: re.Match[str]) -> _Row:
     return _Row("cuda-memcpy", params, series, int(device[:9]) if device else None, (("spread", f"{spread} %"),))
 
 
-def _unified(match: re.Match[str]) -> _Row:
-    """Return a row of um-stream: bandwidth and time, with the size of the buffer as its axis."""
+def _um_stream_row(match: re.Match[str]) -> _Row:
+    """Return the row of um-stream in a match of _UNIFIED; its axis is the size of the buffer in bytes.
+
+    The series are the bandwidth in B/s and the time in s.
+    """
     size, time, spread, rate = (parsing.number(cell, "um-stream") for cell in match.groups())
     series = (
         parsing.rate_series("bandwidth", parsing.to_si(rate, parsing.GIGA)),
@@ -185,16 +202,16 @@ def _unified(match: re.Match[str]) -> _Row:
 
 
 _ROWS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], _Row], bool], ...] = (
-    (_ROOFLINE, _roofline, False),
-    (_MEMCPY, _memcpy, False),
-    (_UNIFIED, _unified, False),
-    (_CACHE, _cache, True),
-    (_LATENCY, _latency, True),
+    (_ROOFLINE, _roofline_row, False),
+    (_MEMCPY, _memcpy_row, False),
+    (_UNIFIED, _um_stream_row, False),
+    (_CACHE, _cache_row, True),
+    (_LATENCY, _latency_row, True),
 )
 
 
-def _info(results: list[Result]) -> SuiteInfo:
-    """Return the suite of these results, with a curve over the size for each program that has one."""
+def _suite_info(results: list[Result]) -> SuiteInfo:
+    """Return the suite of these results, with a curve over the size for each program that has a size in bytes."""
     names = tuple(dict.fromkeys(result.case.name for result in results))
     sized = tuple(name for name in names if name in ("gpu-cache", "cuda-memcpy", "um-stream"))
     views = tuple(View("curve", name, (name,), x="size_bytes", series="bandwidth", log_x=True) for name in sized)

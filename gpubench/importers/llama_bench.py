@@ -48,9 +48,9 @@ class LlamaBench:
         return '"model_n_params"' in text and '"samples_ns"' in text
 
     def read(self, text: str) -> Imported:
-        """Return a result per test; its axes are the model, the numbers of tokens and the settings.
+        """Return the content of the output, with a result per test.
 
-        Raises BadOutput if the output is damaged.
+        The axes are the model, the numbers of tokens and the settings. Raises BadOutput if the output is damaged.
         """
         tests = [_LlamaTest(fields) for fields in parsing.json_objects(text)]
         devices = {test.device.id: test.device for test in tests}
@@ -94,7 +94,7 @@ class _LlamaTest:
         return "pg" if self._prompt and self._generated else "pp" if self._prompt else "tg"
 
     def result(self) -> Result:
-        """Return the result of the test with a sample per repetition: the time in s for all tokens.
+        """Return the result of the test: a sample per repetition, in s, with the tokens as the work.
 
         Raises BadOutput if a field is missing.
         """
@@ -117,9 +117,10 @@ class _LlamaTest:
         return (("model", self._type), *axes)
 
     def _work_and_note(self) -> tuple[Work, str, tuple[str, str]]:
-        """Return the work, the name of the peak to compare with (empty: none), and a note (name, text) on the count.
+        """Return the work of a repetition, the name of the peak to compare with, and a note (name, text).
 
-        A prompt counts operations, and generation counts bytes. Raises BadOutput if a field is missing.
+        A prompt counts operations, and generation counts bytes. If neither can be counted, the work and the name are
+        empty, and the note gives the reason. Raises BadOutput if a field is missing.
         """
         reason = self._reason_not_counted()
         if reason:
@@ -129,7 +130,11 @@ class _LlamaTest:
         weights = parsing.measured_number(self._fields, "model_size") * model.size / model.parameters
         if self._kind == "pp":
             explanation = f"operations of a prompt of {self._prompt} tokens, {model.source}"
-            return model.prefill(self._prompt, weights), _TENSOR[self._half_format()], ("operations", explanation)
+            return (
+                model.prefill(self._prompt, weights),
+                _TENSOR[self._sixteen_bit_format()],
+                ("operations", explanation),
+            )
         context = self._depth + (self._generated + 1) / 2
         itemsize = sum(_CACHE_BYTES[str(self._fields[key])] for key in ("type_k", "type_v")) / 2
         moved = self._generated * model.step(1, context, weights, itemsize).moved
@@ -138,7 +143,7 @@ class _LlamaTest:
         )
         return Work(moved=moved), "dram", ("bytes", explanation)
 
-    def _half_format(self) -> str:
+    def _sixteen_bit_format(self) -> str:
         """Return `F16` or `BF16` if the weights have that format; empty if they are quantised."""
         match = re.search(r"\b(BF16|F16)\b", self._type)
         return match[1] if match else ""
@@ -165,7 +170,7 @@ class _LlamaTest:
             return "a part of the model was in the memory of the host"
         if len(self._gpus) > 1 and (len(set(self._gpus)) > 1 or fields.get("split_mode") not in ("layer", "none")):
             return "several GPUs worked at once, or are not alike"
-        if self._kind == "pp" and not self._half_format():
+        if self._kind == "pp" and not self._sixteen_bit_format():
             return "which peak bounds products of quantised weights is not known"
         if self._kind == "pp" and self._depth:
             return "the prompt followed a filled cache"

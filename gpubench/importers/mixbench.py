@@ -49,9 +49,9 @@ class Mixbench:
         return bool(re.search(r"^[ \t]*Experiment ID, .+\n[ \t]*Compute iters, ", text, re.MULTILINE))
 
     def read(self, text: str) -> Imported:
-        """Return a result per type of number and row; its axis is the number of iterations.
+        """Return the content of the output, with a result per type of number and row.
 
-        Raises BadOutput if the output is damaged.
+        The axis is the number of iterations. Raises BadOutput if the output is damaged.
         """
         output = _MixbenchOutput()
         for number, line in parsing.numbered_lines(text):
@@ -114,8 +114,8 @@ def _row(output: _MixbenchOutput, where: str, cells: Sequence[str]) -> Iterator[
 def _result(kind: str, iterations: int, cells: dict[str, str], where: str) -> Result:
     """Return the result, without a device, of one type of number in a row; `where` names the line.
 
-    `kind` is the printed name of the type, and `cells` has the cell of each of its columns by name. Raises BadOutput if
-    a column is missing.
+    `kind` is the printed name of the type, and `cells` has the cell of each of its columns by name. The series are
+    operations and bytes per second, and the time in s. Raises BadOutput if a column is missing or a cell damaged.
     """
     series = {_COLUMNS[name]: _series(name, cell, where) for name, cell in cells.items() if name in _COLUMNS}
     if set(series) != {"time", "operations", "bandwidth"}:

@@ -36,7 +36,7 @@ class _CollectiveTable:
     columns: tuple[str, ...] = ()
 
     def ids(self) -> tuple[str, ...]:
-        """Return the ids of the ranks' devices, by rank; with several hosts they begin with the host's number."""
+        """Return the ids of the ranks' devices, by rank; with several hosts they look like `node1/cuda:0`."""
         hosts = list(dict.fromkeys(host for host, _ in self.devices))
         has_several_hosts = len(hosts) > 1
         return tuple(
@@ -55,9 +55,9 @@ class NcclTests:
         return any(_HEAD.match(line) for _, line in parsing.numbered_lines(text))
 
     def read(self, text: str) -> Imported:
-        """Return two results per collective and row: out of place and in place.
+        """Return the content of the output, with two results per collective and row: out of place and in place.
 
-        Their axes are size, type, operation, root, number of ranks and place. Raises BadOutput if the output is damaged
+        The axes are size, type, operation, root, number of ranks and place. Raises BadOutput if the output is damaged
         or newer than the known versions.
         """
         table, has_head = _CollectiveTable(), False
@@ -79,7 +79,7 @@ class NcclTests:
         if not results:
             raise BadOutput("the table has no rows")
         named_devices = tuple(_with_id(name, device) for name, device in devices.items()) or (parsing.UNSTATED,)
-        return Imported(_info(results), named_devices, tuple(results), tuple(versions.items()))
+        return Imported(_suite_info(results), named_devices, tuple(results), tuple(versions.items()))
 
 
 def _columns(where: str, line: str) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def _columns(where: str, line: str) -> tuple[str, ...]:
 
 
 def _device(rank: re.Match[str]) -> Device:
-    """Return the device in the line of a rank, which _RANK matched."""
+    """Return the device in a match of _RANK, with its name, its PCI id and its host name if they are printed."""
     name = rank[5].strip()
     backend = "rocm" if name.startswith("AMD") else "cuda"
     pci = rank[4] if rank[4].count(":") == 2 else ""
@@ -109,9 +109,9 @@ def _with_id(name: str, device: Device) -> Device:
 
 
 def _read_names(line: str, table: _CollectiveTable, versions: dict[str, str]) -> None:
-    """Read the collective into `table` and the versions into `versions`, if a line has them.
+    """Read the collective into `table` and versions of software into `versions`, if `line` has any of them.
 
-    A line of units is checked. Raises BadOutput for an unknown unit.
+    If the line is that of the units, it is checked. Raises BadOutput for an unknown unit.
     """
     if match := _NAME.search(line):
         table.name = match[1]
@@ -175,9 +175,10 @@ def _result(
 
 
 def _series(where: str, size_bytes: int, cells: dict[str, str]) -> tuple[Series, ...]:
-    """Return the bandwidths and times of one place in a row; below 64 KiB the time is the headline.
+    """Return the bandwidths in B/s and the times in s of one place in a row, the headline first.
 
-    `cells` are the cells by column, and `where` names the line. Raises BadOutput if one is missing or damaged.
+    It is `busbw`, but below 64 KiB the time. `cells` are the cells by column, and `where` names the line. Raises
+    BadOutput if a cell is missing or damaged.
     """
     time = "time" if "time" in cells else "cputime"
     if not {time, "algbw", "busbw"} <= cells.keys():
@@ -195,7 +196,7 @@ def _series(where: str, size_bytes: int, cells: dict[str, str]) -> tuple[Series,
     return (times, *bandwidths, *bounds) if size_bytes < _SMALL_BYTES else (*bandwidths, times, *bounds)
 
 
-def _info(results: list[Result]) -> SuiteInfo:
+def _suite_info(results: list[Result]) -> SuiteInfo:
     """Return the suite of these results, with curves of the bus bandwidth and the time over size."""
     names = tuple(dict.fromkeys(result.case.name for result in results))
     views = (

@@ -82,9 +82,10 @@ class Nvbandwidth:
         )
 
     def read(self, text: str) -> Imported:
-        """Return a result per cell of each test's matrix; its axes are row and column.
+        """Return the content of the output, with a result per measured cell of each test's matrix.
 
-        A test without a matrix gives a failed or skipped result. Raises BadOutput if the output is damaged.
+        The axes are row and column. A test without a matrix gives a failed or skipped result. Raises BadOutput if the
+        output is damaged.
         """
         if re.search(r'^[ \t]*"nvbandwidth"[ \t]*:', text, re.MULTILINE):
             return _parse_json(text)
@@ -117,9 +118,10 @@ def _imported(
 
 
 def _results(matrix: _PrintedMatrix, devices: Sequence[str]) -> Iterator[Result]:
-    """Yield a result for each measured cell of a matrix; `devices` are the ids of the printed devices, in order.
+    """Yield a result for each measured cell of a matrix: a latency in s or a bandwidth in B/s.
 
-    A cell of a matrix `GPU(row)` is between two devices, any other is on the device of its column.
+    `devices` are the ids of the printed devices, in order. A cell beside the diagonal of a matrix `GPU(row)` is between
+    two devices; any other cell is on the device of its column.
     """
     is_between_gpus = "GPU(row)" in matrix.description
     for row, column, value in matrix.values():

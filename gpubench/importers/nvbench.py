@@ -46,9 +46,9 @@ class Nvbench:
         )
 
     def read(self, text: str) -> Imported:
-        """Return a result per state of each benchmark; its axes are those of the benchmark.
+        """Return the content of the output, with a result per state of each benchmark.
 
-        Raises BadOutput if the output is damaged or newer than the known versions.
+        The axes are those of the benchmark. Raises BadOutput if the output is damaged or newer than the known versions.
         """
         return _parse_csv(text.strip()) if text.lstrip().startswith(_CSV_HEAD) else _parse_json(text)
 
@@ -65,7 +65,10 @@ def _imported(devices: Sequence[Device], results: Sequence[Result], versions: Se
 
 
 def _axis_value(text: str) -> str | int | float:
-    """Return an axis value as a number if it is one, so that JSON and the csv, which has no types, give equal ids."""
+    """Return the number that an axis value is, else the text itself.
+
+    So the JSON and the csv, which has no types, give equal case ids.
+    """
     if re.fullmatch(r"-?\d{1,18}", text):
         return int(text)
     if re.fullmatch(r"-?\d{1,18}(\.\d+)?([eE][+-]?\d{1,2})?", text):

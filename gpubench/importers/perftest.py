@@ -46,9 +46,10 @@ class Perftest:
         return bool(re.search(r'"?\btest_info\b"?\s*:\s*\{', text) and re.search(r'"?\bMsgSize\b"?\s*:', text))
 
     def read(self, text: str) -> Imported:
-        """Return one result; its case is the test, and its axes are the size of a message and the connection.
+        """Return the content of the output: one result, whose case is the test.
 
-        Raises BadOutput if the output is damaged or of a version before 24.01.
+        The axes are the size of a message and the connection. Raises BadOutput if the output is damaged or of a version
+        before 24.01.
         """
         if not re.search(r'"test_info"', text):
             raise BadOutput("written by perftest before version 24.01, which left out the quotes; use a newer one")
@@ -64,14 +65,16 @@ class Perftest:
         memory = (("memory", "GPU"),) if any(test.get(key) not in (None, "OFF") for key in _GPU) else ()
         case = Case(_SUITE, name, (("size_bytes", size), *axes, *memory))
         series = _rates(results, size) if "BW_average" in results else _times(results)
-        return Imported(_info(name, series), (device,), (Result(case, (device.id,), "ok", series=series, notes=notes),))
+        return Imported(
+            _suite_info(name, series), (device,), (Result(case, (device.id,), "ok", series=series, notes=notes),)
+        )
 
 
 def _rates(results: dict[str, Any], size: int) -> tuple[Series, ...]:
-    """Return the average rate, the peak rate if it is stated (both in B/s), and the messages per second.
+    """Return the average rate and, if it is stated, the peak rate (both in B/s), and the messages per second.
 
     `results` is the object in the file, for messages of `size` bytes. Raises BadOutput if a number is missing, or if
-    the average times MiB or Gb is not the message rate times `size` within 2 %.
+    the message rate does not show whether the rates are in MiB/s or Gb/s.
     """
     messages = _number(results, "MsgRate") * 1e6
     average = _number(results, "BW_average")
@@ -108,7 +111,7 @@ def _number(results: dict[str, Any], key: str) -> float:
     return float(value)
 
 
-def _info(name: str, series: tuple[Series, ...]) -> SuiteInfo:
+def _suite_info(name: str, series: tuple[Series, ...]) -> SuiteInfo:
     """Return the suite with a curve of the first of `series` over the message size; `name` is that of the test."""
     view = View("curve", f"{name} by message size", (name,), x="size_bytes", series=series[0].name, log_x=True)
     return SuiteInfo(_SUITE, "imported: RDMA as perftest measured it", (view,))

@@ -31,9 +31,10 @@ class SglangBench:
         return '"total_output_tokens_retokenized"' in text and '"output_throughput"' in text
 
     def read(self, text: str) -> Imported:
-        """Return a result per run; its axes are the model, the mean lengths, and the requests in flight or their rate.
+        """Return the content of the output, with a result per run.
 
-        Raises BadOutput if the output is damaged.
+        The axes are the model, the mean lengths, and the requests in flight or their rate. Raises BadOutput if the
+        output is damaged.
         """
         runs = parsing.json_objects(text)
         infos = [fields["server_info"] for fields in runs if isinstance(fields.get("server_info"), dict)]

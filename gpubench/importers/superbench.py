@@ -55,10 +55,10 @@ class SuperBench:
         return line.startswith("{") and '"node"' in line and bool(re.search(r'"[\w-]+(:[\w-]+)?/[^"]+"\s*:', line))
 
     def read(self, text: str) -> Imported:
-        """Return a result per node and metric; its case is the benchmark with the metric.
+        """Return the content of the output, with a result per node and metric.
 
-        The rank in a metric's name becomes the device, and the node becomes the device's host. Raises BadOutput if a
-        line is damaged, or if no metric has a known unit.
+        The case is the benchmark with the metric. The rank in a metric's name becomes the device, and the node becomes
+        the device's host. Raises BadOutput if a line is damaged, or if no metric has a known unit.
         """
         nodes = [(number, _parse_node(number, line)) for number, line in enumerate(text.split("\n"), 1) if line]
         results: list[Result] = []

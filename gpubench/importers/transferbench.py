@@ -69,9 +69,9 @@ class TransferBench:
         )
 
     def read(self, text: str) -> Imported:
-        """Return a result per transfer, with its test, path and size as axes, and one per pair of devices.
+        """Return the content of the output, with a result per transfer and per pair of devices in a matrix.
 
-        Raises BadOutput if the output is damaged.
+        The axes of a transfer are its test, path and size. Raises BadOutput if the output is damaged.
         """
         output = _TransferBenchOutput()
         for number, line in parsing.numbered_lines(text):

@@ -30,9 +30,10 @@ class VllmBench:
         return '"tokenizer_id"' in text and '"output_throughput"' in text
 
     def read(self, text: str) -> Imported:
-        """Return a result per run; its axes are the model, the mean lengths, and the requests in flight or their rate.
+        """Return the content of the output, with a result per run.
 
-        Raises BadOutput if the output is damaged.
+        The axes are the model, the mean lengths, and the requests in flight or their rate. Raises BadOutput if the
+        output is damaged.
         """
         runs = [(fields, _device(fields)) for fields in parsing.json_objects(text)]
         results = [_result(fields, device) for fields, device in runs]
@@ -61,9 +62,10 @@ def _model(fields: dict[str, Any]) -> _served.ServedModel:
 
 
 def _result(fields: dict[str, Any], device: Device) -> Result:
-    """Return the result of a run on this device from its JSON object; failed if no request was answered with a token.
+    """Return the result of a run on this device from the run's JSON object.
 
-    Requests that failed give a label and a note. Raises BadOutput if a field is missing.
+    It has failed if no request was answered with a token. Single requests that failed give a label and a note. Raises
+    BadOutput if a field is missing.
     """
     served = _model(fields)
     if _served.is_empty(fields):

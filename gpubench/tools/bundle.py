@@ -51,23 +51,23 @@ def device_files(root: Path = Path("/")) -> dict[str, bytes]:
     """
     contents: dict[str, bytes] = {}
     for path in _listed_files(root):
-        content = _content(path)
+        content = _read_content(path)
         if content is not None:
-            contents[str(path.relative_to(root))] = _blanked(path.name, content)
+            contents[str(path.relative_to(root))] = _blank_identifiers(path.name, content)
     return contents
 
 
 def _listed_files(root: Path) -> Iterator[Path]:
     """Yield the paths that match the fixed lists: the files of each GPU below `root`, then those of the machine."""
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
-        if (_content(device / "class") or b"").decode(errors="replace").startswith(_GPU_CLASSES):
+        if (_read_content(device / "class") or b"").decode(errors="replace").startswith(_GPU_CLASSES):
             for pattern in _DEVICE_FILES:
                 yield from sorted(device.glob(pattern))
     for pattern in _MACHINE_FILES:
         yield from sorted(root.glob(pattern))
 
 
-def _content(path: Path) -> bytes | None:
+def _read_content(path: Path) -> bytes | None:
     """Return the first 64 KiB of a file; None if the path is no file, or if the file cannot be read."""
     try:
         if not path.is_file():
@@ -78,10 +78,10 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _blanked(name: str, content: bytes) -> bytes:
+def _blank_identifiers(name: str, content: bytes) -> bytes:
     """Return the `content` of the file called `name` with its serial numbers and unique ids replaced by zeros.
 
-    Other files are returned unchanged.
+    The content of other files is returned unchanged.
     """
     if name in _BLANKED:
         return re.sub(rb"[0-9a-wyzA-WYZ]", b"0", content)  # keeps the x of 0x

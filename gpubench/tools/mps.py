@@ -44,7 +44,7 @@ def private_daemon() -> Iterator[None]:
             with log.open("wb") as output:
                 daemon = subprocess.Popen([program, "-f"], stdout=output, stderr=output, start_new_session=True)
             try:
-                _await(daemon, folder, log)
+                _wait_until_ready(daemon, folder, log)
                 yield
             finally:
                 _stop(program, daemon)
@@ -52,7 +52,7 @@ def private_daemon() -> Iterator[None]:
             del os.environ[_PIPES], os.environ[_LOGS]
 
 
-def _await(daemon: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
+def _wait_until_ready(daemon: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
     """Wait up to 10 s until the daemon has written its process id into `folder`.
 
     Raises UsageError with the last line of the file `log`, to which the daemon prints, if it has ended or the time is

@@ -42,9 +42,9 @@ def measure(
     """Measure a plan into a run file, record it in the history if there is one, and return the run.
 
     `argv` is the command line of gpubench for the record. `watch` receives the progress. With `resume`, only the jobs
-    are measured that the file does not have yet. `exclusive` refuses to measure beside another run on the same devices.
-    Before the first case, `tell` is called with a line for each device that is sick or has a warning, and with a line
-    if other runs measure on these devices.
+    are measured that the file does not have yet. With `exclusive`, no other run may measure on the same devices. Before
+    the first case, `tell` is called with a line for each device that is sick or has a warning, and with a line if other
+    runs measure on these devices.
 
     Raises UsageError, before anything is measured, if the file cannot be written or must not be resumed. Raises
     DeviceError if a device is lost, or if another run uses it and one of both runs is `exclusive`. Raises Interrupted
@@ -69,8 +69,8 @@ def measure(
 def _join_group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]:
     """Join the other nodes that measure the plan, and return the group as a context.
 
-    The context gives None if the plan is for one node. Raises UsageError if a run of several nodes is to be resumed, or
-    if the variables of the group are invalid.
+    The context gives None if the plan is for one node, or the environment describes no group. Raises UsageError if a
+    run of several nodes is to be resumed, or if the variables of the group are invalid.
     """
     membership = Membership.from_environment() if plan.settings.nodes > 1 else None
     if membership is None:
@@ -122,10 +122,10 @@ def _run_jobs(
     claims: Claims,
     group: NodeGroup | None = None,
 ) -> None:
-    """Run these jobs of the plan into the file of `recording`, and write the end record.
+    """Run these jobs of the plan into the file of `recording`, and write the health and the end record.
 
-    If a device is lost, the end record is written too, and DeviceError is raised: the file is then complete. `group`
-    are the nodes that measure together, None for one node alone.
+    If a device is lost, the end record is written too, and DeviceError is raised: the file is then complete. `claims`
+    are those on the plan's devices, and `group` the nodes that measure together, None for one node alone.
     """
     with Runner(plan, recording.sampler, recording, claims=claims, group=group) as runner:
         health.begin(recording)
@@ -140,9 +140,10 @@ def _run_jobs(
 
 
 def _measure_rest(plan: Plan, path: Path, watch: Observer, health: RunHealth, claims: Claims) -> None:
-    """Measure the jobs of the plan that the run file does not have yet.
+    """Measure the jobs of the plan that the run file `path` does not have yet, into that file.
 
-    Raises UsageError if the file is not of this plan: of another gpubench, device, version or setting.
+    Raises UsageError if the file is of another gpubench, device, version or setting than the plan, and the errors of
+    `measure`.
     """
     before = read_run(path)
     if changes := differences(before.manifest, plan) + _changed_cases(before, plan):

@@ -226,7 +226,7 @@ def _write_devices(
 
 
 def _remove_old(out: Path, hashes: Collection[str], devices: Sequence[SiteDevice]) -> None:
-    """Remove the pages of runs that do not exist any more: the user may have removed them to hide them.
+    """Remove the pages that no present run needs: the user may have removed a run file to hide it.
 
     `hashes` are the names of the present runs' pages, and `devices` the entries of the index.
     """

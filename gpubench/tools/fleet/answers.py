@@ -43,7 +43,7 @@ def check_answer(
     `data` is the content of the compressed run file, None if the node sent none; it is stored as `{name}.jsonl.gz`.
     `uuids` are the UUIDs of the ordered GPUs in the order of `order.devices`; empty if they are unknown. The status is
     `refused`, and nothing is stored, if the file is invalid or of another order or other GPUs. A valid file is stored
-    even if the run was interrupted. Raises FileError if the file cannot be written.
+    even if the run was interrupted; the status is then not `answered`. Raises FileError if the file cannot be written.
     """
     status, reason = _status_and_reason(ended)
     if data is None:

@@ -297,7 +297,10 @@ class NodeCoordinator:
         )
 
     def _send_orders(self, ranks: Sequence[int], order: NodeOrder, begin: float) -> None:
-        """Send its order to each ready node; `stagger_s` separates the orders from `begin` (monotonic s) on."""
+        """Send each ready node of `ranks` its order when it is due; a node gets one order in a turn.
+
+        The node at index i is due i · `stagger_s` after `begin` (monotonic s).
+        """
         self._assign_gpus()
         now = time.monotonic()
         for index, rank in enumerate(ranks):

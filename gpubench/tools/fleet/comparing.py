@@ -91,28 +91,30 @@ def _comparable_pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]
     be read again.
     """
     earlier_by_identity = {
-        _identity(digest.node, component): (digest.node, component)
+        _component_key(digest.node, component): (digest.node, component)
         for digest in earlier.digests
         for component in digest.components
     }
     for digest in current.digests:
         comparable = [
-            component for component in digest.components if _identity(digest.node, component) in earlier_by_identity
+            component
+            for component in digest.components
+            if _component_key(digest.node, component) in earlier_by_identity
         ]
         if not comparable:
             continue
         after = Evidence([[readings.read(current.files[digest.node])]])
-        nodes = {earlier_by_identity[_identity(digest.node, component)][0] for component in comparable}
+        nodes = {earlier_by_identity[_component_key(digest.node, component)][0] for component in comparable}
         before = {node: Evidence([[readings.read(earlier.files[node])]]) for node in nodes}
         for component in comparable:
-            node, earlier_component = earlier_by_identity[_identity(digest.node, component)]
+            node, earlier_component = earlier_by_identity[_component_key(digest.node, component)]
             if earlier_component.fingerprint == component.fingerprint:
                 yield from _case_pairs(
                     Place(digest.node, component.devices), component, earlier_component, before[node], after
                 )
 
 
-def _identity(node: str, component: Component) -> tuple[str, ...]:
+def _component_key(node: str, component: Component) -> tuple[str, ...]:
     """Return the key of a component in every fleet: its UUIDs, or for a host its node and device ids."""
     return component.uuids if all(component.uuids) else (node, *component.devices)
 

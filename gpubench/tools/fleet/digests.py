@@ -88,9 +88,9 @@ def _second_measurement(entry: Remeasured, answer: _ReadDigest) -> SecondMeasure
 
 
 def _read_digests(paths: Sequence[Path], names: Sequence[str]) -> list[_ReadDigest]:
-    """Return the digest of each file in the order of `paths`; together large files are read by one process per core.
+    """Return the digest of each file in the order of `paths`; `names` has the name of the node for each file.
 
-    `names` are the names of the nodes, one for each file.
+    Files that together have 16 MiB or more are read by one process per core.
     """
     cores = min(len(os.sched_getaffinity(0)), len(paths))
     size_bytes = sum(path.stat().st_size for path in paths if path.exists())

@@ -79,7 +79,7 @@ class NodeHeartbeat:
     def _check_launcher(self) -> None:
         """Set `problem` if the launcher's heartbeat has not changed for LAUNCHER_SILENCE_S.
 
-        Raises BoardGone without a board.
+        Raises BoardGone if the board is removed.
         """
         now = time.monotonic()
         if (heartbeat_value := self._board.get(messages.LAUNCHER)) != self._last_heartbeat:
@@ -166,9 +166,9 @@ def rack_of(environment: Mapping[str, str]) -> str:
 
 
 def own_address(environment: Mapping[str, str]) -> str:
-    """Return the address at which other nodes reach this node: GPUBENCH_NODE_HOST, else that of the default route.
+    """Return the address at which other nodes reach this node: GPUBENCH_NODE_HOST, else the default route's.
 
-    Without a route it is 127.0.0.1.
+    It is 127.0.0.1 if this machine has no default route.
     """
     if configured := environment.get(NODE_HOST):
         return configured[:255]

@@ -58,14 +58,14 @@ class _NameReplacer:
 def _pseudonyms(judgement: FleetJudgement, salt: bytes) -> dict[str, str]:
     """Return the pseudonym of each node, rack and UUID, and of the first label of each node's host name, by name."""
     pseudonym_of = pseudonyms(salt)
-    racks = _numbered("rack", (node.rack for node in judgement.fleet.nodes))
-    nodes = _numbered("node", _nodes(judgement))
+    racks = _numbered_pseudonyms("rack", (node.rack for node in judgement.fleet.nodes))
+    nodes = _numbered_pseudonyms("node", _node_names(judgement))
     labels = {name.partition(".")[0]: pseudonym for name, pseudonym in nodes.items()}
     uuids = {uuid: pseudonym_of("device", uuid) for suspect in judgement.suspects for uuid in suspect.uuids if uuid}
     return {**uuids, **racks, **labels, **nodes}
 
 
-def _nodes(judgement: FleetJudgement) -> Iterator[str]:
+def _node_names(judgement: FleetJudgement) -> Iterator[str]:
     """Yield the names of all nodes of a judgement, in the order of the record; a name may come several times."""
     yield from (node.name for node in judgement.fleet.nodes)
     yield from (entry.node for entry in judgement.fleet.again)
@@ -73,7 +73,7 @@ def _nodes(judgement: FleetJudgement) -> Iterator[str]:
     yield from (suspect.place.node for suspect in judgement.suspects)
 
 
-def _numbered(kind: str, names: Iterable[str]) -> dict[str, str]:
+def _numbered_pseudonyms(kind: str, names: Iterable[str]) -> dict[str, str]:
     """Return `kind-1`, `kind-2`, … by name for the distinct names in their order; an empty name has no number."""
     distinct = (name for name in dict.fromkeys(names) if name)
     return {name: f"{kind}-{number}" for number, name in enumerate(distinct, 1)}

@@ -29,7 +29,8 @@ def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
 def document(history: ComponentHistory) -> dict[str, Any]:
     """Return a component's history as an object for JSON: place, UUIDs, counts of states, states, and changes.
 
-    `states` has one word for each fleet that measured the component, and `changes` the newest change of each case.
+    `measured`, `slow` and `recovered` count fleets, and `states` has a word for each fleet that measured the component.
+    A change is the newest one of a case: the case's id, the relative change, and a text.
     """
     return {
         "node": history.place.node,

@@ -76,7 +76,7 @@ class HistoryRecorder:
         """
         run = run or read_run(file)
         written = file.stat().st_mtime
-        started = _started(run.manifest) if run.manifest.started else written
+        started = _start_s(run.manifest) if run.manifest.started else written
         ahead = started - written if started - written > AHEAD_S else 0.0
         run_entries = list(entries(run))
         with reported(self.path), transaction(self._connection):
@@ -211,7 +211,7 @@ def full_path(folder: Path, path: str) -> str:
     return os.path.join(folder, path)  # noqa: PTH118 - pathlib takes ten times as long
 
 
-def _started(manifest: Manifest) -> float:
+def _start_s(manifest: Manifest) -> float:
     """Return the start of a run in s since 1970; a time without a time zone is UTC, as gpubench writes it."""
     moment = datetime.fromisoformat(manifest.started)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -169,9 +169,10 @@ def _name_in(host: str) -> str:
 
 
 def _same_address(name: str, address: str) -> bool:
-    """Return whether `name` is the IP address `address`, however it is spelled; false if one of both is no IP address.
+    """Return whether `name` is the IP address `address`, however both are spelled.
 
-    An IPv4 address equals the IPv6 address that it is mapped to.
+    It is false if one of them is no IP address. If `address` is an IPv4 address mapped into IPv6, `name` may be the
+    IPv4 address.
     """
     try:
         reached = ipaddress.ip_address(address.partition("%")[0])

@@ -48,7 +48,7 @@ def throttle_text(latest: Latest, device: Device) -> str:
 
 
 def _gpu_gauges(window: Window, device: Device) -> Iterator[Gauge]:
-    """Yield the gauges of a GPU: busy time, memory, power, temperature, clock."""
+    """Yield the gauges of a GPU that have a present value: busy time, memory, power, temperature, clock."""
     details = dict(device.details)
     if busy := window.mean(Measure.BUSY):
         yield Gauge("busy", f"{busy.value:.0f} %", busy.value, busy.value / 100)
@@ -66,7 +66,7 @@ def _gpu_gauges(window: Window, device: Device) -> Iterator[Gauge]:
 
 
 def _host_gauges(window: Window, device: Device) -> Iterator[Gauge]:
-    """Yield the gauges of the host: busy cores, memory, load."""
+    """Yield the gauges of the host that have a present value: busy cores, memory, load."""
     if cores := window.rate(Measure.CPU_TIME):
         yield _count_gauge("cores", cores.value, device.units)
     if available := window.mean(Measure.MEMORY_AVAILABLE):
@@ -122,7 +122,7 @@ class Recent:
     def add(self, at: float, device: str, current: Sequence[Gauge]) -> None:
         """Add the gauges of a device at a moment (monotonic s), and drop values older than a minute.
 
-        The fraction of a gauge without a limit is that of the highest value so far.
+        The value of a gauge without a limit is divided by its highest value so far.
         """
         for gauge in current:
             key = (device, gauge.label)

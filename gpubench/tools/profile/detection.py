@@ -44,7 +44,7 @@ def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
     table = np.column_stack([_bin_means(at, values, begin, end, bins) / scale for at, values, scale in series])
     width = (end - begin) / bins
     cuts = [point.index for point in change_points(table)]
-    distinct_cuts = _clear_cuts(table, cuts, shortest_bins=max(1, round(SHORTEST_S / width)))
+    distinct_cuts = _distinct_cuts(table, cuts, shortest_bins=max(1, round(SHORTEST_S / width)))
     return [_change_time(series, begin + cut * width, distance_s=1.5 * width) for cut in distinct_cuts]
 
 
@@ -83,12 +83,13 @@ def _bin_means(at: Floats, values: Floats, begin: float, end: float, bins: int) 
     return means
 
 
-def _clear_cuts(table: Floats, cuts: Sequence[int], shortest_bins: int) -> list[int]:
+def _distinct_cuts(table: Floats, cuts: Sequence[int], shortest_bins: int) -> list[int]:
     """Return the cuts between phases that differ by at least 0.15 and have at least `shortest_bins` rows.
 
     `table` has a row for each bin and a column for each counter, scaled by its range; a cut is the index of the first
-    row of a phase. The difference of two phases is the largest difference of their medians in any column. The weakest
-    cut is removed until all remaining cuts suffice; a cut beside a phase that is too short counts as the weakest.
+    row of a phase, and `cuts` ascend. The difference of two phases is the largest difference of their medians in any
+    column. The weakest cut is removed until all remaining cuts suffice; a cut beside a phase that is too short counts
+    as the weakest.
     """
     remaining = list(cuts)
     while remaining:
@@ -118,13 +119,13 @@ def _change_time(series: Sequence[tuple[Floats, Floats, float]], near_s: float, 
         if len(inside) < 2:
             continue
         scaled, moments = values[inside] / scale, at[inside]
-        gains = [_gain(scaled, cut) for cut in range(1, len(scaled))]
+        gains = [_residual_reduction(scaled, cut) for cut in range(1, len(scaled))]
         cut = int(np.argmax(gains)) + 1
         best = max(best, (gains[cut - 1], float(moments[cut - 1] + moments[cut]) / 2))
     return best[1]
 
 
-def _gain(part: Floats, cut: int) -> float:
+def _residual_reduction(part: Floats, cut: int) -> float:
     """Return by how much the sum of squared residuals falls if two means, split at index `cut`, replace one mean."""
     first, last = part[:cut], part[cut:]
     return float(len(first) * len(last) / len(part) * (first.mean() - last.mean()) ** 2)

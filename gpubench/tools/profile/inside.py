@@ -70,10 +70,10 @@ def load() -> ctypes.CDLL:
 
 
 def layouts() -> list[Layouts]:
-    """Return the layouts of CUPTI's records, for every combination of versions in cupti-python, newest first.
+    """Return a set of record layouts for each combination of versions that cupti-python knows, newest first.
 
-    A layout is the NumPy type of a record by its activity kind (CUpti_ActivityKind). Raises CuptiUnavailable if
-    cupti-python has no layout for a kind of record.
+    A set has the NumPy type of a record by activity kind (CUpti_ActivityKind). Raises CuptiUnavailable if cupti-python
+    has no layout for a kind of record.
     """
     from cupti import cupti
 
@@ -143,7 +143,7 @@ class RecordDecoder:
     def _decode_kind(self, buffer: Bytes, kind: int, at: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the records of an activity kind, which begin at the byte offsets `at`, as an array of EVENT.
 
-        Its shape is that of `at`: (records,).
+        Its shape is that of `at`: (records,). The layouts are those that `_record_offsets` found last.
         """
         event_kind = _KINDS[kind][0]
         events = np.zeros(len(at), EVENT)
@@ -160,7 +160,10 @@ class RecordDecoder:
         return events
 
     def _read_field(self, buffer: Bytes, kind: int, at: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        """Return the field `name` of the records of an activity kind at the byte offsets `at`, shape (records,)."""
+        """Return the field `name` of the records of an activity kind at the byte offsets `at`, shape (records,).
+
+        The layouts are those that `_record_offsets` found last.
+        """
         fields = self._layouts[kind].fields
         assert fields is not None
         field_type, offset = fields[name][:2]

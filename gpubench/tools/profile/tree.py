@@ -41,7 +41,7 @@ class ProcessTree:
 
     def read(self) -> None:
         """Take a sample now. The recorded processor time never falls, even if a child ends that nobody waited for."""
-        usages = [usage for pid in _process_and_descendants(self._pid) if (usage := _usage(pid))]
+        usages = [usage for pid in _process_and_descendants(self._pid) if (usage := _process_usage(pid))]
         if usages:
             self._highest_cpu_s = max(self._highest_cpu_s, sum(seconds for seconds, _ in usages))
             self._rows.append(
@@ -68,7 +68,7 @@ def _process_and_descendants(pid: int) -> Iterator[int]:
         return
 
 
-def _usage(pid: int) -> tuple[float, int] | None:
+def _process_usage(pid: int) -> tuple[float, int] | None:
     """Return the CPU seconds of a process with the children it waited for, and its resident bytes.
 
     None if the process has ended. The source is /proc/PID/stat (proc(5)).
