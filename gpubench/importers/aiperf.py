@@ -56,6 +56,7 @@ class _Export:
     """
 
     def __init__(self, export: dict[str, Any]) -> None:
+        """Take one object of the output; raises BadOutput if the configuration is missing."""
         self._fields = export
         self._config = parsing.json_value(export, "input_config", dict)
         gpus = list(_gpus(export))

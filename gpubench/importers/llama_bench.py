@@ -67,6 +67,7 @@ class _LlamaTest:
     """
 
     def __init__(self, fields: dict[str, Any]) -> None:
+        """Take one object of the output; raises BadOutput if a field or the tokens are missing."""
         self._fields = fields
         self._prompt, self._generated = self._tokens("n_prompt"), self._tokens("n_gen")
         self._depth = self._tokens("n_depth") if "n_depth" in fields else 0

@@ -152,6 +152,7 @@ class _TextReader:
     """
 
     def __init__(self) -> None:
+        """Make a reader that has read nothing."""
         self.devices: list[Device] = []
         self.matrices: list[_PrintedMatrix] = []
         self.failed: list[Result] = []

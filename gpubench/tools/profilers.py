@@ -26,10 +26,10 @@ class Tool(StrEnum):
 
 
 def command(tool: Tool, plan: Plan, suite_names: Sequence[str]) -> list[str]:
-    """Return the program and the arguments that profile the only case of a plan, which writes a file named after it.
+    """Return the program and the arguments that run the only case of a plan under a profiler.
 
-    `suite_names` are the suites as the user named them. The command for rocprof has not yet run on a GPU. Raises
-    UsageError if the plan has no case or several.
+    The profile is written to a file or folder named after the case. `suite_names` are the suites as the user named
+    them. The command for rocprof has not yet run on a GPU. Raises UsageError if the plan has no case or several.
     """
     cases = list(dict.fromkeys(job.case.id for job in plan.jobs))
     if len(cases) != 1:

@@ -42,9 +42,9 @@ class TextRedactor:
         return patterns.WORD.sub(self._redact_match, self._redact_values(text))
 
     def _redact_span(self, kind: str, match: re.Match[str]) -> str:
-        """Return the whole match of a pattern of SPANS, with a pseudonym of this kind in place of its group 1.
+        """Return the whole match of a pattern of SPANS, with a pseudonym of this kind in place of group 1.
 
-        For the kind `path` it is group 1 alone, which is kept if every machine has such a path.
+        For the kind `path`, return group 1 alone: hidden, or unchanged if every machine has such a path.
         """
         text, whole = match[1], match[0]
         if kind == "path":
@@ -87,8 +87,8 @@ class TextRedactor:
     def _redact_word(self, word: str) -> str:
         """Return a word with its identifying parts hidden; a punctuation mark at its end stays.
 
-        A URL is hidden as a whole, both sides of `=` are hidden separately, and a word of more than LONGEST_WORD
-        characters is always hidden.
+        A word that begins with `<` is returned unchanged. A URL is hidden as a whole, both sides of `=` are hidden
+        separately, and a word of more than LONGEST_WORD characters is always hidden.
         """
         if word.startswith("<"):
             return word

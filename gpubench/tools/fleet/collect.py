@@ -110,6 +110,7 @@ class NodeCoordinator:
     """
 
     def __init__(self, launch: FleetLaunch, racks: Racks, patience: Patience, watch: WatchNodes) -> None:
+        """Prepare to lead the nodes that `launch` started; `racks` names the racks of nodes, or is empty."""
         self._launch = launch
         self._racks = racks
         self._patience = patience

@@ -79,7 +79,7 @@ class EnvironmentLaunch:
         return ""
 
     def poll(self) -> None:
-        """Write the name of the board for each process that asks for it, after the random token with which it asked."""
+        """Answer each process that asks for the board: write its random token, followed by the name of the board."""
         for rank in range(self.world):
             token = self.rendezvous.get(f"ask.{rank}")
             if token and _TOKEN.fullmatch(token):

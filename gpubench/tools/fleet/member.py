@@ -47,6 +47,7 @@ class NodeHeartbeat:
     """
 
     def __init__(self, board: Board, rank: int, report: NodeReport) -> None:
+        """Prepare to send `report` as the report of the node `rank`; nothing is sent before `start`."""
         self._board = board
         self._rank = rank
         self._report = report

@@ -59,6 +59,7 @@ class FleetSession:
     """
 
     def __init__(self, launch: FleetLaunch, request: FleetRequest, watch: WatchNodes) -> None:
+        """Prepare to measure the nodes that `launch` started; `watch` gets their states for display."""
         self._request = request
         self._coordinator = NodeCoordinator(launch, request.racks or {}, request.patience, watch)
         self._begin = time.monotonic()

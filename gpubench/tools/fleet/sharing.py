@@ -39,6 +39,7 @@ class _NameReplacer:
     """
 
     def __init__(self, pseudonyms_by_name: Mapping[str, str]) -> None:
+        """Make a replacer of these names by their pseudonyms."""
         self._pseudonyms = pseudonyms_by_name
         self._in_texts = {
             name.lower(): alternatives

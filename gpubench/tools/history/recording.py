@@ -51,6 +51,7 @@ class HistoryRecorder:
     """
 
     def __init__(self, path: Path) -> None:
+        """Open the history in the file `path`, and make it with its folder if needed."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -79,6 +79,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(
         self, address_and_port: tuple[str, int], own_names: Collection[str], page: Callable[[], str], client_s: float
     ) -> None:
+        """Listen at an address and port (0 chooses a free port); raises OSError if that fails."""
         self.address_family = socket.AF_INET6 if ":" in address_and_port[0] else socket.AF_INET
         self.own_names = frozenset(own_names)
         self.page = page

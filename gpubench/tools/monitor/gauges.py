@@ -18,7 +18,7 @@ _SHARES = (("SM", Measure.SM_ACTIVITY), ("tensor", Measure.TENSOR_ACTIVITY), ("D
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One value of a device for display; `text` is the value with its unit.
+    """One value of a device for display, in the unit of its counter; `text` is the value with a unit.
 
     `fraction` is the value over its limit, which may exceed 1; None if no limit is known.
     """

@@ -52,6 +52,7 @@ class ProcessList:
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
+        """Start the child process that lists the processes on the GPUs among `devices`, if there are any."""
         self.newest: tuple[RunningProcess, ...] = ()
         self._child: Child[ProcessesAtMoment] | None = None
         watched = tuple(device for device in devices if device.backend != "host")

@@ -102,6 +102,7 @@ class RecordDecoder:
     """
 
     def __init__(self, versions: Sequence[Layouts], name_of: Callable[[int], str]) -> None:
+        """Take the layouts of each version, the newest first, and a function that reads a name at an address."""
         self._versions = list(versions)
         self._layouts = self._versions[0]
         self._is_narrowed = False  # whether `_versions` holds only those that fit the kernels seen
@@ -210,6 +211,7 @@ class Tracer:
     """
 
     def __init__(self, folder: Path) -> None:
+        """Load CUPTI and open the files of the trace; raises CuptiUnavailable if CUPTI cannot be used."""
         self._lib = load()
         self._libc = ctypes.CDLL(None)
         self._libc.malloc.restype, self._libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
