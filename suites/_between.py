@@ -88,7 +88,7 @@ def fitting(target: Target, wanted: tuple[int, ...]) -> tuple[int, ...]:
 def pattern(nbytes: int, seed: int) -> Any:
     """Return `nbytes` bytes that differ at every 8-byte position and with `seed`: NumPy, uint8, shape (nbytes,).
 
-    `nbytes` is a multiple of 8.
+    The 64-bit word i is seed + i · 0x9E3779B97F4A7C15, modulo 2^64. `nbytes` is a multiple of 8.
     """
     elements = np.arange(nbytes // _WORD_BYTES, dtype=np.uint64)
     elements *= np.uint64(_GOLDEN)
@@ -143,7 +143,7 @@ def labels(bench: Bench, path: str) -> tuple[str, ...]:
 
 
 def need_shared_gpu(bench: Bench) -> None:
-    """Raise Unavailable if the GPU's compute mode lets only one process use it."""
+    """Raise Unavailable if the GPU's compute mode is not the default, so that no second process may use it."""
     mode = dict(bench.target.device.details).get("compute_mode", "0")
     if mode not in ("", "0"):
         raise Unavailable(

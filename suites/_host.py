@@ -143,9 +143,9 @@ def _count_mistakes(a: Any, n: Any, seed_b: Any, seed_c: Any, k: Any, kb: Any, k
 
 
 def _node_at(i: Any, order: Any) -> Any:
-    """Return the node at place `i` of a ring, a number below the number of nodes, order[0]; everything is uint64.
+    """Return `RingOrder.at(i)` of the suite latency, the node at place `i` of a ring: a number below order[0], uint64.
 
-    `order` is the tuple `keys` of a RingOrder of the suite latency: a permutation, computed by mixing bits.
+    `order` is the tuple `keys` of the RingOrder.
     """
     nodes, mask, shift, add, f1, f2, f3, f4 = order
     while True:
@@ -163,9 +163,10 @@ _compiled_node_at = numba.njit(_node_at)
 
 
 def _link(ring: Any, order: Any, stride: Any) -> None:
-    """Write into each node of `ring` (uint64) the index of the next node's word; nodes are `stride` words apart.
+    """Write into the word of each node of `ring` (uint64) the index of the next node's word.
 
-    `order` is the one of `_node_at`; the last node leads back to the first.
+    The word of node n has the index n · `stride`. The order of the nodes is that of `_node_at`; the last node leads
+    back to the first.
     """
     for i in range(order[0]):
         node, successor = np.uint64(i), np.uint64(i) + np.uint64(1)

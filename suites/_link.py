@@ -25,11 +25,11 @@ _ENGINES = {READING["kernel"]: KERNEL, WRITING["kernel"]: KERNEL, READING["bulk"
 def link(
     direction: str, engine: str, way: str, *, counts: str = PAYLOAD, protocol: str = "none", state: str = STEADY
 ) -> dict[str, str]:
-    """Return the notes of a case whose figure is the rate of a link; their names begin with `link.`.
+    """Return the notes of a case whose figure is the rate of a link, each under its parameter's name after `link.`.
 
-    The values are texts of this module: `direction` is ONE_WAY or BOTH_WAYS; `engine` moves the data, as COPY_ENGINE
-    does; `way` is READS or WRITES; `counts` says which bytes count; `protocol` is the library's protocol; `state` is
-    STEADY, or FIRST for a fresh mapping.
+    The values are texts of this module: `direction` is ONE_WAY or BOTH_WAYS; `engine`, which moves the data, is
+    COPY_ENGINE, KERNEL, BULK, STAGED or LIBRARY; `way` is READS or WRITES; `counts` says which bytes count; `protocol`
+    is the protocol of a library; `state` is STEADY, or FIRST for a fresh mapping.
     """
     tags = {
         "direction": direction,
@@ -43,9 +43,10 @@ def link(
 
 
 def link_of(direction: str, way: str, *, protocol: str = "none", state: str = STEADY) -> dict[str, str]:
-    """Return the notes of a copy in the way `way`: a value of READING or WRITING of _copies.py, or any other name.
+    """Return the notes of a copy in the way `way`, a value of READING or WRITING of _copies.py, as `link` does.
 
-    A value that these do not have counts as a copy engine's. `direction`, `protocol` and `state` are those of `link`.
+    A value of READING gives READS, any other text WRITES; a text that neither has names a copy engine. `direction`,
+    `protocol` and `state` are those of `link`.
     """
     engine = _ENGINES.get(way, COPY_ENGINE)
     return link(direction, engine, READS if reads(way) else WRITES, protocol=protocol, state=state)

@@ -149,7 +149,7 @@ def answer_of(
             how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
             raise RuntimeError(f"{label} ended with {how}: {interpreter.last_line()}")
         reply.seek(0)
-        return Answer(_content(json.load(reply)), seconds)
+        return Answer(_answer_or_raise(json.load(reply)), seconds)
 
 
 def _ready_after(ready: IO[bytes], started: float, limit_s: float) -> float:
@@ -163,7 +163,7 @@ def _ready_after(ready: IO[bytes], started: float, limit_s: float) -> float:
     return seconds if arrived and ready.read(1) == READY else float("nan")
 
 
-def _content(answer: dict[str, Any]) -> dict[str, Any]:
+def _answer_or_raise(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the interpreter's JSON object `answer` unchanged if it reports no failure.
 
     Raises Skip if it has the key `skip`, Unavailable if it has `missing` (the problem and its remedy), and WrongAnswer
@@ -179,7 +179,7 @@ def _content(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def resident_bytes() -> int:
-    """Return the peak of this process's resident memory in bytes.
+    """Return the peak of this process's resident memory in bytes (VmHWM of /proc/self/status).
 
     ru_maxrss of getrusage(2) would count the memory of the process that started this one.
     """

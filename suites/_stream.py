@@ -138,7 +138,7 @@ class Stream(ABC):
         return self.bench.xp.zeros(self.parts, dtype)
 
     def bound(self) -> float:
-        """Return the absolute error bound of a partial result of `dot`.
+        """Return the absolute error bound of a partial result of `dot`: 64 · eps · `terms`.
 
         It allows 64 roundings in a chain for each of `terms` products, which are at most 1 each.
         """
@@ -184,7 +184,11 @@ class GpuStream(Stream):
         return self._elements * self._dtype.itemsize // self._shape.width_bytes
 
     def _layout(self, name: str) -> tuple[int, int]:
-        """Return the number of blocks of a launch of the kernel `name`, and the number of threads in each block."""
+        """Return the number of blocks of a launch of the kernel `name`, and the number of threads in each block.
+
+        If the launch shape sets the threads of a compute unit, they are divided into blocks of at most 512. Else a
+        thread has one vector, or eight in kernels that end in a reduction.
+        """
         if self._shape.threads:
             threads = min(self._shape.threads, _OTHER_THREADS)
             return max(1, self.bench.target.device.units) * (self._shape.threads // threads), threads

@@ -67,7 +67,8 @@ def _softmax(kernels: _Kernels, x: Any, out: Any) -> Callable[[], None]:
 def _rmsnorm(kernels: _Kernels, x: Any, weight: Any, out: Any) -> Callable[[], None]:
     """Return a call that writes the RMSNorm of every row of x to `out`, as a reduction and an elementwise kernel.
 
-    x and `out` are CuPy arrays (rows, cols), and `weight` is one of shape (cols,).
+    It is the row over √(mean of squares + EPSILON), times `weight`. x and `out` are CuPy arrays (rows, cols), and
+    `weight` is one of shape (cols,).
     """
     squares = kernels.reduction("T x", "(float)x * (float)x", "a + b", "z = a", "0")
     last = kernels.pointwise(
@@ -81,7 +82,8 @@ def _rmsnorm(kernels: _Kernels, x: Any, weight: Any, out: Any) -> Callable[[], N
 def _layernorm(kernels: _Kernels, x: Any, weight: Any, bias: Any, out: Any) -> Callable[[], None]:
     """Return a call that writes the layer norm of every row of x to `out`, as two reductions and an elementwise kernel.
 
-    x and `out` are CuPy arrays (rows, cols), `weight` and `bias` have the shape (cols,).
+    It is (row − mean) / √(variance + EPSILON) · weight + bias. x and `out` are CuPy arrays (rows, cols), and `weight`
+    and `bias` have the shape (cols,).
     """
     sums = kernels.reduction("T x", "(float)x", "a + b", "z = a", "0")
     squares = kernels.reduction(
@@ -123,7 +125,7 @@ def _gemm_gelu(kernels: _Kernels, a: Any, weights: Any, bias: Any, out: Any) -> 
 
 
 def _written(kernels: _Kernels, *arrays: Any) -> Callable[[], None]:
-    """Return a call that computes a batch norm from its statistics as one elementwise kernel.
+    """Return a call that computes (x − mean) / √(variance + EPSILON) · weight + bias as one elementwise kernel.
 
     `arrays` are x, mean, variance, weight, bias and the output.
     """

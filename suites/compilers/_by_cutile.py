@@ -60,7 +60,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def loaded() -> Any:
-    """Return the module cuda.tile with our kernels ready for it; raises Unavailable without it."""
+    """Return the module cuda.tile with our kernels ready for it; raises Unavailable if cuTile is not installed."""
     os.environ.setdefault("CUDA_TILE_TEMP_DIR", tempfile.gettempdir())  # else a worker that is killed leaves a folder
     try:
         tile = importlib.import_module("cuda.tile")
@@ -80,7 +80,7 @@ def settings() -> Any:
 
 
 @functools.cache
-def _folder() -> str:
+def _assembler_folder() -> str:
     """Return the path of a folder for the assembler, the same one for the whole process; it does not exist yet.
 
     cuTile asks the assembler for its version again whenever the path changes.
@@ -96,7 +96,7 @@ def _assembler() -> Iterator[None]:
 
     Raises Unavailable where cuTile finds no assembler.
     """
-    config, folder = settings(), _folder()
+    config, folder = settings(), _assembler_folder()
     usual, config.temp_dir = config.temp_dir, folder
     Path(folder).mkdir(0o700)
     try:
@@ -130,7 +130,9 @@ class CutileLaunch:
 def configured(tile: Any, name: str, rows: int, cols: int) -> CutileLaunch:
     """Return the launch of the operator `name` (a key of ELEMENTS or ROWS) on a matrix of `rows` × `cols` elements.
 
-    `tile` is the module cuda.tile, as `loaded` returns it.
+    A tile has 2048 elements, or one row if that is longer; then up to eight blocks share the row, with at least 4096
+    elements each. A tile of a pointwise operator is at most 2048 elements wide. `tile` is the module cuda.tile, as
+    `loaded` returns it.
     """
     width = 1 << (cols - 1).bit_length()
     if name in kernels.ELEMENTS:

@@ -18,7 +18,7 @@ from ._providers import Built, Varied
 
 def build(bench: Bench, problem: Problem) -> Built:
     """Return the compiled operator, for this shape alone; raises Unavailable without torch."""
-    torch = _in_this_process(bench)
+    torch = _torch_in_this_process(bench)
     function = torch.compile(function_of(torch, problem), fullgraph=True, dynamic=False)
     return built_of(bench, problem, torch, function, _notes(torch))
 
@@ -28,7 +28,7 @@ def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
 
     torch decides for which lengths it compiles the function again. Raises Unavailable without torch.
     """
-    torch = _in_this_process(bench)
+    torch = _torch_in_this_process(bench)
     counters = importlib.import_module("torch._dynamo.utils").counters
     before = counters["stats"]["unique_graphs"]
     function = torch.compile(function_of(torch, problems[0]), fullgraph=True)
@@ -40,8 +40,8 @@ def _notes(torch: Any) -> dict[str, str]:
     return {"library": f"torch {torch.__version__}", "precision": "as Inductor computes: float32 within a kernel"}
 
 
-def _in_this_process(bench: Bench) -> Any:
-    """Return the module torch, set to our stream, whose compiler has no compiled operator and starts no process.
+def _torch_in_this_process(bench: Bench) -> Any:
+    """Return the module torch, set to our stream, with a compiler that is reset and works in this process alone.
 
     Raises Unavailable without torch.
     """

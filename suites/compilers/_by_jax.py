@@ -20,7 +20,11 @@ _INSTALL = "pip install 'gpubench-suite[jax]'"
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the expression as XLA compiles it, over our memory; raises Unavailable without JAX or without its GPU."""
+    """Return the expression as XLA compiles it, on the problem's inputs, which JAX shares by DLPack.
+
+    On a GPU XLA queues its work on a stream of its own, and the result has a `wait`. Raises Unavailable without JAX, or
+    if JAX finds no GPU where `bench` has one.
+    """
     jax = _imported(bench)
     if isinstance(problem, ConvolutionProblem):
         compiled = jax.jit(by_jax(jax, problem))

@@ -29,7 +29,10 @@ _EIGHTH, _QUARTER, _SCALE, _EPSILON = (np.float32(value) for value in (0.125, 0.
 
 
 def _bias_gelu(x: Any, bias: Any, out: Any) -> None:
-    """Write GELU(x + bias), by its approximation with tanh, to `out`; `bias` has a number for each column."""
+    """Write GELU(x + bias), by its approximation with tanh, to `out`; `bias` has a number for each column.
+
+    For y = x + bias it is y/2 · (1 + tanh(0.79788456 · (y + 0.044715 · y³))), in float32.
+    """
     for row in prange(x.shape[0]):
         for i in range(x.shape[1]):
             y = x[row, i] + bias[i]
@@ -51,7 +54,10 @@ def _residual_dropout(x: Any, residual: Any, kept: Any, out: Any) -> None:
 
 
 def _twelve(x: Any, y: Any, out: Any) -> None:
-    """Write the result of twelve pointwise operations on x and y to `out`; all have the same shape, float32."""
+    """Write (u/8 − s/2 + t)/2 − y/8 + x to `out`, with s = x + y, t = x − y and u = s·t + 1/4.
+
+    These are twelve pointwise operations; all arrays have the same shape, float32.
+    """
     for row in prange(x.shape[0]):
         for i in range(x.shape[1]):
             s = x[row, i] + y[row, i]

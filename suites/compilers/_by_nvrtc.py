@@ -53,10 +53,11 @@ def build(bench: Bench, problem: Problem) -> Built:
 _Launch = tuple[partial[None], Callable[[], Mapping[str, Observed]]]  # a launch, and the values of its compiled code
 
 
-def _launched(bench: Bench, name: str, defines: Mapping[str, int], blocks: int, args: tuple[Any, ...]) -> _Launch:
-    """Return the launch of the kernel `name` of rows.cu with the macros `defines`, and its static values' function.
+def _launch_of(bench: Bench, name: str, defines: Mapping[str, int], blocks: int, args: tuple[Any, ...]) -> _Launch:
+    """Return the launch of the kernel `name` of rows.cu, and the function that returns its static values.
 
-    `blocks` is the size of the grid, `args` are the kernel's arguments, and the macro THREADS is the size of a block.
+    `defines` are the macros of rows.cu, of which THREADS is the size of a block. `blocks` is the size of the grid, and
+    `args` are the kernel's arguments.
     """
     launch = partial(bench.kernel("rows.cu", name, **defines), (blocks,), (defines["THREADS"],), args)
     return launch, partial(static_of, bench, name, defines, launch)
@@ -87,23 +88,22 @@ def _defines(problem: Problem, threads: int) -> dict[str, int]:
 
 
 def _elements_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
-    """Return the launch of a pointwise operator, one vector of 16 bytes in each thread, and its values' function.
+    """Return the launch of a pointwise operator, and the function that returns its static values (see `static_of`).
 
-    The function returns the static values that `static_of` returns.
+    A thread has one vector of 16 bytes of each array.
     """
     inputs = list(problem.inputs.values())
     vectors = problem.elements * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
     a, b, c = (*inputs, *[inputs[0]] * (3 - len(inputs)))
     blocks = -(-vectors // _POINTWISE_THREADS)
     args = (a, b, c, outputs.arrays[0], np.uint64(vectors))
-    return _launched(bench, "elements", _defines(problem, _POINTWISE_THREADS), blocks, args)
+    return _launch_of(bench, "elements", _defines(problem, _POINTWISE_THREADS), blocks, args)
 
 
 def _rows_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
-    """Return the launch of an operator on rows, with one block for each row, and its values' function.
+    """Return the launch of an operator on rows, and the function that returns its static values (see `static_of`).
 
-    The function returns the static values that `static_of` returns. Raises Skip if a row has more than 32 elements for
-    each thread of the block.
+    A block has one row. Raises Skip if a row has more than 32 elements for each thread of the block.
     """
     vectors = problem.cols * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
     threads = threads_of(vectors, bench.traits.warp)
@@ -113,13 +113,13 @@ def _rows_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
     x: Any = inputs["x"]
     weight = inputs.get("weight", x)
     args = (x, inputs.get("residual", x), weight, inputs.get("bias", weight), arrays[0], arrays[-1])
-    return _launched(bench, "rows", {**_defines(problem, threads), "LANES": bench.traits.warp}, problem.rows, args)
+    return _launch_of(bench, "rows", {**_defines(problem, threads), "LANES": bench.traits.warp}, problem.rows, args)
 
 
 def threads_of(vectors: int, warp: int) -> int:
     """Return the threads of a block for a row of `vectors` vectors of 16 bytes; `warp` is the warp's number of threads.
 
-    It is the power of two from 64 (or `warp`, if larger) to 1024 that gives a thread at most 4 vectors, where possible.
+    It is the smallest power of two that gives a thread at most 4 vectors, but at least 64 and `warp`, and at most 1024.
     """
     threads: int = 1 << (-(-vectors // _VECTORS) - 1).bit_length()
     return min(_MOST_THREADS, max(_LEAST_THREADS, warp, threads))

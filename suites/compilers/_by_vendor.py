@@ -26,7 +26,10 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _product(bench: Bench, problem: ProductProblem) -> Built:
-    """Return GELU(A·B + bias) as one call of the vendor's library, with a preallocated output."""
+    """Return GELU(A·B + bias) as one call of the vendor's library, with a preallocated output.
+
+    Raises Skip if the library is unavailable or does not support the product with this epilogue.
+    """
     outputs, (a, weights, bias) = Outputs(bench, problem), problem.inputs.values()
     shape, out = Shape(problem.rows, problem.cols, problem.k), outputs.arrays[0].ravel()
     operands = MatrixProduct(PRECISIONS[problem.dtype], shape, a.ravel(), weights.ravel(), out, bias, "gelu")

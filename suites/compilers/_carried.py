@@ -157,11 +157,11 @@ def _from_ptx(bench: Bench, kernels: WrittenKernels) -> dict[str, Any]:
 
 
 def carried(by: str, language: str, shape: KernelShape) -> WrittenKernels | None:
-    """Return the kernels of the provider `by` in the folder that the variable names, or None without the variable.
+    """Return the kernels of the provider `by` from the folder of carried kernels, or None without such a folder.
 
-    `language` is `cu` or `ptx`. The kernels' `library` says that they were compiled elsewhere, with their digest.
-    Raises Skip if the folder has no kernels for this shape, and FileError if their file cannot be read, is damaged or
-    is the file of another shape.
+    GPUBENCH_CARRIED_KERNELS names the folder. `language` is `cu` or `ptx`. The kernels' `library` says that they were
+    compiled elsewhere, with their digest. Raises Skip if the folder has no kernels for this shape, and FileError if
+    their file cannot be read, is damaged or is the file of another shape.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
@@ -183,9 +183,10 @@ def carried(by: str, language: str, shape: KernelShape) -> WrittenKernels | None
 
 
 def _kernels(described: str, source: str) -> WrittenKernels:
-    """Return the kernels of a file: `described` is its second line, the launches, and `source` the lines below.
+    """Return the kernels of a file whose digest is right.
 
-    The digest of both has been compared before.
+    `described` is the second line of the file, the fields of WrittenKernels as JSON after `// `, and `source` the lines
+    below.
     """
     fields = json.loads(described.removeprefix(_LAUNCHES))
     shape, scratch, order = KernelShape(*fields.pop("shape")), tuple(fields.pop("scratch")), tuple(fields.pop("order"))

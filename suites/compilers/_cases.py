@@ -118,11 +118,11 @@ def task_of(bench: Bench, problem: Problem, by: str) -> Task:
         providers.expect_on_our_stream(bench, built.call)
     if bench.traits.is_gpu or not built.is_ours:
         stages["host"] = _host_stage(built, problem)
-    notes = {**problem.notes(), **built.notes, "eager": ", ".join(_eager(bench, by))}
+    notes = {**problem.notes(), **built.notes, "eager": ", ".join(_eager_libraries(bench, by))}
     return Task(stages, _check_of(bench, problem, built), built.poison, notes=notes)
 
 
-def _eager(bench: Bench, by: str) -> tuple[str, ...]:
+def _eager_libraries(bench: Bench, by: str) -> tuple[str, ...]:
     """Return the names of the eager libraries with which the provider `by` is compared.
 
     They are CuPy on a GPU and NumPy on the host, and before them torch if the provider is Inductor.

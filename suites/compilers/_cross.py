@@ -77,7 +77,7 @@ _Compile = Callable[[], tuple[float, bytes]]
 
 
 def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return a function that compiles our kernel by NVRTC or hipRTC (`by`), and notes.
+    """Return a function that compiles our kernel by NVRTC or hipRTC (`by`), and the notes of the case.
 
     The kernel has the source and macros that a GPU of the architecture `arch` would get. The function returns the
     seconds and the machine code. Raises Unavailable if the library is not installed.
@@ -94,9 +94,9 @@ def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, di
 
 
 def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return a function that compiles Triton's kernel of `op` ahead of time for `arch` (sm_… or gfx…), and notes.
+    """Return a function that compiles Triton's kernel of `op` ahead of time, and the notes of the case.
 
-    The function returns the seconds and the machine code. Raises Unavailable without Triton.
+    `arch` is sm_… or gfx…. The function returns the seconds and the machine code. Raises Unavailable without Triton.
     """
     triton = triton_here.imported()
     kernels.load(triton.language)
@@ -119,10 +119,10 @@ def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, d
 
 
 def constraint(compilation: Any, dtype: Any, index_dtype: Any, dimensions: int) -> Any:
-    """Return cuTile's ArrayConstraint of an array with rows without gaps, which is aligned to 16 bytes.
+    """Return cuTile's ArrayConstraint for a vector or a matrix without gaps whose rows are aligned to 16 bytes.
 
-    The compiler may assume it. `compilation` is the module cuda.tile.compilation; `dtype` and `index_dtype` are
-    cuTile's types of an element and of an index, and `dimensions` is 1 or 2.
+    It lets the compiler assume rows of a multiple of 16 elements. `compilation` is the module cuda.tile.compilation;
+    `dtype` and `index_dtype` are cuTile's types of an element and of an index, and `dimensions` is 1 or 2.
     """
     aligned = 8 * 16 // dtype.bitwidth
     return compilation.ArrayConstraint(
@@ -140,9 +140,9 @@ def constraint(compilation: Any, dtype: Any, index_dtype: Any, dimensions: int) 
 
 
 def _by_cutile(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return a function that compiles cuTile's kernel of `op` ahead of time for `arch` (sm_…), and notes.
+    """Return a function that compiles cuTile's kernel of `op` ahead of time, and the notes of the case.
 
-    The function returns the seconds and the machine code; it is called once before it is returned. Raises Unavailable
+    `arch` is sm_…. The function returns the seconds and the machine code; it has been called once. Raises Unavailable
     without cuTile or its assembler.
     """
     cutile = importlib.import_module("._by_cutile", __package__)

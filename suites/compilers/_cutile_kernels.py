@@ -73,7 +73,7 @@ def residual_dropout(x: Array, residual: Array, kept: Array, out: Array, height:
 
 
 def twelve(x: Array, y: Array, out: Array, height: Constant, width: Constant) -> None:
-    """Write a tile of twelve additions, subtractions and multiplications of x and y to `out`."""
+    """Write a tile of (u/8 − s/2 + t)/2 − y/8 + x to `out`, with s = x + y, t = x − y and u = s·t + 1/4."""
     row, part = ct.bid(0), ct.bid(1)
     first = _tile(x, row, part, height, width, ct.PaddingMode.ZERO)
     second = _tile(y, row, part, height, width, ct.PaddingMode.ZERO)

@@ -202,7 +202,7 @@ class LayerProblem(Problem):
     when=on_gpu_in_full,
 )
 def layer(bench: Bench, model: str, tokens: int, by: str) -> Task:
-    """Throughput of one decoder layer over the tokens of a prompt (float16): its products' and attention's operations.
+    """Throughput of one decoder layer over the tokens of a prompt (float16), by operations of products and attention.
 
     `vendor` is the layer of the suite inference: the vendor's products, and our kernels between them.
     """

@@ -64,7 +64,10 @@ def _most(mine: Any) -> Any:
 
 
 def _bias_gelu(x: Any, bias: Any, out: Any, cols: Any) -> None:
-    """Write GELU(x + bias), by its approximation with tanh, to `out`, an element in each thread."""
+    """Write GELU(x + bias), by its approximation with tanh, to `out`, an element in each thread.
+
+    The arrays are flat; rows of x have `cols` elements, and so has `bias`.
+    """
     i = cuda.grid(1)
     if i < out.size:
         y = np.float32(x[i]) + np.float32(bias[i % cols])
@@ -87,7 +90,10 @@ def _residual_dropout(x: Any, residual: Any, kept: Any, out: Any, _cols: Any) ->
 
 
 def _twelve(x: Any, y: Any, out: Any, _cols: Any) -> None:
-    """Write the result of twelve pointwise operations on x and y to `out`, an element in each thread."""
+    """Write (u/8 − s/2 + t)/2 − y/8 + x to `out`, with s = x + y, t = x − y and u = s·t + 1/4.
+
+    These are twelve pointwise operations; a thread has one element.
+    """
     i = cuda.grid(1)
     if i < out.size:
         a = np.float32(x[i])
@@ -99,7 +105,7 @@ def _twelve(x: Any, y: Any, out: Any, _cols: Any) -> None:
 
 
 def _softmax(x: Any, out: Any, cols: Any) -> None:
-    """Write the softmax of one row of x, that of the block's number, to `out`; rows have `cols` elements."""
+    """Write the softmax of row b of x to `out` in block b; the arrays are flat, and rows have `cols` elements."""
     first = cuda.blockIdx.x * cols
     most = _LOWEST
     for col in range(cuda.threadIdx.x, cols, THREADS):
@@ -114,9 +120,9 @@ def _softmax(x: Any, out: Any, cols: Any) -> None:
 
 
 def _rmsnorm(x: Any, weight: Any, out: Any, cols: Any) -> None:
-    """Write the RMSNorm of one row of x, that of the block's number, times `weight`, to `out`.
+    """Write the RMSNorm of row b of x to `out` in block b: the row over √(mean of squares + 1e-5), times `weight`.
 
-    Rows have `cols` elements.
+    The arrays are flat, and rows have `cols` elements.
     """
     first = cuda.blockIdx.x * cols
     squares = _ZERO
@@ -129,9 +135,9 @@ def _rmsnorm(x: Any, weight: Any, out: Any, cols: Any) -> None:
 
 
 def _layernorm(x: Any, weight: Any, bias: Any, out: Any, cols: Any) -> None:
-    """Write the layer norm of one row of x, that of the block's number, times `weight` plus `bias`, to `out`.
+    """Write the layer norm of row b of x to `out` in block b: (row − mean) / √(variance + 1e-5) · weight + bias.
 
-    Rows have `cols` elements, and so have `weight` and `bias`.
+    The arrays are flat; rows have `cols` elements, and so have `weight` and `bias`.
     """
     first = cuda.blockIdx.x * cols
     total = _ZERO
@@ -149,9 +155,9 @@ def _layernorm(x: Any, weight: Any, bias: Any, out: Any, cols: Any) -> None:
 
 
 def _residual_norm(x: Any, residual: Any, weight: Any, summed: Any, out: Any, cols: Any) -> None:
-    """Write one row of x + residual to `summed`, and the RMSNorm of that row times `weight` to `out`.
+    """Write row b of x + residual to `summed`, and the RMSNorm of that row, times `weight`, to `out`, in block b.
 
-    The row is that of the block's number; rows have `cols` elements.
+    The arrays are flat, and rows have `cols` elements.
     """
     first = cuda.blockIdx.x * cols
     squares = _ZERO

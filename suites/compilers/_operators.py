@@ -46,7 +46,7 @@ def _residual_dropout(_xp: Any, x: Array, residual: Array, kept: Array) -> Array
 
 
 def _twelve(_xp: Any, x: Array, y: Array) -> Array:
-    """Return the result of twelve pointwise operations on the matrices x and y, as an array of their library."""
+    """Return (u/8 − s/2 + t)/2 − y/8 + x, with s = x + y, t = x − y and u = s·t + 1/4: twelve operations."""
     s = x + y
     t = x - y
     u = s * t + 0.25

@@ -89,8 +89,8 @@ def _provider(by: str) -> ModuleType:
 def expect_on_our_stream(bench: Bench, call: Callable[[], object]) -> None:
     """Raise WrongAnswer if calls of an operator execute on another stream than ours, where no event would time them.
 
-    In three tests of eight calls each, the device must once end within half of the calls' time after our stream has
-    ended.
+    Eight calls are queued in each of three tests. In one test at least, the device must finish all other streams within
+    half of the time that our stream took.
     """
     call()  # compiles, loads and allocates
     beside = []

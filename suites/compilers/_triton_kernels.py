@@ -46,7 +46,7 @@ def elements(a, b, c, out, count, cols, chain: constexpr, block: constexpr) -> N
 
 
 def softmax(x, out, cols, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write the softmax of one row of x, that of the program's number, to `out`, in float32.
+    """Write the softmax of row p of x to `out` in program p, computed in float32.
 
     Rows have `cols` elements; `block` is a power of two that is at least `cols`.
     """
@@ -59,10 +59,9 @@ def softmax(x, out, cols, block: constexpr) -> None:  # type: ignore[no-untyped-
 
 
 def rmsnorm(x, weight, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write the RMSNorm of one row of x to `out`: the row over √(mean of squares + epsilon), times the weights.
+    """Write the RMSNorm of row p of x to `out` in program p: the row over √(mean of squares + epsilon), times `weight`.
 
-    The row is that of the program's number. It is computed in float32; `block` is a power of two that is at least
-    `cols`.
+    It is computed in float32. Rows have `cols` elements; `block` is a power of two that is at least `cols`.
     """
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
@@ -74,10 +73,9 @@ def rmsnorm(x, weight, out, cols, epsilon: constexpr, block: constexpr) -> None:
 
 
 def layernorm(x, weight, bias, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write the layer norm of one row of x to `out`: mean 0, variance 1, times the weights and plus the biases.
+    """Write the layer norm of row p of x to `out` in program p: (row − mean) / √(variance + epsilon) · weight + bias.
 
-    The row is that of the program's number. `epsilon` is added to the variance. It is computed in float32; `block` is a
-    power of two that is at least `cols`.
+    It is computed in float32. Rows have `cols` elements; `block` is a power of two that is at least `cols`.
     """
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
@@ -91,10 +89,10 @@ def layernorm(x, weight, bias, out, cols, epsilon: constexpr, block: constexpr) 
 
 
 def residual_norm(x, residual, weight, summed, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write one row of x + residual to `summed`, and the RMSNorm of that sum in float32, times `weight`, to `out`.
+    """Write row p of x + residual to `summed`, and the RMSNorm of that sum, times `weight`, to `out`, in program p.
 
-    The row is that of the program's number. `epsilon` is added to the mean of squares; `block` is a power of two that
-    is at least `cols`.
+    The norm is of the float32 sum; `epsilon` is added to the mean of squares. Rows have `cols` elements; `block` is a
+    power of two that is at least `cols`.
     """
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)

@@ -34,11 +34,11 @@ def sign_blocks(rng: np.random.Generator, n: int) -> Any:
 
 
 def expect_product(precision: Precision, k: int, c_x: Any, a_b_x: Any, c_norms: Any, terms: Any) -> None:
-    """Raise WrongAnswer if C·X (`c_x`) differs from A·(B·X) (`a_b_x`) by more than rounding explains.
+    """Raise WrongAnswer if C·X (`c_x`) differs from A·(B·X) (`a_b_x`) by more than twice the bound of rounding.
 
-    All arrays are NumPy's, (rows, blocks): `c_norms` are the norms of the rows of C in each block, `terms` those of the
-    rows of A times those of the columns of B, which are at least those of |A|·|B| (Cauchy and Schwarz). Each element of
-    C is a sum of k products.
+    The bound is that of `element_bound`. All arrays are NumPy's, (rows, blocks): `c_norms` are the norms of the rows of
+    C in each block, `terms` those of the rows of A times those of the columns of B, which are at least those of |A|·|B|
+    (Cauchy and Schwarz). Each element of C is a sum of k products.
     """
     off = np.abs(c_x - a_b_x)
     # A library that splits K rounds partial sums. Even where C is near 0 these are as large as in other rows.
@@ -51,10 +51,10 @@ def expect_product(precision: Precision, k: int, c_x: Any, a_b_x: Any, c_norms: 
 def element_bound(precision: Precision, k: int, sizes: Any, terms: Any) -> Any:
     """Return the largest error of elements of C that rounding explains, as an array like `sizes`.
 
-    `sizes` are |R|, the sizes of the elements, and `terms` the sizes |A|·|B| of their terms; each element is a sum of k
-    products. The stored result is rounded, and for TF32 the inputs are too. The errors of the sums grow as a random
-    walk: by √k for terms of one sign, by a constant for terms of both (Higham & Mary, SIAM J. on Scientific Computing
-    41, 2019).
+    It is (2·narrow + 6·√k·sums)·|R| + (i + 8·sums)·|A|·|B|, with i = 2·narrow for TF32, whose inputs are rounded, else
+    0. `sizes` are |R|, the sizes of the elements, and `terms` the sizes |A|·|B| of their terms; each element is a sum
+    of k products. The errors of the sums grow as a random walk: by √k for terms of one sign, by a constant for terms of
+    both (Higham & Mary, SIAM J. on Scientific Computing 41, 2019).
     """
     inputs = 2 * precision.narrow if precision.rounds_inputs else 0.0
     stored = 2 * precision.narrow + 6 * math.sqrt(k) * precision.sums

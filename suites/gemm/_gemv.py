@@ -163,7 +163,7 @@ def poison(y: Any) -> None:
 
 
 def compared(make: Maker, weights: Weights, vectors: Vectors, tokens: int) -> Observation:
-    """Return the relative error of Y as `error`, and the one that quantisation adds as `quantisation_error`.
+    """Return the relative error of Y as `error`, and the error that quantisation adds as `quantisation_error`.
 
     Weights that are not quantised have only the first. Y has `tokens` tokens. Raises WrongAnswer if Y is not written or
     not finite, or if its relative error is above the bound of its precision.

@@ -111,7 +111,10 @@ def data(bench: Bench, data: str, dtype: str, n: int) -> Task:
 
 
 def _burst_shapes(target: Target) -> Any:
-    """Return the points of the axis `shape`: 8192³, and a product with exactly eight tiles of 256 × 128 for each SM."""
+    """Return the points of the axis `shape`: 8192³, and a product that gives each SM exactly eight tiles of 256 × 128.
+
+    The latter has K = 8192.
+    """
     units = max(1, target.device.units)
     wide = max(side for side in range(1, math.isqrt(units) + 1) if units % side == 0)
     filling = f"{512 * (units // wide)}x{512 * wide}x8192"

@@ -38,8 +38,9 @@ class ProductCall:
 def vendor(bench: Bench, product: MatrixProduct, workspace: Any = None) -> ProductCall:
     """Return the call of a product by the best library here; raises Skip, with a reason, if none supports the product.
 
-    Products that run one after another may share a `workspace`, a device array of WORKSPACE_BYTES; without it each
-    product allocates its own.
+    On NVIDIA it is cuBLASLt where nvmath-python is installed, else cublasGemmEx; on AMD hipBLASLt if it is turned on
+    and for its precisions, else rocBLAS. Products that run one after another may share a `workspace`, a device array of
+    WORKSPACE_BYTES; without it each product allocates its own.
     """
     precision, shape = product.precision, product.shape
     if bench.traits.vendor != "nvidia":

@@ -87,5 +87,5 @@ class Experts:
         return np.asarray(chosen.reshape(self._model.depth, self._rows, -1).astype(np.int64))
 
     def touched(self) -> float:
-        """Return the number of experts that have a token, as the mean over the layers."""
+        """Return the number of experts that have a token in the last calls, as the mean over the layers."""
         return float(np.mean([len(np.unique(layer)) for layer in self.routes()]))

@@ -43,9 +43,9 @@ class GpuMachine:
         self._prefill = PrefillChain(bench, weights, prompt)
         self._slot, self._token = bench.xp.zeros(1, "uint32"), bench.xp.empty(1, "uint32")
         most_likely = self._prefill.chain.most_likely(self._prefill.logits, self._token)
-        self._first_token = in_turn(*self._prefill.calls, *self._stores(), most_likely)
+        self._first_token = in_turn(*self._prefill.calls, *self._store_launches(), most_likely)
 
-    def _stores(self) -> list[Callable[[], None]]:
+    def _store_launches(self) -> list[Callable[[], None]]:
         """Return the launches that copy the keys and values of a prompt to its slot, one for each layer."""
         chain, layout = self._prefill.chain, self._memory.layout
         sizes = tuple(map(np.uint32, (layout.kv_heads, layout.capacity, layout.dim)))

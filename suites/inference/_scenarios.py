@@ -205,9 +205,9 @@ class Scenario:
         return {"call times": Profile(tuple(seconds), "s"), "call contexts": Profile(tuple(context), "tokens")}
 
     def _shortfall(self, place: int) -> float:
-        """Return how far the logit of a token of one answer lies below the best logit, at most.
+        """Return the largest gap between the best logit and the answer's logit, for the answer's first and last token.
 
-        Of the answer at `place` in the session, the first and the last token are compared.
+        `place` is the place of the answer in the session.
         """
         assert self.session is not None
         answer, shortfalls = self.session.answers[place], []
@@ -255,7 +255,7 @@ def open_scenario(bench: Bench, model: str, weights: str, prompt: int, output: i
 
 @topic.case(**_AXES)
 def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
-    """SingleStream: seconds of each query, which is sent when the one before it has its last token."""
+    """SingleStream: seconds of each query, which is sent when the query before it has its last token."""
     scenario = open_scenario(bench, model, weights, prompt, output, _FOR_P90)
     count, effort = _FOR_P90, POINT
     # A query takes long, so groups of queries are timed until there are enough for the percentile.

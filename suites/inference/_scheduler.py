@@ -55,7 +55,7 @@ class Machine(Protocol):
 
 
 class Clock(Protocol):
-    """Seconds that pass."""
+    """A clock of a session, in seconds: `now` returns the time, and `wait_until` returns at the given time."""
 
     def now(self) -> float: ...
     def wait_until(self, moment: float) -> None: ...

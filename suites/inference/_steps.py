@@ -156,10 +156,11 @@ def _contexts(target: Target) -> Any:
 
 
 def _step_points(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured, as the simulation and the curves need it.
+    """Return whether a point is measured: on the host every point; for llama-3-8b on a GPU the batches 1 and 64.
 
-    The largest batch shows what a token of context costs, which is about the same in every batch. Quick has the point
-    that is compared with other tools, and one with as many tokens as the simulated queries.
+    At a context of 2048 tokens all its batches are measured; quick has two points, one that is compared with other
+    tools and one with as many tokens as the simulated queries. Other models have the batches 1 and 16 at that context.
+    The largest batch shows what a token of context costs, which is about the same in every batch.
     """
     batch, context = params["batch"], params["context"]
     if target.is_host:
@@ -172,9 +173,10 @@ def _step_points(target: Target, params: Mapping[str, Any]) -> bool:
 
 
 def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: on a GPU prompts of 512 tokens for the simulation, and lengths around them.
+    """Return whether a point is measured: on the host every prompt, on a GPU those that the simulation and curve need.
 
-    Of models other than llama-3-8b only prompts of 2048 tokens are measured, and no mixtures of experts.
+    In full, prompts have up to 8192 tokens in float16, 2048 in int4 and 512 in int8; quick takes int4 without 2048
+    tokens. Of models other than llama-3-8b only prompts of 2048 tokens are measured, and no mixtures of experts.
     """
     model, weights, tokens = params["model"], params["weights"], params["tokens"]
     if target.is_host:
@@ -187,9 +189,9 @@ def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
 
 
 def _effort(bench: Bench, is_representative: bool, seconds: float) -> Effort:
-    """Return the effort of a point: `seconds` of sampling, enough for a figure of energy, or POINT.
+    """Return Effort.sustained(`seconds`) in the full tier if the point `is_representative`, else POINT.
 
-    It is the former in the full tier if the point `is_representative`.
+    So much sampling is enough for a figure of energy.
     """
     return Effort.sustained(seconds) if bench.target.tier == "full" and is_representative else POINT
 

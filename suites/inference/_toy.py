@@ -124,8 +124,8 @@ class ToyModel:
     def _layer(self, layer: int, x: Array, turns: tuple[Array, Array], attend: Any) -> Array:
         """Return the tokens x, (tokens, hidden), after the layer with the number `layer`.
 
-        `turns` are those of the tokens' places, from `_turns`. `attend` takes rotated queries, rotated keys, and
-        values, each (tokens, heads, dim), and returns their attention.
+        `turns` are the rotations of the tokens' places, from `_turns`. `attend` takes rotated queries, rotated keys,
+        and values, each (tokens, heads, dim), and returns their attention.
         """
         shape, weights, rows = self.shape, self._layers[layer], len(x)
         qkv = _product(_normed(x, weights.before_attention), weights.qkv)

@@ -85,6 +85,6 @@ class ModelWeights:
     def _launch(self, weights: Weights, tokens: int, is_gated: bool) -> Launch:
         """Return how the product of these weights is launched: early, except with several tokens and quantised weights.
 
-        There the launch after it would take compute units from this product, which computes more than it reads.
+        In that exception the next launch would take compute units from this product, which computes more than it reads.
         """
         return Launch(is_early=tokens == 1 or not weights.kind.is_quantised, is_gated=is_gated)
