@@ -61,8 +61,8 @@ topic = Topic(
 def _floor_sizes(target: Target) -> Any:
     """Return the axis of array sizes in bytes for kernels with a floor in the table of expected figures.
 
-    It is `array_sizes`; but on a GPU `quick` has 8 MiB, which a cache holds, a size of about 1 GiB, and 4 GiB for the
-    floors.
+    It is `array_sizes`; but on a GPU `quick` has 8 MiB, which a cache holds, one size of at least 1 GiB that memory
+    serves, and 4 GiB for the floors.
     """
     sizes = array_sizes(target)
     if target.is_host:

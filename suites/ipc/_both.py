@@ -87,9 +87,10 @@ def cycles(bench: Bench, seconds: float) -> int:
 
 
 class Duplex:
-    """One of two ranks that copy `size_bytes` at once: out of the other rank's memory or into it, as `way` says.
+    """One of two ranks that copy `size_bytes` at once: out of the other rank's memory or into it.
 
-    `call` makes this rank's copy, and `lead` begins it together with the other rank's. Both ranks must create it.
+    `way` is `pull`, `push`, `load` or `store`. `call` makes this rank's copy, and `lead` begins it together with the
+    other rank's. Both ranks must create it.
     """
 
     def __init__(self, bench: Bench, way: str, size_bytes: int) -> None:

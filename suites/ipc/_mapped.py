@@ -69,9 +69,9 @@ def _first_sizes(target: Target) -> Any:
 
 
 def _pull_sizes(target: Target) -> Any:
-    """Return the axis of sizes in bytes for `pull`: `sizes`, but on the host `quick` also has the largest size.
+    """Return the axis of sizes in bytes for `pull`: `sizes`, but on the host `quick` also has 256 MiB, the headline.
 
-    No cache holds a copy of that size, which is the headline.
+    No cache of a host holds a copy of that size.
     """
     common = sizes(target)
     if not target.is_host:
@@ -113,7 +113,8 @@ def first_use(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
 def _first(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
     """Return this rank's task of the first copy by `way` through a fresh mapping, timed by the host's clock.
 
-    Mapping and unmapping are not timed. Rank 0 only shares its memory; both ranks must call it.
+    Mapping and unmapping are not timed. `way` and `path` are those of Partner. Rank 0 only shares its memory; both
+    ranks must call this.
     """
     if bench.rank == 0:
         return owner(bench, size_bytes)
@@ -159,9 +160,10 @@ def store(bench: Bench, path: str, size_bytes: int) -> Task:
 
 
 def _steady(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
-    """Return this rank's task of copies by `way` through a mapping that stays open; both ranks must call it.
+    """Return this rank's task of copies by `way` through a mapping that stays open; both ranks must call this.
 
-    Rank 0 only shares its memory.
+    Rank 0 only shares its memory. `way` and `path` are those of Partner. A pull of 256 MiB or more has the effort of
+    the tier.
     """
     if bench.rank == 0:
         return owner(bench, size_bytes)
@@ -214,7 +216,8 @@ def _no_copy() -> None:
 class Partner:
     """Rank 1, which opens the allocation of `nbytes` of rank 0 (`owner`) and copies out of it or into it.
 
-    `way` is one of WAYS, and `path` is `same` or `peer`. Raises Skip without enough free memory.
+    `way` is `pull`, `push`, `load` or `store`; `path` is `same` (both ranks on one device) or `peer`. Raises Skip
+    without enough free memory.
     """
 
     def __init__(self, bench: Bench, path: str, way: str, nbytes: int) -> None:

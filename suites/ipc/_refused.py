@@ -40,7 +40,7 @@ def refused(bench: Bench, what: str) -> Task:
 
 
 def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], None] = lambda: None) -> Task:
-    """Return the task that times `attempt`, a call that must raise an error of the runtime; it is made once before.
+    """Return the task that times `attempt`, a call that must raise an error of the runtime; it is called once before.
 
     The note `error` names the error. `release` is the last clean-up of the task.
     """

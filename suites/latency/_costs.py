@@ -64,7 +64,7 @@ def _empty(bench: Bench) -> Callable[[], None]:
 def launch(bench: Bench) -> Task:
     """Seconds of a launch of an empty kernel: queued back to back (hot), and replayed as a graph.
 
-    It has no output; its check is that the device reports no error.
+    The kernel has no output; its check is that the device reports no error.
     """
     stage = Stage(_empty(bench), Work(items=1), "item", modes=("hot", "graph"), effort=POINT)
     return Task.of(stage, check=bench.device.synchronize)
@@ -90,7 +90,7 @@ def graph_launch(bench: Bench, nodes: int) -> Task:
 def event_record(bench: Bench) -> Task:
     """Seconds that the host takes to record an event without a time stamp, one record after another.
 
-    It has no output; its check is that the device reports no error.
+    An event has no output; its check is that the device reports no error.
     """
     stream, event = bench.xp.cuda.get_current_stream(), bench.xp.cuda.Event(disable_timing=True)
     stage = Stage(lambda: event.record(stream), Work(items=1), "item", clock="host", effort=POINT)
@@ -224,9 +224,9 @@ def host_flag(bench: Bench) -> Task:
 def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
     """Seconds in which the host allocates device memory and frees it, as a pair.
 
-    `malloc` is cudaMalloc and cudaFree. `pool` is the stream-ordered pool, which keeps the memory. `trim` is that pool
-    with the driver's own setting and a wait after each pair: it then gives the memory back to the driver. Raises Skip
-    where CuPy does not support the pool.
+    `malloc` is cudaMalloc and cudaFree. `pool` is the stream-ordered pool, which keeps the memory. `trim` is the same
+    pool with the driver's own setting and a wait after each pair: the pool then gives the memory back to the driver.
+    Raises Skip where CuPy does not support the pool.
     """
     bench.need(size_bytes)
     if how != "malloc" and "pool" not in bench.traits.features:
@@ -262,9 +262,10 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
 
 
 def _give_back(runtime: Any, stream: Any, how: str, address: int) -> None:
-    """Queue the release of `address` to the driver's memory pool on `stream`, a CuPy stream; `runtime` is CuPy's.
+    """Queue the release of `address` to the driver's memory pool on `stream`, a CuPy stream.
 
-    If `how` is `trim`, also wait for the stream, because the pool returns memory to the driver only then.
+    `runtime` is the module cupy.cuda.runtime. If `how` is `trim`, this function also waits for the stream, because the
+    pool returns memory to the driver only then.
     """
     runtime.freeAsync(address, stream.ptr)
     if how == "trim":

@@ -124,7 +124,7 @@ class LoadedWalk:
 
 @topic.case(when=on_gpu, units=_streams)
 def loaded(bench: Bench, units: int) -> Task:
-    """Seconds of a dependent load from memory while `units` other SMs or CUs read it as fast as they can.
+    """Seconds of a dependent load from memory while `units` other SMs or CUs read memory as fast as they can.
 
     The series `streamed` is the bandwidth of the others. Raises Skip on a device with too few compute units.
     """

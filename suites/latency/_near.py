@@ -76,7 +76,7 @@ def shared(bench: Bench, size_bytes: int) -> Task:
 def conflict(bench: Bench, degree: int) -> Task:
     """Seconds of a dependent load of a whole warp from shared memory with bank conflicts.
 
-    Of any 32 lanes, `degree` lanes load different words of the same bank.
+    Of each group of 32 lanes, `degree` lanes load different words of the same bank.
     """
     lanes, word_count = bench.traits.warp, _CONFLICT_BYTES // _WORD_BYTES
     rings = conflict_rings(bench.rng, degree, lanes, word_count)

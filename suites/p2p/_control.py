@@ -46,8 +46,8 @@ topic = Topic(
 def _is_point(_: Target, params: Params) -> bool:
     """Return whether the point `params` is measured.
 
-    Left out are traffic without a copier, copiers without traffic, and both directions by one copy engine, which takes
-    the copies between two devices one after another, whatever their direction.
+    Left out are traffic without copies (`beside` is `nothing`), copies without traffic, and both directions by one copy
+    engine, which makes the copies between two devices one after another, whatever their direction.
     """
     if (params["beside"], params["traffic"]) == ("engine", "both"):
         return False

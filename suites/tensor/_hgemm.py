@@ -50,7 +50,8 @@ topic = Topic(
 def _rungs(target: Target) -> Any:
     """Return the axis of rungs for the target's vendor by name; `vendor`, the vendor library's product, is the last.
 
-    `smoke` leaves out the vendor's product; `quick` has the faster rungs only.
+    `full` has all rungs of RUNGS that are for this vendor, and `smoke` the same without `vendor`. `quick` has those of
+    _QUICK.
     """
     nvidia, amd = ("wmma", "mma", "swizzled", "async", "bulk", "wgmma"), ("mfma",)
     foreign = amd if target.device.arch.startswith("sm_") else nvidia
