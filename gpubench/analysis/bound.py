@@ -21,7 +21,7 @@ LAUNCH = 0.5  # share of a call's time: if an empty kernel, timed alike, takes t
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The used fraction of a resource and its source: the name of a counter, or a share of a peak."""
+    """The used fraction of a resource; `by` names its source: a counter, or a share of a peak."""
 
     fraction: float
     by: str
@@ -36,10 +36,10 @@ class Use:
 class Activity:
     """The used shares in a window as fractions. All are optional; an unknown one is empty or None.
 
-    `compute`, `dram`, `l2` and `link` are shares of the peaks of these resources. `busy` is the share of the time in
-    which a GPU ran kernels, None on a host. `capped` is the share of the readings under the power cap, and `clock` the
-    mean clock over the nominal clock. `launch` is the time of an empty kernel over that of a call, both timed in the
-    same way. `dependent` says whether each step waits for the result of the step before it.
+    `compute`, `dram`, `l2` and `link` are shares of the peaks of these resources, one for each source. `busy` is the
+    share of the time in which a GPU ran kernels, None on a host. `capped` is the share of the readings under the power
+    cap, and `clock` the mean clock over the nominal clock. `launch` is the time of an empty kernel over that of a call,
+    both timed in the same way. `dependent` says whether each step waits for the result of the step before it.
     """
 
     compute: tuple[Use, ...] = ()

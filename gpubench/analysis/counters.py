@@ -92,7 +92,10 @@ def figure_of(track: Track) -> CounterFigure | None:
 
 
 class CounterTable:
-    """The counters of a run by device and measure; the tracks are built once, on first use."""
+    """The counters of a run by device and measure; the tracks are built once, on first use.
+
+    `counters` are those that the manifest declares, and `samples` all chunks of readings of the run, in any order.
+    """
 
     def __init__(self, counters: Sequence[Counter], samples: Sequence[Samples]) -> None:
         self._counters = counters

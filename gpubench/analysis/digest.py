@@ -63,7 +63,7 @@ class CaseRate(NamedTuple):
 
 
 class CaseFailure(NamedTuple):
-    """A case that has no valid result on a component: its id, its status, and why."""
+    """A case that has no valid result on a component: the id of the case, its status, and the reason as a sentence."""
 
     case: str
     status: Literal["failed", "invalid"]

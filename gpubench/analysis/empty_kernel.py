@@ -33,9 +33,9 @@ class EmptyKernels:
         return cls({place: stats.median(values) for place, values in medians.items()})
 
     def seconds(self, device_id: str, mode: SeriesMode) -> float:
-        """Return the seconds of an empty kernel on a device, timed in that mode; 0 for a mode that times no launch.
+        """Return the seconds of an empty kernel on the device `device_id`, timed in the mode of a series.
 
-        A device for which this run has no such time gets that of an H200.
+        It is the median of this run, else that of an H200. For a mode that times no launch (`self`, `host`) it is 0.
         """
         launch = launch_of(mode)
         return self.medians.get((device_id, launch), EMPTY_KERNEL[launch].value) if launch else 0.0

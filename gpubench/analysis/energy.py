@@ -24,7 +24,7 @@ _OPERATIONS = ("FLOP/s", "OP/s")
 class Energy:
     """The energy of a case: its `rate` in `unit` (work per second) over `watts`.
 
-    `watts` is the mean power between two readings of the energy counter `span_s` apart, idle power included.
+    `watts` is the mean power between two readings of the energy counter `span_s` seconds apart, idle power included.
     """
 
     rate: float
@@ -44,7 +44,7 @@ class Energy:
 
     @property
     def figure(self) -> str:
-        """`1.056 TFLOP/J`, `0.1511 J/GB` or `3.1 J/token`."""
+        """The energy figure as text: `1.056 TFLOP/J` for operations, else `0.1511 J/GB` or `3.1 J/token`."""
         counted = self.unit.removesuffix("/s")
         if self.unit in _OPERATIONS:
             return units.quantity(self.value, f"{counted}/J")
@@ -57,7 +57,7 @@ class Energy:
 
 @dataclass(frozen=True, slots=True)
 class NoEnergy:
-    """The reason why a case has no energy figure."""
+    """The reason, a clause, why a case has no energy figure."""
 
     reason: str
 

@@ -74,7 +74,7 @@ class Figure:
         return self.main_share.text if self.main_share else ""
 
     def share_of(self, basis: peaks.Basis) -> Share | None:
-        """Return the share of that basis; None if its peak is unknown."""
+        """Return the share of the peak with that basis (`spec`, `clock` or `best`); None if the peak is unknown."""
         return next((share for share in self.shares if share.basis == basis), None)
 
     @property

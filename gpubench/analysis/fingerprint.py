@@ -27,7 +27,10 @@ _UNITS = {"clocks": "Hz", "power limit": "W"}
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Pairs of a name and a value as text, without unknown values; unequal fingerprints are not comparable."""
+    """The settings of devices as pairs of a name and a value; results with unequal fingerprints are not comparable.
+
+    Both are texts. Unknown values are left out; the model comes first.
+    """
 
     pairs: tuple[tuple[str, str], ...]
 

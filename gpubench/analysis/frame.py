@@ -137,7 +137,10 @@ def _energy_columns(summary: Summary, result: Result) -> dict[str, Any]:
 
 
 def _result_columns(result: Result) -> dict[str, Any]:
-    """Return the columns that all lines of a result share: case, devices, replicate, status and labels."""
+    """Return the columns that all lines of a result share, by name: case, device, replicate, status, reason and labels.
+
+    Several devices are joined by `+`, parameters and labels by semicolons.
+    """
     return {
         "case": result.case.id,
         "suite": result.case.suite,

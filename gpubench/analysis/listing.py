@@ -49,7 +49,11 @@ class ListedCase:
 
 @dataclass(frozen=True, slots=True)
 class ListedSuite:
-    """The cases of a suite; `constants` names the axes that are left out of their names, and a common device set."""
+    """The listed cases of a suite.
+
+    `constants` is a text with the axis values that the names of the cases leave out, and the device set if it is
+    common.
+    """
 
     name: str
     constants: str

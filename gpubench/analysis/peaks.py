@@ -113,7 +113,7 @@ class Peaks:
     def _spec(self, result: Result, limit: str) -> hardware.Peak | None:
         """Return the data sheet's peak of a result's first device; None if it is unknown.
 
-        `limit` is the id of a peak, such as `dram`, here and in the methods below.
+        `limit` is the id of a peak, such as `dram`; so it is in the methods below.
         """
         return hardware.peak(self.device(result.devices[0]), limit)
 

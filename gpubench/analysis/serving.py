@@ -256,7 +256,10 @@ OBJECTIVES = (Objectives("server", 2.0, 0.1), Objectives("interactive", 0.5, 0.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Queries of one shape: tokens of the prompt, tokens of the answer, how many are simulated, and their seed."""
+    """The queries of a simulation: `prompt` and `output` are the tokens of each, `queries` is their number.
+
+    `seed` is that of the random arrivals.
+    """
 
     prompt: int
     output: int

@@ -62,7 +62,7 @@ class ListedRun:
 
 @dataclass(frozen=True, slots=True)
 class SiteDevice:
-    """The runs on one model of device, the newest first, and the address of their trends."""
+    """The runs on one model of device, the newest first; `trends` is the address of the page with their trends."""
 
     name: str
     trends: str
@@ -76,7 +76,10 @@ class SiteDevice:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The index of a site; `refused` are the files that could not be read, each with the reason."""
+    """The index of a site: its devices with their runs, and the files that could not be read.
+
+    `refused` are pairs of such a file and the reason.
+    """
 
     devices: tuple[SiteDevice, ...]
     refused: tuple[tuple[str, str], ...]

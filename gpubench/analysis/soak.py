@@ -58,7 +58,10 @@ class SoakedCase:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """The cells of a table row: case, device, passes, results compared, first, lowest, last, drift."""
+        """The cells of a table row as texts: case, devices, passes by status, samples compared, rates, and drift.
+
+        The rates are the first, the lowest and the last median of the ok passes.
+        """
         rates = [units.quantity(rate, self.unit) for rate in self._rates()]
         ended = ", ".join(f"{count} {status}" for status, count in self.ended)
         drift = f"{self.drift:+.1%}" if len(self.medians) > 1 else ""
@@ -189,7 +192,7 @@ def _case(results: Sequence[Result]) -> SoakedCase:
 
 
 def _failures(results: Iterable[Result]) -> list[str]:
-    """Return the reason of each failure, with the pass and the case."""
+    """Return a line for each failed result: `pass 3, gemm/square[n=1024]: REASON`."""
     return [
         f"pass {result.replicate + 1}, {result.case.id}: {result.reason}"
         for result in results
@@ -231,7 +234,10 @@ def _deviating_digests(run: Run, results: Iterable[Result]) -> list[str]:
 
 
 def _soaked_devices(run: Run, results: Sequence[Result], span: Span) -> Iterable[SoakedDevice]:
-    """Yield the counters of each device that the results used; `span` is the whole soak in seconds of the run."""
+    """Yield the counters of each device that the results used, in order of first use.
+
+    `span` is the begin and the end of the whole soak in seconds of the run.
+    """
     table = CounterTable.of_run(run)
     for device in dict.fromkeys(device for result in results for device in result.devices):
         window = Window(table, device, (span,))

@@ -47,7 +47,10 @@ class Summary:
         return self._peaks.device(device_id)
 
     def figure(self, result: Result, series: Series) -> Figure:
-        """Return the figure of one series of a result; it is kept, because tables, charts and notices share it."""
+        """Return the figure of one series of a result of this run.
+
+        It is computed once, because tables, charts and notices share it.
+        """
         key = (id(result), id(series))
         if key not in self._figures:
             self._figures[key] = (result, series, self._figure(result, series))
@@ -114,7 +117,7 @@ class Summary:
 
     @cached_property
     def _rows(self) -> tuple[ResultRow, ...]:
-        """The rows of all results, in the order measured."""
+        """One row for each result, in the order measured, with its headline figure and its impossible shares."""
         headlines = ((result, headline(result)) for result in self.run.results)
         return tuple(
             ResultRow(result, self.figure(result, series) if series else None, tuple(self.impossible_shares(result)))
@@ -151,7 +154,7 @@ class Summary:
 
     @cached_property
     def _by_suite(self) -> dict[str, list[Result]]:
-        """The results by the name of their suite."""
+        """The results by the name of their suite, in the order measured."""
         by_suite: dict[str, list[Result]] = {}
         for result in self.run.results:
             by_suite.setdefault(result.case.suite, []).append(result)
@@ -166,7 +169,7 @@ class Summary:
 
     @cached_property
     def _spreads(self) -> list[Spread]:
-        """The spread of each case on each device set."""
+        """The spread of each case on each device set, in the order that `spreads` describes."""
         grouped: dict[tuple[str, tuple[str, ...]], list[ResultRow]] = {}
         for row in self.rows():
             grouped.setdefault(row.result.key[:2], []).append(row)

@@ -80,6 +80,7 @@ class WaitingCalls:
     """The fewest and the most calls of a traced program that would wait if they were forwarded to another machine.
 
     `fewest` counts its copies to the host, whose result a program needs; `most` counts all launches and copies.
+    `span_s` is the traced time in seconds.
     """
 
     device: str
@@ -99,9 +100,10 @@ class WaitingCalls:
 
 
 def forwarding_slowdown(waiting_calls: float, round_trip_s: float, run_s: float) -> float:
-    """Return the run time with waiting calls over the run time without them.
+    """Return the run time of a program whose calls are forwarded over its run time without forwarding.
 
-    The model is 1 + waiting calls × round trip / run time. It leaves out the bytes that cross the wire, and overlap.
+    The model is 1 + waiting calls × round trip / run time, both in seconds. It leaves out the bytes that cross the
+    wire, and overlap.
     """
     return 1.0 + waiting_calls * round_trip_s / run_s
 

@@ -27,7 +27,10 @@ State = Literal["changed", "no change", "too few runs"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A series that is comparable over time: of one version of a case, on devices of one fingerprint."""
+    """A series that is comparable over time: of one version of a case, on devices of one fingerprint.
+
+    `case` is the id of the case and `series` the label of the series; `devices` are ids.
+    """
 
     case: str
     version: int
@@ -74,7 +77,7 @@ class RunSource:
 
 @dataclass(frozen=True, slots=True)
 class TrendPoint:
-    """One replicate of a line in one run; its fields are those of `Entry`."""
+    """One replicate of a line in the run `source`; the other fields are those of `Entry`."""
 
     source: RunSource
     replicate: int
@@ -173,7 +176,7 @@ class Drift(Shift):
 
     @property
     def rate_text(self) -> str:
-        """`0.34 % less every 10 runs, 95 % interval 0.28 % – 0.39 %`."""
+        """The change over 10 runs: `0.34 % less every 10 runs, 95 % interval 0.28 % – 0.39 %`."""
         low, high = sorted((abs(self.rate.low), abs(self.rate.high)))
         interval = f"{units.percent(low, 2)} – {units.percent(high, 2)}"
         side = "more" if self.rate.centre > 0 else "less"
@@ -241,7 +244,7 @@ class Trend:
 
     @property
     def verdict_text(self) -> str:
-        """`changed once in 20 runs; newest: 9.1 % less (worse)`, or why no change is reported."""
+        """`changed once in 20 runs; newest: 9.1 % less (worse)`; without a change it is `state_text`."""
         if (event := self.newest_event) is None:
             return self.state_text
         count = len(self.changes) + len(self.drifts)
@@ -342,7 +345,7 @@ def _moment(points: Sequence[TrendPoint]) -> Moment:
 
 
 def _level(values: Sequence[float], start: int, end: int, drift_slope: Slope | None) -> TrendLevel:
-    """Return the level of a stretch: the median of its values, or for a drift the Theil-Sen line of `drift_slope`."""
+    """Return the level of the values from `start` to before `end`: their median, or for a drift its Theil-Sen line."""
     if drift_slope is None:
         centre = stats.median(values[start:end])
         return TrendLevel(start, end, centre, centre)

@@ -114,7 +114,7 @@ def _disturbances(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]
 
 
 def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:
-    """Yield in one line the key figures whose 95 % confidence interval is wider than ± 5 %."""
+    """Yield one clause with all key figures whose 95 % interval is wider than ± 5 %; nothing if there is none."""
     wide = [value for value in values if value.figure.samples > 1 and value.figure.interval.half_width > _UNCERTAIN]
     if wide:
         names = ", ".join(f"{value.title} ± {units.percent(value.figure.interval.half_width, 0)}" for value in wide)
@@ -122,7 +122,10 @@ def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:
 
 
 def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
-    """Yield a clause for each key figure that misses the value expected of its model by more than the tolerance."""
+    """Yield a clause for each key figure that misses the value expected of its model by more than the tolerance.
+
+    `values` are the key figures of a run; those without an expected value are left out.
+    """
     for value in values:
         if value.is_below_expectation and value.floor and value.of_expected is not None:
             expected = units.quantity(value.floor.expected, value.floor.unit)

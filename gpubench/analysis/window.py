@@ -76,7 +76,7 @@ class EnergyUse:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The memory traffic over a window in bytes per second: as a counter saw it, and as the suite counted it.
+    """The memory traffic over a window in bytes per second: `seen` by the counter `by`, and `counted` by the suite.
 
     `counted` is the work of the calls over the whole window, including the gaps that the counter sees too.
     """

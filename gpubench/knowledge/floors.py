@@ -33,7 +33,10 @@ class Floor:
 
 @cache
 def built_in_floors() -> tuple[Floor, ...]:
-    """Return the floors that come with gpubench, in the order of the file."""
+    """Return the floors that come with gpubench, in the order of `floors.toml`; the file is read once.
+
+    A floor without a tolerance in the file has 5 %; less is better for a floor in seconds, more for any other.
+    """
     text = (files("gpubench.knowledge") / "floors.toml").read_text(encoding="utf-8")
     return tuple(
         Floor(**{"tolerance_percent": 5.0, "better": "less" if row["unit"] == "s" else "more", **row})

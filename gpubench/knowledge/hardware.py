@@ -18,7 +18,7 @@ class Peak:
 
 
 def peak(device: Device, limit: str) -> Peak | None:
-    """Return the data sheet's peak of a device; None if no table has it, because it is never guessed.
+    """Return the data sheet's peak of a device in SI units; None if no table has it, because it is never guessed.
 
     `limit` is the id of the peak, such as `dram`, `link.h2d` or `tensor.float16` (`gpubench.model.LIMITS`).
     """
@@ -160,7 +160,10 @@ def first_cache(device: Device) -> Peak | None:
 
 
 def bytes_per_memory_clock(device: Device) -> Peak | None:
-    """Return the bytes that the device's memory moves per memory clock cycle, 2 x bus width / 8; None if unknown."""
+    """Return the bytes that the device's memory moves per memory clock cycle, 2 × bus width / 8; None if unknown.
+
+    It is unknown without a bus width, and for architectures whose memory moves other than two words per cycle.
+    """
     bits = dict(device.details).get("memory.bus_bits", "")
     if not bits.isdigit() or not device.arch.startswith(_DOUBLE_RATE):
         return None

@@ -37,7 +37,7 @@ class Model:
     Attention has `heads` heads of `dim` elements each, and `kv_heads` heads of keys and values, which they share
     evenly. A norm divides by the root mean square (`rms`), or subtracts the mean first and adds a shift at the end
     (`layer`). In a mixture of experts, `up` and `down` hold the matrices of all `experts`, and each token uses `active`
-    of them.
+    of them. `source` names the published configuration.
     """
 
     layers: tuple[Layer, ...]
@@ -201,7 +201,10 @@ def model_named(name: str) -> str:
 
 
 def model_of_size(parameters: int) -> str:
-    """Return the key in `LANGUAGE_MODELS` of the model with this number of parameters; empty if there is none."""
+    """Return the key in `LANGUAGE_MODELS` of the first model with this number of parameters, to 0.02 %.
+
+    The result is empty if there is none.
+    """
     close = (
         key for key, candidate in LANGUAGE_MODELS.items() if abs(candidate.parameters / parameters - 1) < _SAME_SIZE
     )

@@ -15,8 +15,9 @@ from importlib.resources import files
 class RecordedDeviation:
     """The standard deviation of the medians of fresh processes, for one case on one model of GPU, in % of their mean.
 
-    `date` is that of the recordings, whose names are those of files in `tests/recordings`. For several recordings it is
-    pooled about the mean of each recording. `processes` counts the processes of all of them.
+    `recordings` are the names of files in `tests/recordings`, and `date` is the date of these recordings. For several
+    recordings the deviation is pooled about the mean of each recording. `processes` counts the processes of all of
+    them.
     """
 
     model: str

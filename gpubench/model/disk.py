@@ -96,7 +96,7 @@ class _GzipReader(io.RawIOBase):
             )
 
     def _read_packed(self) -> bool:
-        """Read more packed bytes unless some are left, and return whether there are any."""
+        """Read more packed bytes from the file if none are left, and return whether there are any."""
         if not self._packed:
             self._packed = self._file.read(_INFLATE_BYTES)
             self._packed_bytes += len(self._packed)
@@ -115,7 +115,10 @@ class DurableFile:
     """
 
     def __init__(self, path: Path, file: io.FileIO) -> None:
-        """Lock an open file, whose name is `path`. Raises UsageError if another process holds the lock."""
+        """Lock an open file, whose name is `path`.
+
+        Raises UsageError and closes the file if another process holds the lock.
+        """
         self.path = path
         self.file = file
         self.zip = zlib.compressobj(wbits=_GZIP) if path.suffix == ".gz" else None

@@ -60,7 +60,7 @@ class Facts:
     absent: Many[UnavailablePart] = ()
 
     def device(self, device_id: str) -> Device:
-        """Return the device with this id. Raises KeyError if there is none."""
+        """Return the device with this id (`cuda:0`). Raises KeyError if there is none."""
         for device in self.devices:
             if device.id == device_id:
                 return device

@@ -54,7 +54,10 @@ class FleetNode:
 
 @dataclass(frozen=True, slots=True)
 class Remeasured:
-    """A second measurement of a node, which is a suspect or a healthy control of one."""
+    """A second measurement of a node, which is a suspect, or a healthy node measured as a control of one.
+
+    The other fields are those of `FleetNode`.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 

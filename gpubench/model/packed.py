@@ -30,7 +30,10 @@ class Packed(Sequence[Number]):
         self._numbers.extend(more._numbers)
 
     def numpy(self) -> npt.NDArray[np.float64]:
-        """Return the numbers as a read-only array of shape (n,); a missing one is NaN."""
+        """Return the numbers as a read-only array of shape (n,) without a copy; a missing one is NaN.
+
+        While the array exists, `extend` raises BufferError.
+        """
         import numpy as np
 
         view = np.frombuffer(self._numbers, dtype=np.float64)

@@ -338,7 +338,10 @@ def _check_rules(record: Record) -> None:
 
 
 def _check_result(result: Result) -> None:
-    """Raise Malformed if a window ends before it begins, an ok result has no device, or a series is wrong."""
+    """Raise Malformed if a window ends before it begins, an ok result has no device, or a series breaks a rule.
+
+    `_check_series` has the rules for a series.
+    """
     begin, end = result.window
     if end < begin:
         raise Malformed(f"window: it ends at {end:g} s, before it begins at {begin:g} s")

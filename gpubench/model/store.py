@@ -48,7 +48,7 @@ RecordHandler = Callable[[Manifest | Result | Samples | Remark], None]
 def read_run(path: str | Path) -> Run:
     """Return the run in a file. Raises FileError, with a message of one line, if it cannot be read or is not valid.
 
-    A torn last line is dropped with a warning. Without an `end` record the run is not `complete`.
+    A torn last line is dropped with a warning in the run. Without an `end` record the run is not `complete`.
     """
     return _scan_and_run(Path(path))[1]
 
@@ -196,7 +196,7 @@ def _scan_and_run(path: Path) -> tuple[Scan, Run]:
     samples: dict[tuple[object, ...], Samples] = {}
 
     def keep(record: Manifest | Result | Samples | Remark) -> None:
-        """Keep a record; samples of the same counters become one."""
+        """Add a record to those of its kind; samples of the same counters become one."""
         if isinstance(record, Samples):
             append_samples(record, samples)
         else:
@@ -209,7 +209,7 @@ def _scan_and_run(path: Path) -> tuple[Scan, Run]:
 
 
 class RunWriter:
-    """Writes a run file record by record; each record is durable when its call returns.
+    """Writes a run file record by record; each record is durable when the call that writes it returns.
 
     As a context manager it closes the file, which without `end()` is a valid partial run. A record that could not be
     read again (NaN, a second result with one key) is a bug in the caller and raises ValueError. If the disk does not
@@ -222,9 +222,10 @@ class RunWriter:
 
     @classmethod
     def create(cls, path: str | Path, manifest: Manifest) -> Self:
-        """Return the writer of a new file that has only its manifest.
+        """Return the writer of a new file at `path`, which then has only its manifest; a name in `.gz` means gzip.
 
-        Raises UsageError if the file exists (only `resume` continues one) or cannot be created.
+        Raises UsageError if the file exists (only `resume` continues one) or cannot be created, and FileError if the
+        disk does not accept the manifest.
         """
         path = Path(path)
         line = _manifest_line(manifest)
@@ -244,11 +245,11 @@ class RunWriter:
 
     @classmethod
     def resume(cls, path: str | Path) -> tuple[Self, Run]:
-        """Return a writer that continues a file after its last whole record, and the run so far.
+        """Return a writer that continues the file after its last whole record, and the run so far.
 
-        A torn last line and the `end` record are dropped from the file; `complete` of the run tells whether there was
-        an end. Raises FileError if the file cannot be read or written or is not valid, and UsageError if another
-        process is writing it.
+        A torn last line and the `end` record are dropped from the file; `complete` of the returned run says whether
+        there was an end. Raises FileError if the file cannot be read or written or is not valid, and UsageError if
+        another process is writing it.
         """
         path = Path(path)
         with as_file_errors(path), contextlib.ExitStack() as undo:

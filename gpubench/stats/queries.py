@@ -57,10 +57,10 @@ def percentile_interval(values: Sequence[float], fraction: float) -> tuple[float
 
 
 def _discarded_count(count: int, fraction: float) -> int:
-    """Return how many of the largest of `count` values LoadGen's early stopping discards.
+    """Return how many of the largest of `count` values LoadGen's early stopping discards for a percentile.
 
-    It is the largest t ≥ 1 with P(X ≤ t) ≤ 1 %, where X is binomial with `count` trials of probability 1 − `fraction`;
-    0 if there is none.
+    `fraction` 0.99 is the 99th percentile. The number is the largest t ≥ 1 with P(X ≤ t) ≤ 1 %, where X is binomial
+    with `count` trials of probability 1 − `fraction`; 0 if there is none.
     """
     if count < 1:
         return 0

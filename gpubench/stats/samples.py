@@ -22,7 +22,7 @@ _NORMAL_FREEDOM = 1e6  # Student's t with this number of degrees of freedom is n
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A confidence interval with its centre, in the unit of the data."""
+    """A confidence interval from `low` to `high` with its centre, such as a median, in the unit of the data."""
 
     low: float
     centre: float
@@ -40,7 +40,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def _middle(ordered: Sequence[float]) -> float:
-    """Return the median of at least one sorted value, NaN if one is NaN.
+    """Return the median of at least one value; the values are sorted, and the result is NaN if one is NaN.
 
     For few values this takes a tenth of the time of NumPy's median.
     """
@@ -56,9 +56,9 @@ def quantile(values: Sequence[float], fraction: float) -> float:
 
 
 def noise(values: Sequence[float]) -> float:
-    """Return the robust coefficient of variation, a fraction: 1.4826 · MAD / median (Rousseeuw & Croux 1993).
+    """Return the robust coefficient of variation, a fraction: 1.4826 · MAD / |median| (Rousseeuw & Croux 1993).
 
-    It is 0 for fewer than two values and for a median of 0.
+    MAD is the median distance from the median. The result is 0 for fewer than two values and for a median of 0.
     """
     if len(values) < 2:
         return 0.0
@@ -172,7 +172,7 @@ def hodges_lehmann(before: Vector, after: Vector) -> Vector:
 class Welch:
     """The difference of two means (after less before) with its standard error and its degrees of freedom.
 
-    All are arrays of one shape.
+    All are arrays of one shape, with an element for each pair of samples.
     """
 
     difference: Vector
@@ -212,9 +212,10 @@ def welch(before: Vector, after: Vector) -> Welch:
 
 
 def pooled_deviation(before: Vector, after: Vector) -> Vector:
-    """Return the standard deviation that two samples share, along the last axis, with n + m - 2 degrees of freedom.
+    """Return the standard deviation that two samples share, with n + m - 2 degrees of freedom.
 
-    Each sample varies about its own mean (Student, Biometrika 6, 1908; two-sample form of Fisher 1925).
+    It works along the last axis, from (…, n) and (…, m) to (…). Each sample varies about its own mean (Student,
+    Biometrika 6, 1908; two-sample form of Fisher 1925).
     """
     samples = [np.asarray(sample, dtype=float) for sample in (before, after)]
     squares = sum(((sample - sample.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for sample in samples)
@@ -254,7 +255,7 @@ def student_quantile(freedom: Vector, tail: float = 0.05) -> Vector:
 
 
 def _expansion(z: float) -> tuple[float, ...]:
-    """Return the coefficients of Student's quantile in powers of 1/ν, about the normal quantile z."""
+    """Return the coefficients of Student's quantile in ascending powers of 1/ν, about the normal quantile `z`."""
     return (
         z,
         (z**3 + z) / 4,

@@ -46,7 +46,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """The rise per value with its 95 % interval; `score` is the Mann-Kendall score in standard deviations."""
+    """The rise from one value to the next with its 95 % interval, and its Mann-Kendall score in standard deviations."""
 
     interval: Interval
     score: float
@@ -54,7 +54,7 @@ class Slope:
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """A division of a series into stretches, with its fit.
+    """A division of a series of n values into stretches, with its fit.
 
     `errors` is n·log(sum of squared residuals), and `independence` the share of values that count as independent.
     """
@@ -128,8 +128,9 @@ def _accepted_stretches(data: Floats, divisions: Sequence[_Division]) -> tuple[S
 def _is_distinct(division: _Division, divisions: Sequence[_Division]) -> bool:
     """Return whether no division with steps for its drifts, or drifts for its steps, explains the values as well.
 
-    The place of a step is chosen, so it must fit better than a drift by 1.5·log n, as the Bayesian information
-    criterion charges parameters. A drift must fit better than a step. Between these two, only more values can decide.
+    Only divisions with as many parts, where a drift counts twice, are compared. The place of a step is chosen, so a
+    step must fit better than a drift by 1.5·log n, as the Bayesian information criterion charges parameters. A drift
+    must only fit better than a step. Between these two, only more values can decide.
     """
     place = _PLACE_PARAMETERS * math.log(division.stretches[-1].end)
     rivals = [rival for rival in divisions if rival.parts == division.parts and rival.drifts != division.drifts]

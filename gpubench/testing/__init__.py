@@ -36,7 +36,7 @@ def __getattr__(name: str) -> object:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options; without any of them, the measurements are shown and nothing is written."""
+    """Add the options `--gpubench-…` to pytest; without them, the measurements are shown and nothing is written."""
     group = parser.getgroup(_NAME, "timing by the fixture gpubench")
     add = group.addoption
     add("--gpubench-device", metavar="ID", help="device to measure on: cuda:0, rocm:0, host (the first GPU, else host)")

@@ -192,7 +192,10 @@ class MeasuringSession:
             )
 
     def _refuse_empty_batch(self, result: Result) -> None:
-        """Raise UsageError if 64 or more hot calls took less than 10 µs on a GPU: nothing ran on the timed stream."""
+        """Raise UsageError if 64 or more hot calls of a batch took less than 10 µs on a GPU.
+
+        In that case nothing ran on the timed stream.
+        """
         hot = result.series[0]
         seconds = max(hot.values) * hot.calls
         if self.device.traits.is_gpu and hot.mode == "hot" and hot.calls >= _MANY and seconds < _EMPTY_S:
@@ -299,7 +302,11 @@ class _SessionRunFile:
         self._recording.write_sampled()
 
     def end(self) -> list[str]:
-        """Stop sampling and finish the file; return lines with its path, its warnings and the note of the history."""
+        """Stop sampling and finish the file.
+
+        Return lines for the terminal: its path, its warnings, and a note of the history. Raises FileError if the file
+        cannot be finished or read.
+        """
         self._recording.stop_sampling()
         self._recording.end()
         run = read_run(self._path)

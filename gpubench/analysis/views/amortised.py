@@ -95,7 +95,10 @@ class _Operator:
 
 @dataclass(slots=True)
 class _Costs:
-    """The costs of builds: the samples of each replicate in seconds, by devices, operator, provider and cache."""
+    """The costs of builds: the samples of each replicate in seconds.
+
+    The key is (device ids, operator, provider, state of the cache).
+    """
 
     samples: dict[tuple[tuple[str, ...], str, str, str], list[list[float]]] = field(default_factory=dict)
 

@@ -26,7 +26,7 @@ _FINE = 0.1  # a factor within a tenth of 1, or below a tenth, has two decimals:
 
 @dataclass(frozen=True, slots=True)
 class CodecRates:
-    """The ratio of a codec on some data, and the rates of compression and decompression in B/s.
+    """The compression ratio of a codec on some data, and the rates of compression and decompression in B/s.
 
     A side whose cost is not charged has an infinite rate.
     """
@@ -37,9 +37,9 @@ class CodecRates:
 
     @property
     def both_sides(self) -> float:
-        """The break-even rate B* of a link in B/s if both sides are charged: U·(1 - 1/r)/(Tc + Td).
+        """The rate of a link in B/s below which compression pays if both sides are charged: B* = U·(1 − 1/r)/(Tc + Td).
 
-        Compression pays on slower links. It is 0 if compression makes the data larger.
+        U are uncompressed bytes, Tc and Td the times of both sides. B* is 0 if compression makes the data larger.
         """
         return self._break_even(1 / self.compress + 1 / self.decompress)
 
@@ -96,7 +96,7 @@ def quotient(above: Interval, below: Interval) -> Interval:
 
 
 def verdict(speedup: Interval) -> str:
-    """Return the verdict on a speed-up with its 95 % interval: `faster 2.1×` or `slower 0.6×`.
+    """Return the verdict on a speed-up with its 95 % interval as text: `faster 2.1×` or `slower 0.6×`.
 
     For an interval that contains 1 it is `no change 1.00×` if it lies within 5 % of 1, and else `unclear 1.3×`.
     """
@@ -121,9 +121,9 @@ def times(factor: float) -> str:
 
 
 def named_link(text: str) -> NamedLink:
-    """Return the link with the rate that its name states: 25GbE, 400Gb/s, 12.5GB/s.
+    """Return the link with the rate in B/s that its name states: 25GbE, 400Gb/s (bits) or 12.5GB/s (bytes).
 
-    Raises UsageError if the name is not the rate of a link.
+    Raises UsageError if the text is not such a rate, or is 0.
     """
     match = _LINK.fullmatch(text)
     if not match or not float(match[1]):

@@ -28,7 +28,7 @@ _DETAILS = {  # sizes of caches and shared memory that backends report, bytes
 
 @dataclass(frozen=True, slots=True)
 class KnownSize:
-    """A known size of a cache or memory of a device, in bytes, with its source."""
+    """A known size of a cache or memory of a device: its name (`L2`), its bytes, and its source in words."""
 
     name: str
     bytes: float
@@ -111,7 +111,10 @@ class Crossover:
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """The fits of the curves of one view, which differ in the axes `by`, and the crossovers between them."""
+    """The fits of the curves of one view, which differ in the axes `by`, and the crossovers between them.
+
+    `title` is that of the view, and `axis` the name of its x axis.
+    """
 
     suite: str
     title: str

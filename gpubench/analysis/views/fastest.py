@@ -32,7 +32,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class FastestChoices:
-    """The fastest values of the axis `axis` over the sizes, among paths that share `params` and the devices."""
+    """The fastest values of the axis `axis` by size, ascending, among paths with the same other parameters and devices.
+
+    `params` are these parameters by axis.
+    """
 
     axis: str
     params: Mapping[str, Value]

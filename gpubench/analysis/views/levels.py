@@ -53,12 +53,12 @@ def levels(
 ) -> tuple[StaircaseLevel, ...]:
     """Return the levels of a curve of positive heights over ascending positive sizes; empty below two points.
 
-    `half_widths` are those of the heights' 95 % intervals, as fractions. Each point is on a level or free. A level has
-    three or more points over half an octave, or two over one octave, on a nearly flat line in log–log. The result is
-    the likeliest partition, with a penalty of ln n for each parameter of a level: optimal partitioning (Jackson et al.,
-    IEEE Signal Processing Letters 12, 2005) under Schwarz' criterion (Yao, Statistics & Probability Letters 6, 1988).
-    The interval of an end is that of its likelihood with the other ends held fixed (Siegmund, International Statistical
-    Review 56, 1988).
+    `half_widths` are those of the heights' 95 % intervals as fractions; without them the heights are exact. Each point
+    is on a level or free. A level has three or more points over half an octave, or two over one octave, on a nearly
+    flat line in log–log. The result is the likeliest partition, with a penalty of ln n for each parameter of a level:
+    optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12, 2005) under Schwarz' criterion (Yao,
+    Statistics & Probability Letters 6, 1988). The interval of an end is that of its likelihood with the other ends held
+    fixed (Siegmund, International Statistical Review 56, 1988).
     """
     if len(sizes) < 2:
         return ()
@@ -87,7 +87,10 @@ class _Curve:
 
     @classmethod
     def of(cls, sizes: Sequence[float], heights: Sequence[float], half_widths: Sequence[float]) -> _Curve:
-        """Return the curve of these points; the arguments are those of `levels`."""
+        """Return the curve of these points, with the costs of all possible levels.
+
+        The arguments are those of `levels`.
+        """
         grid = np.asarray(sizes, dtype=float)
         octaves, logs = np.log2(grid), np.log(np.asarray(heights, dtype=float))
         scatter = _scatter(logs)
@@ -150,7 +153,8 @@ class _Curve:
 def _scatter(logs: Floats) -> float:
     """Return the random scatter of the points of a level: a standard deviation of natural logarithms, 0.01 to 0.05.
 
-    It comes from the lower quartile of the steps between neighbours, which few ramps influence.
+    `logs` are the logarithms of all heights, shape (n,). The scatter comes from the lower quartile of the steps between
+    neighbours, which few ramps influence.
     """
     quartile = float(np.quantile(np.abs(np.diff(logs)), 0.25))
     return min(max(quartile / _QUARTILE / math.sqrt(2), _LEAST_SCATTER), _MOST_SCATTER)

@@ -26,7 +26,7 @@ class Payoff:
     """The figures of a codec on some data: `coded` gives the break-even rates, the others the speed-up over a link.
 
     `raw`, `staged` and `overlapped` are rates of uncompressed bytes in B/s, with their 95 % intervals. `ends` names the
-    charged sides (`breakeven.ChargedSides`). It is empty, and the rates are None, if the case has no link.
+    charged sides (`breakeven.ChargedSides`). If the case has no link, `ends` is empty and the rates are None.
     """
 
     case: Case
@@ -68,7 +68,7 @@ class Payoffs:
 
 
 def payoffs(summary: Summary) -> list[Payoffs]:
-    """Return the payoffs of every break-even view of the run."""
+    """Return the payoffs of every break-even view of the run, in the order of the manifest."""
     return [
         payoffs_of(summary, suite.name, view)
         for suite in summary.run.manifest.suites

@@ -115,9 +115,10 @@ def _shares_by_column(spans: Sequence[Span], edges: Floats) -> tuple[float, ...]
 
 
 def _counter_lanes(table: CounterTable, program: Result, edges: Floats) -> Iterator[CounterLane]:
-    """Yield the lanes of the counters of the program's devices and of the host.
+    """Yield the lanes of busy share, power and memory of the program's devices, then of the host's cores and memory.
 
-    `edges` are the ends of the columns in seconds of the run, shape (columns + 1,).
+    `edges` are the ends of the columns in seconds of the run, shape (columns + 1,). Counters without readings are left
+    out.
     """
     devices = [device for device in program.devices if device != "host"]
     for device, names in (*((device, _OF_DEVICE) for device in devices), ("host", _OF_HOST)):

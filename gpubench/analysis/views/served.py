@@ -206,7 +206,11 @@ def energies_of(summary: Summary, suite: str, view: View) -> list[tuple[str, Ene
 
 
 def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes) -> Serving:
-    """Return the simulated capacity of one model: its latencies at nine rates, its highest rates, and its sessions."""
+    """Return the simulated capacity of one model: its latencies at nine rates, its highest rates, and its sessions.
+
+    `title` is that of the view; `label` names the model. The rates are 0.1 to 1.1 of the rate that keeps every slot
+    busy.
+    """
     load = measured.load()
     most = serving.capacity(times, load)
     points = tuple(serving.at_rate(times, load, share * most) for share in _SHARES)

@@ -160,7 +160,8 @@ def tail_tables(summary: Summary, suite: str) -> list[Table]:
 def tail_samples(series: Series) -> float:
     """Return the number of samples that a series needs for percentiles: 1000 single calls, or 10 000 batches.
 
-    It is infinite for a series that is not a time, which has no tail.
+    It is infinite for a series that is not a time in seconds of which less is better, because such a series has no
+    tail.
     """
     if judged_unit(series) != "s" or judged_better(series) != "less":
         return math.inf

@@ -60,7 +60,7 @@ class TransferModel:
     half: Interval | None
 
     def piece_at(self, size: float, sizes: Sequence[float]) -> Piece:
-        """Return the piece for a size: the last one that begins at or below it, else the first.
+        """Return the piece of the model for a size: the last one that begins at or below the size, else the first.
 
         `sizes` are the measured sizes to which the model was fitted.
         """
