@@ -199,9 +199,9 @@ def _parse_csv(text: str) -> Imported:
 
 
 def _row_result(where: str, head: Sequence[str], row: Sequence[str], device: Device) -> Result:
-    """Return the result of a row of the csv; `where` names the line, and `head` has the names of the columns.
+    """Return the result of a row of the csv on this device; `where` names the line in messages.
 
-    Raises BadOutput if the row is damaged or has no times.
+    `head` has the names of the columns of `row`. Raises BadOutput if the row is damaged or has no times.
     """
     mark = head.index("Skipped")
     axes: Params = tuple(

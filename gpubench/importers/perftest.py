@@ -104,7 +104,10 @@ def _times(results: dict[str, Any]) -> tuple[Series, ...]:
 
 
 def _number(results: dict[str, Any], key: str) -> float:
-    """Return the number under a key, which is from 0 to 1e15. Raises BadOutput if it is missing or another number."""
+    """Return the number under `key` of the object `results`, which is from 0 to below 1e15.
+
+    Raises BadOutput if the key is missing or has any other value.
+    """
     value = results.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         raise BadOutput(f"{key!r} is missing, or is not a measured number")

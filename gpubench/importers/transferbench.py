@@ -209,10 +209,10 @@ def _read_table_line(output: _TransferBenchOutput, table: _PeerTable, where: str
 def _pair_result(
     output: _TransferBenchOutput, table: _PeerTable, direction: str, source: str, target: str, rate: float
 ) -> Result:
-    """Return the result of a cell of a peer-to-peer table.
+    """Return the result of a cell of the peer-to-peer `table`.
 
     `source` and `target` are device ids, `direction` is one of _DIRECTIONS, as seen from `source`, and `rate` is in
-    B/s.
+    B/s. `output` gives the size of the copies.
     """
     name = table.name if table.name == "p2p.uni" else f"{table.name}.{direction}"
     params: Params = (("from", source), ("to", target))

@@ -105,7 +105,7 @@ def archive(entries: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(packed: bytes, folder: Path) -> None:
-    """Write the files of a gzipped tar archive below `folder`, which exists.
+    """Write the files of a gzipped tar archive below `folder`.
 
     Raises FileError if the archive is damaged, larger than 64 MiB unpacked, or has a path that leads out of `folder`,
     or if a file cannot be written.

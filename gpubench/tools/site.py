@@ -87,9 +87,9 @@ _STORED_RUN = pydantic.TypeAdapter(_StoredRun)
 def build(folder: Path, out: Path, sharing: Sharing, tell: Callable[[str], None]) -> BuiltSite:
     """Write the site of the run files in a folder and below it into the folder `out`, or bring it up to date.
 
-    `tell` is called with a line for each page that is written. A file that cannot be read is listed in the index with
-    the reason. Raises FileError if there is no run file, and UsageError if `out` cannot be written or its index is not
-    a site's.
+    `sharing` anonymises every page, or leaves it unchanged. `tell` is called with a line for each page that is written.
+    A file that cannot be read is listed in the index with the reason. Raises FileError if there is no run file, and
+    UsageError if `out` cannot be written or its index is not a site's.
     """
     files = list(run_files([folder]))
     if not files:
@@ -187,7 +187,8 @@ def _read_entry(path: Path, out: Path, sharing: Sharing) -> _SiteEntry:
 def _write_page(out: Path, entry: _SiteEntry, sharing: Sharing, tell: Callable[[str], None]) -> bool:
     """Write the page of a run and return True; return False if the page exists.
 
-    Raises FileError if the run file cannot be read, and UsageError if the page cannot be written.
+    `tell` is called with a line if the page is written. Raises FileError if the run file cannot be read, and UsageError
+    if the page cannot be written.
     """
     page = out / _RUNS / f"{entry.name}.html"
     if page.exists():
@@ -217,7 +218,8 @@ def _write_devices(
 ) -> tuple[SiteDevice, ...]:
     """Write the comparisons and trends of each model of device, and return the models' entries in the index.
 
-    `entries` are the runs in order of time; the models are sorted by name.
+    `entries` are the runs in order of time; the models are sorted by name. `tell` is called with a line for each
+    comparison that is written.
     """
     groups: dict[str, list[_SiteEntry]] = {}
     for entry in entries:
@@ -250,7 +252,8 @@ def _write_device(
 ) -> SiteDevice:
     """Write the comparisons and trends of the runs on one model of device, and return its entry in the index.
 
-    `name` is the model's name, and `entries` are the runs in order of time.
+    `name` is the model's name, and `entries` are the runs in order of time. `tell` is called with a line for each
+    comparison that is written.
     """
     listed_runs = []
     for index, entry in enumerate(entries):
@@ -281,8 +284,8 @@ def _write_comparison(
 ) -> str:
     """Write the page that compares two runs, unless it exists, and return its address relative to the index.
 
-    The address is empty if the runs have no case in common. Raises FileError if a run file cannot be read, and
-    UsageError if the page cannot be written.
+    The address is empty if the runs have no case in common. `tell` is called with a line if the page is written. Raises
+    FileError if a run file cannot be read, and UsageError if the page cannot be written.
     """
     address = f"{_COMPARISONS}/{before.name}-{after.name}.html"
     if (out / address).exists():

@@ -42,7 +42,8 @@ def tier_of(seconds: float) -> Tier:
 def make_plan(facts: Facts, settings: Settings, seconds: float) -> Plan:
     """Return the plan of a soak of `seconds`: more passes than fit, because the time ends the last one.
 
-    The number of passes is not part of the settings, so that an interrupted soak can be resumed for longer.
+    There are at most 20 000 passes. Their number is not part of the plan's settings, so that an interrupted soak can be
+    resumed for longer.
     """
     cases = len(planning.make(facts, settings).jobs)
     passes = math.ceil(seconds / (cases * _CASE_S[settings.tier]))

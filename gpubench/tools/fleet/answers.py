@@ -40,7 +40,8 @@ def check_answer(
 ) -> NodeOutcome:
     """Check the run file that a node sent, store it in `folder` if it is valid, and return the node's outcome.
 
-    `data` is the content of the compressed run file, None if the node sent none; it is stored as `{name}.jsonl.gz`.
+    `data` is the content of the compressed run file, None if the node sent none; it is stored under the node's `name`
+    as `{name}.jsonl.gz`. `order` is the order that the node was given, and `ended` its report on the measurement.
     `uuids` are the UUIDs of the ordered GPUs in the order of `order.devices`; empty if they are unknown. The status is
     `refused`, and nothing is stored, if the file is invalid or of another order or other GPUs. A valid file is stored
     even if the run was interrupted; the status is then not `answered`. Raises FileError if the file cannot be written.

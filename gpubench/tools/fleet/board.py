@@ -43,7 +43,8 @@ class Board(Protocol):
 def check_entry(key: str, value: bytes = b"") -> None:
     """Raise ValueError if `key` is malformed, or if `value` is larger than MOST_BYTES.
 
-    A key has one to four parts of lower-case letters and digits, separated by dots; it begins with a letter.
+    A key has one to four parts of lower-case letters and digits, separated by dots. The first part begins with a letter
+    and has at most 31 characters; the others have at most 40.
     """
     if not _KEY.fullmatch(key):
         raise ValueError(f"not a key of a board: {key!r}")

@@ -340,7 +340,7 @@ class NodeCoordinator:
     def _find_outcome(self, rank: int, order: NodeOrder, folder: Path) -> NodeOutcome | None:
         """Return the outcome of a node in the current turn, None while it may still answer.
 
-        If the node has finished its measurement, its run file is checked and stored in `folder`.
+        A run file that the node has sent is checked against the turn's `order` and stored in `folder`.
         """
         tracked = self.nodes[rank]
         now = time.monotonic()

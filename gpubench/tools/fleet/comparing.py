@@ -48,9 +48,9 @@ def compare_with_baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy
     """Compare each case of each component with its measurement in an earlier fleet, and return the slower ones.
 
     A component is the same if its UUIDs are equal (for a host: its node), and comparable if driver and settings are
-    equal. The statistics are those of a gate. A condition that keeps a gate from judging, such as other programs on the
-    device, is reported here as a cause, because the operator of a fleet has to know it. Raises FileError if a run file
-    cannot be read again.
+    equal. The statistics and the threshold are those of a gate with this `policy`. A condition that keeps a gate from
+    judging, such as other programs on the device, is reported here as a cause, because the operator of a fleet has to
+    know it. Raises FileError if a run file cannot be read again.
     """
     pairs = list(_comparable_pairs(current, earlier))
     unjudged = [_unjudged_finding(pair) for pair in pairs]
@@ -66,8 +66,8 @@ def compare_with_baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy
 def compare_with_floors(current: ReadFleet, policy: Policy) -> FleetComparison:
     """Compare each case of each component with the floor of its GPU model, and return those below their floor.
 
-    A floor is the least accepted figure, as the gate `floor` reads it. Raises UsageError if the table of floors is
-    invalid, and FileError if a run file cannot be read again.
+    A floor is the least accepted figure, as the gate `floor` reads it with this `policy`. Raises UsageError if the
+    table of floors is invalid, and FileError if a run file cannot be read again.
     """
     gate: Gate = plugins.load("gates", "floor")
     findings, compared = [], 0
@@ -124,8 +124,9 @@ def _case_pairs(
 ) -> Iterator[_Pair]:
     """Yield the pair of each case of one component that can be judged in both fleets.
 
-    A case can be judged if both measurements have at least three ok processes and the same unit. `before` and `after`
-    are the evidence in the run files of the component's node in the earlier and the current fleet.
+    A case can be judged if both measurements have at least three ok processes and the same unit. `component`, at
+    `place`, is the component in the current fleet and `earlier` the same one in the earlier fleet. `after` and `before`
+    are the evidence in the run files of their nodes.
     """
     for key in component.rates:
         old = before.sides.get((key.case, earlier.devices))
@@ -148,8 +149,9 @@ def _fleet_finding(
 ) -> FleetFinding:
     """Return a gate's finding about one component as a finding of the fleet, with the probable causes.
 
-    `others` holds the component as the earlier fleet measured it; it is empty for a floor. The state is `confirmed` if
-    both sides have at least LEAST_TO_FAIL processes (a floor counts as having them), else `suspect`.
+    `basis` names what the component was compared with. `others` holds the component as the earlier fleet measured it;
+    it is empty for a floor. The state is `confirmed` if both sides have at least LEAST_TO_FAIL processes (a floor
+    counts as having them), else `suspect`.
     """
     key = next((key for key in component.rates if key.case == finding.case.id), None)
     shift = finding.effect.shift if finding.effect else math.nan

@@ -17,8 +17,9 @@ def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None,
     """Return the judgement of a fleet: its components are compared with each other and, on request, with other figures.
 
     With `baseline`, each component is also compared with the component of the same UUID in that earlier fleet. With
-    `floor`, each component is compared with the least accepted figures of its GPU model. Raises FileError if a run file
-    cannot be read again, and UsageError if the table of floors is invalid.
+    `floor`, each component is compared with the least accepted figures of its GPU model. `policy` is that of a gate,
+    for these two. Raises FileError if a run file cannot be read again, and UsageError if the table of floors is
+    invalid.
     """
     findings: list[FleetFinding] = []
     bases: list[Basis] = []

@@ -215,7 +215,8 @@ def _measure(
 ) -> MeasurementEnd:
     """Measure an order in a child process, put the run file on the board, and return how the measurement ended.
 
-    `turn` numbers the run file on the board. Raises BoardGone if the launcher does not wait any more.
+    `program` is the command that runs gpubench, and the child's progress goes into the reports of `heartbeat`. `rank`
+    and `turn` name the run file on the board. Raises BoardGone if the launcher does not wait any more.
     """
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpubench-fleet-") as folder:

@@ -93,8 +93,9 @@ class BuildPair:
 def _run(build: Build, command: Sequence[str]) -> tuple[int, str]:
     """Run a command to its end, and return its exit status (−n for signal n) and its last lines of standard error.
 
-    The lines are joined by spaces. If this process is interrupted, the command is ended too. Raises UsageError if the
-    command cannot be started.
+    `command` is the build's program with all arguments, and runs with the build's variables. The lines are joined by
+    spaces. If this process is interrupted, the command is ended too. Raises UsageError if the command cannot be
+    started.
     """
     try:
         child = subprocess.Popen(

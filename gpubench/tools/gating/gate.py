@@ -104,9 +104,10 @@ def read_evidence_groups(*groups: Sequence[Path]) -> list[Evidence]:
 
 
 def judge_files(request: GateRequest, baseline: Evidence, candidate: Evidence, files: Sequence[Path]) -> GateResult:
-    """Return the result for run files that have been measured; a suspect counts as inconclusive.
+    """Return the result of the gate for run files that have been measured; a suspect counts as inconclusive.
 
-    Nothing is measured again. `files` are the candidate's run files.
+    Nothing is measured again. `baseline` and `candidate` are the evidence in the run files of both sides, and `files`
+    are the candidate's run files.
     """
     sides = Sides(baseline, candidate)
     with garbage_collection_off():

@@ -219,7 +219,10 @@ def _start_s(manifest: Manifest) -> float:
 
 
 def _clock_warnings(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
-    """Yield a sentence if a run has no start time, and one if its clock was ahead by `ahead_s`, which is not 0."""
+    """Yield a sentence if a run has no start time, and one if its clock was ahead: if `ahead_s` is not 0.
+
+    Each sentence begins with `file`, the path of the run file.
+    """
     if not run.manifest.started:  # imported output of another tool may have no date
         yield f"{file}: it has no date of measurement: the time of the file is used instead"
     if ahead_s:

@@ -48,7 +48,10 @@ def throttle_text(latest: Latest, device: Device) -> str:
 
 
 def _gpu_gauges(window: Window, device: Device) -> Iterator[Gauge]:
-    """Yield the gauges of a GPU that have a present value: busy time, memory, power, temperature, clock."""
+    """Yield the gauges of a GPU that have a present value: busy time, memory, power, temperature, clock.
+
+    `window` has the newest samples of the GPU; `device` gives the limits.
+    """
     details = dict(device.details)
     if busy := window.mean(Measure.BUSY):
         yield Gauge("busy", f"{busy.value:.0f} %", busy.value, busy.value / 100)
@@ -66,7 +69,10 @@ def _gpu_gauges(window: Window, device: Device) -> Iterator[Gauge]:
 
 
 def _host_gauges(window: Window, device: Device) -> Iterator[Gauge]:
-    """Yield the gauges of the host that have a present value: busy cores, memory, load."""
+    """Yield the gauges of the host that have a present value: busy cores, memory, load.
+
+    `window` has the newest samples of the host; `device` gives the limits.
+    """
     if cores := window.rate(Measure.CPU_TIME):
         yield _count_gauge("cores", cores.value, device.units)
     if available := window.mean(Measure.MEMORY_AVAILABLE):
@@ -136,8 +142,8 @@ class Recent:
     def fractions(self, now: float, device: str, label: str, columns: int) -> list[float | None]:
         """Return the mean fraction of a gauge in each of `columns` equal parts of the last minute, oldest part first.
 
-        `now` is the present in monotonic s. A part without a sample repeats the part before it; parts before the first
-        sample are None.
+        `device` and `label` name the gauge, and `now` is the present in monotonic s. A part without a sample repeats
+        the part before it; parts before the first sample are None.
         """
         parts: list[list[float]] = [[] for _ in range(columns)]
         for at, fraction in self._values.get((device, label), ()):

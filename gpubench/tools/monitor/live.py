@@ -101,7 +101,10 @@ def host_cells(latest: Latest) -> tuple[str, ...]:
 
 
 def _cell(window: Window, measure: Measure, unit: str) -> str:
-    """Return the present value of a measure as text with its unit; empty if the value is missing."""
+    """Return the present value of a measure as text with its unit; empty if the value is missing.
+
+    `window` has the newest samples of the device, and `unit` is the unit of the measure: %, °C, B or another one.
+    """
     value = window.mean(measure)
     if value is None:
         return ""

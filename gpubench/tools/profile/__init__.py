@@ -60,10 +60,10 @@ def profile(
 ) -> ProgramProfile:
     """Run a program to its end, sample its devices into a new run file, and return its exit status and its run.
 
-    `path` is the run file, and `argv` is the command line of gpubench for the record. `environment` is the program's,
-    by default that of this process. Once the program runs, gpubench waits for its end whatever happens to the file or
-    the sampler. With `trace`, `command` is a Python script with its arguments; this Python interpreter runs the script
-    and records its kernels and copies.
+    `path` is the run file. `facts` describe the machine and `argv` is the command line of gpubench, both for the
+    record. `environment` is the program's, by default that of this process. Once the program runs, gpubench waits for
+    its end whatever happens to the file or the sampler. With `trace`, `command` is a Python script with its arguments;
+    this Python interpreter runs the script and records its kernels and copies.
 
     Raises CannotRun if the program cannot be run, and ProfileError if the file cannot be written or the command cannot
     be traced. In both cases the program has not been started.
