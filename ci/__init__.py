@@ -1,1 +1,1 @@
-"""One plugin per file: see ARCHITECTURE.md."""
+"""Provide the gates: each public module is a plugin with the name of its file (see ARCHITECTURE.md)."""

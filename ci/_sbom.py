@@ -68,7 +68,7 @@ def closure(root: str, extras: Iterable[str]) -> dict[str, set[str]]:
 
 
 def is_installed(name: str) -> bool:
-    """Return whether a distribution is installed beside this Python."""
+    """Return True if the distribution `name` is installed beside this Python."""
     try:
         metadata.distribution(name)
     except metadata.PackageNotFoundError:

@@ -66,7 +66,7 @@ class SoakRow:
     left: tuple[str, ...] = ()
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of the row under `_HEADS`."""
+        """Return the cells of the row as texts, in the order of `_HEADS`."""
         usage = self.usage
         memory = (f"{usage.main_mib:.1f}", f"{usage.sampler_mib:.1f}", f"{usage.children_mib:.1f}")
         status = "" if self.status is None else str(self.status)
@@ -178,7 +178,10 @@ class Soak:
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def _sample_usage(self, process: subprocess.Popen[bytes], until: float) -> Iterator[Usage]:
-        """Yield the resources of a run four times per second until it ends or `until` (monotonic s) is reached."""
+        """Yield the resources of a run four times per second, until it ends or `until` is reached.
+
+        `until` is in seconds of `time.monotonic`.
+        """
         main = psutil.Process(process.pid)
         while process.poll() is None and time.monotonic() < until:
             if moment := usage(main):
@@ -186,7 +189,7 @@ class Soak:
             time.sleep(_PERIOD_S)
 
     def _left_behind(self) -> tuple[str, ...]:
-        """Return the processes, temporary files, shared memory and incomplete files that a run left behind, by name."""
+        """Return the names of what a run left behind: processes, temporary files, shared memory, partial run files."""
         places = [*self._temporary.iterdir(), *(path for path in self._runs.iterdir() if path.suffix != ".jsonl")]
         shared = set(_SHARED_MEMORY.iterdir()) - self._shared
         places += [path for path in shared if "gpubench" in path.name]
@@ -210,9 +213,9 @@ def line(cells: Iterable[str]) -> str:
 
 
 def main() -> int:
-    """Soak for the minutes in `sys.argv`, 60 by default.
+    """Run the soak test for the minutes in `sys.argv`, 60 by default, and return the exit status.
 
-    Print a line per row and the problems, and return the exit status.
+    A line per row is printed, then the problems. The status is 3 if a run failed, 1 for another problem, else 0.
     """
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     sys.stdout.write(line(_HEADS) + "\n")

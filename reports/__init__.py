@@ -1,1 +1,1 @@
-"""Report plugins: each public module is one, named by its file (see ARCHITECTURE.md)."""
+"""Provide the output formats: each public module is a report plugin with the name of its file (see ARCHITECTURE.md)."""

@@ -78,8 +78,8 @@ def _left_out(not_drawable: int, over_limit: int) -> str:
 def _dots(operator: Amortised) -> Iterator[tuple[str, float, str]]:
     """Yield a dot for each cache state: the state (a key of `STATES`), the number of calls, and a sentence about them.
 
-    A number of calls that is 0 (it pays at once) or infinite (it never pays) has no place on a logarithmic axis: no
-    dot.
+    No dot is yielded if the number of calls is 0 (the provider pays at once) or infinite (it never pays), because
+    neither has a place on a logarithmic axis.
     """
     for paid in operator.paid:
         if 0 < paid.calls.centre < math.inf:
@@ -110,10 +110,11 @@ def _row(operator: Amortised, y: float, across: Axis) -> Markup:
 
 
 def amortisation_records(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield a record for each operator and provider of the run's amortisation views.
+    """Yield a record for each operator and provider (a compiler or library) of the run's amortisation views.
 
-    `seconds` and `eager_seconds` are the times of a call. `pays_after` is keyed by cache state: `calls` is the number
-    of calls after which the provider pays, with its 95 % interval `low` and `high`; None if it never pays.
+    `seconds` is the time of a call by the provider, and `eager_seconds` by the library that it is compared with.
+    `pays_after` is keyed by cache state: `calls` is the number of calls after which the provider has earned back its
+    cost, with its 95 % interval `low` and `high`; None if it never does.
     """
     for view, operators in amortisations(summary):
         for operator in operators:

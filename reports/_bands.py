@@ -56,10 +56,10 @@ def slowdowns_among(event_bands: Iterable[Band]) -> list[Band]:
 
 
 def _spans(at: npt.NDArray[np.float64], is_set: npt.NDArray[np.bool_], period_s: float) -> Iterator[Moments]:
-    """Yield the start and the end of each occurrence in seconds; a sample covers the `period_s` seconds before it.
+    """Yield the start and the end in seconds of each run of samples in which an event is set.
 
     `at` holds the times of the samples in seconds, ascending, and `is_set` whether the event was set; both have shape
-    (n,).
+    (n,). A sample covers the `period_s` seconds before it.
     """
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_set, [False]]).astype(np.int8)))
     for first, past in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):

@@ -115,7 +115,7 @@ class Blocks:
         return CaseTable(title, _ended_text(spreads), suite.constants, tuple(map(self._block, suite.cases)))
 
     def _block(self, case: ListedCase) -> CaseBlock:
-        """Return the line of a case, with its details in the line or in `packed`.
+        """Return the line of a case, with its details in the line or, if the page has many, in `packed`.
 
         A case for which `room` has no details gets neither.
         """
@@ -171,7 +171,7 @@ def _count_text(listed_count: int, total: int) -> str:
 def _ended_text(spreads: Sequence[Spread]) -> str:
     """Return how many cases have each status, and the median of their noise.
 
-    As an example: `58 ok, 2 skipped; median noise within process 0.2 %`. The noise is left out if no case has two
+    An example is `58 ok, 2 skipped; median noise within process 0.2 %`. The noise is left out if no case has two
     samples.
     """
     counts = Tally(spread.status for spread in spreads)

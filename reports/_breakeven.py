@@ -65,7 +65,7 @@ def _note(never: int, over_limit: int) -> str:
 
 
 def measured_links(summary: Summary, suite: str) -> list[Link]:
-    """Return the links over which the cases of `suite` sent raw bytes, each as a name and its best rate in B/s."""
+    """Return the links over which the cases of `suite` sent raw bytes, each as a name and its highest rate in B/s."""
     best: dict[str, float] = {}
     of_suite = (view_payoffs for view_payoffs in payoffs(summary) if view_payoffs.suite == suite)
     for transfer in (transfer for view_payoffs in of_suite for transfer in view_payoffs.transfers):

@@ -122,7 +122,7 @@ def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
 
 
 def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
-    """Yield a line for each replicate of a case, in the order of their numbers."""
+    """Yield a line for each replicate of a case, in the order of their numbers; texts are dashes without a figure."""
     for row in spread.rows:
         figure, result = _quoted(row), row.result
         median, interval, _, noise, samples = _cells(figure) if figure else (_NONE,) * 5

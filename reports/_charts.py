@@ -157,7 +157,7 @@ def point_text(point: Point) -> str:
 def _range_text(points: Sequence[Point]) -> str:
     """Return the lowest and the highest median as text: `3901 GB/s to 4213 GB/s`.
 
-    A single value if both texts are equal.
+    If both have the same text, it is returned once.
     """
     low = min(points, key=lambda point: point.value).figure.text
     high = max(points, key=lambda point: point.value).figure.text
@@ -184,7 +184,7 @@ _FARTHEST_PEAK = 2.5  # the largest mark over the highest value: a mark farther 
 
 
 def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Return a bar chart for each unit of the view's points that has at least three.
+    """Return a bar chart for each unit of the view's points that has at least three points.
 
     The axes `view.by` give the colours. On a logarithmic scale dots replace the bars, because a length has no meaning
     there.
@@ -203,10 +203,10 @@ def _extremes(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def bar_chart(points: Sequence[Point], view: View) -> Chart:
-    """Return the bar chart of `points`, which share a unit: a row for each point, with its 95 % interval and its peak.
+    """Return the bar chart of `points`, which share a unit, with the 95 % interval of each and the data sheet's peak.
 
     Of more than 40 points, only the 20 lowest and the 20 highest are drawn. A peak that exceeds 2.5 times the highest
-    interval is not marked.
+    end of an interval is not marked.
     """
     drawn = _extremes(points)
     rows = _ABOVE if len(drawn) <= _FEW else _BESIDE

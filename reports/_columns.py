@@ -185,7 +185,7 @@ def _by_suite(
 ) -> dict[str, tuple[ColumnRow, ...]]:
     """Return the rows of the cases `keys`, in that order, keyed by suite.
 
-    `listed` holds one dict per run, from the id and the device set of a case to the case.
+    `listed` has one dict per run, in the order of the runs, which maps the id and the device set of a case to the case.
     """
     rows: dict[str, list[ColumnRow]] = {}
     for key in keys:
@@ -216,7 +216,7 @@ def _cells(figures: Sequence[_RunFigure | None]) -> Iterator[ColumnCell]:
 
 
 def _change_text(first: _RunFigure | None, later: _RunFigure) -> str:
-    """Return the change of a median from `first`, the figure of run A, to `later`: `+1.2 %`; `0.0 %` below 0.05 %.
+    """Return the change from `first`, the figure of run A, to `later` as text: `+1.2 %`, or `0.0 %` below 0.05 %.
 
     The text is empty if a figure is missing, if the cases or units differ, or if the change is not finite.
     """

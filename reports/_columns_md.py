@@ -19,7 +19,7 @@ def columns_markdown(page: Columns) -> str:
 
 
 def _lines(page: Columns) -> Iterator[str]:
-    """Yield the document in parts without a newline at the end; a part may hold several lines.
+    """Yield the document in parts that newlines join; a part may hold several lines.
 
     The parts are a table of the runs, the key figures, the differences of the environment, and a table for each suite.
     """

@@ -70,7 +70,7 @@ def _document(
 def _answer(answer: GateAnswer, one_sided: Sequence[str]) -> Iterator[str]:
     """Yield the verdict, then a list item for each reason, each sentence in `one_sided` and each next step.
 
-    `one_sided` are sentences on the cases that only one of the two runs has.
+    `one_sided` are sentences on the cases that only one of the two runs has. Newlines join the parts.
     """
     yield f"**{escape(answer.verdict)}**\n"
     yield from (f"- {escape(clipped(reason))}" for reason in (*answer.reasons, *one_sided))
@@ -86,7 +86,10 @@ def _runs(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def _environment(comparison: Comparison) -> Iterator[str]:
-    """Yield the section on the differences of the environment: a table of at most 30, then the number of the others."""
+    """Yield the section on the differences of the environment, in parts that newlines join.
+
+    It is a table of at most 30 differences, then the number of the others.
+    """
     yield "\n## Environment\n"
     differences = comparison.differences
     if not differences:
@@ -105,7 +108,7 @@ def _environment(comparison: Comparison) -> Iterator[str]:
 def _against(against: RunComparison, name: str, listed: Sequence[ComparisonRow], count: int) -> Iterator[str]:
     """Yield the section of one run against run A: its suites, the rows `listed`, and how many rows are left out.
 
-    `name` is the letter of the run, and `count` the number of all its rows.
+    `name` is the letter of the run, and `count` the number of all its rows. Newlines join the parts.
     """
     yield f"\n## {name} against A: {escape(against.tally)}\n"
     means = suites(against)

@@ -23,10 +23,9 @@ from gpubench.api.report import (
 
 
 def staircase_record(staircase: Staircase) -> dict[str, Any]:
-    """Return the record of one curve of a staircase view.
+    """Return the record of one curve of a staircase view: the names of its suite, view and line, and its levels.
 
-    `suite`, `view` and `line` are the names of the suite, the view and the curve. `levels` holds a dict for each level,
-    from the smallest working set to the largest.
+    `levels` holds a dict for each level (see `_step`), from the smallest working set to the largest.
     """
     return {
         "suite": staircase.suite,
@@ -37,10 +36,11 @@ def staircase_record(staircase: Staircase) -> dict[str, Any]:
 
 
 def _step(step: Step) -> dict[str, Any]:
-    """Return the record of a level: its height with the 95 % interval, its cycles, and its working sets in bytes.
+    """Return the record of a level: its height with the 95 % interval, and its working sets in bytes.
 
-    `end` is the interval of the working set at which the level ends, None for the last level. `known` lists the sizes
-    in bytes that the device or a table with sources states near that end.
+    `cycles` is the height in cycles of the device's clock, None if it was not measured. `end` is the interval of the
+    working set at which the level ends, None for the last level. `known` lists the sizes in bytes that the device or a
+    table with sources states near that end.
     """
     return {
         "unit": step.unit,

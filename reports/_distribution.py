@@ -28,8 +28,9 @@ class Distribution:
 def distribution(series: Series, figure: Figure) -> Distribution | None:
     """Return the histogram of a series' samples; None for fewer than five samples.
 
-    `figure` is that of the series: its unit and median are those of the histogram, a rate for a counted amount of work.
-    Of more than 1000 samples, the first and the last bin each hold 0.5 %, so that a few extremes do not fill the axis.
+    `figure` is the figure of the series. The samples are shown in the unit of the figure, as a rate if the series
+    counts work. Of more than 1000 samples, the first and the last bin each hold 0.5 %, so that a few extremes do not
+    fill the axis.
     """
     values = judged_values(series)
     if len(values) < _FEWEST:

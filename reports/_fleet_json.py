@@ -124,7 +124,8 @@ def _finding(finding: FleetFinding) -> dict[str, Any]:
 def _group(group: FleetGroup) -> dict[str, Any]:
     """Return the record of a group of comparable components, with the median and the spread of each of its cases.
 
-    The spread is the relative standard deviation between the components; the median is in SI units.
+    The median is in SI units; the spread is the relative standard deviation between the components. `fingerprint`
+    spells out what the components have in common.
     """
     cases = [
         {

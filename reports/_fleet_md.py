@@ -28,10 +28,10 @@ def fleet_markdown(judgement: FleetJudgement) -> str:
 
 
 def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
-    """Yield the list items below the verdict: what was compared, the smallest detectable slowdown, the nodes.
+    """Yield the list items below the verdict, each as one line of Markdown.
 
-    At most three items each follow for sick components, failed cases and groups of two populations, then the next
-    steps.
+    They are what was compared, the smallest detectable slowdown, and how many nodes answered; then at most three each
+    on sick components, failed cases and groups of two populations; then the next steps.
     """
     if judgement.is_judged:
         yield f"- Compared with {fleet_text.compared_with(judgement)}."
@@ -50,7 +50,10 @@ def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
 
 
 def _suspects(suspects: Sequence[Suspect]) -> Iterator[str]:
-    """Yield the table of at most fifteen suspects and the number of the others; nothing if there is no suspect."""
+    """Yield the lines of a section with at most fifteen suspects in a table, and the number of the others.
+
+    Without suspects no line is yielded.
+    """
     if not suspects:
         return
     yield from ("", "## Suspects", "")
@@ -78,7 +81,10 @@ def _cells(suspect: Suspect) -> tuple[str, ...]:
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
-    """Yield a section that lists at most six of `lines` and counts the others; nothing if `lines` is empty."""
+    """Yield the lines of a section that lists at most six of `lines` and counts the others.
+
+    If `lines` is empty, no line is yielded.
+    """
     if not lines:
         return
     yield from ("", f"## {title}", "")

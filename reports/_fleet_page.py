@@ -215,9 +215,9 @@ def _sentence(phrase: str) -> str:
 
 
 def _anchors(suspects: Sequence[Suspect]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the anchor and the state of the suspect that a tile of the map links to, keyed by node and device.
+    """Return the anchor and the state of the suspect to which a tile of the map links, keyed by node and device.
 
-    A GPU, node or host takes its tiles before a link does.
+    If a GPU, node or host and a link are suspects on the same device, its tile links to the former.
     """
     anchors: dict[tuple[str, str], tuple[str, str]] = {}
     numbered = list(enumerate(suspects[:_MOST_SUSPECTS], 1))

@@ -34,7 +34,7 @@ class _Group:
 def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
     """Return the failed results that have no time window, each with an estimate of its end in seconds of the run.
 
-    The estimate is the end of the result before it plus its own duration.
+    The estimate is the end of the result before it plus its own duration. `results` are in the order measured.
     """
     untimed, last_end = [], 0.0
     for result in results:
@@ -100,7 +100,7 @@ def _tooltip(results: Sequence[Result], ending: str) -> str:
 
 
 def _cross(group: _Group, row: int) -> Markup:
-    """Draw a cross where cases failed."""
+    """Draw a cross in lane `row`, counted from 0, where the cases of the group failed; its tooltip gives the reason."""
     first, x, y = group.results[0], group.left, TOP + LANE * row + 10
     tooltip = _tooltip(group.results, f" failed: {first.reason or first.cause}")
     cross = f"M{svg.number(x - 4)} {svg.number(y - 4)}l8 8m0 -8l-8 8"
@@ -108,7 +108,7 @@ def _cross(group: _Group, row: int) -> Markup:
 
 
 def _box(group: _Group, row: int) -> Markup:
-    """Draw a box over the time in which the cases ran."""
+    """Draw a box in lane `row`, counted from 0, over the time in which the cases of the group ran."""
     return svg.element(
         "rect",
         *svg.title(_tooltip(group.results, f": {units.duration(group.seconds)}")),

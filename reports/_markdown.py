@@ -20,7 +20,10 @@ def cut(text: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: its head, then its rows; the cells must be escaped already."""
+    """Yield the lines of a Markdown table without newlines: two for its heads, then one per row.
+
+    The cells must be escaped already.
+    """
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
     for row in rows:

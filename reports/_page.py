@@ -120,7 +120,8 @@ class RunPage:
 def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
     """Return the content of the page of a run; with an enclosure it also holds the results for download.
 
-    The texts of the run must be free of control characters: the template only escapes them.
+    Without one (None), the page offers no download. The texts of the run must be free of control characters: the
+    template only escapes them.
     """
     summary = Summary(run)
     spreads = summary.spreads()
@@ -190,10 +191,7 @@ def _fold(charts: Sequence[Chart], open_count: int) -> Fold:
 
 
 def _timeline(timeline: Timeline, *, is_first: bool) -> TimelineBlock:
-    """Return the counters of a device.
-
-    Two charts of the first device stand open, those of other devices are folded away.
-    """
+    """Return the counters of a device, with two open charts if it is the first device, else with none open."""
     return TimelineBlock(timeline.device, _fold(timeline.charts, _OPEN_CHARTS if is_first else 0), timeline.constant)
 
 

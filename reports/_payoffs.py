@@ -35,7 +35,10 @@ def payoffs_record(view_payoffs: Payoffs) -> dict[str, Any]:
 
 
 def payoff_lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield break-even links and speed-ups as flat lines, whose keys are names of `frame.COLUMNS`."""
+    """Yield break-even rates and speed-ups as flat lines, whose keys are names of `frame.COLUMNS`.
+
+    A break-even rate is in B/s, None if compression pays on any link. A speed-up has its 95 % interval.
+    """
     for view_payoffs in payoffs(summary):
         for payoff in (*view_payoffs.codecs, *view_payoffs.transfers):
             line = {"case": payoff.case.id, "suite": view_payoffs.suite, "params": "", "quantity": "derived"}

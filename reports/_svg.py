@@ -72,10 +72,7 @@ def dot(x: float, y: float, radius: float, class_: str, tooltip: str = "") -> Ma
 
 
 def title(tooltip: str) -> tuple[Markup, ...]:
-    """Return the child element that shows a tooltip under the pointer, in a tuple.
-
-    An empty tuple for an empty tooltip.
-    """
+    """Return the child element that shows a tooltip under the pointer, in a tuple; it is empty for an empty tooltip."""
     return (element("title", tooltip),) if tooltip else ()
 
 
@@ -103,7 +100,7 @@ class Labels:
         self.wanted.append((label, places))
 
     def drawn(self, left: float, right: float) -> Markup:
-        """Draw each label at its first place that overlaps no label before it.
+        """Draw each label at its first place that overlaps no label drawn before it.
 
         A label without such a place is left out. Each label is moved to lie between x `left` and `right`.
         """

@@ -116,8 +116,8 @@ def share_brief(figure: Figure) -> str:
 def interval_text(figure: Figure, values: int | None = None) -> str:
     """Return the 95 % interval with its unit, in the prefix of the median: `4180 – 4221 GB/s`.
 
-    A dash for a single value. `values` is the number of values behind the interval, None for the number of samples. Of
-    fewer than six values it is their range, and the text says so: `4180 – 4221 GB/s (range)`.
+    `values` is the number of values behind the interval, None for the number of samples. For a single value the text is
+    a dash. For fewer than six values the interval is their range, and the text says so: `4180 – 4221 GB/s (range)`.
     """
     count = figure.samples if values is None else values
     if count < 2:
@@ -176,7 +176,7 @@ def counts_by_level(all_notices: Sequence[Notice]) -> str:
 def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Notice]:
     """Yield a notice of `level` for each distinct cause and reason among the results with `status`.
 
-    `name` names a result.
+    It names the first cases; `name` returns the name of a result.
     """
     grouped: dict[tuple[str, str], list[str]] = {}
     for result in run.results:
@@ -187,7 +187,10 @@ def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Not
 
 
 def _above_peak(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
-    """Yield a warning about the cases with a rate above a peak of the device; nothing if there is none."""
+    """Yield one warning about all cases with a rate above a peak of the device; `name` names a result.
+
+    Without such a case nothing is yielded.
+    """
     cases = [f"{name(row.result)} ({_impossible_shares_text(row)})" for row in rows if row.impossible]
     if cases:
         verb = "is" if len(cases) == 1 else "are"
@@ -201,9 +204,9 @@ def _impossible_shares_text(row: ResultRow) -> str:
 
 
 def _noisy(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
-    """Yield a warning about the ok cases with more than 5 % of noise within a process; nothing if there is none.
+    """Yield one warning about all ok cases with more than 5 % of noise within a process, the noisiest first.
 
-    The noisiest case is named first.
+    Without such a case nothing is yielded. `name` names a result.
     """
     noisy = [row for row in rows if row.figure and row.figure.noise > NOISY and row.result.status == "ok"]
     noisy.sort(key=lambda row: -row.figure.noise if row.figure else 0.0)
@@ -215,9 +218,10 @@ def _noisy(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
 
 
 def _wide(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
-    """Yield a warning about the ok cases with at most 5 % of noise but a 95 % interval wider than ± 5 %.
+    """Yield one warning about all ok cases with at most 5 % of noise but a 95 % interval wider than ± 5 %.
 
-    Nothing without any. Few samples, or samples that drift, make such an interval. The widest one is named first.
+    Few samples, or samples that drift, make such an interval; the widest is named first. Without such a case nothing is
+    yielded. `name` names a result.
     """
     wide = [
         row
@@ -238,9 +242,9 @@ def _wide(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
 
 
 def _discarded(run: Run, name: Namer) -> Iterator[Notice]:
-    """Yield a note with the number of discarded samples for each reason, and the cases that they are from.
+    """Yield one note on all discarded samples: how many for each reason, and from which cases; `name` names a result.
 
-    Nothing without.
+    Without discarded samples nothing is yielded.
     """
     tally: Tally[str] = Tally()
     cases = []

@@ -50,7 +50,7 @@ def axis(
     room: float = 1.0,
     count: int = 5,
 ) -> Axis:
-    """Return an axis that holds `values`, in the SI unit `unit`; for the unit `B` the ticks are powers of two.
+    """Return an axis that holds `values`, in the SI unit `unit`, with round ticks; sizes (unit `B`) have binary ticks.
 
     `start` and `end` are the ends of the axis in drawing units, and `count` is about the number of ticks. A linear axis
     includes 0 if `zero`. A logarithmic axis leaves a factor of `room` free at either end and shows positive values
@@ -78,7 +78,7 @@ def at_values(plain: Axis, values: Iterable[float]) -> Axis:
 
 
 def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
-    """Return both ends of an axis, moved apart if they are equal."""
+    """Return both ends of an axis, moved apart if they are equal; `log` keeps positive ends positive."""
     if high > low:
         return low, high
     if log:
@@ -90,7 +90,10 @@ def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
 
 
 def _linear_axis(low: float, high: float, unit: str, start: float, end: float, count: int) -> Axis:
-    """Return a linear axis with about `count` ticks at round values; its ends are the outer ticks."""
+    """Return a linear axis that contains `low` and `high`, with about `count` ticks at round values.
+
+    The ends of the axis are its outer ticks. `start` and `end` are in drawing units.
+    """
     step = _step((high - low) / count, binary=unit == "B")
     first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
     places = [index * step for index in range(first, last + 1)]

@@ -86,8 +86,8 @@ class _Sheet:
 def timelines(run: Run, table: CounterTable) -> Timelines:
     """Return a timeline for each device that has counter samples, the host last; all share one axis of time.
 
-    The axis reaches from the first sample of the run to the last. A drawn line keeps at most 400 points, fewer if the
-    run has many counters.
+    `table` holds the counters of the run. The axis reaches from the first sample of the run to the last. A drawn line
+    keeps at most 400 points, fewer if the run has many counters.
     """
     tracks = [track for track in map(_drawable, table.tracks) if len(track.at)]
     if not tracks:

@@ -160,7 +160,7 @@ def _drift_lines(trend: Trend) -> tuple[DriftLine, ...]:
 
 
 def _newest_event(trend: Trend) -> NewestEvent:
-    """Return the newest step or drift of a trend as text, or its state if it has neither."""
+    """Return the newest step or drift of a trend as text, or the state of the trend if it has neither."""
     event = trend.newest_event
     if event is None:
         return NewestEvent(trend.state, "quiet")

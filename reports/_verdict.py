@@ -81,7 +81,7 @@ class Head:
 
 
 def head(summary: Summary) -> Head:
-    """Return the head of the page of a run."""
+    """Return the head of the page of a run: its overview as texts, with links to the cases and suites."""
     run_overview, anchors = overview(summary), Anchors.of(summary)
     tiles = tuple(_tile(value, anchors) for value in run_overview.values)
     return Head(

@@ -78,7 +78,10 @@ def _pair_units(pair: Pair) -> tuple[str, str]:
 
 
 def frontier(candidates: Sequence[Pair]) -> list[Pair]:
-    """Return the Pareto frontier in the order of the x axis: the pairs that no other pair beats in both series."""
+    """Return the Pareto frontier of `candidates`, in the order of the x axis.
+
+    It has the pairs for which no other pair is at least as good in both series and better in one.
+    """
     best_pairs: list[Pair] = []
     for pair in sorted(candidates, key=lambda pair: (-_merit(pair.across), -_merit(pair.up))):
         best = best_pairs[-1] if best_pairs else None
@@ -105,7 +108,7 @@ def group_of(view: View) -> Callable[[Point], str]:
 
 
 def varying(points: Sequence[Point]) -> Callable[[Point], str]:
-    """Return a function that labels a point by all in which `points` differ: case name, parameters and devices.
+    """Return a function that labels a point by the case name, parameters and devices in which `points` differ.
 
     If they do not differ, the label is the name of the case.
     """

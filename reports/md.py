@@ -83,7 +83,7 @@ class _Suite:
     """
 
     def __init__(self, suite: ListedSuite, summary: Summary) -> None:
-        """Sort the cases of the suite and render each as a row.
+        """Sort the cases of the suite, failed first, and render each as a row of a Markdown table.
 
         A column for further figures exists only if a case has some.
         """
@@ -140,7 +140,10 @@ def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] |
 
 
 def _head_lines(run_overview: Overview) -> Iterator[str]:
-    """Yield the head of the document as Markdown: devices, conditions, key figures, trust, limitations and suites."""
+    """Yield the head of the document in parts that newlines join.
+
+    It has the devices, conditions, key figures, trust, limitations and suites of the run.
+    """
     yield f"# gpubench: {escape('; '.join(run_overview.devices) or 'no device')}\n"
     yield escape(" · ".join(run_overview.conditions))
     if run_overview.values:
@@ -157,7 +160,10 @@ def _head_lines(run_overview: Overview) -> Iterator[str]:
 
 
 def _key_figures(run_overview: Overview) -> Iterator[str]:
-    """Yield the table of key figures with its note; a column that no figure needs is left out."""
+    """Yield the table of key figures with its note, in parts that newlines join; an unneeded column is left out.
+
+    The device is needed if the figures are of several devices, the expected value if one is known.
+    """
     with_device = has_several_devices(run_overview)
     columns = ("key figure", *(("device",) if with_device else ()), "median", "of data sheet")
     columns += ("of expected",) if run_overview.has_expectations else ()
@@ -178,7 +184,10 @@ def _key_cells(value: KeyValue, with_device: bool) -> tuple[str, ...]:
 
 
 def _notice_lines(shown_notices: Sequence[Notice]) -> Iterator[str]:
-    """Yield the section of warnings and notes as Markdown; errors are bold, and nothing is yielded without notices."""
+    """Yield the section of warnings and notes, in parts that newlines join; errors are bold.
+
+    Without notices nothing is yielded.
+    """
     if shown_notices:
         yield "\n## Warnings and notes\n"
     for notice in shown_notices:
@@ -191,7 +200,10 @@ def _notice_lines(shown_notices: Sequence[Notice]) -> Iterator[str]:
 
 
 def _heading_lines(suite: _Suite) -> Iterator[str]:
-    """Yield the heading of a suite's section, its description, and the head of its table of cases."""
+    """Yield the heading of a suite's section, its description, and the head of its table of cases.
+
+    Newlines join the parts.
+    """
     sentence = next((info.summary for info in suite.summary.run.manifest.suites if info.name == suite.name), "")
     yield f"\n## {escape(suite.name)}\n"
     if sentence:
@@ -202,10 +214,10 @@ def _heading_lines(suite: _Suite) -> Iterator[str]:
 
 
 def _suite_section(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
-    """Yield the Markdown of a suite's section: its table of cases, and its derived tables.
+    """Yield the section of a suite, its table of cases and its derived tables, in parts that newlines join.
 
-    Only the rows in `kept` are shown, or all rows if `kept` is None. Without a row to show, the heading and the table
-    of cases are left out.
+    `kept` holds the rows to show, as they are in `_Suite.rows`; None shows all. Without a row to show, the heading and
+    the table of cases are left out.
     """
     rows = suite.rows if kept is None else [row for row in suite.rows if row in kept]
     if rows:
@@ -216,7 +228,10 @@ def _suite_section(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
 
 
 def _derived_lines(level: str, derived_table: Table) -> Iterator[str]:
-    """Yield a derived table under a heading; `level` is the number signs of the heading (`##`)."""
+    """Yield a derived table under a heading, in parts that newlines join.
+
+    `level` is the signs of the heading (`##`).
+    """
     yield f"\n{level} {escape(derived_table.title)}\n"
     yield from table(tuple(map(escape, derived_table.heads)), (tuple(map(escape, row)) for row in derived_table.rows))
     if derived_table.note:
@@ -224,9 +239,9 @@ def _derived_lines(level: str, derived_table: Table) -> Iterator[str]:
 
 
 def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the cells of a case, escaped for Markdown.
+    """Return the cells of a case, escaped for Markdown, for the columns of `_Suite.heads`.
 
-    `also` is the cell of further figures, or empty without that column.
+    `also` is the cell of further figures in a tuple, which is empty if the table has no such column.
     """
     reason = reason_text(line.spread)
     state = (line.ended or line.spread.status) + (f": {clipped(reason)}" if reason else "")
@@ -235,7 +250,10 @@ def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _environment_lines(run: Run) -> Iterator[str]:
-    """Yield the section on the devices, the host, the versions and the settings; unknown facts are left out."""
+    """Yield the section on the devices, the host, the versions and the settings, in parts that newlines join.
+
+    Unknown facts are left out.
+    """
     yield "\n## Environment\n"
     facts = [(group.title, name, text) for group in environment(run) for name, text in group.facts if text]
     yield from table(("group", "property", "value"), (tuple(map(escape, line)) for line in facts))

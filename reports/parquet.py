@@ -51,7 +51,7 @@ def _metadata(run: Run) -> dict[str, str]:
 def _table_rows(run: Run) -> Iterator[dict[str, Any]]:
     """Yield each row of the table as values keyed by column name: the columns of the CSV, and `values`.
 
-    `values` lists the samples of the row's series in the unit of the row: a rate for a counted amount of work. It is
+    `values` lists the samples of the row's series in the unit of the row, as rates if the series counts work. It is
     empty for a result without a series, and missing for derived figures, whose rows come last.
     """
     summary = Summary(run)

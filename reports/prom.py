@@ -37,7 +37,7 @@ class PrometheusReport:
     summary: str = "gauges of the headline figures in Prometheus' text format, for a textfile collector"
 
     def render(self, run: Run) -> str:
-        """Return the exposition; every metric has its HELP and TYPE, every label is escaped."""
+        """Return the metrics of a run as text: headline figures, the status of each case, and the state of the run."""
         summary = Summary(run)
         spreads = summary.spreads()
         return "".join(

@@ -1,1 +1,1 @@
-"""Formats in which a judgement is published, one per file: see ARCHITECTURE.md."""
+"""Provide the forms in which a judgement is published, each in a file of its name (see ARCHITECTURE.md)."""

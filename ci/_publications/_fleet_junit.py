@@ -32,7 +32,7 @@ class _TestCase(NamedTuple):
 
 
 def fleet_tests(judgement: FleetJudgement) -> str:
-    """Return the judgement as a JUnit XML document; every text is escaped."""
+    """Return the judgement as a JUnit XML document: suites with the answer, the nodes, and each kind of component."""
     findings: dict[Place, list[FleetFinding]] = {}
     for suspect in judgement.suspects:
         for finding in suspect.findings:

@@ -24,10 +24,7 @@ class Annotations:
     summary: str = "annotations of a GitHub workflow"
 
     def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
-        """Return at most ten lines with errors and ten with warnings.
-
-        `limit` is ignored, because they are always short.
-        """
+        """Return at most ten lines with errors and ten with warnings, as one text; `limit` is ignored."""
         del limit
         errors = [finding for finding in judgement.findings if _is_error(finding)]
         warnings = [

@@ -51,7 +51,7 @@ class Markdown:
 
 
 def _body_lines(answer: GateAnswer, not_passing: list[Finding]) -> Iterator[str]:
-    """Yield the reasons, the next steps, and the table of `not_passing`, as parts without a newline at the end."""
+    """Yield the reasons, the next steps, and the table of `not_passing`, in parts that newlines join."""
     yield from (f"- {escape(reason)}" for reason in answer.reasons)
     for step in answer.next_steps:
         yield f"- **next:** {escape(step.text)}{f': {code(step.command)}' if step.command else ''}"

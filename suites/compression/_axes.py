@@ -21,7 +21,10 @@ Params = Mapping[str, str | int | float]
 
 
 def corpora(target: Target) -> Any:
-    """Return the axis of corpora: the user's files if there are any (`--data`), else generated corpora by tier."""
+    """Return the axis of corpora by tier (a `Points` of names): the user's files (`--data`), else generated corpora.
+
+    The smoke tier has `ids`, quick has three, and full has all.
+    """
     return points(
         smoke=_corpora.names(target, ("ids",)),
         quick=_corpora.names(target, FEW),
@@ -30,12 +33,15 @@ def corpora(target: Target) -> Any:
 
 
 def one_corpus(target: Target) -> Any:
-    """Return the axis of corpora with `text` alone, or with three in the full tier; the user's files replace them."""
+    """Return the axis of corpora by tier (a `Points` of names): `text`, and in the full tier three corpora.
+
+    The user's files (`--data`) replace them.
+    """
     return points(quick=_corpora.names(target, ("text",)), full=_corpora.names(target, FEW))
 
 
 def mebibytes(smoke: int, quick: int, full: int) -> Any:
-    """Return the axis of one size in bytes per tier; the arguments are in MiB."""
+    """Return the axis with one size in bytes per tier (a `Points`); the arguments are in MiB."""
     return points(smoke=(smoke * MIB,), quick=(quick * MIB,), full=(full * MIB,))
 
 
@@ -43,7 +49,7 @@ def mebibytes(smoke: int, quick: int, full: int) -> Any:
 
 
 def message_corpora(target: Target) -> Any:
-    """Return the axis of corpora for messages: `ids`, or in the full tier six corpora, one of each kind.
+    """Return the axis of corpora for messages by tier (a `Points` of names): `ids`, in the full tier one of each kind.
 
     The user's files (`--data`) replace them.
     """

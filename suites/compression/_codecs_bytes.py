@@ -57,9 +57,9 @@ class DeviceBytes:
         return int(self._device.to_host(self._found)[0])
 
     def expect_same(self, restored: Any, source: Any) -> None:
-        """Raise WrongAnswer, which names the first differing byte, unless two uint8 arrays are equal.
+        """Wait for the device, and raise WrongAnswer unless two uint8 arrays are equal.
 
-        Waits for the device.
+        It names the first differing byte.
         """
         expect(restored.size == source.size, f"restored {restored.size} bytes of {source.size}")
         if self.differences(restored, source):

@@ -116,7 +116,8 @@ def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes
     """Compress and restore the same data in one format on GPU and host: uncompressed bytes per second of each.
 
     The GPU restores what the host compressed, and the host what the GPU compressed; both results are compared bit for
-    bit. The host uses all its cores, and works on at most the first 4 MiB of the data.
+    bit. `format` is a key of FORMATS. The GPU works on up to `size_bytes`, the host with all its cores on at most the
+    first 4 MiB. Raises Skip if the format is unavailable on either.
     """
     source, total = source_of(bench, corpus, size_bytes)
     codec = _codecs_host.open_format(format)

@@ -137,9 +137,9 @@ def _inflate(start: Callable[[], Any], chunk: Chunk, size: int, error: type[Exce
 
 
 def _zlib(level: int, window: int = 15, kind: str = "zlib") -> HostCodec:
-    """Return the codec of Python's zlib at a level.
+    """Return the codec of Python's zlib at a compression level; `window` is zlib's wbits.
 
-    `window` is zlib's wbits, which selects the format that `kind` names.
+    `kind` names the format that `window` selects: a key of `_HEADERS`.
     """
 
     def restore(chunk: Chunk, size: int) -> bytes:
@@ -163,7 +163,10 @@ _HEADERS = {
 
 
 def _isal(level: int) -> HostCodec:
-    """Return the codec of ISA-L at a level, which writes zlib's format; raises Skip without the package isal."""
+    """Return the codec of ISA-L at a compression level, which writes zlib's format.
+
+    Raises Skip without the package isal.
+    """
     isal = _imported("isal.isal_zlib")
     package = _imported("isal")
 
@@ -181,7 +184,10 @@ def _isal(level: int) -> HostCodec:
 
 
 def _zstd(level: int) -> HostCodec:
-    """Return the codec of Zstandard at a level; raises Skip without Python 3.14 or the package backports.zstd."""
+    """Return the codec of Zstandard at a compression level.
+
+    Raises Skip without Python 3.14 or the package backports.zstd.
+    """
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     zstd = _imported(name)
 

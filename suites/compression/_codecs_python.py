@@ -83,7 +83,8 @@ class PythonRoundTrip:
 def python(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
     """Compress and restore a buffer through `nvidia.nvcomp`: uncompressed bytes per second, by the host's clock.
 
-    Unlike in `roundtrip`, each call allocates its output and waits for the device, and its time includes both.
+    The corpus is repeated to `size_bytes`. Unlike in `roundtrip`, each call allocates its output and waits for the
+    device, and its time includes both. Raises Skip if the binding is not installed.
     """
     source, total = source_of(bench, corpus, size_bytes)
     elements = open_codec(bench, codec, source.dtype).row.data_type  # the same type as in the C interface

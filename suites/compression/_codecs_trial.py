@@ -91,7 +91,10 @@ def sampled(data: Any, chunk_bytes: int) -> Any:
 
 
 def _corpora(target: Target) -> Any:
-    """Return the axis of corpora: the user's files, or else one corpus in the quick tier and all in the full tier."""
+    """Return the axis of corpora by tier (a `Points` of names): one in the quick tier, all in the full tier.
+
+    The user's files (`--data`) replace them.
+    """
     every = corpora(target)
     return points(every.quick if target.data else every.quick[:1], every.smoke, every.full)
 

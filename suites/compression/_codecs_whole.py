@@ -26,13 +26,13 @@ topic = Topic()
 def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: int) -> Task:
     """Compress and restore a user's whole file piece by piece: its ratio, and uncompressed bytes per second.
 
-    Every piece is compressed, restored and compared once; then the first piece is timed. The host holds one piece at a
-    time, and the device what the round trip of one piece needs.
+    Every piece of `piece_bytes` is compressed, restored and compared once; then the first piece is timed. The host
+    holds one piece at a time, and the device what the round trip of one piece needs.
     """
     file = {DATA_PREFIX + file.label: file for file in bench.target.data}[corpus]
 
     def open_piece(piece: FileData) -> Any:
-        """Return a round trip of the piece on the device of the case."""
+        """Return a round trip of the piece on the device of the case: a `HostRoundTrip` or a `GpuRoundTrip`."""
         piece_corpus = Corpus(corpus, piece.dtype, piece.description, piece.data)
         if bench.target.is_host:
             return _codecs_host.open_trip(piece_corpus, piece.data.size, codec, chunk_bytes)
@@ -43,7 +43,7 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
     trip = open_piece(first)
 
     def check() -> Observation:
-        """Compare the timed piece; the ratio and the compressed bytes that are returned are those of the whole file."""
+        """Check the timed piece, and return the ratio and the compressed bytes of the whole file."""
         file_figures = {
             "ratio": Observed(total / compressed, "", "more"),
             "compressed": Observed(compressed, "B", "less"),
@@ -60,9 +60,10 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
 
 
 def _compress_pieces(file: DataFile, piece_bytes: int, open_piece: Callable[[FileData], Any]) -> tuple[int, int, int]:
-    """Compress, restore and check every piece; return the number of pieces, and all bytes before and after.
+    """Compress, restore and check every piece of a file; return the number of pieces, and all bytes before and after.
 
-    `open_piece` returns the round trip of a piece. Raises WrongAnswer if a check fails.
+    `open_piece` returns the round trip of a piece, a `HostRoundTrip` or a `GpuRoundTrip`. Raises WrongAnswer if a check
+    fails.
     """
     count = total = compressed = 0
     for piece in pieces(file, piece_bytes):

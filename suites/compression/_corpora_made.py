@@ -54,7 +54,7 @@ def _categories(rng: Rng, nbytes: int) -> Any:
 def _lineitem(rng: Rng, nbytes: int) -> Any:
     """Return columns of TPC-H's LINEITEM (specification 3.0.1, 4.2.3): int32, shape (groups, 8, 16384).
 
-    A row group holds 16 384 rows, column by column.
+    A group is 16 384 rows of eight columns, column by column.
     """
     rows = nbytes // 4 // 8
     lines = np.repeat(np.arange(rows), rng.integers(1, 8, rows))[:rows]  # 1 to 7 lines per order

@@ -195,10 +195,10 @@ def _table(path: Path) -> Iterator[Any]:
 
 
 def _row_groups(opened: Any, order: Iterable[int], most: int) -> tuple[Any, set[str], int]:
-    """Return at most `most` bytes of the row groups in `order`, the types of their elements, and the number read.
+    """Return at most `most` bytes of row groups, in the order `order`, the types of their elements, and a count.
 
-    The number read is that of row groups. `opened` is a `pyarrow.parquet.ParquetFile`; the bytes are a NumPy array of
-    dtype uint8.
+    The bytes are a NumPy array of dtype uint8, and the count is the number of row groups that were read. `opened` is a
+    `pyarrow.parquet.ParquetFile`.
     """
     parts: list[Any] = []
     kinds: set[str] = set()
@@ -229,7 +229,7 @@ def _far_apart(count: int) -> Iterator[int]:
 
 
 def _buffers(chunk: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the buffers of an Arrow array except its validity bits, each with the type of its elements.
+    """Yield the buffers of `chunk`, a `pyarrow.Array`, except its validity bits, each with the type of its elements.
 
     The type of values that are not numbers is `uint8`.
     """

@@ -111,9 +111,10 @@ class MpiPair:
         return self._errors.read()[-500:].strip()
 
     def message(self, content: Content, depth: int) -> float:
-        """Return the seconds of a message with `depth` blocks in flight.
+        """Return the seconds of a message, compressed (`coded`) or `raw`, with `depth` blocks in flight.
 
-        The receiver compares all of its bytes afterwards.
+        The receiver then compares all of its bytes. Raises WrongAnswer if one differs, and RuntimeError if a process
+        has ended.
         """
         return self._ask(["message", content, depth])
 
@@ -144,7 +145,7 @@ class MpiPair:
 def task(message: Message, codec: MessageCodec, depth: int) -> Task:
     """Return the task of a message between two processes of MPI, with a codec of the host in each.
 
-    `depth` blocks in flight. Raises Skip without mpi4py or mpirun.
+    `depth` is the most blocks in flight. Raises Skip without mpi4py or mpirun.
     """
     pair = MpiPair(message, codec.name, depth)
     notes = {

@@ -208,9 +208,9 @@ class InOrder:
 
     @contextmanager
     def turn(self, index: int) -> Iterator[None]:
-        """Wait until all blocks before `index` have passed.
+        """Wait until all blocks before `index` have passed, and hold up the others until the context is left.
 
-        Block `index` passes when the context is left without an error. Raises StoppedError after `stop`.
+        If it is left with an error, no later block passes. Raises StoppedError after `stop`.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopped or self._next == index)
@@ -232,10 +232,10 @@ class Pipeline:
     def run(
         self, count: int, depth: int, *chains: StepChain, finish: Action = lambda: None, stop: Action = lambda: None
     ) -> float:
-        """Take `count` blocks through all chains at the same time, call `finish`, and return the seconds of both.
+        """Take `count` blocks through all chains at the same time, then call `finish`; return the seconds of all this.
 
         `depth` is the number of blocks in flight in each chain. If a thread fails, `stop` is called to release the
-        threads that wait, and the error of the first thread is raised.
+        threads that wait, and the error of the failed thread is raised.
         """
         start = time.perf_counter()
         jobs = [self._threads.submit(job) for chain in chains for job in chain.jobs(count, depth)]
@@ -243,7 +243,7 @@ class Pipeline:
         if any(job.done() and job.exception() for job in jobs):
             stop()
             wait(jobs)
-            raise _first_error(jobs)
+            raise _original_error(jobs)
         for chain in chains:
             chain.slots.wait_all()
         finish()
@@ -254,7 +254,7 @@ class Pipeline:
         self._threads.shutdown()
 
 
-def _first_error(jobs: list[Future[Any]]) -> BaseException:
+def _original_error(jobs: list[Future[Any]]) -> BaseException:
     """Return the error of a failed job, preferably one that is neither StoppedError nor OSError.
 
     Those two often follow from the failure of another job.

@@ -128,10 +128,7 @@ class SharedSender(Link):
         self._wait_until_taken(block.slot)
 
     def _wait_until_taken(self, slot: int) -> None:
-        """Wait until rank 1 has confirmed the block in the buffer of this slot.
-
-        Return at once if the buffer is free.
-        """
+        """Wait until rank 1 has confirmed the block in the buffer of this slot; a free buffer needs no wait."""
         if slot not in self._unread:
             return
         index = self._unread.pop(slot)
@@ -347,9 +344,9 @@ def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: 
 
 
 def _payers(bench: Bench, link: str, depth: int) -> str:
-    """Return who pays for encoding and decoding: `apart` if each side has processors of its own, else `shared`.
+    """Return who pays for encoding and decoding: `apart` if both sides have processors of their own, else `shared`.
 
-    These are two GPUs, or enough cores of the host for the threads of both sides.
+    Two GPUs are apart, and on the host two processes if there are enough cores for the threads of both.
     """
     if link == "peer":
         return "apart"

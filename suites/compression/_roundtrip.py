@@ -72,7 +72,7 @@ topic = Topic(
 
 
 def _codecs(target: Target) -> Any:
-    """Return the axis of codecs; those with options are in the full tier only."""
+    """Return the axis of codecs by tier (a `Points` of names); those with options are in the full tier only."""
     if not target.is_host:
         every = _codecs_device.CODECS
         quick = tuple(name for name in every if name != "gzip")  # gzip is Deflate with a header
@@ -82,15 +82,15 @@ def _codecs(target: Target) -> Any:
 
 
 def _sizes(target: Target) -> Any:
-    """Return the axis of the most bytes that are compressed; a user's shorter file is compressed whole."""
+    """Return the axis of the most bytes that are compressed, with one size per tier."""
     return (4 * MIB,) if target.is_host else points(smoke=(16 * MIB,), quick=(256 * MIB,))
 
 
 def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return True if a point is measured.
+    """Return True if a point is measured; there are two exceptions.
 
-    In the quick tier the corpora `text` and `field` have a few codecs. Chunk sizes other than 64 KiB are measured with
-    the default options of every codec, on three corpora and on the user's own data.
+    In the quick tier the corpora `text` and `field` are measured with a few codecs only. Chunk sizes other than 64 KiB
+    are measured only with the default options of a codec, on three corpora and on the user's own data.
     """
     if target.tier == "quick" and params["corpus"] in _QUICK_FEW:
         return params["codec"] in _QUICK_FEW[params["corpus"]]
@@ -109,7 +109,8 @@ def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
 def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
     """Compress and restore a buffer in independent chunks: uncompressed bytes per second, and the ratio.
 
-    On the host one thread works through the chunks; on a GPU one batched call takes them all.
+    The corpus is repeated to `size_bytes`; a user's shorter file is taken once. On the host one thread works through
+    the chunks; on a GPU one batched call takes them all. Raises Skip if the codec is unavailable.
     """
     if bench.target.is_host:
         return _by_host(bench, corpus, codec, size_bytes, chunk_bytes)
@@ -125,19 +126,16 @@ def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
     where=lambda _, params: int(params["size_bytes"]) >= int(params["chunk_bytes"]),
 )
 def filling(bench: Bench, corpus: str, codec: str, chunk_bytes: int, size_bytes: int) -> Task:
-    """Compress and restore batches from one chunk to many: uncompressed bytes per second.
+    """Compress and restore batches from one chunk to many on a GPU: uncompressed bytes per second.
 
-    A chunk occupies only a few warps, so that only many chunks fill a GPU. The half-bandwidth size n½ divided by the
-    bytes of a chunk is the number of chunks that reach half of the full rate.
+    A batch has `size_bytes`. A chunk occupies only a few warps, so that only many chunks fill a GPU. The half-bandwidth
+    size n½ divided by the bytes of a chunk is the number of chunks that reach half of the full rate.
     """
     return _by_gpu(bench, corpus, codec, size_bytes, chunk_bytes)
 
 
 def _threads(_: Target) -> Any:
-    """Return the axis of threads: powers of two up to the number of cores, and that number.
-
-    In the quick tier it alone.
-    """
+    """Return the axis of threads by tier (a `Points`): all cores, and in the full tier also the powers of two below."""
     cores = _codecs_host.cores()
     return points(quick=(cores,), full=tuple(sorted({*(2**k for k in range(cores.bit_length())), cores})))
 
@@ -151,9 +149,9 @@ def _threads(_: Target) -> Any:
     chunk_bytes=(CHUNK_BYTES,),
 )
 def threads(bench: Bench, corpus: str, codec: str, threads: int, size_bytes: int, chunk_bytes: int) -> Task:
-    """Compress and restore chunks in several threads of one process: uncompressed bytes per second.
+    """Compress and restore chunks in several threads of one process: uncompressed bytes per second of all together.
 
-    The bindings release Python's global lock while they work.
+    The corpus is repeated to `size_bytes`. The bindings release Python's global lock while they work.
     """
     return _by_host(bench, corpus, codec, size_bytes, chunk_bytes, threads)
 

@@ -68,7 +68,10 @@ def _sizes(target: Target) -> Any:
 
 
 def _blocks(target: Target) -> Any:
-    """Return the axis of block sizes: hundreds of chunks on a GPU, the size of a cache on the host."""
+    """Return the axis of block sizes in bytes by tier (a `Points`): those that the links of this device use.
+
+    The full tier also has smaller blocks, and on the host larger ones.
+    """
     usual = _rising(sent.block * MIB for sent in _sent(target).values())
     if target.is_host:
         return points(smoke=(2**18,), quick=usual, full=(2**18, *usual, 2**22))
@@ -76,7 +79,7 @@ def _blocks(target: Target) -> Any:
 
 
 def _depths(target: Target) -> Any:
-    """Return the axis of the number of blocks in flight in each half of the pipeline."""
+    """Return the axis of blocks in flight in each half of the pipeline, by tier (a `Points`)."""
     return points(smoke=(2,), quick=_rising(sent.depth for sent in _sent(target).values()), full=DEPTHS)
 
 
@@ -93,10 +96,11 @@ def _devices_of(params: Params) -> int:
 
 
 def _suits_link(target: Target, params: Params) -> bool:
-    """Return True if the point is measured: its message, block size and depth are those of its link.
+    """Return True if the point `params` is measured on its link.
 
-    The quick tier has few codecs of each link, and only the full tier has MPI, and other blocks and depths as
-    `is_wanted` says.
+    The message must have a block for each slot, and only the full tier has MPI. Except in the smoke tier, the message
+    must have the size of its link. In the quick tier, the codec must be one of its link. `is_wanted` decides on block
+    sizes and depths that are not those of the link.
     """
     if (params["link"] == "mpi" and target.tier != "full") or not fills_pipeline(params):
         return False
@@ -122,9 +126,9 @@ def _suits_link(target: Target, params: Params) -> bool:
 def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
     """Send a message over a link, compressed and raw: uncompressed bytes per second.
 
-    `overlapped` keeps several blocks in flight, `staged` one at a time, and `raw` sends the uncompressed bytes.
-    `compress` and `decompress` are the two halves alone. A half that works before or after the timed transfer is not
-    measured.
+    The stage `overlapped` keeps `flight` blocks of `block_bytes` in flight, `staged` one at a time, and `raw` sends the
+    uncompressed bytes. `compress` and `decompress` are the two halves alone. A half that works before or after the
+    timed transfer is not measured. Raises Skip if the codec or the link is unavailable.
     """
     message = message_of(bench, corpus, size_bytes, block_bytes)
     chosen = codec_of(bench, codec, message)

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def _sizes(on_gpu: int) -> Callable[[Target], Any]:
-    """Return the axis of file sizes in bytes; `on_gpu` is the size of a GPU's quick tier in MiB."""
+    """Return a function from a target to its axis of file sizes; `on_gpu` is the size of a GPU's quick tier in MiB."""
 
     def sizes(target: Target) -> Any:
         return mebibytes(1, 16, 128) if target.is_host else mebibytes(16, on_gpu, 1024)
@@ -45,10 +45,7 @@ def _sizes(on_gpu: int) -> Callable[[Target], Any]:
 
 
 def _blocks(on_gpu: int) -> Callable[[Target], Any]:
-    """Return the axis of block sizes in bytes.
-
-    `on_gpu` is that of a GPU's quick tier, and a block of the host fits a cache.
-    """
+    """Return a function from a target to its axis of block sizes; `on_gpu` is that of a GPU's quick tier in bytes."""
 
     def blocks(target: Target) -> Any:
         smoke, quick = (2**18, 2**20) if target.is_host else (2**22, on_gpu)
@@ -60,7 +57,7 @@ def _blocks(on_gpu: int) -> Callable[[Target], Any]:
 def _usual_depth(target: Target) -> int:
     """Return the usual number of blocks in flight: 2 on the host, and 8 on a GPU.
 
-    It is large on a GPU because a file system takes blocks in parallel.
+    Many are in flight on a GPU because a file system takes blocks in parallel.
     """
     return 2 if target.is_host else 8
 
@@ -168,7 +165,11 @@ class ReadBack(FileLink):
     flight=_depths,
 )
 def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
-    """Save arrays in a file until fsync(2) has returned, compressed and raw: uncompressed bytes per second."""
+    """Save arrays in a file until fsync(2) has returned, compressed and raw: uncompressed bytes per second.
+
+    The corpus is repeated to `size_bytes`, in blocks of `block_bytes`, of which `flight` are in flight. Raises Skip if
+    the codec is unavailable, or if no file can be written.
+    """
     message = message_of(bench, corpus, size_bytes, block_bytes)
     return saving(Coders(bench, message, codec_of(bench, codec, message), flight))
 
@@ -192,7 +193,9 @@ def saving(coders: Coders) -> Task:
 def load(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
     """Load arrays from a file past the page cache, compressed and raw: uncompressed bytes per second.
 
-    On a GPU the stage `host_codec` decodes the same data on the host and copies them to the device.
+    The corpus is repeated to `size_bytes`, in blocks of `block_bytes`, of which `flight` are in flight. On a GPU the
+    stage `host_codec` decodes the same data on the host and copies them to the device. Raises Skip if the codec is
+    unavailable, or if no file can be written.
     """
     message = message_of(bench, corpus, size_bytes, block_bytes)
     return loading(bench, Coders(bench, message, codec_of(bench, codec, message), flight))
