@@ -45,11 +45,11 @@ digest: Any = numba.njit(cache=True, nogil=True)(_digest_of)  # takes whole grou
 
 
 def _copy_all(chunks: Any, slots: Any, depth: Any, counters: Any, looks: Any, moments: Any) -> Any:
-    """Copy each row of `chunks` into a row of `slots`, number i % `depth`, once it is free.
+    """Copy each row of `chunks` into row i % `depth` of `slots` once that row is free; return the busy nanoseconds.
 
-    Return the busy nanoseconds. Both are uint32, shapes (chunks, words) and (slots, words). `counters` is the address
-    of two uint64 counters, 128 bytes apart: the chunks filled, which this counts, and the chunks freed. Returns -1 if a
-    slot is not free after `looks` polls. Writes the time of the start, in nanoseconds, to `moments[0]` (int64).
+    Both are uint32, shapes (chunks, words) and (slots, words). `counters` is the address of two uint64 counters, 128
+    bytes apart: the chunks filled, which this counts, and the chunks freed. Returns -1 if a row is not free after
+    `looks` polls. Writes the time of the start, in nanoseconds, to `moments[0]` (int64).
     """
     pair, busy = np.zeros(2, np.int64), 0
     moments[0] = now(pair)
@@ -66,12 +66,12 @@ def _copy_all(chunks: Any, slots: Any, depth: Any, counters: Any, looks: Any, mo
 
 
 def _digest_all(slots: Any, digests: Any, depth: Any, counters: Any, looks: Any, moments: Any, numbers: Any) -> Any:
-    """Write to `digests` the digest of each chunk that arrives in row i % `depth` of `slots`.
+    """Write to `digests` the digest of each chunk once it has arrived in `slots`; return the busy nanoseconds.
 
-    Return the busy nanoseconds. Both are uint32, shapes (chunks,) and (slots, words). `counters` is the address of two
-    uint64 counters, 128 bytes apart: the chunks filled, and the chunks freed, which this counts. `numbers` are factor,
-    term and rounds. Returns -1 if a chunk has not arrived after `looks` polls. Writes the time of the end, in
-    nanoseconds, to `moments[1]` (int64).
+    Chunk i arrives in row i % `depth`. `digests` and `slots` are uint32, shapes (chunks,) and (slots, words).
+    `counters` is the address of two uint64 counters, 128 bytes apart: the chunks filled, and the chunks freed, which
+    this counts. `numbers` are factor, term and rounds. Returns -1 if a chunk has not arrived after `looks` polls.
+    Writes the time of the end, in nanoseconds, to `moments[1]` (int64).
     """
     factor, term, rounds = numbers
     pair, busy = np.zeros(2, np.int64), 0

@@ -38,9 +38,9 @@ class HostToDeviceRoutes:
         self.notes = {"timed": "from ordinary memory to the device, by the host's clock, with the wait for the device"}
 
     def send(self, way: WayToSend, nbytes: int) -> float:
-        """Send the first `nbytes` of the message in the way `way`, one of `ways`, and wait for the device.
+        """Send the first `nbytes` of the message in the way `way` and wait for the device; return the seconds.
 
-        Return the seconds.
+        `way` is one of `ways`.
         """
         self._last_bytes = nbytes
         device = self._bench.device
@@ -103,9 +103,9 @@ class PeerRoutes:
         self.notes = {"timed": "from one device's memory to the other's, by the host's clock, with the wait"}
 
     def send(self, way: WayToSend, nbytes: int) -> float:
-        """Send the first `nbytes` of the message in the way `way`, one of `ways`, and wait for the device.
+        """Send the first `nbytes` of the message in the way `way` and wait for the device; return the seconds.
 
-        Return the seconds.
+        `way` is one of `ways`.
         """
         self._last_bytes = nbytes
         call = self._calls.get((way, nbytes)) or self._bound(way, nbytes)

@@ -204,10 +204,7 @@ class LoadedModel:
         return -float(self._bench.device.free_bytes()) if self._bench.rank == _OWNER else 0.0
 
     def _load_seconds(self) -> float:
-        """Load the weights, compute the first product with them, and give them back.
-
-        Return the seconds up to the product.
-        """
+        """Load the weights, multiply by them once, and free them; return the seconds up to the end of the product."""
         start = time.perf_counter()
         buffer = self._load()
         seconds = time.perf_counter() - start

@@ -95,7 +95,7 @@ class NeighbourBoard:
 class Aggressor:
     """A thread that keeps `ahead_s` seconds of calls of `load` on the launch queue `queue`.
 
-    It does so while `board` commands it to run. With `is_queued` false, a call has ended when it returns, and nothing
+    It does so while `board` commands it to run. If `is_queued` is false, a call has ended when it returns, and nothing
     is queued.
     """
 
@@ -129,9 +129,9 @@ class Aggressor:
         self._count()
 
     def _serve(self) -> None:
-        """Follow the commands on the board until it says to stop.
+        """Follow the commands on the board, to run, to rest or to stop, until the command is to stop.
 
-        If an error ends the thread, the board's state is _FAILED.
+        The state on the board says what the thread does; it is _FAILED if an error ends the thread.
         """
         fields = self._board.words
         with contextlib.ExitStack() as on_error:
@@ -157,9 +157,9 @@ class Aggressor:
         return (time.perf_counter() - begin) / _TRIALS
 
     def _run(self) -> None:
-        """Keep the queue between half of `ahead_s` and `ahead_s` deep until the command changes.
+        """Keep between `ahead_s` / 2 and `ahead_s` seconds of calls queued while the board commands it.
 
-        Then wait until it is empty.
+        Then empty the queue. Calls that are not queued are made one after another.
         """
         fields = self._board.words
         self._fill()
@@ -174,9 +174,9 @@ class Aggressor:
         self._queue.wait()
 
     def _fill(self) -> None:
-        """Queue calls until they last for `ahead_s`, 400 calls wait, or the command changes.
+        """Queue calls until they last for `ahead_s` seconds, 400 calls wait, or the command on the board changes.
 
-        Do nothing if calls are not queued.
+        Calls that are not queued are not made.
         """
         while self._is_queued and self._is_shallow() and int(self._board.words[_COMMAND]) == _RUN:
             self._call()

@@ -44,9 +44,9 @@ class OffsetArena:
         return offset
 
     def give(self, offset: int) -> None:
-        """Give back the block at `offset`, an offset that `take` returned.
+        """Give back the block at `offset`, a result of `take`.
 
-        Its place merges with free places beside it.
+        The freed place merges with free places that touch it.
         """
         self._free(offset, self._taken.pop(offset))
 

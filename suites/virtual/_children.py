@@ -63,10 +63,10 @@ class BoundedChild:
             raise ChildEndedError(self._ending_message()) from error
 
     def answer(self, limit_s: float, verb: str) -> Any:
-        """Return the answer to the message that `tell` sent; error messages name it by `verb`.
+        """Return the answer to the message `verb`, which `tell` has sent.
 
-        Raises Skip and DriverCallError if the child raised them. Raises ChildEndedError if the child has ended, and if
-        it does not answer within `limit_s` seconds, after killing it.
+        Raises Skip and DriverCallError if the child raised them, and ChildEndedError if the child has ended. A child
+        that does not answer within `limit_s` seconds is killed, which raises ChildEndedError too.
         """
         try:
             if not self._connection.poll(limit_s):
@@ -91,7 +91,10 @@ class BoundedChild:
         self._connection.close()
 
     def _ending_message(self) -> str:
-        """End the child, and return a sentence that says how it ended, with the last line of its standard error."""
+        """End the child, and return how it ended, as a sentence for an error message.
+
+        The sentence names the signal or the exit status, and quotes the last line of the child's standard error.
+        """
         # The interpreter has closed the connection, so it is about to end by itself.
         self._interpreter.status(_CLOSING_S)
         self.end()
@@ -103,11 +106,11 @@ class BoundedChild:
 
 
 def serve(verbs: Mapping[str, Callable[..., object]]) -> None:
-    """Answer messages until the parent closes the connection, whose descriptor is the program's first argument.
+    """Answer messages until the parent closes the connection, whose file descriptor is the program's first argument.
 
     `verbs` maps the messages' names to functions, which get a message's arguments and return the answer. If a function
     raises Skip or DriverCallError, the parent gets that error. Any other exception ends the process; the parent's
-    ChildEndedError then quotes the last line.
+    ChildEndedError then quotes the last line of the traceback.
     """
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)

@@ -61,7 +61,10 @@ class Allocator(Protocol):
 
 
 def is_full(error: Exception) -> bool:
-    """Return whether `error`, an exception of an allocator, means that memory is full."""
+    """Return whether `error`, an exception of an allocator, means that memory is full.
+
+    These are MemoryError, OSError with ENOMEM or ENOSPC, and the CUDA errors for a lack of memory.
+    """
     if isinstance(error, DriverCallError):
         return str(error).startswith("CUDA_ERROR_OUT_OF_MEMORY")
     if isinstance(error, OSError):
@@ -71,9 +74,9 @@ def is_full(error: Exception) -> bool:
 
 
 def allocate_or_none(take: Callable[[int], int], nbytes: int) -> int | None:
-    """Return the address of a new block of `nbytes` from `take`, or None if memory is full.
+    """Return the address of a new block of `nbytes` from `take`, or None if memory is full (`is_full`).
 
-    Raises other errors of `take`.
+    Other errors of `take` are raised.
     """
     try:
         return take(nbytes)
@@ -153,7 +156,7 @@ class CupyPool:
         self._blocks: dict[int, Any] = {}
 
     def take(self, nbytes: int) -> int:
-        """Return the address of a new block, which lives until `give` gets its address."""
+        """Return the address of a new block of `nbytes`; it stays allocated until `give` is called with the address."""
         block = self._pool.malloc(nbytes)
         address = int(block.ptr)
         self._blocks[address] = block
@@ -180,7 +183,7 @@ class MappedArena:
     def take(self, nbytes: int) -> int:
         """Return the address of a new block of `nbytes`.
 
-        If no free place fits, map more memory in whole pages first.
+        If no free place fits, more memory is mapped first, in whole pages.
         """
         missing = self._arena.missing_bytes(nbytes)
         if missing:
@@ -199,8 +202,8 @@ class MappedArena:
 def open_allocator(bench: Bench, name: str, peak_bytes: int) -> Allocator:
     """Return a new allocator that holds no memory; `name` is `vmm`, `pool`, `cupy` or `malloc`.
 
-    `malloc` is cudaMalloc on a GPU. `peak_bytes` is the most memory that will be in use. Raises Skip if the device does
-    not support the allocator.
+    `malloc` is cudaMalloc on a GPU and the C library's on the host. For `vmm`, four times `peak_bytes` of addresses are
+    reserved. Raises Skip if the device does not support the allocator.
     """
     if name == "vmm":
         return MappedArena(bench, -(-_ROOM * peak_bytes // PAGE_BYTES) * PAGE_BYTES)
@@ -223,7 +226,10 @@ class LiveBlocks:
         self._ends: dict[int, int] = {}
 
     def add(self, block: int, address: int, nbytes: int) -> None:
-        """Add the block number `block`; raises WrongAnswer if it overlaps a block in use."""
+        """Add block number `block`, `nbytes` at `address`.
+
+        Raises WrongAnswer if it overlaps a block that was added before.
+        """
         place = bisect.bisect_right(self._starts, address)
         end = address + nbytes
         expect(
@@ -288,11 +294,11 @@ class Churn:
         allocator.close()
 
     def check(self) -> Observation:
-        """Run the trace once.
+        """Run the trace once, check its blocks, and return `first failure` and, on a GPU, `held per byte used`.
 
-        Return the index of the first operation that failed, and the memory held at the peak on a GPU. The index is the
-        number of operations if none failed. Raises WrongAnswer if two blocks in use overlap, if a block in use at the
-        peak lost its contents, or if an operation failed although `may_fail` is false.
+        The latter is the memory taken over the memory in use, at the peak. `first failure` is the index of the first
+        operation that failed, or the number of operations. Raises WrongAnswer if two blocks in use overlap, if a block
+        in use at the peak lost its contents, or if an operation failed although `may_fail` is false.
         """
         free_bytes = self._bench.device.free_bytes()
         allocator = open_allocator(self._bench, self._name, self._peak_bytes)

@@ -83,9 +83,10 @@ class DriverCheckpoints:
         return [bytes(self._driver("cuDeviceGetUuid", device).bytes) for device in devices]
 
     def _restore_args(self, pairs: UuidPairs) -> Any:
-        """Return the CUcheckpointRestoreArgs of a restore on other GPUs.
+        """Return cuda-bindings' CUcheckpointRestoreArgs for a restore on other GPUs.
 
-        `pairs` are (old UUID, new UUID), 16 bytes each. Raises Skip if the driver or cuda-bindings are too old.
+        `pairs` are (old UUID, new UUID) of every GPU, 16 bytes each. Raises Skip if cuda-bindings are older than 13, or
+        the driver is older than 580.
         """
         bindings = self._driver.bindings
         if not hasattr(bindings, _PAIRS) or self._version < _FIRST_MIGRATION:
@@ -168,26 +169,31 @@ class Controller:
     def lock(self, pid: int, limit_s: float) -> float:
         """Block the driver calls of the process `pid`, and return the seconds.
 
-        The driver gives up after `limit_s` seconds and leaves the process running; this call waits 10 s longer.
+        After `limit_s` seconds the driver gives up, leaves the process running, and DriverCallError is raised. Raises
+        ChildEndedError after 10 s more.
         """
         return float(self._child.ask(limit_s + _STATE_S, "timed", "lock", pid, round(limit_s * 1000)))
 
     def checkpoint(self, pid: int, limit_s: float) -> float:
         """Move the device memory of the locked process `pid` to the host, and return the seconds.
 
-        It may take `limit_s`.
+        Raises ChildEndedError after `limit_s` seconds, and DriverCallError if the driver refuses.
         """
         return float(self._child.ask(limit_s, "timed", "checkpoint", pid))
 
     def restore(self, pid: int, limit_s: float, pairs: UuidPairs = ()) -> float:
-        """Restore the suspended process `pid`, and return the seconds; it may take `limit_s`.
+        """Restore the suspended process `pid`, and return the seconds.
 
-        `pairs` maps every GPU's old UUID to a new one (16 bytes each); empty keeps the same GPUs.
+        `pairs` are (old UUID, new UUID) of every GPU, 16 bytes each; empty keeps the same GPUs. Raises ChildEndedError
+        after `limit_s` seconds, DriverCallError if the driver refuses, and Skip if it cannot change GPUs.
         """
         return float(self._child.ask(limit_s, "timed", "restore", pid, tuple(pairs)))
 
     def unlock(self, pid: int, limit_s: float) -> float:
-        """Let the restored process `pid` continue, and return the seconds; it may take `limit_s`."""
+        """Let the restored process `pid` continue, and return the seconds.
+
+        Raises ChildEndedError after `limit_s` seconds.
+        """
         return float(self._child.ask(limit_s, "timed", "unlock", pid))
 
     def state(self, pid: int) -> str:

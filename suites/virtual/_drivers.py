@@ -50,7 +50,7 @@ class LocalDriver:
     def address(self, symbol: str) -> int:
         """Return the address of the driver function `symbol`, such as cuMemAlloc, in its variant for CUDA 12.0.
 
-        Raises Skip if the driver does not have it. It works on a GPU only.
+        There must be a GPU. Raises Skip if the driver does not have the function.
         """
         address, _ = self._driver("cuGetProcAddress", symbol.encode(), VERSION, 0)
         if not int(address):

@@ -50,7 +50,7 @@ class ForwardLink:
         self.words[0] = self._socket.fileno()
 
     def end(self) -> None:
-        """End the waits of both ends at once, for a client that is gone without sending STOP."""
+        """End all waits on this link at once: shut the socket down, or send STOP through the ring to this end."""
         if self._socket is not None:
             self._socket.shutdown(socket.SHUT_RDWR)
             return
@@ -113,7 +113,8 @@ class ForwardServer:
     def close(self) -> None:
         """Wait until the client has stopped the thread, and close the link.
 
-        After 10 s the link is ended. Raises WrongAnswer if a call does not return within a further 10 s.
+        If the client has not done so within 10 s, the link's waits are ended. Raises WrongAnswer if the thread has not
+        ended after 10 s more.
         """
         self._thread.join(_STOP_S)
         if self._thread.is_alive():  # the client ended without sending STOP
@@ -142,9 +143,10 @@ class ForwardClient:
         self._message[2 : 2 + len(arguments)] = arguments
 
     def _expect(self, status: int, sent: int) -> None:
-        """Add `sent` to the calls sent, and check the last answer; `status` is what the compiled code returned.
+        """Raise WrongAnswer if the server is gone, the call failed, or the server has not counted the calls sent.
 
-        Raises WrongAnswer if the server is gone, the call failed, or the server counts other calls.
+        `status` is what the compiled code returned: 0, the driver's error, or LOST. `sent` is the number of calls just
+        sent.
         """
         self._sent += sent
         expect(status != _wire.LOST, "the forwarder's server is gone, or does not answer")
@@ -159,9 +161,10 @@ class ForwardClient:
         return int(self.answer[1])
 
     def repeat(self, count: int, is_posted: bool, op: int, *arguments: int) -> None:
-        """Make the call `op` `count` times with `arguments`; each allocation is freed before the next one.
+        """Make the call number `op` of `_wire` `count` times with `arguments`.
 
-        Each call is answered, or only the last one if `is_posted`.
+        Each is answered, or only the last if `is_posted`. An allocation is freed before the next one. Raises
+        WrongAnswer if the server is gone or a call fails.
         """
         if op == _wire.ALLOCATE:
             status = _wire.repeat_pairs(self._link.words, self._message, self.answer, count, arguments[0])
@@ -190,7 +193,10 @@ class NativeClient:
         self._message = np.zeros(_wire.WORDS, np.int64)
 
     def request(self, op: int, *arguments: int) -> int:
-        """Make the call `op` once with `arguments`, and return its value; an allocation is not freed."""
+        """Make the call number `op` of `_wire` once with `arguments`, and return its value, such as an address.
+
+        An allocation is not freed. Raises WrongAnswer if the call fails.
+        """
         if op == _wire.ALLOCATE:
             self._expect(self._call(op, *arguments))
         else:
@@ -198,9 +204,9 @@ class NativeClient:
         return int(self._driver.cells[2])
 
     def repeat(self, count: int, is_posted: bool, op: int, *arguments: int) -> None:
-        """Make the call `op` `count` times with `arguments`; each allocation is freed before the next one.
+        """Make the call number `op` of `_wire` `count` times with `arguments`; `is_posted` is ignored.
 
-        `is_posted` is ignored.
+        An allocation is freed before the next one. Raises WrongAnswer if a call fails.
         """
         del is_posted  # every call is made here, at once
         self._message[:] = 0

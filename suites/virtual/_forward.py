@@ -72,9 +72,9 @@ class NativeCalls:
         bench.device.synchronize()
 
     def seconds(self, what: str) -> float:
-        """Return the seconds of 256 calls of the driver function of the point `what`.
+        """Return the seconds of 256 calls of the driver function that `what` names, such as `launch` or `attribute`.
 
-        Raises WrongAnswer if a call failed.
+        `what` is a point of the case `call` except `allocate`. Raises WrongAnswer if a call failed.
         """
         symbol, arguments = self._function_of(what)
         address, padded = self._driver.address(symbol), _padded(*arguments)
@@ -98,7 +98,10 @@ class NativeCalls:
         return elapsed
 
     def _function_of(self, what: str) -> tuple[str, tuple[int, ...]]:
-        """Return the name of the driver function that the point `what` times, and its arguments as integers."""
+        """Return the name of the driver function that `what` stands for, and its arguments as integers.
+
+        `what` is a point of the case `call` except `allocate`, such as `launch` for cuLaunchKernel.
+        """
         place, device = int(self._cells.ctypes.data), int(self._bench.xp.cuda.Device().id)
         kernel, stream = (int(cell) for cell in self._driver.cells[:2])
         if what == "launch":
@@ -121,7 +124,10 @@ class NativeCalls:
         self._cells.fill(0)
 
     def check(self, what: str) -> None:
-        """Raise WrongAnswer if the last calls of the point `what` returned a wrong value, or if launches were lost."""
+        """Raise WrongAnswer if the last calls of `what`, a point of the case `call`, returned a wrong value.
+
+        For `launch` it is raised if launches were lost.
+        """
         if what == "allocate":
             expect(int(self._cells[0]) != 0, "cuMemAlloc returned no address")
         expectations: Mapping[str, Callable[[], tuple[int, int]]] = {
@@ -171,10 +177,11 @@ def _ranks(params: Mapping[str, str | int | float]) -> int:
 
 
 def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
-    """Return the client of `transport`, the native client to compare it with, and the server's idle task.
+    """Return the client of `transport`, a native client to compare it with, and the server's idle task.
 
-    Rank 0 has no task, and rank 1, the server, has no clients; these are None. With `native`, which has one rank, the
-    first client is native and the other two are None. Both ranks must call it. Raises Skip or Unavailable.
+    Both ranks must call it. Rank 0 gets None for the task, and rank 1, the server, None for both clients. If
+    `transport` is `native`, there is one rank; its first client is native and the others are None. Raises Skip or
+    Unavailable.
     """
     from . import _ends
 
@@ -221,7 +228,7 @@ class ForwardedCalls:
         }
 
     def seconds(self) -> float:
-        """Return the seconds of 256 calls, or of 256 pairs of allocating and freeing.
+        """Return the seconds of a batch of 256 calls, or of 256 pairs of allocating and freeing 1 MiB.
 
         Raises WrongAnswer if a call failed.
         """
@@ -233,7 +240,10 @@ class ForwardedCalls:
         return elapsed
 
     def check(self) -> None:
-        """Raise WrongAnswer unless every launch reached the device, by the word that each launch increments."""
+        """Raise WrongAnswer unless as many launches have reached the device as were made.
+
+        Each launch adds one to a word there.
+        """
         self._client.request(self._wire.SYNCHRONIZE)
         launch_count = np.zeros(8, np.uint8)
         self._client.move(self._wire.TO_HOST, self._word, launch_count)

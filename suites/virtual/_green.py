@@ -47,9 +47,9 @@ topic = Topic(
 
 
 def _units(target: Target) -> Any:
-    """Return the points of the axis `units`, numbers of SMs up to half of the device, so that two groups fit.
+    """Return the points of the axis `units`: of 8, 16, 32 and 64 SMs, those of which two groups fit on the device.
 
-    `quick` has none.
+    `quick` has none, and `smoke` has 16.
     """
     counts = tuple(count for count in (8, 16, 32, 64) if 2 * count <= target.device.units)
     return points((), smoke=counts[1:2], full=counts)
@@ -78,9 +78,9 @@ class GreenPair:
         return context.created_s
 
     def timing(self, call: Callable[[], object]) -> Callable[[], float]:
-        """Return a function that makes `call` in the first context's stream and returns its seconds (device clock).
+        """Return a function that calls `call` in the first context's stream, and returns its seconds (device clock).
 
-        `call` is made once before, untimed.
+        It calls `call` once more before, untimed, which hides the launch time.
         """
         stream = self._streams[0]
 
@@ -100,7 +100,7 @@ class GreenPair:
         return seconds
 
     def units_of_both(self) -> tuple[frozenset[int], frozenset[int]]:
-        """Run a kernel in both contexts at the same time, and return the numbers of the SMs that each one ran on."""
+        """Run a kernel in both contexts at the same time; return the numbers of the SMs that each kernel ran on."""
         blocks, steps = _BLOCKS_PER_UNIT * self._units, np.uint32(steps_of(self._bench, _LINGER_S))
         marks = self._bench.xp.zeros((2, _MOST_UNITS), np.uint32)
         ends = self._bench.xp.zeros((2, blocks * _THREADS), np.uint32)
@@ -117,7 +117,7 @@ class GreenPair:
     def expect_disjoint(self) -> int:
         """Run a kernel in both contexts 100 times, and return 100.
 
-        Raises WrongAnswer if they shared an SM in one of these rounds.
+        Raises WrongAnswer if the contexts shared an SM in a round, or one used more SMs than it has.
         """
         for index in range(_ROUNDS):
             expect_apart(*self.units_of_both(), self._units, index)
@@ -151,7 +151,7 @@ def green(bench: Bench, units: int) -> Task:
     rounds = math.nan
 
     def check() -> Observation:
-        """Check both workloads, and once that the two contexts share no SM."""
+        """Check both workloads, and once that the contexts share no SM; return the rounds of that, `disjoint`."""
         nonlocal rounds
         streamed.check()
         product.check()

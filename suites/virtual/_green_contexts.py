@@ -55,9 +55,10 @@ class SmPool:
         self.granularity = int(self._split(1, 1)[0].sm.smCount)
 
     def groups(self, units: int, count: int) -> list[Any]:
-        """Return `count` groups of exactly `units` SMs from one split, as CUdevResource objects of cuda-bindings.
+        """Return `count` groups of exactly `units` SMs from one split, as cuda-bindings' CUdevResource objects.
 
-        Raises Skip if the driver cannot split the SMs so. Groups of different splits may share SMs.
+        Raises Skip if `units` is no multiple of `granularity`, or the driver gives other groups. Groups of different
+        splits may share SMs.
         """
         if units % self.granularity:
             raise Skip(f"groups of this GPU are multiples of {self.granularity} SMs; {units} is no such multiple")

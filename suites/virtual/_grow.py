@@ -212,7 +212,7 @@ class ManagedGrowth(GpuGrowth):
 
 
 def growing_array(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> GrowingArray:
-    """Return an array that grows in the way `way`, a point of the case's axis.
+    """Return an array that grows in the way `way`: `vmm`, `vmm-2MiB`, `copy`, `pool` or `managed`.
 
     Raises Skip if the device does not support it.
     """
@@ -252,9 +252,9 @@ class Growth:
         return time.perf_counter() - begin
 
     def check(self) -> Observation:
-        """Grow the array once, and return the peak of memory in use: in bytes, and per byte of the grown array.
+        """Grow the array once, and return the `peak` of memory in use in bytes, and `peak per byte needed`.
 
-        The host reports none. Raises WrongAnswer if a word is wrong, or if an array that keeps its address moved.
+        The host returns neither. Raises WrongAnswer if a word is wrong, or if an array that keeps its address moved.
         """
         array, device = self._array, self._bench.device
         array.close()
@@ -300,9 +300,9 @@ def _ways(target: Target) -> Any:
 
 
 def _is_measured(target: Target, params: Mapping[str, str | int | float]) -> bool:
-    """Return whether to measure a point: small sizes with `managed`, larger ones with the other ways.
+    """Return whether to measure a point: up to 1 GiB with `managed`, above that with the other ways.
 
-    A large managed array can hang a GPU. On the host and in the tier smoke every way has every size.
+    A large managed array can hang a GPU. On the host and in the tier `smoke` every way has every size.
     """
     is_small = int(params["from_bytes"]) + int(params["by_bytes"]) <= _MANAGED_MOST_BYTES
     return is_small == (params["way"] == "managed") or target.is_host or target.tier == "smoke"

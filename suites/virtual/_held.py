@@ -116,9 +116,10 @@ class HeldProgram:
         self._opened: Bench | None = None
 
     def hold(self, order: HoldOrder) -> tuple[int, bytes]:
-        """Open the device, and fill memory as `order` says, in place of any held before; the counter starts from 0.
+        """Open the device, and hold the memory that `order` describes in place of any held before.
 
-        Returns the bytes held, and the IPC handle of the first region if the kind is `ipc`, else empty bytes.
+        The counter starts from 0. Returns the bytes held, and the IPC handle of the first region if the kind is `ipc`,
+        else empty bytes.
         """
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY_TRACER, 0, 0, 0)
         if self._opened is None:
@@ -137,14 +138,14 @@ class HeldProgram:
         return self._memory.nbytes, self._memory.handle() if order.kind == "ipc" else b""
 
     def _tick(self) -> Callable[[], None]:
-        """Return a call that launches a kernel of about half a millisecond, which adds one to the counter."""
+        """Return a call that queues a kernel of about half a millisecond, which adds one to this program's counter."""
         kernel = self._bench.kernel("sharing.cu", "tick")
         hertz = float(dict(self._bench.target.device.details).get("clock.sm_hz", 2e9))
         args = (self._counter, np.uint32(TICK_S * hertz / CYCLES_PER_STEP))
         return lambda: kernel((1,), (1,), args)
 
     def _captured(self, launch: Callable[[], None]) -> Callable[[], None]:
-        """Return a call that launches the graph into which `launch` was captured."""
+        """Return a call that launches a CUDA graph with the work of `launch`, which is captured once."""
         stream = self._bench.xp.cuda.get_current_stream()
         stream.begin_capture()
         launch()
@@ -157,7 +158,10 @@ class HeldProgram:
             self._launch()
 
     def work(self, launches: int) -> float:
-        """Run `launches` counting kernels and wait after each one; return the seconds of all of them."""
+        """Run `launches` kernels that each add one to the counter, and wait after each.
+
+        Returns the seconds of all of them.
+        """
         begin = time.monotonic()
         for _ in range(launches):
             self._launch()
@@ -169,7 +173,7 @@ class HeldProgram:
         self._mapped = self._bench.device.open_shared(handle, nbytes)
 
     def look(self) -> HeldState:
-        """Wait for the device, compare every word held, and return what was found, the counter, and the GPU's UUID."""
+        """Wait for the device, compare every word held, and return the wrong words, the counter and the GPU's UUID."""
         self._bench.device.synchronize()
         context_device = self._driver("cuCtxGetDevice")
         uuid = bytes(self._driver("cuDeviceGetUuid", context_device).bytes)
@@ -214,9 +218,10 @@ class HeldChild(BoundedChild):
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the memory is filled; `nbytes` and `handle` are then true.
+        """Wait until the child holds its memory; then `nbytes` and `handle` are those that it reported.
 
-        On a failure the child is ended. Raises Skip, DriverCallError and ChildEndedError, as `answer` does.
+        On a failure the child is ended. Raises Skip and DriverCallError if the child raised them, and ChildEndedError
+        if it has ended or is late.
         """
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.end)

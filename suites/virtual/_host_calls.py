@@ -32,10 +32,7 @@ def _memory_info(free_place: Any, total_place: Any) -> Any:
 
 
 def _allocate(place: Any, nbytes: Any) -> Any:
-    """Write the address of new host memory to the address `place`, as cuMemAlloc does.
-
-    Return 0, or 2 if there is none.
-    """
+    """Write the address of `nbytes` of new host memory to the address `place`; return 0, or 2 if there is no memory."""
     address = _malloc(np.uint64(nbytes))
     post(np.uint64(place), np.uint64(address))
     return 0 if address else _OUT_OF_MEMORY

@@ -62,8 +62,8 @@ def asked_amount(names: tuple[str, ...]) -> int | None:
 def take_all(take: Callable[[int], int]) -> list[tuple[int, int]]:
     """Take blocks until memory is full, first of 1 GiB, then of half the size and so on down to 2 MiB.
 
-    Returns the (address, bytes) of each. `take` returns the address of a block of that many bytes, or raises an error
-    of `is_full`.
+    Returns the address and the bytes of each block. `take` allocates a block of so many bytes and returns the address,
+    or raises an error that `is_full` knows.
     """
     blocks: list[tuple[int, int]] = []
     size = _LARGEST_BYTES
@@ -90,7 +90,7 @@ class WholeMemory:
     def seconds(self, use: Callable[[list[tuple[int, int]]], None] = lambda _: None) -> float:
         """Take all the memory of the device, give it back, and return the seconds of taking it.
 
-        `use` gets the list of (address, bytes) before the memory is given back.
+        Before it is given back, `use` is called with the address and the bytes of each block.
         """
         start = time.perf_counter()
         blocks = take_all(self._runtime.malloc)
@@ -105,7 +105,10 @@ class WholeMemory:
         return elapsed
 
     def _compare(self, blocks: list[tuple[int, int]]) -> None:
-        """Write a different pattern to each (address, bytes) of `blocks`; then raise WrongAnswer if a word differs."""
+        """Write a pattern to each block, then compare all blocks; raises WrongAnswer if a word differs.
+
+        `blocks` are their addresses and bytes. Each has a pattern of another seed.
+        """
         arrays = [array_at(self._bench, *block) for block in blocks]
         for number, array in enumerate(arrays):
             self._pattern.filler(array, _SEED + number)()
@@ -113,9 +116,10 @@ class WholeMemory:
         expect(wrong == 0, f"{wrong} words of the memory differ from what was written")
 
     def check(self) -> Observation:
-        """Take all memory again, compare every word, and return the bytes requested, reported, free and allocatable.
+        """Take all memory again, compare every word, and return `reported`, `reported free` and `allocatable` in bytes.
 
-        Bytes requested are those that were asked of a virtualiser, if any. Raises WrongAnswer if a word differs.
+        If a virtualiser was asked for memory by an environment variable, that is `asked`. Raises WrongAnswer if a word
+        differs.
         """
         free_bytes, total_bytes = (int(value) for value in self._runtime.memGetInfo())
         self.seconds(self._compare)
@@ -136,7 +140,7 @@ def _memory(bench: Bench) -> Task:
 
 
 def _units(bench: Bench) -> Task:
-    """Return the task of a kernel with more blocks than compute units; its check counts the units that ran blocks."""
+    """Return the task of a kernel with 8 blocks per compute unit; its check counts the units on which blocks ran."""
     units = max(bench.target.device.units, 1)
     blocks = _BLOCKS_EACH * units
     marks = bench.xp.zeros(_MARKS, bench.xp.uint32)
@@ -144,7 +148,10 @@ def _units(bench: Bench) -> Task:
     kernel, args = bench.kernel("sharing.cu", "mark_unit"), (marks, np.uint32(_STEPS), ends)
 
     def check() -> Observation:
-        """Return the number and share of compute units reached, and the share that a virtualiser was asked for."""
+        """Return `units reached`, `share of units` and `asked`.
+
+        `asked` is the share that a virtualiser was asked for, if there is one. Raises WrongAnswer if no block has run.
+        """
         marked = int(np.count_nonzero(bench.device.to_host(marks)))
         expect(marked > 0, "no block of the kernel has run")
         requested = asked_amount(_UNITS_ASKED)

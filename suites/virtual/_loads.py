@@ -70,7 +70,7 @@ def launch(bench: Bench) -> CheckedCall:
 
 
 def triad(bench: Bench, size_bytes: int) -> CheckedCall:
-    """Return the operation of STREAM triad in float32 over three arrays of `size_bytes` each."""
+    """Return STREAM triad in float32 over three arrays of `size_bytes` each, as a call with its check."""
     stream = open_stream(bench, size_bytes, "float32", 3)
     a, b, c, factor = stream.empty(), stream.drawn(), stream.drawn(), 0.5
     call = stream.call("triad", a, b.array, c.array, stream.count, stream.real(factor))
@@ -78,7 +78,7 @@ def triad(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def tiled(xp: Any, drawn: Any, shift: int, n: int) -> Any:
-    """Return an n × n matrix of the array module `xp`, filled row by row with `drawn` from index `shift` on, repeated.
+    """Return an n × n matrix of the array module `xp` that repeats `drawn` from index `shift` on, row by row.
 
     `drawn` is a flat array. The matrix is a view of a larger array: copy it if it needs memory of its own.
     """
@@ -87,7 +87,7 @@ def tiled(xp: Any, drawn: Any, shift: int, n: int) -> Any:
 
 
 def gemm(bench: Bench, n: int) -> CheckedCall:
-    """Return the operation of an n × n matrix product by the vendor's library.
+    """Return an n × n matrix product by the vendor's library, as a call with its check of 16 rows by 256 columns.
 
     The numbers are float16 on a GPU and float32 on the host.
     """
@@ -110,7 +110,10 @@ def gemm(bench: Bench, n: int) -> CheckedCall:
 
 
 def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
-    """Return the operation of multiplying `layers` n × n matrices with one vector, as in a step of decoding."""
+    """Return the multiplication of `layers` n × n matrices with one vector (float32), as a call with its check.
+
+    It stands for a step of decoding, which such products bound.
+    """
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32) / np.float32(math.sqrt(n))
     first = np.resize(drawn, n) * np.float32(math.sqrt(n))
     expected, exact = first.astype(np.float64), drawn.astype(np.float64)
@@ -167,7 +170,10 @@ def chase(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def to_device(bench: Bench, size_bytes: int) -> CheckedCall:
-    """Return the operation of a copy of `size_bytes` from page-locked host memory to the device (current stream)."""
+    """Return a copy of `size_bytes` from page-locked host memory to the device, as a call with its check.
+
+    The call queues the copy in the current stream.
+    """
     source, target = bench.device.pinned(size_bytes), bench.xp.empty(size_bytes, np.uint8)
     source[:] = pattern(size_bytes, bench.seed)
     cuda = bench.xp.cuda
@@ -181,7 +187,7 @@ def to_device(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
-    """Return the operation of a copy of `size_bytes` of host memory by one thread."""
+    """Return a copy of `size_bytes` of host memory by one thread, as a call with its check."""
     source, target = pattern(size_bytes, bench.seed), np.zeros(size_bytes, np.uint8)
 
     def check() -> None:
@@ -191,7 +197,7 @@ def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
-    """Return the operation of `blocks` blocks of 1024 threads that compute and write only their results to memory.
+    """Return a kernel of `blocks` blocks of 1024 threads that compute without memory, as a call with its check.
 
     An SM holds two such blocks, which then last about `seconds`. One alone on its SM lasts half as long, because both
     share the multiply-add units.
@@ -213,7 +219,7 @@ def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
 
 
 def host_spin(bench: Bench) -> CheckedCall:
-    """Return the operation of a sum over 20 000 numbers in the interpreter; `bench` is ignored."""
+    """Return a sum of 20 000 numbers by the interpreter, as a call with its check; `bench` is ignored."""
     del bench
     sums: list[int] = []
 
@@ -227,7 +233,7 @@ def host_spin(bench: Bench) -> CheckedCall:
 
 
 def allocate(bench: Bench, size_bytes: int) -> CheckedCall:
-    """Return the operation of allocating and freeing `size_bytes` of device memory by cudaMalloc.
+    """Return the allocation and release of `size_bytes` of device memory by cudaMalloc, as a call without a check.
 
     On the host it is memory of the operating system, whose pages are touched.
     """
@@ -283,9 +289,9 @@ def is_queued(bench: Bench, aggressor: str) -> bool:
 
 
 def launch_queue(bench: Bench, stream: Any = None) -> LaunchQueue:
-    """Return the launch queue of `stream`, a CuPy stream, by default the current one.
+    """Return the launch queue of `stream`, a CuPy stream; None stands for the current stream of the calling thread.
 
-    The host's queue runs calls at once.
+    On the host a call has ended when it returns, so that the queue's functions do nothing.
     """
     if not bench.traits.is_gpu:
         return LaunchQueue(nothing, nothing)

@@ -192,7 +192,7 @@ class NeighbourPair:
         return durations
 
     def _window(self) -> list[float]:
-        """Run the victim alone, the aggressor alone, and both; return the seconds of each operation beside it."""
+        """Measure both programs alone and together; return the seconds of the victim's operations together."""
         alone = timed_window(self._load, self._queue, self._span.seconds)
         self._board.run()
         aggressor_alone = self._rate_alone()

@@ -33,7 +33,10 @@ def preempt(bench: Bench, how: str, blocks: int) -> Task:
     """
 
     def finish(pair: NeighbourPair, close: Callable[[], None], notes: Mapping[str, str]) -> Task:
-        """Return the task of the urgent kernel beside the aggressor's kernels."""
+        """Return the task of the urgent kernel beside the long kernels.
+
+        `pair` measures, and `close` ends the other program.
+        """
 
         def delayed() -> Observation:
             alone = pair.alone_s()

@@ -92,10 +92,9 @@ def time_slices(first: Stamps, second: Stamps) -> TimeSlices:
 
 
 def gap_histogram(slices: TimeSlices) -> tuple[float, ...]:
-    """Return how many gaps and switches between kernels are below 256 ns, below 512 ns, and so on.
+    """Return the number of gaps and switches below 256 ns, from there below 512 ns, and so on; the last is above 8 ms.
 
-    The last is above 8 ms. Gaps within slices and switches between them lie in different bins if a switch costs
-    anything.
+    Gaps within slices and switches between them lie in different bins if a switch costs anything.
     """
     nanoseconds = np.array([*slices.gaps, *slices.switches]) / _NANO
     bins = np.searchsorted(_BINS_NS, nanoseconds, side="right")
@@ -103,9 +102,9 @@ def gap_histogram(slices: TimeSlices) -> tuple[float, ...]:
 
 
 def stamped(stamps: Stamps) -> Stamps:
-    """Return the stamps that were written, shape (spans, 2), of any array of (begin, end) pairs.
+    """Return the pairs (begin, end) of `stamps` that were written, shape (spans, 2).
 
-    The others have begin 0.
+    An unwritten pair begins with 0.
     """
     pairs = stamps.reshape(-1, 2)
     written: Stamps = pairs[pairs[:, 0] > 0]
@@ -217,18 +216,19 @@ class SliceSamples:
         return list(self._last.slices) or [math.nan]
 
     def observed(self) -> Observation:
-        """Return the median seconds of switches and of gaps within a slice, and the share of switches that overlap.
+        """Return `switch` and `gap`, median seconds in the last window, and `overlap`, a share of the switches.
 
-        They are those of the last window; a median of nothing is left out.
+        A gap is between two kernels of a slice. `switch` or `gap` is left out if there was none.
         """
         seconds = {"switch": self._last.switches, "gap": self._last.gaps}
         medians = {name: Observed(float(np.median(values)), "s") for name, values in seconds.items() if values}
         return {**medians, "overlap": Observed(self._last.overlap)}
 
     def check(self) -> Observation:
-        """Return the histogram of gaps.
+        """Return the histogram of gaps of the last window (see `gap_histogram`).
 
-        Raises WrongAnswer if a stamp is missing, or if more than a tenth of the switches overlap.
+        Raises WrongAnswer if a stamp is missing, or if both processes ran at the same time at more than a tenth of the
+        switches.
         """
         self._kernels.check()
         expect_turns(self._last)

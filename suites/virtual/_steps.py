@@ -53,9 +53,9 @@ def _has_pieces(_target: Target, params: Mapping[str, str | int | float]) -> boo
 
 
 def piece_bytes_of(piece: str, size_bytes: int) -> int:
-    """Return the bytes of a piece.
+    """Return the bytes of a piece, PIECES[piece], but at most the whole, `size_bytes`.
 
-    `piece` is a key of PIECES, and a piece is at most as large as the whole `size_bytes`.
+    The piece `whole` is the whole.
     """
     return min(PIECES[piece] or size_bytes, size_bytes)
 
@@ -72,9 +72,10 @@ class StepCosts:
         self._size_bytes, self._piece_bytes, self._peers = size_bytes, piece_bytes_of(piece, size_bytes), peers
 
     def seconds(self, step: str, use: Callable[[MappedRange], None] = lambda _: None) -> float:
-        """Take all steps on a new range, and return the seconds of the step `step`, such as `map` for all its pieces.
+        """Take all steps on a new range, and return the seconds of `step`, over all its pieces.
 
-        `use` gets the range while it is mapped; `step` = `use` returns the seconds of that.
+        `step` is `reserve`, `create`, `map`, `access`, `use` or `unmap`. `use` is called with the range while it is
+        mapped.
         """
         wait_until_cleared(self._bench, self._size_bytes)
         seconds: dict[str, float] = {}
@@ -98,7 +99,11 @@ class StepCosts:
         return seconds[step]
 
     def check(self) -> None:
-        """Write and compare every word; raises WrongAnswer if one differs or the device did not get its memory back."""
+        """Write and compare every word; raises WrongAnswer if one differs.
+
+        On a GPU it also raises WrongAnswer if half of the memory, or 16 MiB if that is more, is missing after it was
+        given back.
+        """
         self.seconds("use", self._expect_memory)
         if not self._bench.traits.is_gpu:  # other programs change the host's free memory
             return

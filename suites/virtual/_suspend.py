@@ -68,9 +68,9 @@ def _cycles(bench: Bench, nbytes: int) -> Effort:
 
 @contextlib.contextmanager
 def _skip_if_unsupported() -> Iterator[None]:
-    """Raise Skip in place of a DriverCallError that says NOT_SUPPORTED.
+    """Raise Skip in place of a DriverCallError of the enclosed code whose message contains NOT_SUPPORTED.
 
-    Other errors of the enclosed code pass through.
+    Other errors pass through.
     """
     try:
         yield
@@ -81,7 +81,7 @@ def _skip_if_unsupported() -> Iterator[None]:
 
 
 def _notes(program: SuspendedProgram) -> dict[str, str]:
-    """Return the notes of a suspended program: its data, how processes are counted, and the limits."""
+    """Return the notes `resident`, `processes`, `host memory` and `time limit` of a suspended program."""
     return {
         "resident": f"{program.child.nbytes} bytes of seeded data, and the context",
         "processes": program.use.note,
@@ -105,9 +105,9 @@ def _fixed_s(program: SuspendedProgram, resident_bytes: int) -> float | None:
 
 
 def parts(downtime_s: float, fixed_s: float | None, resident_bytes: int) -> dict[str, Observed]:
-    """Return `fixed`, the fixed part of a downtime, and `per GiB`, the seconds that each resident GiB above 2 MiB adds.
+    """Return `fixed`, which is `fixed_s`, and `per GiB`, the seconds that each resident GiB above 2 MiB adds to it.
 
-    `downtime_s` is that with `resident_bytes`. Empty if `fixed_s` is None.
+    `downtime_s` is the downtime with `resident_bytes`. The result is empty if `fixed_s` is None.
     """
     if fixed_s is None:
         return {}
@@ -136,7 +136,7 @@ def suspend(bench: Bench, resident_bytes: int) -> Task:
         return {**program.suspension.observed(), **parts(program.suspension.downtime_s, fixed_s, resident_bytes)}
 
     def check() -> Observation:
-        """Return the seconds to start the controller and its driver, and the bytes that the suspension freed."""
+        """Return the seconds to start the `controller`, of these to `initialise` the driver, and the bytes `freed`."""
         return {
             "controller": Observed(program.controller.started_s, "s"),
             "initialise": Observed(program.controller.opened_s, "s"),
@@ -321,8 +321,8 @@ class UrgentJob:
     def _timed(self, is_evicting: bool) -> float:
         """Return the seconds from the job's arrival to its end; the child is suspended for the job if `is_evicting`.
 
-        Raises WrongAnswer if a kernel of the job or of the child has not run, Skip, DriverCallError and
-        ChildEndedError.
+        Raises WrongAnswer if a kernel of the job or of the child has not run, Skip if the driver suspends no programs,
+        and DriverCallError or ChildEndedError if a step fails.
         """
         child, suspension = self._program.child, self._program.suspension
         begin = time.perf_counter()

@@ -57,9 +57,10 @@ class Suspension:
         self.seconds = dict.fromkeys(STEPS, 0.0)
 
     def suspend(self) -> None:
-        """Lock and checkpoint the child.
+        """Lock and checkpoint the child, which is killed if that fails.
 
-        Raises DriverCallError, ChildEndedError or, if it is then not suspended, WrongAnswer.
+        Raises DriverCallError if the driver refuses, ChildEndedError if a step takes too long, and WrongAnswer if the
+        child is then not suspended.
         """
         with self._ending():
             self.seconds["lock"] = self._controller.lock(self._child.pid, self._limit_s)
@@ -68,9 +69,10 @@ class Suspension:
             expect(state == "CHECKPOINTED", f"after its checkpoint the process is {state}")
 
     def resume(self, pairs: UuidPairs = ()) -> None:
-        """Restore and unlock the child; raises DriverCallError and ChildEndedError.
+        """Restore and unlock the child, which is killed if that fails.
 
-        `pairs` maps every GPU's old UUID to a new one (16 bytes each); empty keeps the same GPUs.
+        `pairs` are (old UUID, new UUID) of every GPU, 16 bytes each; empty keeps the same GPUs. Raises DriverCallError
+        if the driver refuses, and ChildEndedError if a step takes too long.
         """
         with self._ending():
             self.seconds["restore"] = self._controller.restore(self._child.pid, self._limit_s, pairs)
@@ -178,7 +180,7 @@ class DeviceUse:
     def expect_clean(self) -> None:
         """Wait until the device has as much free memory as before the child started, but for 64 MiB.
 
-        Raises WrongAnswer after 10 s.
+        Raises WrongAnswer if it does not within 10 s.
         """
         deadline = time.monotonic() + _CLEAN_S
         missing = self._free_bytes - self._bench.device.free_bytes()
@@ -245,9 +247,10 @@ class SuspendedProgram:
         self._counted = 0
 
     def move(self, pairs: UuidPairs) -> bytes:
-        """Suspend the child while its kernels run, and restore it by `pairs`, (old UUID, new UUID) of every GPU.
+        """Suspend the child while its kernels run, restore it on other GPUs, and return the UUID of its new GPU.
 
-        Returns the UUID of the child's GPU then. Raises the errors of `cycle`.
+        A UUID has 16 bytes. `pairs` are (old UUID, new UUID) of every GPU. Raises DriverCallError or ChildEndedError if
+        a step fails, and WrongAnswer if the child's memory is wrong.
         """
         self.child.ask(limit_s(0), "run", _LAUNCHES)
         self.suspension.suspend()
@@ -255,9 +258,9 @@ class SuspendedProgram:
         return self.expect_intact(_LAUNCHES)
 
     def expect_intact(self, launches: int) -> bytes:
-        """Check the child after `launches` more of its kernels, and return the UUID of its GPU (16 bytes).
+        """Compare every word of the child and the number of its kernels, and return the UUID of its GPU (16 bytes).
 
-        Raises WrongAnswer if a word or the number of its kernels is wrong.
+        `launches` kernels were launched since the last call. Raises WrongAnswer if something differs.
         """
         self._counted += launches
         state = self.child.look()

@@ -82,7 +82,11 @@ def mapped(bench: Bench, piece: str, size_bytes: int, access: str) -> Task:
 
 
 def _triad(bench: Bench, piece: str, size_bytes: int) -> Task:
-    """Return the task of STREAM triad on three arrays of `size_bytes`, in the memory `piece` (see `_memory`)."""
+    """Return the task of STREAM triad on three arrays of `size_bytes`.
+
+    Their memory is one allocation if `piece` is `malloc`, else mapped in pieces of the size that `piece` names in
+    PIECES.
+    """
     stream = open_stream(bench, size_bytes, "float32", _ARRAYS)
     memory, close = _memory(bench, piece, _ARRAYS * size_bytes)
     a, b, c = (memory[start : start + size_bytes].view(np.float32) for start in range(0, memory.size, size_bytes))
@@ -98,7 +102,10 @@ def _triad(bench: Bench, piece: str, size_bytes: int) -> Task:
 
 
 def _chase(bench: Bench, piece: str, size_bytes: int) -> Task:
-    """Return the task of dependent loads around a ring of `size_bytes`, in the memory `piece` (see `_memory`)."""
+    """Return the task of 4096 dependent loads around a ring of `size_bytes`.
+
+    Its memory is one allocation if `piece` is `malloc`, else mapped in pieces of the size that `piece` names in PIECES.
+    """
     bench.need(size_bytes + PAGE_BYTES)
     memory, close = _memory(bench, piece, size_bytes)
     if bench.traits.is_gpu:  # the kernel belongs to the suite latency

@@ -51,7 +51,10 @@ class TraceWriter:
         self.operations += [MemoryOperation(block, 0) for block in blocks]
 
     def step(self) -> None:
-        """Write one training step: forward, backward in reverse, and the optimiser's temporary arrays."""
+        """Append a training step: the activations of 24 layers, the gradients in reverse, and the optimiser's arrays.
+
+        The number of tokens, and so the sizes, is drawn at random.
+        """
         tokens = int(self._rng.integers(*_TOKENS))
         saved: list[list[int]] = []
         for _ in range(LAYERS):
@@ -69,10 +72,10 @@ class TraceWriter:
 
 
 def training_trace(seed: int, allocations: int, peak_bytes: int) -> tuple[MemoryOperation, ...]:
-    """Return the operations of training steps with `allocations` allocations, drawn from `seed`.
+    """Return the operations of training steps, drawn from `seed`, with exactly `allocations` allocations.
 
-    The trace is scaled so that at most `peak_bytes` are live at one time, up to the rounding of sizes to 512 bytes.
-    Blocks that are live at the end are freed.
+    All sizes are scaled so that at most `peak_bytes` are live at one time, up to the rounding of sizes to 512 bytes.
+    Blocks that are live at the end are freed there.
     """
     writer = TraceWriter(np.random.default_rng(seed), width_bytes=4096)
     while writer.blocks_taken < allocations:
@@ -93,7 +96,7 @@ def _rounded(nbytes: float) -> int:
 
 
 def _first(operations: Sequence[MemoryOperation], allocations: int) -> Iterator[MemoryOperation]:
-    """Yield the operations before the one that would exceed `allocations` allocated blocks."""
+    """Yield the operations of `operations` before the one that would allocate the block number `allocations` + 1."""
     blocks_taken = 0
     for operation in operations:
         blocks_taken += operation.nbytes > 0
@@ -123,7 +126,7 @@ def peak_index(operations: Sequence[MemoryOperation]) -> int:
 
 
 def live_bytes_at(operations: Sequence[MemoryOperation], index: int) -> int:
-    """Return the bytes that are live after the operation number `index`, counted from 0."""
+    """Return the bytes that are live after the operation at index `index`: allocated and not yet freed."""
     sizes: dict[int, int] = {}
     for operation in operations[: index + 1]:
         if operation.nbytes:

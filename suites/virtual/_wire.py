@@ -56,14 +56,15 @@ _ARGUMENT_TYPES = types.UniTuple(types.int64, ARGUMENTS)
 
 
 def _invoke_of(typing: Any, address: Any, arguments: Any) -> Any:
-    """Type and emit for numba a call of the C function at `address` (int64) with `arguments`, a tuple of 11 int64.
+    """Return the type and the code of `_invoke`, which calls the C function at `address` with `arguments`, for numba.
 
-    The call returns the function's int32, 0 for success.
+    The address is int64, the arguments are a tuple of 11 int64, and the call returns the function's int32, 0 for
+    success. `typing` is ignored.
     """
     del typing, address, arguments
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        """Return the call's value, an LLVM int32; `args` are the LLVM values of the address and of the tuple."""
+        """Return the LLVM value (int32) of the call; `args` are the LLVM values of the address and of the tuple."""
         del context, signature
         word = ir.IntType(64)
         kind = ir.FunctionType(ir.IntType(32), [word] * ARGUMENTS)
@@ -102,7 +103,7 @@ _await_change = _compiled(_await_change_of)
 def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> Any:
     """Copy `nbytes` from the address `source` into the ring buffer at the address `ring` as room becomes free.
 
-    The ring holds `room` bytes. All are uint64 but `looks`, the polls before the call gives up and returns False.
+    The ring holds `room` bytes. All are uint64. Returns True, or False if no room becomes free within `looks` polls.
     """
     done = np.uint64(0)
     written = seen(ring)
@@ -124,7 +125,7 @@ def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> A
 def _ring_read(ring: Any, room: Any, target: Any, nbytes: Any, looks: Any) -> Any:
     """Copy `nbytes` out of the ring buffer at the address `ring` to the address `target` as they arrive.
 
-    The ring holds `room` bytes. All are uint64 but `looks`, the polls before the call gives up and returns False.
+    The ring holds `room` bytes. All are uint64. Returns True, or False if nothing arrives within `looks` polls.
     """
     done = np.uint64(0)
     read = seen(ring + np.uint64(_READ))
@@ -147,9 +148,9 @@ _to_ring, _from_ring = _compiled(_ring_write), _compiled(_ring_read)
 
 
 def _write(link: Any, source: Any, nbytes: Any) -> Any:
-    """Send `nbytes` from the address `source` over `link` (int64, shape (LINK_WORDS,)).
+    """Send `nbytes` from the address `source` over `link`, and return True, or False if the peer is gone.
 
-    Return False if the peer is gone.
+    `link` are the words of a ForwardLink: int64, shape (LINK_WORDS,).
     """
     if link[_SOCKET] < 0:
         rings = np.uint64(link[_OUT]), np.uint64(link[_ROOM])
@@ -164,9 +165,9 @@ def _write(link: Any, source: Any, nbytes: Any) -> Any:
 
 
 def _read(link: Any, target: Any, nbytes: Any) -> Any:
-    """Receive `nbytes` over `link` (int64, shape (LINK_WORDS,)) to the address `target`.
+    """Receive `nbytes` over `link` to the address `target`, and return True, or False if the peer is gone.
 
-    Return False if the peer is gone.
+    `link` are the words of a ForwardLink: int64, shape (LINK_WORDS,).
     """
     if link[_SOCKET] < 0:
         rings = np.uint64(link[_IN]), np.uint64(link[_ROOM])
@@ -184,10 +185,11 @@ write, read = _compiled(_write), _compiled(_read)
 
 
 def _call_of(table: Any, op: Any, a: Any, b: Any, c: Any, d: Any, cells: Any) -> Any:
-    """Make the call number `op` of the driver functions `table` (int64, shape (7,)) with `a` to `d`.
+    """Make the call number `op` by the function addresses `table` (int64, shape (7,)); return the driver's error, or 0.
 
-    Return its error, or 0. `cells` (int64, shape (10,)) are those of LocalDriver; values that the call returns are in
-    cells[2] and cells[3]. LAUNCH takes the kernel's three parameters as `a` to `c` and the grid's blocks as `d`.
+    FREE takes an address as `a`; ALLOCATE takes bytes; the copies take target, source and bytes as `a` to `c`; LAUNCH
+    takes the kernel's three parameters as `a` to `c`, and the grid's blocks as `d`. `cells` (int64, shape (10,)) are
+    those of LocalDriver; a call's values are then in cells[2] and cells[3].
     """
     values = cells.ctypes.data + 16
     if op == LAUNCH:
@@ -210,10 +212,10 @@ call = _call
 
 
 def _transfer(link: Any, table: Any, op: Any, place: Any, nbytes: Any, buffer: Any, cells: Any) -> Any:
-    """Move `nbytes` between `link` and device memory at `place` in parts through `buffer`, host memory (uint8).
+    """Move `nbytes` between `link` and device memory at the address `place`, in parts through `buffer`.
 
-    `op` is TO_DEVICE or TO_HOST; `table` and `cells` are as in `_call_of`. Returns the first error of the driver, 0
-    without one, or LOST if the peer is gone.
+    `op` is TO_DEVICE or TO_HOST, and `buffer` is host memory (uint8). `link` are the words of a ForwardLink, `table`
+    and `cells` those of LocalDriver. Returns the first error of the driver, 0 without one, or LOST if the peer is gone.
     """
     status, done = 0, 0
     while done < nbytes:
@@ -238,7 +240,8 @@ _transferred = _compiled(_transfer)
 def _serve(link: Any, table: Any, cells: Any, buffer: Any) -> Any:
     """Make the calls that arrive on `link` until STOP; return the number of calls made, or LOST if the client is gone.
 
-    `table` and `cells` are as in `_call_of`, and `buffer` (uint8) is the host memory through which copies pass.
+    `link` are the words of a ForwardLink, `table` and `cells` those of LocalDriver; copies pass through `buffer`, host
+    memory (uint8).
     """
     message, answer = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
     calls_made = 0
@@ -265,9 +268,9 @@ def _serve(link: Any, table: Any, cells: Any, buffer: Any) -> Any:
 
 
 def _request(link: Any, message: Any, answer: Any) -> Any:
-    """Send the call in `message` and wait for its answer, written to `answer`.
+    """Send the call in `message`, and wait for its answer in `answer`; return 0, the driver's error, or LOST.
 
-    Return its status, 0 or an error, or LOST. Both are int64, shape (WORDS,), and `link` is int64, shape (LINK_WORDS,).
+    Both are int64, shape (WORDS,), and `link` are the words of a ForwardLink. LOST means that the server is gone.
     """
     message[_ANSWERED] = 1
     if not write(link, message.ctypes.data, _MESSAGE_BYTES):
@@ -283,7 +286,8 @@ request = _compiled(_request)
 def _repeat(link: Any, message: Any, answer: Any, count: Any, is_posted: Any) -> Any:
     """Make the call in `message` `count` times, each answered, or only the last one if `is_posted`.
 
-    Returns 0, the first error, or LOST. The arguments are those of `_request`.
+    Returns 0, the first error of the driver, or LOST if the server is gone. `message` and `answer` are int64, shape
+    (WORDS,), and `link` are the words of a ForwardLink.
     """
     for index in range(count):
         if is_posted and index + 1 < count:
@@ -298,9 +302,10 @@ def _repeat(link: Any, message: Any, answer: Any, count: Any, is_posted: Any) ->
 
 
 def _repeat_pairs(link: Any, message: Any, answer: Any, count: Any, nbytes: Any) -> Any:
-    """Allocate `nbytes` and free them, `count` times; return 0, the first error, or LOST.
+    """Allocate `nbytes` and free them, `count` times.
 
-    `message` and `answer` are overwritten; see `_request`.
+    Returns 0, the driver's first error, or LOST if the server is gone. `message` and `answer` (int64, shape (WORDS,))
+    are overwritten, and `link` are the words of a ForwardLink.
     """
     for _ in range(count):
         message[_OP], message[_A] = ALLOCATE, nbytes
@@ -314,9 +319,9 @@ def _repeat_pairs(link: Any, message: Any, answer: Any, count: Any, nbytes: Any)
 
 
 def _repeat_here(table: Any, cells: Any, message: Any, count: Any) -> Any:
-    """Make the call in `message` `count` times by the driver of this process, and free what it allocates.
+    """Make the call in `message` (int64, shape (WORDS,)) `count` times by the driver of this process.
 
-    `table` and `cells` are as in `_call_of`. Returns 0, or the first error.
+    Each allocation is freed. `table` and `cells` are those of LocalDriver. Returns 0, or the driver's first error.
     """
     op = message[_OP]
     for _ in range(count):
@@ -329,9 +334,11 @@ def _repeat_here(table: Any, cells: Any, message: Any, count: Any) -> Any:
 
 
 def _move(link: Any, message: Any, answer: Any, host: Any) -> Any:
-    """Move the bytes of `host` (uint8) to the device or back, as the call in `message` says.
+    """Move the bytes of `host` (uint8) to the device or back.
 
-    Return 0, an error, or LOST. The other arguments are those of `_request`.
+    Returns 0, the driver's error, or LOST if the server is gone. `message` (int64, shape (WORDS,)) has the call,
+    TO_DEVICE or TO_HOST, and the device's address. The answer is written to `answer`, and `link` are the words of a
+    ForwardLink.
     """
     message[_ANSWERED], message[_B] = 1, host.size
     if not write(link, message.ctypes.data, _MESSAGE_BYTES):
@@ -343,9 +350,9 @@ def _move(link: Any, message: Any, answer: Any, host: Any) -> Any:
 
 
 def _call_again(address: Any, arguments: Any, count: Any) -> Any:
-    """Call the function at `address` with `arguments`, a tuple of 11 int64, `count` times.
+    """Call the function at the address `address` `count` times; return the number of calls that failed.
 
-    Return the number of failed calls.
+    `arguments` are a tuple of 11 int64; the function returns 0 for success.
     """
     failed = 0
     for _ in range(count):
@@ -354,10 +361,10 @@ def _call_again(address: Any, arguments: Any, count: Any) -> Any:
 
 
 def _call_pairs(first: Any, first_arguments: Any, second: Any, cell: Any, count: Any) -> Any:
-    """Call the functions at `first` and `second` alternately, `count` times each; return the number of failed calls.
+    """Call the functions at the addresses `first` and `second` alternately, `count` times each.
 
-    `first` gets `first_arguments`, a tuple of 11 int64, and `second` gets the word that `first` wrote to cell[0]
-    (int64).
+    Returns how many calls failed. `first` gets `first_arguments`, a tuple of 11 int64, and `second` gets the word that
+    `first` wrote to cell[0] (int64).
     """
     failed = 0
     for _ in range(count):
