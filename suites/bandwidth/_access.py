@@ -65,10 +65,10 @@ class AccessPattern:
 
 @topic.case(access=_ACCESSES, stride_bytes=_STRIDES, size_bytes=one_array_size)
 def strided(bench: Bench, access: str, stride_bytes: int, size_bytes: int) -> Task:
-    """Bandwidth of words of 4 bytes that are read or written at a stride; the rate counts the words alone (payload).
+    """Bandwidth of words of 4 bytes, read or written (`access`) every `stride_bytes` of an array of `size_bytes`.
 
-    The series `sectors` counts the memory sectors that hold the words; `used` is the words' share of the bytes of these
-    sectors.
+    The rate counts the words alone (payload). The series `sectors` counts the memory sectors that hold the words;
+    `used` is the words' share of the bytes of these sectors.
     """
     count, sector = size_bytes // stride_bytes, _sector_bytes(bench)
     args = (np.uint64(stride_bytes // _WORD_BYTES),)
@@ -79,10 +79,10 @@ def strided(bench: Bench, access: str, stride_bytes: int, size_bytes: int) -> Ta
 
 @topic.case(access=_ACCESSES, chunk_bytes=_CHUNKS, size_bytes=one_array_size)
 def random(bench: Bench, access: str, chunk_bytes: int, size_bytes: int) -> Task:
-    """Bandwidth of chunks that are read or written in random order, each once; the rate counts the chunks (payload).
+    """Bandwidth of chunks of `chunk_bytes` that are read or written (`access`) in random order, each once.
 
-    The series `sectors` counts the memory sectors that hold the chunks; `used` is the chunks' share of the bytes of
-    these sectors.
+    The chunks lie in an array of `size_bytes`, and the rate counts them alone (payload). The series `sectors` counts
+    the memory sectors that hold the chunks; `used` is the chunks' share of the bytes of these sectors.
     """
     width = min(chunk_bytes, _LANE_BYTES) if bench.traits.is_gpu else _WORD_BYTES  # neighbouring lanes share a chunk
     most = _MOST_CHUNKS if bench.traits.is_gpu else _MOST_HOST_CHUNKS

@@ -80,7 +80,7 @@ def _few_units(target: Target) -> Any:
 
 @topic.case(engine=_engines, when=_has_products)
 def beside_gemm(bench: Bench, engine: str) -> Task:
-    """Throughput of a matrix product while copies run, and bandwidth of copies while products run.
+    """Throughput of a matrix product while copies by `engine` run, and bandwidth of copies while products run.
 
     `slowdown` is the time of a workload while the other one runs, over its time alone: 1 means no effect.
     """

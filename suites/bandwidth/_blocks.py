@@ -126,7 +126,8 @@ def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
 def blocks(bench: Bench, way: str, direction: str, block_bytes: int, count: int, order: str) -> Task:
     """Bandwidth of copying blocks from packed memory to their places in a pool (h2d, scatter), or back (d2h, gather).
 
-    `way` is how the copies are submitted. The rate counts each byte once (payload). The time begins with the first
+    A call copies `count` blocks of `block_bytes`. `way` is how the copies are submitted; the places have the order of
+    the blocks or a shuffled one (`order`). The rate counts each byte once (payload). The time begins with the first
     command on an idle device and ends with the last byte, submission included; the series `host` is the submission
     alone. In the stage `queued` all commands are in the queue before the device begins.
     """

@@ -89,7 +89,8 @@ def _host_set_sizes(target: Target) -> Any:
 def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     """Bandwidth of a cache or of memory, by the size of the working set: each call passes over the set many times.
 
-    On a GPU the loads bypass the first cache, so that small sets show the L2 cache.
+    `kernel` reads the set, writes it, or copies one half of it to the other. On a GPU the loads bypass the first cache,
+    so that small sets show the L2 cache.
     """
     bench.need(size_bytes + _SPARE_BYTES)
     if bench.traits.is_gpu:
@@ -185,8 +186,8 @@ class _GpuPasses:
 def shared(bench: Bench, access: str, width_bytes: int) -> Task:
     """Bandwidth of the shared memory of all compute units together, without bank conflicts.
 
-    Each thread reads or writes `width_bytes` at once. `per_clock` is the median over the compute units of the bytes
-    that one moves per clock.
+    Each thread reads or writes (`access`) `width_bytes` at once. `per_clock` is the median over the compute units of
+    the bytes that one moves per clock.
     """
     need_gpu(bench)
     grid, block_bytes = max(1, bench.target.device.units), _SHARED_THREADS * _TURNS * width_bytes
@@ -215,11 +216,11 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
 
 
 def _expected(access: str, drawn: npt.NDArray[np.uint32], width_bytes: int, passes: int) -> npt.NDArray[np.uint64]:
-    """Return the word that each thread of `shared` should leave: uint64, shape (1024,).
+    """Return the word that each thread of `shared` should leave for `access`: uint64, shape (1024,).
 
-    `drawn` is the content of the shared memory, uint32. A read repeats x = 5·x + word `passes` times from 0, modulo
-    2^32, which is computed here by its closed form. After a write each thread reads the words of its neighbour once. A
-    thread has four values of `width_bytes`: from 0, its word is rotated left by one bit and combined by exclusive or
+    `drawn` is the content of the shared memory, uint32. A `read` repeats x = 5·x + word `passes` times from 0, modulo
+    2^32, which is computed here by its closed form. After a `write` each thread reads the words of its neighbour once.
+    A thread has four values of `width_bytes`: from 0, its word is rotated left by one bit and combined by exclusive or
     with each value, folded to 64 bits.
     """
     lanes = drawn.reshape(_TURNS, _SHARED_THREADS, width_bytes // 4)

@@ -238,7 +238,10 @@ def _write_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ..
 
 
 def _permuted_places(count: int, bits: int, turn: int) -> npt.NDArray[np.uint64]:
-    """Return the places of `_permute` for accesses 0 to count − 1, computed by NumPy: uint64, shape (count,)."""
+    """Return the places of accesses 0 to count − 1 that `_permute` gives for `bits` and `turn`: uint64, shape (count,).
+
+    They are computed by NumPy.
+    """
     mask, half = np.uint64(2**bits - 1), np.uint64((bits + 1) // 2)
     x = np.arange(count, dtype=np.uint64) + np.uint64(turn) & mask
     for factor in _ODD:

@@ -59,9 +59,10 @@ def _device(target: Target) -> tuple[str, ...]:
     when=on_gpu,
 )
 def host_link(bench: Bench, device: str, node: int, direction: str, size_bytes: int) -> Task:
-    """Bandwidth of copies between the GPU and page-locked memory on one NUMA node, one way or both ways at once.
+    """Bandwidth of copies between the GPU and page-locked memory on the NUMA node `node`, one way or both ways at once.
 
-    The rate counts each byte once (payload). Every check asks the operating system on which node each page is.
+    `direction` is `h2d` (to the GPU), `d2h` or `both`. The rate counts each byte once (payload). Every check asks the
+    operating system on which node each page is.
     """
     del device
     need_gpu(bench)
@@ -94,8 +95,9 @@ def host_link(bench: Bench, device: str, node: int, direction: str, size_bytes: 
 def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Task:
     """Bandwidth of copies of all GPUs at once, each with page-locked memory on the NUMA node nearest to it.
 
-    The rate is that of the slowest GPU, each byte counted once (payload); the series `sum` counts the copies of all
-    `of` GPUs. The ranks begin within the time of a message, so copies must take much longer than that.
+    `direction` is `h2d` (to the GPUs) or `d2h`. The rate is that of the slowest GPU, each byte counted once (payload);
+    the series `sum` counts the copies of all `of` GPUs. The ranks begin within the time of a message, so copies must
+    take much longer than that.
     """
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)

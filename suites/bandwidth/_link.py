@@ -81,9 +81,9 @@ def d2h(bench: Bench, memory: str, size_bytes: int) -> Task:
 
 
 def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Task:
-    """Return the task of a copy of `size_bytes` with `memory`, a kind of host memory, to the device or from it.
+    """Return the task of copies of `size_bytes` to the device (`to_device`) or from it, with a kind of host memory.
 
-    Raises Skip without a GPU or enough free memory, or if the driver refuses the kind of memory.
+    `memory` is the kind. Raises Skip without a GPU or enough free memory, or if the driver refuses the kind of memory.
     """
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)
@@ -97,7 +97,10 @@ def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Tas
 
 @topic.case(memory=_BOTH_KINDS, size_bytes=_BOTH_SIZES, when=on_gpu)
 def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
-    """Bandwidth of both directions of the host link at once: of their sum, and of each while the other one runs."""
+    """Bandwidth of both directions of the host link at once, with one kind of host memory (`memory`).
+
+    The stage `sum` counts the bytes of both directions, and `h2d` and `d2h` those of one while the other one runs.
+    """
     need_gpu(bench)
     bench.need(4 * size_bytes + _SPARE_BYTES)
     device, cuda = bench.device, bench.xp.cuda
@@ -182,7 +185,7 @@ def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
 
 
 class LinkCopy:
-    """A copy of random words over the link in one direction, from or to `host`, and the check that they arrived.
+    """A copy of random words over the link, from `host` if `to_device`, else to it, and the check that they arrived.
 
     `call` makes the copy, and `close` frees the host memory. Two copies of one case need different numbers `draw`, so
     that their words differ.

@@ -131,9 +131,9 @@ def _kernel(
     """Return a decorator that declares a STREAM kernel and the case of that name.
 
     The decorated function returns the kernel's call and check for a Stream; its name and docstring become those of the
-    case. `arrays`, `payload` and `flops` are those of StreamKernel, and `sizes` and `dtypes` the axes of the case.
-    `has_floor(target, size_bytes, dtype)` says whether a point has a floor in the table of expected figures, and so
-    needs the effort of the tier.
+    case. `arrays`, `payload` and `flops` are those of StreamKernel, `sizes` and `dtypes` the axes of the case, and
+    `headline` is that of `Topic.case`. `has_floor(target, size_bytes, dtype)` says whether a point has a floor in the
+    table of expected figures, and so needs the effort of the tier.
     """
 
     def declare(prepare: Prepare) -> Prepare:
@@ -160,8 +160,8 @@ def _is_floor_size(target: Target, size_bytes: int, _dtype: str) -> bool:
 def _linear(stream: Stream, name: str, factors: tuple[float, float, float], *scalars: float) -> CheckedCall:
     """Return the call of a kernel that leaves a = k + kb·b + kc·c in its first array, with its check.
 
-    `name` is the kernel, and `factors` are (k, kb, kc); an input with the factor 0 is not among its arguments.
-    `scalars` are its last arguments.
+    `name` is the kernel of `stream`, and `factors` are (k, kb, kc). The inputs b and c are random; one with the factor
+    0 is not among the kernel's arguments. `scalars` are the last arguments.
     """
     a, inputs = stream.empty(), tuple(stream.drawn() for factor in factors[1:] if factor)
     call = stream.call(name, a, *(drawn.array for drawn in inputs), stream.count, *map(stream.real, scalars))
@@ -230,7 +230,7 @@ def dot(stream: Stream) -> CheckedCall:
 
 
 def _runtime_copy(stream: Stream) -> CheckedCall:
-    """Return the runtime's copy of one array to another, with its check.
+    """Return the runtime's copy of one array of `stream` to another, with its check.
 
     If a GPU's cache may hold the arrays, `rotation` has the same copy of further pairs of arrays that together exceed
     the cache.
@@ -268,10 +268,10 @@ def stream_task(
     shape: LaunchShape = BEST_SHAPE,
     effort: Effort = POINT,
 ) -> Task:
-    """Return the task of the STREAM kernel `name`, or of `memcpy`, on arrays of `size_bytes` each.
+    """Return the task of the STREAM kernel `name`, or of `memcpy`, on arrays of `size_bytes` and `dtype` each.
 
-    `shape` is the access width and the number of threads. If a GPU's cache may hold part of the arrays, the kernel is
-    timed with a cold cache too. Raises Skip as `open_stream` does.
+    `shape` is the access width and the number of threads, and `effort` that of the stage. If a GPU's cache may hold
+    part of the arrays, the kernel is timed with a cold cache too. Raises Skip as `open_stream` does.
     """
     kernel = _KERNELS[name]
     stream = open_stream(bench, size_bytes, dtype, kernel.arrays, shape)

@@ -21,8 +21,8 @@ from ._submit import BlockCopies
 def _emit_call(_: Any, function: Any, target: Any, source: Any, nbytes: Any, stream: Any) -> Any:
     """Return the signature and the code generator, for numba's `intrinsic`, of a call of a C function by its address.
 
-    The C function is `int f(uint64, uint64, uint64, uint64)`; the parameters are the numba types of its address and its
-    arguments.
+    The C function is `int f(uint64, uint64, uint64, uint64)`. `function` is the numba type of its address, and the four
+    parameters after that are the types of its arguments.
     """
 
     def code(_: Any, builder: Any, __: Any, args: Any) -> Any:

@@ -115,10 +115,10 @@ def _rank(bench: Bench, by: str, operation: Collective, size_bytes: int) -> TcpR
     size_bytes=_sizes,
 )
 def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_bytes: int) -> Task:
-    """Bus bandwidth of a collective over `of` ranks on several nodes.
+    """Bus bandwidth of a collective of arrays of `size_bytes` over `of` ranks on several nodes.
 
-    With `send_recv` all ranks send their array to the next rank, and with `all_reduce` they add up all arrays. `by` is
-    the library, or plain TCP. The series `algbw` is the size of the array over the time.
+    `operation` is `send_recv`, in which all ranks send their array to the next rank, or `all_reduce`, in which they add
+    up all arrays. `by` is the library, or plain TCP. The series `algbw` is the size of the array over the time.
     """
     collective = COLLECTIVES[operation]
     rank = _rank(bench, by, collective, size_bytes)
@@ -144,7 +144,7 @@ def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_byte
     size_bytes=_message_sizes,
 )
 def message(bench: Bench, by: str, nodes: int, size_bytes: int) -> Task:
-    """Bandwidth of a message to a rank of another node, timed as half of a round trip: payload.
+    """Bandwidth of a message of `size_bytes` to a rank of another node, timed as half of a round trip: payload.
 
     `by` is the library, or plain TCP.
     """

@@ -70,8 +70,8 @@ class Communicators:
 def _new_communicator(bench: Bench, nccl: Any, token: bytes) -> Any:
     """Return a new communicator of all ranks for the unique id `token`; every rank must call it.
 
-    Raises Unavailable if NCCL fails while /dev/shm has less than 32 MiB of free space, and NcclError if it fails
-    otherwise.
+    `nccl` is CuPy's module of NCCL. Raises Unavailable if NCCL fails while /dev/shm has less than 32 MiB of free space,
+    and NcclError if it fails otherwise.
     """
     try:
         return nccl.NcclCommunicator(bench.world, token, bench.rank)

@@ -121,7 +121,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _accept(listener: socket.socket, token: bytes) -> socket.socket:
-    """Return the connection that sends the token; other connections are closed.
+    """Return the first connection to `listener` that sends the token; other connections are closed.
 
     Raises OSError if no such connection comes within 20 s.
     """
@@ -154,8 +154,9 @@ def _receive_all(connection: socket.socket, into: memoryview) -> None:
 class SummableWords:
     """The words that ranks send: whole numbers in float32 whose sum over all `world` ranks is exact.
 
-    A block of words is drawn for each rank, and each repetition of the block adds its number, so that a repetition at
-    the wrong place is found too. The sum over ranks is known without going through the words rank by rank.
+    A block of words is drawn from `seed` for each rank, and each repetition of the block adds its number, so that a
+    repetition at the wrong place is found too. The sum over ranks is known without going through the words rank by
+    rank.
     """
 
     def __init__(self, seed: int, world: int) -> None:

@@ -30,7 +30,7 @@ def _both_sizes(target: Target) -> Any:
 def both(bench: Bench, way: str, size_bytes: int) -> Task:
     """Bandwidth of copies of two processes at once, each on its own GPU: payload of the slower direction.
 
-    `way` is how the bytes are copied. The series `sum` counts the payload of both directions.
+    `way` is how the `size_bytes` of each direction are copied. The series `sum` counts the payload of both directions.
     """
     copies = Duplex(bench, way, size_bytes)
     stage = Stage(

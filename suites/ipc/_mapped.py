@@ -106,6 +106,7 @@ def first_use(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
     """Bandwidth of the first copy through a fresh mapping, as in `first_touch`, by another way: payload.
 
     With `push` a copy engine writes the other process's memory; with `load` or `store` a kernel reads or writes it.
+    `path` is `same` if both processes use one device, or `peer` for two GPUs.
     """
     return _first(bench, path, way, size_bytes)
 

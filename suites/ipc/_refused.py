@@ -14,7 +14,7 @@ topic = Topic()
 
 @topic.case(ranks=2, when=on_gpu, what=("own", "freed", "closed"))
 def refused(bench: Bench, what: str) -> Task:
-    """Seconds until the driver refuses an invalid call.
+    """Seconds until the driver refuses an invalid call (`what`).
 
     `own` opens a handle in the process that exported it, `freed` opens a handle of freed memory, and `closed` closes a
     handle twice. The device must still work afterwards.

@@ -70,7 +70,8 @@ def event_signal(bench: Bench, path: str) -> Task:
 def barrier(bench: Bench, means: str, of: int) -> Task:
     """Seconds of a barrier of `of` ranks: of kernels, one rank per GPU, or of threads on the host.
 
-    `flags`: each rank polls the flags of all others; `counter`: all add to one counter; `words`: flags in host memory.
+    `means` is `flags` (each rank polls the flags of all others), `counter` (all add to one counter) or `words` (flags
+    in host memory).
     """
     del of
     rounds = FlagBarrier(bench) if means == _WORDS else KernelBarrier(bench, means)

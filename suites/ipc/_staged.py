@@ -110,7 +110,7 @@ class Channel:
 class ChunkCopies:
     """One rank's copies: rank 0 copies each chunk into the next free slot, rank 1 copies the chunk out of the slot.
 
-    Rank 1 requests each message. `size_bytes` is the size of the message.
+    `channel` has the slots. Rank 1 requests each message, of `size_bytes`.
     """
 
     def __init__(self, bench: Bench, channel: Channel, size_bytes: int) -> None:

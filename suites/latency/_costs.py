@@ -222,11 +222,11 @@ def host_flag(bench: Bench) -> Task:
     version=2,
 )
 def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
-    """Seconds in which the host allocates device memory and frees it, as a pair.
+    """Seconds in which the host allocates `size_bytes` of device memory and frees them, as a pair.
 
-    `malloc` is cudaMalloc and cudaFree. `pool` is the stream-ordered pool, which keeps the memory. `trim` is the same
-    pool with the driver's own setting and a wait after each pair: the pool then gives the memory back to the driver.
-    Raises Skip where CuPy does not support the pool.
+    `how` is `malloc`, for cudaMalloc and cudaFree, `pool` or `trim`. `pool` is the stream-ordered pool, which keeps the
+    memory. `trim` is the same pool with the driver's own setting and a wait after each pair: the pool then gives the
+    memory back to the driver. Raises Skip where CuPy does not support the pool.
     """
     bench.need(size_bytes)
     if how != "malloc" and "pool" not in bench.traits.features:

@@ -129,7 +129,7 @@ def cluster(bench: Bench, size_bytes: int) -> Task:
 
 @topic.case(when=on_gpu, size_bytes=points((2**10, 2**11, 3 * 2**10, *powers_of_two(12, 16)), (2**10,)))
 def constant(bench: Bench, size_bytes: int) -> Task:
-    """Seconds of a dependent load from constant memory (AMD: through the scalar cache), in nodes of 64 bytes.
+    """Seconds of a dependent load from `size_bytes` of constant memory (AMD: scalar cache), in nodes of 64 bytes.
 
     The kernel walks round the ring once before it is timed.
     """
@@ -153,7 +153,7 @@ def constant(bench: Bench, size_bytes: int) -> Task:
 
 @topic.case(when=on_gpu, dtype=points(("float32", "float64", "uint32"), ("float32",)))
 def register(bench: Bench, dtype: str) -> Task:
-    """Seconds, and device cycles, of a dependent multiply-add x = a·x + b in registers.
+    """Seconds, and device cycles, of a dependent multiply-add x = a·x + b of the format `dtype` in registers.
 
     Integers wrap round. Real numbers have a factor of 1 and sums below 2^23, so they stay exact.
     """
@@ -240,9 +240,9 @@ def after_additions(value: int, cells: list[int], steps: int, modulus: int) -> i
 def atomic(bench: Bench, space: str) -> Task:
     """Seconds of a dependent atomic addition to 64 cells in turn; a cell has 64 bits, in shared memory 32.
 
-    `shared` atomics have the scope of a block, in shared memory; `global` atomics that of the device, in its memory.
-    `system`, `host` and `peer` atomics have the scope of the whole system: in the device's memory, in page-locked host
-    memory, and in another GPU's memory.
+    With the `space` `shared` atomics have the scope of a block, in shared memory; with `global` that of the device, in
+    its memory. `system`, `host` and `peer` atomics have the scope of the whole system: in the device's memory, in
+    page-locked host memory, and in another GPU's memory.
     """
     chain = AtomicChain(bench, space)
     return Task.of(chain.walk.stage(), check=chain.check)

@@ -154,7 +154,7 @@ class CachePartitions:
 
 
 def centred(matrix: Matrix) -> Matrix:
-    """Return the latencies in cycles, shape (units, lines), with each row's mean subtracted and noise removed.
+    """Return `matrix`, latencies in cycles of shape (units, lines), with each row's mean subtracted and noise removed.
 
     Noise is removed by keeping only the singular values above twice their median, but at least the largest.
     """
@@ -165,7 +165,7 @@ def centred(matrix: Matrix) -> Matrix:
 
 
 def partitions(matrix: Matrix) -> CachePartitions:
-    """Return the two partitions of compute units (rows) and lines (columns) that latencies in cycles show.
+    """Return the two partitions of compute units (rows) and lines (columns) that `matrix`, latencies in cycles, shows.
 
     A unit or a line belongs to a partition by the sign of its entry in the first pair of singular vectors of the
     matrix, after the means of rows and columns are subtracted.
@@ -183,10 +183,10 @@ def partitions(matrix: Matrix) -> CachePartitions:
 
 
 def group_profiles(profiles: Matrix, cycles: float) -> Labels:
-    """Return the number of the group of each profile (row), counted from 0: shape (rows,).
+    """Return the number of the group of each row of `profiles`, counted from 0: shape (rows,).
 
-    In order of rows, a profile joins the group with the nearest mean if their root mean square difference is at most
-    `cycles`; otherwise it starts a new group.
+    A profile is a row of latencies in cycles. In order of rows, it joins the group with the nearest mean if their root
+    mean square difference is at most `cycles`; otherwise it starts a new group.
     """
     means, sizes, labels = np.zeros_like(profiles), np.zeros(len(profiles)), np.zeros(len(profiles), np.intp)
     groups = 0
@@ -202,11 +202,11 @@ def group_profiles(profiles: Matrix, cycles: float) -> Labels:
 
 
 def places(matrix: Matrix, units: list[int]) -> Observation:
-    """Return the observations of latencies in cycles, shape (units, lines); row i is of the compute unit `units[i]`.
+    """Return the observations of `matrix`, latencies in cycles of shape (units, lines).
 
-    `near`, `far` and `separation` are those of CachePartitions. `line_groups` and `unit_groups` count the groups of
-    lines and of units with alike latencies. The profile `unit N` has the mean latency of unit N for each group of
-    lines; units and groups are ordered by partition, then by group or latency.
+    Row i is of the compute unit `units[i]`. `near`, `far` and `separation` are those of CachePartitions. `line_groups`
+    and `unit_groups` count the groups of lines and of units with alike latencies. The profile `unit N` has the mean
+    latency of unit N for each group of lines; units and groups are ordered by partition, then by group or latency.
     """
     halves, clean = partitions(matrix), centred(matrix)
     by_line, by_unit = group_profiles(clean.T, _ALIKE_LINES), group_profiles(clean, _ALIKE_UNITS)

@@ -21,9 +21,9 @@ topic = Topic(
 
 @topic.case(devices=two_devices, when=on_gpu, device=device_axis, peer=peer_axis, of=("load", "atomic", "copy"))
 def latency(bench: Bench, device: str, peer: str, of: str) -> Task:
-    """Seconds of one access to a peer's memory, one after another.
+    """Seconds of one access of `device` to a peer's memory, one after another.
 
-    `load` reads a random cache line, `atomic` adds to one counter, and `copy` copies 8 bytes.
+    `of` is `load` (of a random cache line), `atomic` (additions to one counter) or `copy` (of 8 bytes).
     """
     del device, peer
     if of == "copy":

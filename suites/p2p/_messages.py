@@ -143,10 +143,10 @@ class PeerSignals:
         self._count += rounds
 
     def _side(self, local: Any, remote: Any, rounds: int, *, serves: bool) -> Callable[[], None]:
-        """Return the launch of one device's kernel of a ping-pong.
+        """Return the launch of one device's kernel of a ping-pong of `rounds` rounds.
 
         `local` and `remote` are uint8 CuPy arrays of equal layout. The kernel's flag, state and ticks are in `local`,
-        the memory of that device; it sets the flag in `remote`. The side that `serves` sends the first signal.
+        the memory of that device; the kernel sets the flag in `remote`. The side that `serves` sends the first signal.
         """
         state, ticks = local[_LINE_BYTES : _LINE_BYTES + _STATE_BYTES], local[2 * _LINE_BYTES :]
         numbers = (np.uint32(serves), np.uint32(self._count), np.uint32(rounds), self._limit)

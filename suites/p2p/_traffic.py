@@ -96,7 +96,7 @@ class BulkTraffic:
         self._poison = bench.xp.full(BULK_BYTES, POISON, bench.xp.uint8)
 
     def _flow(self, direction: str, by: str, seed: int) -> BulkFlow:
-        """Return the copies of one direction between new arrays; the source holds the pattern of `seed`.
+        """Return the copies of one direction by `by` between new arrays; the source holds the pattern of `seed`.
 
         One copy alone is timed here for the field `seconds`.
         """

@@ -29,7 +29,7 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(direction=_directions, size_bytes=_sizes)
 def copy(bench: Bench, direction: str, size_bytes: int) -> Task:
-    """Bandwidth of repeated copies of random bytes, each compared in full with the source: payload.
+    """Bandwidth of repeated copies of `size_bytes` random bytes, each compared in full with the source: payload.
 
     `direction` is `h2d` (host to device), `d2h`, `d2d` (within the device), or `local` on the host.
     """

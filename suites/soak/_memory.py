@@ -33,7 +33,7 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(pattern=points(_PATTERNS[:1], full=_PATTERNS), size_bytes=_sizes)
 def memory(bench: Bench, pattern: str, size_bytes: int) -> Task:
-    """Bandwidth of writing a pattern to memory and reading it back, then its inverse: 4 × the size moved.
+    """Bandwidth of writing a pattern to memory and reading it back, then its inverse: 4 × `size_bytes` moved.
 
     Every word is compared. `pattern` is random words, the address of each word, or a checkerboard of bits.
     """
@@ -122,7 +122,8 @@ class MemoryPattern:
     def _finding(self, index: int, flip: int, count: int) -> WrongAnswer:
         """Return the WrongAnswer for `count` wrong words, of which chunk `index` has the first.
 
-        It reads the chunk again to locate the word. The message says so if the word is right then.
+        The words were written with `flip`. The chunk is read again to locate the word; the message says so if the word
+        is right then.
         """
         key = self._key(index, flip)
         differs = self._difference(index) != key

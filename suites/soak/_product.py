@@ -39,9 +39,9 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(dtype=_dtypes, size=_sizes, headline={"dtype": "float64"})
 def product(bench: Bench, dtype: str, size: int) -> Task:
-    """Throughput of products of matrices of N(0,1), each compared bit by bit with the first one.
+    """Throughput of products of `size` × `size` matrices of N(0,1), each compared bit by bit with the first one.
 
-    A product of n × n matrices counts as 2·n³ operations.
+    A product counts as 2·size³ operations.
     """
     if dtype not in bench.device.device.dtypes and bench.traits.is_gpu:
         raise Skip(f"{bench.device.device.name} does not support {dtype}")
@@ -49,7 +49,7 @@ def product(bench: Bench, dtype: str, size: int) -> Task:
 
 
 class _Product:
-    """Products of two fixed matrices of `size` × `size`, the first product, and memory for further products.
+    """Products of two fixed `size` × `size` matrices of `dtype`, the first product, and memory for further products.
 
     Raises Skip without enough free memory, and WrongAnswer if the first product is wrong.
     """

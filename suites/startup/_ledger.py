@@ -98,9 +98,9 @@ def _is_measured(_: Target, params: Mapping[str, Any]) -> bool:
 def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
     """Seconds from the start of a fresh interpreter until a product is computed and a file of weights is in memory.
 
-    Each part of the start is a series. The file's pages are dropped from the system's page cache before the start
-    (`cold`), or read into it (`warm`). `loading` is when CUDA loads the kernels of libraries. Skipped if the cold file
-    would lie in memory.
+    Each part of the start is a series. The pages of the file, of `size_bytes`, are dropped from the system's page cache
+    before the start (`files` is `cold`), or read into it (`warm`). `loading` is when CUDA loads the kernels of
+    libraries. Skipped if the cold file would lie in memory.
     """
     where = folder_for_files()
     kind = file_system(where)

@@ -86,8 +86,8 @@ def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
 def read(bench: Bench, path: str, file: str, cache: str, size_bytes: int, block_bytes: int, depth: int) -> Task:
     """Bandwidth of reading the first `size_bytes` of a file, or all of a shorter one, once in blocks: payload.
 
-    `depth` threads read at a time. `path` is `buffered` (through the page cache), `direct` (past it) or `cufile`;
-    `cache` says whether the page cache holds the file before.
+    `depth` threads read blocks of `block_bytes` at a time. `path` is `buffered` (through the page cache), `direct`
+    (past it) or `cufile`; `cache` says whether the page cache holds the file before.
     """
     source = source_of(bench, file, size_bytes)
     with contextlib.ExitStack() as on_error:

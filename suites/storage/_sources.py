@@ -20,8 +20,8 @@ MADE = "made"
 class Source:
     """An open file, the bytes that a read must return (`expected`, NumPy uint8), and its state when it was opened.
 
-    The first `size` bytes are read, as many as `expected` has. `name` is the file's name in messages. `where` is its
-    folder or the file; `path` is empty if the file has no name.
+    The first `size` bytes of `descriptor` are read, as many as `expected` has. `name` is the file's name in messages.
+    `where` is its folder or the file; `path` is empty if the file has no name.
     """
 
     def __init__(self, descriptor: int, expected: Any, name: str, where: Path, path: str = "") -> None:

@@ -66,9 +66,10 @@ def sum_words(elements: Any) -> Any:
 
 
 def swizzled(elements: Any) -> Any:
-    """Return the bytes of a matrix with rows of 128 bytes as they lie in shared memory: uint8 of shape (rows, 128).
+    """Return the bytes of `elements`, a NumPy matrix with rows of 128 bytes, as they lie in shared memory.
 
-    Chunk c of 16 bytes of row r lies at chunk c ^ (r % 8), so that equal chunks of eight rows are in different banks.
+    The result is uint8 of shape (rows, 128). Chunk c of 16 bytes of row r lies at chunk c ^ (r % 8), so that equal
+    chunks of eight rows are in different banks.
     """
     rows = len(elements)
     chunks = np.ascontiguousarray(elements).view(np.uint8).reshape(rows, -1, _CHUNK_BYTES)

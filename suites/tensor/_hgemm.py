@@ -93,9 +93,9 @@ def paired(bench: Bench, call: Callable[[], None], by_vendor: Callable[[], None]
     headline={"rung": "vendor", "n": 4096},
 )
 def hgemm(bench: Bench, rung: str, n: int) -> Task:
-    """Throughput of one kernel of the HGEMM ladder, `rung`: C = A·Bᵀ of N×N float16 matrices, sums in float32.
+    """Throughput of one kernel of the HGEMM ladder, `rung`: C = A·Bᵀ of n × n float16 matrices, sums in float32.
 
-    It counts 2·N³ operations. `of_vendor` is the rate as a share of the vendor's, timed in turn.
+    It counts 2·n³ operations. `of_vendor` is the rate as a share of the vendor's, timed in turn.
     """
     operands = _data.Operands(replace(bench, package=_data.__package__), PRECISIONS["float16"], Shape(n, n, n, "nt"))
     by_vendor = vendor(bench, operands.product)

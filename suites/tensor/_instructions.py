@@ -132,10 +132,10 @@ def results_of(operation: str, storage: str, begin: Any, k: Any, steps: int) -> 
     """Return the values of all chains after `steps` + 1 steps, bit for bit as the kernel leaves them; `steps` is even.
 
     `begin` are the first values, a NumPy array of shape (chains, lanes), and `k` three operands, both before `packed`.
-    The result is a packed array of the same shape. `operation` is the name of an integer or multiply-add instruction. A
-    floating-point multiply-add is k[0]·x + k[0]; for k[0] = −1 every second step restores x. Integers have 32 bits and
-    wrap round; step i of `multiply_add` is k[0]·x + k[1 + i % 2], of `logic` x ^ (k[i % 2] & k[1 + i % 2]), and of
-    `shift` a rotation to the left by k[i % 2].
+    The result is an array of the same shape, packed as the format `storage`. `operation` is the name of an integer or
+    multiply-add instruction. A floating-point multiply-add is k[0]·x + k[0]; for k[0] = −1 every second step restores
+    x. Integers have 32 bits and wrap round; step i of `multiply_add` is k[0]·x + k[1 + i % 2], of `logic` x ^ (k[i % 2]
+    & k[1 + i % 2]), and of `shift` a rotation to the left by k[i % 2].
     """
     if operation == "multiply_add":
         a, plus, constant = (int(number) for number in k)
@@ -151,10 +151,10 @@ def results_of(operation: str, storage: str, begin: Any, k: Any, steps: int) -> 
 
 
 def _drawn(instruction: ScalarInstruction, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """Return random first values of chains, of `shape` (chains, lanes), and the three operands of all steps.
+    """Return random first values of chains of an instruction, of `shape` (chains, lanes), and the three operands.
 
-    Both are integer arrays of NumPy. Integer instructions get random 32-bit words. Other instructions get values from 1
-    to 7 and the operands −1.
+    All steps have the same operands. Both are integer arrays of NumPy. Integer instructions get random 32-bit words.
+    Other instructions get values from 1 to 7 and the operands −1.
     """
     if instruction.operation in INTEGER:
         return rng.integers(_WORD, size=shape, dtype=np.uint32), rng.integers(1, _WORD, size=3, dtype=np.uint32)
@@ -216,7 +216,7 @@ def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
     where=_in_tier,
 )
 def fma(bench: Bench, dtype: str, independent: int) -> Task:
-    """Throughput of multiply-adds x = a·x + b in registers: two operations for each number.
+    """Throughput of multiply-adds x = a·x + b of the format `dtype` in registers: two operations for each number.
 
     Each scheduler has `independent` chains, in each of which a step needs the result of the step before. The formats
     `float16x2` and `bfloat16x2` have two numbers in a register.

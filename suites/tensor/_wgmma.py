@@ -91,7 +91,7 @@ class WarpgroupData:
 
 
 def warpgroup_words(elements: Any, warp_words: Any) -> Any:
-    """Return a matrix of 64 rows as the registers of a warpgroup hold it, of shape (registers, 128).
+    """Return `elements`, a matrix of 64 rows, as the registers of a warpgroup hold it, of shape (registers, 128).
 
     Each of four warps has 16 rows. `warp_words` is a function that arranges 16 rows for one warp, as `sum_words` does.
     """
@@ -99,10 +99,11 @@ def warpgroup_words(elements: Any, warp_words: Any) -> Any:
 
 
 def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int, rounds: int) -> WarpgroupData:
-    """Return random matrices of whole numbers for `rounds` rounds of steps, and the sums that these steps leave.
+    """Return random A (64 × K) and B (`columns` × K) of whole numbers, and the sums that `rounds` rounds of steps leave.
 
-    Steps of signed formats add and subtract the same products in turn, and so leave nothing. Those of integers add each
-    part of A·B equally often and wrap round. Four further steps, one for each part of a row, add A·B once.
+    K is four times the products in a sum of one instruction. Steps of signed formats add and subtract the same products
+    in turn, and so leave nothing. Those of integers add each part of A·Bᵀ equally often and wrap round. Four further
+    steps, one for each part of a row, add A·Bᵀ once.
     """
     k = form.inner * _STEPS_A_ROW
     a, b, c = drawn(rng, _ROWS, k), drawn(rng, columns, k), drawn(rng, _ROWS, columns)
@@ -172,8 +173,9 @@ def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
 def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, wait: str) -> Task:
     """Throughput of D = A·B + C of 64 rows by a warpgroup, B in shared memory: 2·M·N·K operations per instruction.
 
-    `a` is where A lies, `columns` is N, and `sums` is the format of C and D. With `wait` of `each` the warpgroup waits
-    for each instruction before the next; with `late` it waits after every 16 instructions, for all but the last 16.
+    `a` is where A lies, `columns` is N, `dtype` the format of A and B, and `sums` that of C and D. With `wait` of
+    `each` the warpgroup waits for each instruction before the next; with `late` it waits after every 16 instructions,
+    for all but the last 16.
     """
     if bench.traits.arch != "sm_90":
         raise Skip(f"wgmma is an instruction of sm_90 alone, not of {bench.traits.arch}")
