@@ -57,7 +57,7 @@ class NeighbourBoard:
     def run(self) -> None:
         """Tell the aggressor to run, and wait until its queue is filled.
 
-        Raises RuntimeError if it has failed or 30 s have passed.
+        Raises RuntimeError if the aggressor has failed, or after 30 s.
         """
         self.words[_COMMAND] = _RUN
         self._await(_RUNNING)
@@ -65,7 +65,7 @@ class NeighbourBoard:
     def rest(self) -> None:
         """Tell the aggressor to rest, and wait until its queue is empty.
 
-        Raises RuntimeError if it has failed or 30 s have passed.
+        Raises RuntimeError if the aggressor has failed, or after 30 s.
         """
         self.words[_COMMAND] = _REST
         self._await(_READY)
@@ -75,7 +75,10 @@ class NeighbourBoard:
         self.words[_COMMAND] = _STOP
 
     def wait_until_ready(self) -> None:
-        """Wait until the aggressor has started and rests; raises RuntimeError if it has failed or 30 s have passed."""
+        """Wait until the aggressor has started and rests.
+
+        Raises RuntimeError if the aggressor has failed, or after 30 s.
+        """
         self._await(_READY)
 
     def _await(self, state: int) -> None:
@@ -159,7 +162,7 @@ class Aggressor:
     def _run(self) -> None:
         """Keep between `ahead_s` / 2 and `ahead_s` seconds of calls queued while the board commands it.
 
-        Then empty the queue. Calls that are not queued are made one after another.
+        Then await their end. Calls that are not queued are made one after another.
         """
         fields = self._board.words
         self._fill()
@@ -176,7 +179,7 @@ class Aggressor:
     def _fill(self) -> None:
         """Queue calls until they last for `ahead_s` seconds, 400 calls wait, or the command on the board changes.
 
-        Calls that are not queued are not made.
+        It does nothing if this aggressor's calls are not queued.
         """
         while self._is_queued and self._is_shallow() and int(self._board.words[_COMMAND]) == _RUN:
             self._call()

@@ -151,7 +151,10 @@ def green(bench: Bench, units: int) -> Task:
     rounds = math.nan
 
     def check() -> Observation:
-        """Check both workloads, and once that the contexts share no SM; return the rounds of that, `disjoint`."""
+        """Check both workloads, and once that the contexts share no SM; return `disjoint`, the rounds that showed it.
+
+        Raises WrongAnswer if a result is wrong or an SM is shared.
+        """
         nonlocal rounds
         streamed.check()
         product.check()

@@ -112,7 +112,7 @@ def gemm(bench: Bench, n: int) -> CheckedCall:
 def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
     """Return the multiplication of `layers` n × n matrices with one vector (float32), as a call with its check.
 
-    It stands for a step of decoding, which such products bound.
+    Such products bound the time of a decoding step.
     """
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32) / np.float32(math.sqrt(n))
     first = np.resize(drawn, n) * np.float32(math.sqrt(n))

@@ -95,7 +95,7 @@ def _ranks(params: Params) -> int:
 
 
 def jain(shares: tuple[float, ...]) -> float:
-    """Return Jain's index of fairness: 1 if all shares are equal, 1/n if one of n programs has everything.
+    """Return Jain's index of fairness, (Σx)² / (n·Σx²): 1 if all shares are equal, 1/n if one program has everything.
 
     Source: Jain, Chiu & Hawe, DEC-TR-301, 1984.
     """
@@ -113,9 +113,10 @@ class SharedWindow:
     victim_alone_s: float  # the median duration of an operation
 
     def observed(self) -> dict[str, Observed]:
-        """Return the share of its rate that each program keeps, the sum of both shares, and Jain's index.
+        """Return `relative` and `aggressor`, the share of its rate that each program keeps, `sum`, `jain` and `alone`.
 
-        The sum is the system's throughput in units of programs alone (Eyerman & Eeckhout, IEEE Micro 28(3), 2008).
+        `sum` is the system's throughput in units of programs alone (Eyerman & Eeckhout, IEEE Micro 28(3), 2008), `jain`
+        the index of both shares, and `alone` the victim's seconds alone.
         """
         victim_share, aggressor_share = self.victim / self.victim_alone, self.aggressor / self.aggressor_alone
         return {

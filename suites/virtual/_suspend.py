@@ -136,7 +136,7 @@ def suspend(bench: Bench, resident_bytes: int) -> Task:
         return {**program.suspension.observed(), **parts(program.suspension.downtime_s, fixed_s, resident_bytes)}
 
     def check() -> Observation:
-        """Return the seconds to start the `controller`, of these to `initialise` the driver, and the bytes `freed`."""
+        """Return the seconds to start the `controller`, those to `initialise` its driver, and the bytes `freed`."""
         return {
             "controller": Observed(program.controller.started_s, "s"),
             "initialise": Observed(program.controller.opened_s, "s"),

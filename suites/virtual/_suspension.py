@@ -144,8 +144,8 @@ class DeviceUse:
     def by_gpu(self) -> dict[bytes, int]:
         """Return how many processes the driver lists on each GPU, by the GPU's UUID (16 bytes).
 
-        They are all processes, not only the child. A GPU whose processes cannot be listed has no key. The result is
-        empty if `look_for_child` did not find the child.
+        All processes count, not only the child. A GPU whose processes cannot be listed has no key. The result is empty
+        if `look_for_child` did not find the child.
         """
         if not self._is_listed:
             return {}
@@ -235,7 +235,10 @@ class SuspendedProgram:
         self.expect_intact(_LAUNCHES)
 
     def bare_downtime_s(self, nbytes: int) -> float:
-        """Return the downtime of the child when it holds only `nbytes`; afterwards it holds its former size again."""
+        """Return the seconds to suspend and resume the child when it holds only `nbytes`.
+
+        Then it holds its former size again. Raises DriverCallError, ChildEndedError or WrongAnswer if that fails.
+        """
         whole = self.child.nbytes
         self._hold(nbytes)
         self.cycle()

@@ -103,7 +103,8 @@ _await_change = _compiled(_await_change_of)
 def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> Any:
     """Copy `nbytes` from the address `source` into the ring buffer at the address `ring` as room becomes free.
 
-    The ring holds `room` bytes. All are uint64. Returns True, or False if no room becomes free within `looks` polls.
+    The ring has the number of bytes written at byte 0, the number read at byte 128, and `room` bytes of data from byte
+    256 on. All arguments are uint64. Returns True, or False if no room becomes free within `looks` polls.
     """
     done = np.uint64(0)
     written = seen(ring)
@@ -125,7 +126,8 @@ def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> A
 def _ring_read(ring: Any, room: Any, target: Any, nbytes: Any, looks: Any) -> Any:
     """Copy `nbytes` out of the ring buffer at the address `ring` to the address `target` as they arrive.
 
-    The ring holds `room` bytes. All are uint64. Returns True, or False if nothing arrives within `looks` polls.
+    The ring is as in `_ring_write`. All arguments are uint64. Returns True, or False if nothing arrives within `looks`
+    polls.
     """
     done = np.uint64(0)
     read = seen(ring + np.uint64(_READ))
@@ -270,7 +272,8 @@ def _serve(link: Any, table: Any, cells: Any, buffer: Any) -> Any:
 def _request(link: Any, message: Any, answer: Any) -> Any:
     """Send the call in `message`, and wait for its answer in `answer`; return 0, the driver's error, or LOST.
 
-    Both are int64, shape (WORDS,), and `link` are the words of a ForwardLink. LOST means that the server is gone.
+    Both are int64, shape (WORDS,): the call's number, a word that this function sets, and arguments; the status, two
+    values, and the number of calls made. `link` are the words of a ForwardLink. LOST means that the server is gone.
     """
     message[_ANSWERED] = 1
     if not write(link, message.ctypes.data, _MESSAGE_BYTES):
