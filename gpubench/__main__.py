@@ -82,9 +82,10 @@ def _run() -> int:
 
 
 def _outside_cause(error: Exception) -> GpubenchError | None:
-    """Return the error to report if `error` is no bug of gpubench, else None.
+    """Return the error to report if `error` is no bug of gpubench; None if it is one.
 
-    Such an error comes from a limit of the system (such as a full disk) or from a package that is not installed.
+    Such an error comes from a limit of the system (such as a full disk) or from a package that is not installed; its
+    text says what to do.
     """
     if limit := limits.reason(error):
         return UsageError(limit)

@@ -67,9 +67,10 @@ class Bound:
 
 
 def bound_by(activity: Activity) -> Bound | None:
-    """Return the bound of the work in a window; None for work on a host to which none of the first four rules applies.
+    """Return the bound of the work in a window.
 
-    The first rule that applies decides:
+    The result is None for a host (`busy` is None) if none of the first four rules applies. The first rule that applies
+    decides:
     - the resource with the highest used share, if that share is at least 0.6; not `compute` if the power cap lowered
       the clock;
     - `power`, if the power cap lowered the clock: half of the readings are under the cap, and the clock is at most 0.97

@@ -22,9 +22,9 @@ class CaseCounters:
 
 
 def case_counters(summary: Summary, result: Result) -> CaseCounters:
-    """Return the bound, memory traffic and throttle reasons of a result, from the counters of its first device.
+    """Return what bounds a result, its memory traffic and its throttle reasons, from the counters of its first device.
 
-    All three are None or empty if the status of the result is not ok, or if it has no series.
+    The first two are None and the last is empty if the status of the result is not ok, or if it has no series.
     """
     series = headline(result)
     if series is None or result.status != "ok":

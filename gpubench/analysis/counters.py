@@ -70,8 +70,9 @@ class CounterFigure:
 
 
 def figure_of(track: Track) -> CounterFigure | None:
-    """Return the mean, minimum and maximum of a track (see `CounterFigure` for sums and events).
+    """Return the mean, minimum and maximum of a track, in the unit of its counter.
 
+    Of a cumulative counter all three are the rise per second, of an event counter the mask of all bits that were set.
     The result is None for a track without readings, and for a cumulative counter with fewer than two of them.
     """
     count = len(track.values)
@@ -142,7 +143,10 @@ class CounterTable:
 
 
 def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Readings]]]) -> None:
-    """Append the finite readings of `samples` to `chunks[counter name][device id]`; None and NaN are left out."""
+    """Append the finite readings of `samples` to `chunks[counter name][device id]`, as pairs of arrays.
+
+    The pair of a counter has the moments (s) and the values, both of shape (readings,); None and NaN are left out.
+    """
     at = np.asarray(samples.at, dtype=float)
     for name, column in samples.columns:
         values = np.asarray(column, dtype=float)  # None becomes NaN
@@ -154,7 +158,10 @@ def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Readings]]]) -> 
 
 
 def _joined(parts: list[_Readings]) -> _Readings:
-    """Return the readings of one counter, given in one or more parts, as one pair of arrays sorted by time."""
+    """Return the readings of one counter, given in one or more parts, as one part that is sorted by time.
+
+    A part is a pair of arrays: moments in seconds and values, each of shape (readings,).
+    """
     if len(parts) == 1:
         return parts[0]
     at, values = np.concatenate([at for at, _ in parts]), np.concatenate([values for _, values in parts])

@@ -148,8 +148,8 @@ class DigestBuilder:
     def _add_result(self, result: Result) -> None:
         """Keep the rate of an ok result with its window, or the failure of a failed or invalid one.
 
-        A result without a positive finite median adds no rate. Ignored are results on devices that the manifest does
-        not list, and all results before the manifest.
+        The rate is the median of the result's first series; one that is not positive and finite is not kept. Ignored
+        are results on devices that the manifest does not list, and all results before the manifest.
         """
         if self._manifest is None:
             return
@@ -172,7 +172,10 @@ class DigestBuilder:
             self._windows.setdefault(device, []).append(result.window)
 
     def _component(self, devices: tuple[str, ...], manifest: Manifest, counters: CounterTable) -> Component:
-        """Return the component of these device ids, a key of `_results`: a link if several, else a host or a GPU."""
+        """Return the component of these device ids with its rates, health and failures: a link, a host or a GPU.
+
+        Several devices are a link. `devices` must be a key of `_results`; `counters` are those of the whole run.
+        """
         described = [manifest.facts.device(device) for device in devices]
         rates = {key: _rate(key, processes) for key, processes in self._results[devices].items()}
         details = tuple((name, value) for name, value in described[0].details if name in _LINK_DETAILS)
@@ -253,7 +256,8 @@ def _family(result: Result, series: Series, manifest: Manifest) -> str:
 def _rate(key: CaseKey, processes: Sequence[_Process]) -> CaseRate:
     """Return the rate of a case over its processes, of which there is at least one.
 
-    Its value is the median of the processes' medians; its error is the standard error of the mean of their logarithms.
+    Its value is the median of the processes' medians; its error is the standard error of the mean of their logarithms,
+    which are negated if less is better.
     """
     sign = 1.0 if key.better == "more" else -1.0
     logs = [sign * math.log(process.value) for process in processes]

@@ -19,9 +19,9 @@ class EmptyKernels:
 
     @classmethod
     def of_run(cls, run: Run) -> EmptyKernels:
-        """Return the times that the case `latency/launch` measured in this run; without an ok result there are none.
+        """Return the times that the case `latency/launch` measured in this run, by device id and way of launching.
 
-        Replicates are joined by the median of their medians.
+        Without an ok result there are none. Replicates are joined by the median of their medians.
         """
         medians: dict[tuple[str, Launch], list[float]] = defaultdict(list)
         for result in run.results:

@@ -120,9 +120,10 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _headline_columns(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
-    """Return the columns that only the line of a result's headline has; `spread` is that of the result's case.
+    """Return the columns, by name, that only the line of a result's headline (its first series) has.
 
     They are energy, bound and memory traffic, and if they are known the spread over replicates and the reproducibility.
+    `spread` is that of the result's case.
     """
     joined = spread_record(spread) if summary.replicated else {}
     record = reproducibility_record(summary, spread)
@@ -201,9 +202,9 @@ def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
 
 
 def counter_record(counters: CaseCounters) -> dict[str, Any]:
-    """Return `bound` (a label, empty if undecided), `dram_seen` and `dram_counted` (B/s) of a headline.
+    """Return what bounds a headline and its memory traffic: `bound`, `dram_seen` and `dram_counted`.
 
-    An unknown traffic is None.
+    `bound` is a label, empty if undecided. The traffic is in B/s, None if unknown.
     """
     traffic = counters.traffic
     return {

@@ -96,7 +96,7 @@ def _sort_value(spread: Spread, order: Order) -> float:
 
 
 def _suite(summary: Summary, name: str, spreads: Sequence[Spread]) -> ListedSuite:
-    """Return the suite `name` with its cases as texts, and with the axes and devices that they have in common."""
+    """Return the suite `name` as listed cases, one for each of its `spreads`, with their common axes and devices."""
     shared = _shared_axes(summary, name)
     devices = {spread.devices for spread in spreads}
     lines = tuple(

@@ -59,7 +59,10 @@ class Overview:
 
 
 def overview(summary: Summary) -> Overview:
-    """Return the overview of a run, with at most three limitations, after a note if only the host was measured."""
+    """Return the overview of a run: devices, conditions, key figures, doubts, limitations, and a line for each suite.
+
+    It has at most three limitations, after a note if only the host was measured.
+    """
     values = key_values(summary)
     run_limitations = limitations(summary, values)
     return Overview(

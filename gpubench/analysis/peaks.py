@@ -53,11 +53,11 @@ class Share:
 
 
 def impossible(shares: Sequence[Share]) -> Share | None:
-    """Return the share by which a figure exceeds the peak of its device; None if the figure is possible.
+    """Return the share of a figure that exceeds the peak of its device; None if the figure is possible.
 
-    `shares` are those of one figure. The limit is 1.02 of the peak at the measured clock. If that peak is unknown, it
-    is 1.02 of the data sheet's peak for memory and links, and 1.25 for arithmetic, whose clock can exceed that of the
-    data sheet.
+    `shares` are those of one figure, at most one for each basis. The share at the measured clock decides: it may be up
+    to 1.02. If it is unknown, the share of the data sheet's peak may be up to 1.02 for memory and links, and up to 1.25
+    for arithmetic, whose clock can exceed that of the data sheet.
     """
     by_basis = {share.basis: share for share in shares}
     if clock := by_basis.get("clock"):
@@ -113,7 +113,7 @@ class Peaks:
     def _spec(self, result: Result, limit: str) -> hardware.Peak | None:
         """Return the data sheet's peak of a result's first device; None if it is unknown.
 
-        `limit` is the id of a peak, such as `dram`; so it is in the methods below.
+        `limit` is the id of a peak, such as `dram`.
         """
         return hardware.peak(self.device(result.devices[0]), limit)
 
@@ -124,7 +124,10 @@ class Peaks:
         return next(possible, candidates[0].median)
 
     def _is_impossible(self, candidate: _Candidate) -> bool:
-        """Return whether a median exceeds the peak of its device, as `impossible` decides."""
+        """Return whether a median exceeds the peak of its device at the measured clock by more than 2 %.
+
+        If that peak is unknown, the data sheet decides, as the function `impossible` describes.
+        """
         peaks: list[tuple[Basis, hardware.Peak | None]] = [
             ("spec", self._spec(candidate.result, candidate.limit)),
             ("clock", self._at_clocks(candidate.result, candidate.limit)),

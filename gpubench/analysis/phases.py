@@ -67,7 +67,10 @@ def spans_of(result: Result) -> list[Span]:
 
 
 def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
-    """Return the figures of a phase on the device with that id; for `host` those of the program's processes."""
+    """Return the figures of a phase on the device with that id: time, energy, busy shares, memory and throttling.
+
+    For the id `host` they are those of the program's processes: cores and memory.
+    """
     spans = spans_of(result)
     window = Window(table, device, spans)
     shares = {measure: reading.value for measure in SHARES if (reading := window.share(measure))}

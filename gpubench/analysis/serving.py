@@ -205,11 +205,12 @@ def poisson(rate: float, count: int, seed: int) -> Floats:
 
 
 def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int) -> Served:
-    """Return the moments at which queries that arrive at the times `scheduled` (s) are served.
+    """Return the moments at which queries that arrive at the times `scheduled` (s, ascending) are served.
 
-    All queries have `prompt` tokens and ask for `output` tokens. Between two events (an arrival into a free slot, or
-    the end of a sequence) the batch stays the same, so all of its steps are simulated at once. Raises ValueError if the
-    arrivals are not in the order of their times.
+    All queries have `prompt` tokens and ask for `output` tokens. Between two steps, waiting queries are prefilled one
+    by one as long as the batch has a free slot. Between two events (an arrival into a free slot, or the end of a
+    sequence) the batch stays the same, so all of its steps are simulated at once. Raises ValueError if the arrivals are
+    not in order.
     """
     if np.any(np.diff(scheduled) < 0):
         raise ValueError("the arrivals are not in the order of their times; sort them first")
@@ -243,7 +244,7 @@ def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int) -
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """The limits on the 99th percentile of the time to the first token and of the time per token after it."""
+    """The limits in seconds on the 99th percentiles of the time to the first token and of the time per token."""
 
     name: str
     first_token_s: float
@@ -292,9 +293,9 @@ class RatePoint:
 
 
 def rate_point(served: Served, rate: float, slots: int) -> RatePoint:
-    """Return the latencies of served queries that arrived at `rate` per second, and whether that rate is sustained.
+    """Return the latencies, the goodput and the state of the queue of queries that arrived at `rate` per second.
 
-    `slots` is the number of sequences in a full batch.
+    `slots` is the number of sequences in a full batch; the queue state says whether the rate is sustained.
     """
     first, token = served.first_token_s, served.token_s
     met = [np.mean((first <= limit.first_token_s) & (token <= limit.token_s)) for limit in OBJECTIVES]

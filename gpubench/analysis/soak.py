@@ -128,7 +128,10 @@ class SoakLedger:
 
 
 def ledger_of(run: Run) -> SoakLedger:
-    """Return the ledger of a soak from its run file, in which each pass is a replicate."""
+    """Return the ledger of a soak: its wrong results, its rates over the passes, and the reports of its devices.
+
+    In the run of a soak, each pass is a replicate.
+    """
     results = run.results
     grouped: dict[tuple[str, tuple[str, ...]], list[Result]] = {}
     for result in results:
@@ -247,7 +250,10 @@ def _soaked_devices(run: Run, results: Sequence[Result], span: Span) -> Iterable
 
 
 def _gauges(table: CounterTable, device: str, span: Span) -> Iterable[str]:
-    """Yield a line for each gauge with readings in the span (s): `temperature 41 °C to 66 °C, mean 60 °C`."""
+    """Yield a line for each gauge with readings in the span (s): `temperature 41 °C to 66 °C, mean 60 °C`.
+
+    The gauges are the temperatures, the core clock and the board power.
+    """
     for measure, unit in _GAUGES.items():
         for track in table.of(device, measure)[:1]:
             values = track.during(*span).values

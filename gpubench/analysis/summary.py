@@ -35,7 +35,7 @@ class Summary:
     """
 
     def __init__(self, run: Run) -> None:
-        """Prepare the counters and the peaks of a run."""
+        """Prepare the counters and the peaks of a run; figures are computed when they are first asked for."""
         self.run = run
         self.counters = CounterTable.of_run(run)
         self._peaks = Peaks(run, self.counters, limited_median)
@@ -100,7 +100,7 @@ class Summary:
         return [Figure.over_replicates(figures) for figures in by_label.values()]
 
     def energy(self, result: Result) -> Energy | NoEnergy:
-        """Return the energy figure of a result's headline, or the reason why it has none."""
+        """Return the work per joule of a result's headline (its first series), or the reason why it has none."""
         series = headline(result)
         if series is None:
             return NoEnergy("nothing was timed")

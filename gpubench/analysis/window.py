@@ -130,7 +130,7 @@ class Window:
     """
 
     def __init__(self, table: CounterTable, device: str, spans: Sequence[Span], model: Device | None = None) -> None:
-        """Look at the counters in `table`, which are those of the whole run."""
+        """Store the arguments, which the class describes; nothing is evaluated yet."""
         self.device = device
         self.spans = spans
         self._table = table
@@ -301,10 +301,10 @@ class Window:
         return uses
 
     def _served_by_cache(self, load: WindowLoad) -> list[Use]:
-        """Return the share of the load's counted bytes that caches served, as a list of one use.
+        """Return the share of the load's counted bytes that caches served, as a list of one use, or an empty list.
 
-        The list is empty unless the caches served at least half, and if the load counts fewer bytes per second than
-        half of the memory's peak, or either rate is unknown.
+        It is empty if the caches served less than half, if the load counts fewer bytes per second than half of the
+        memory's peak, or if that peak or the memory traffic is unknown.
         """
         peak, seen = self.peak_dram(), self.dram()
         if not peak or not seen or load.moved_rate < peak / 2 or seen.value > load.moved_rate / 2:
@@ -350,7 +350,7 @@ class Window:
     def _rise(self, track: Track) -> float | None:
         """Return the rise of a track over the spans; None if its readings fall or do not cover the spans well enough.
 
-        They must reach to two periods from both ends, and the shortest span must be at least four periods long.
+        The readings must reach to two periods from both ends, and the shortest span must be at least four periods long.
         """
         if len(track.at) < 2 or not self.spans:
             return None

@@ -128,7 +128,7 @@ _DOUBLE_RATE = ("sm_", "gfx90a")
 def per_clock(device: Device, limit: str) -> Peak | None:
     """Return the operations of one SM or CU of this device per clock cycle, for `shared` the bytes; None if unknown.
 
-    `limit` is the id of a peak, as in `peak`.
+    `limit` is the id of a peak, such as `tensor.float16`; a fused multiply-add counts as two operations.
     """
     rates, source = _CLOCKS.get(device.arch, ({}, ""))
     return Peak(rates[limit], source) if limit in rates else None

@@ -99,7 +99,10 @@ class Counter:
     bits: Many[EventBit] = ()
 
     def events(self, value: int) -> tuple[EventBit, ...]:
-        """Return the bits that are set in `value`, the lowest first; an undeclared one is `bit 9`, of class OTHER."""
+        """Return the bits that are set in `value`, the lowest first.
+
+        An undeclared one has a name as `bit 9` and class OTHER.
+        """
         bit_of = {bit.mask: bit for bit in self.bits}
         masks = (1 << place for place in range(value.bit_length()) if value >> place & 1)
         return tuple(

@@ -43,8 +43,8 @@ def read_lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
 def open_bytes(path: Path) -> io.BufferedReader:
     """Return a reader of the file's bytes, which unpacks a file whose name ends in `.gz`.
 
-    Raises OSError if the file cannot be opened. Reading raises zlib.error if the data is damaged, and FileError if they
-    unpack to more than 200 times their size (`limits.PACKED_RATIO`).
+    Raises OSError if the file cannot be opened. Reading raises zlib.error if the packed data is damaged, and FileError
+    if it unpacks to more than 200 times its size (`limits.PACKED_RATIO`).
     """
     file = os.fdopen(open_to_read(path), "rb")
     return io.BufferedReader(_GzipReader(file, path), _INFLATE_BYTES) if path.suffix == ".gz" else file
@@ -71,7 +71,8 @@ class _GzipReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill `buffer`, a writable bytes-like object, with unpacked bytes and return their number, 0 at the end.
 
-        The end of the file may be torn. Raises as the class describes.
+        The end of the file may be torn. Raises zlib.error if the data is damaged, and FileError if it unpacks to more
+        than 200 times its size.
         """
         data = b""
         while not data and self._read_packed():

@@ -53,7 +53,7 @@ class Packed(Sequence[Number]):
     @overload
     def __getitem__(self, index: slice) -> Packed[Number]: ...
     def __getitem__(self, index: int | slice) -> Number | Packed[Number]:
-        """Return one number, or the numbers of a slice as a packed sequence of their own."""
+        """Return one number (None for a missing one), or the numbers of a slice as a new packed sequence."""
         if isinstance(index, slice):
             part: Packed[Number] = Packed()
             part._numbers = self._numbers[index]

@@ -188,7 +188,7 @@ def samples_key(samples: Samples) -> tuple[object, ...]:
 def append_samples(chunk: Samples, by_key: dict[tuple[object, ...], Samples]) -> None:
     """Append a chunk to the samples in `by_key` with the same key (`samples_key`), or add it under that key.
 
-    The first chunk of a key grows in place; both must be packed.
+    The first chunk of a key grows in place; both chunks must be packed (`Packed`).
     """
     key = samples_key(chunk)
     first = by_key.setdefault(key, chunk)
@@ -201,10 +201,10 @@ def append_samples(chunk: Samples, by_key: dict[tuple[object, ...], Samples]) ->
 
 
 def _decode_as_written(line: bytes) -> Record | None:
-    """Return the record in a line with the keys that gpubench writes, in its order; None for any other line.
+    """Return the record in a line with the keys that gpubench writes, in their order; None for any other line.
 
-    None also stands for an invalid line, for which `_decode_any` makes the message. This function takes a third of its
-    time.
+    None also stands for an invalid line, for which `_decode_any` makes the message. This function is three times as
+    fast.
 
     In a line without a backslash, a quoted word before a colon is a key. Therefore it can be seen without parsing
     whether the keys are those that gpubench writes, in order and each once. Their values are validated as strictly as

@@ -165,7 +165,8 @@ def scan(path: str | Path, handle: RecordHandler) -> Scan:
     """Read a run file, pass each record except the end to `handle`, and return the scan; no record is kept.
 
     Only at the end of a file is it known whether the file is valid: do not use the records before this returns. A torn
-    last line is dropped with a warning. Raises FileError as `read_run` does.
+    last line is dropped with a warning. Raises FileError, with a message of one line, if the file cannot be read or is
+    not valid.
     """
     file_scan, number = Scan(handle), 0
     try:
@@ -190,7 +191,7 @@ def scan(path: str | Path, handle: RecordHandler) -> Scan:
 def _scan_and_run(path: Path) -> tuple[Scan, Run]:
     """Return the scan of a file and its run, in which samples of the same counters are joined.
 
-    Raises FileError as `read_run` does.
+    Raises FileError if the file cannot be read or is not valid.
     """
     records: dict[type, list[Any]] = {Manifest: [], Result: [], Remark: []}
     samples: dict[tuple[object, ...], Samples] = {}
@@ -327,7 +328,7 @@ def _manifest_line(manifest: Manifest) -> bytes:
 
 
 def _checked_line(record: Record, line: bytes) -> bytes:
-    """Return `line`, the line of the record. Raises ValueError if it could not be read again."""
+    """Return `line`, the line of the record, unchanged. Raises ValueError if the line could not be read again."""
     if is_surely_valid(record, line):
         return line
     try:

@@ -109,8 +109,8 @@ def _shuffled_statistics(segments: Sequence[_Segment], rng: np.random.Generator)
 def _best_cut(distances: Floats) -> tuple[int, float]:
     """Return the number of values before the best cut and the statistic there, the largest q(τ, κ) (equation 7).
 
-    `distances` has the absolute differences of all pairs of n values, shape (n, n). For fewer than six values the
-    result is 0 and −∞.
+    `distances` has the distances of all pairs of n values, shape (n, n). For fewer than six values the result is 0 and
+    −∞.
     """
     if len(distances) < 2 * LEAST:
         return 0, -np.inf
@@ -122,7 +122,7 @@ def _best_cut(distances: Floats) -> tuple[int, float]:
 def divergences(distances: Floats) -> Floats:
     """Return q(τ, κ) for every τ (rows) and κ (columns), −∞ where a side has fewer than three values (LEAST).
 
-    `distances` has the absolute differences of all pairs of n values, shape (n, n); the result is (n + 1, n + 1).
+    `distances` has the distances |x − y| of all pairs of n values, shape (n, n); the result is (n + 1, n + 1).
 
     q = n·m/(n+m) · (2·mean|x−y| − mean|x−x'| − mean|y−y'|), where x are the first τ values and y those from τ to κ (the
     paper's equations 5 and 6), n and m their numbers. All of them come from one table of cumulative sums.

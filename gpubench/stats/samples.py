@@ -71,7 +71,7 @@ def noise(values: Sequence[float]) -> float:
 def serial_inflation(values: Sequence[float]) -> float:
     """Return the factor by which serial correlation widens the variance of the count below the median; 1 for none.
 
-    The values are in the order measured. The signs of their deviations from the median have the lag-one correlation r.
+    The values are in the order measured. The signs of their distances from the median have the lag-one correlation r.
     For an AR(1) process with ρ = sin(π·r/2), the signs' correlation at lag k is (2/π)·asin(ρᵏ) (Kedem, Binary Time
     Series, 1980), and the factor is 1 + 2·Σ(1 − k/n)·(2/π)·asin(ρᵏ). r is taken one standard error (1/√n) above its
     bias-corrected estimate, because a stopping rule selects the moments at which it is small by chance.

@@ -158,9 +158,9 @@ def _is_significant(data: Floats, division: _Division) -> bool:
 def _coincidence(before: Floats, after: Floats) -> float:
     """Return the probability of drawing the shorter of two stretches from the values of the longer one.
 
-    Noise that alternates between two states has such rows. All or three quarters of the shorter stretch lie beyond some
-    value, and the probability follows from the share of the longer stretch beyond it; the smaller of the two is
-    returned.
+    Noise that alternates between two states has such stretches. All, or all but a quarter, of the shorter stretch lie
+    beyond some value; the probability of either follows from the share of the longer stretch beyond that value, and the
+    smaller one is returned.
     """
     shorter, longer = sorted((before, after), key=len)
     if np.median(shorter) < np.median(longer):

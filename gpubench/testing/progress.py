@@ -31,8 +31,8 @@ class Progress:
     def count_processes(self, text: str, count: int) -> Iterator[int]:
         """Yield the numbers from 0 to `count` − 1, one per process, and print the progress before each process.
 
-        `text` names what the processes do. On a terminal the line has the time that is left; elsewhere only a first
-        line is printed.
+        `text` names what the processes do. On a terminal each line has the time that is left, and a last line the time
+        that all took; elsewhere only one line is printed, before the first process.
         """
         start = time.monotonic()
         is_terminal = self._reporter is not None and self._reporter.isatty

@@ -74,6 +74,10 @@ class MeasuringSession:
         cases: Sequence[Case] = (),
         progress: Progress | None = None,
     ) -> None:
+        """Check the options, measure the replicates, and open the device, its watches and the run file.
+
+        The class describes the arguments and the errors; `progress` prints what happens, None for nothing.
+        """
         if options.replicates < 1:
             raise UsageError(f"--gpubench-replicates {options.replicates}: at least 1 is needed")
         if options.out and options.out.exists():
@@ -302,10 +306,9 @@ class _SessionRunFile:
         self._recording.write_sampled()
 
     def end(self) -> list[str]:
-        """Stop sampling and finish the file.
+        """Stop sampling, finish the file, and return lines for the terminal: path, warnings, and a note of the history.
 
-        Return lines for the terminal: its path, its warnings, and a note of the history. Raises FileError if the file
-        cannot be finished or read.
+        Raises FileError if the file cannot be finished or read.
         """
         self._recording.stop_sampling()
         self._recording.end()

@@ -72,6 +72,7 @@ class Baseline:
             return BaselineVerdict("new", "the baseline does not have it")
 
         def more(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
+            """Return the sides with one more measurement of the case as candidate; `suspects` is that case alone."""
             del suspects  # the only case is the one that is measured again
             return Sides(
                 sides.before,

@@ -87,7 +87,7 @@ class _Operator:
     def seconds(self, by: str, timed: Series) -> list[float]:
         """Return the times of a call by the provider `by` in seconds: medians of replicates, or the samples of one.
 
-        They are taken from the series with the label of `timed`, else from one of the same stage. Empty if there is
+        They are taken from the series with the label of `timed`, else from one of the same stage; empty if there is
         none.
         """
         return _joined([_values(result, timed) for result in self.results.get(by, ())])
@@ -126,8 +126,9 @@ def amortisations(summary: Summary) -> list[tuple[View, list[Amortised]]]:
 
 
 def amortised_of(summary: Summary, suite: str, view: View) -> list[Amortised]:
-    """Return each operator of a view by each provider, compared with each of its eager libraries; at most 400.
+    """Return each operator of a suite's view by each provider, compared with each of its eager libraries; at most 400.
 
+    An entry has the times of a call by both and the number of calls after which the provider has earned back its cost.
     The view's `x` is the axis that names operators; an operator whose case has no such axis is named by its case.
     """
     operators: dict[Key, _Operator] = {}
@@ -197,7 +198,8 @@ def calls_to_pay(
 def _calls(cost: Vector, eager_cost: Vector, seconds: Vector, eager_seconds: Vector) -> Vector:
     """Return the calls to pay for arrays of costs and times of a call in seconds, all of one shape.
 
-    The number is infinite where a call is not faster than the eager one.
+    It is (cost − eager cost) / (eager seconds − seconds), 0 where the cost is not above the eager cost, and infinite
+    where a call is not faster than the eager one.
     """
     paid, gained = np.maximum(cost - eager_cost, 0.0), eager_seconds - seconds
     return np.where(gained > 0, paid / np.where(gained > 0, gained, 1.0), np.inf)

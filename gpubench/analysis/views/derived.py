@@ -234,7 +234,7 @@ def _fit(line: Curve, view: View) -> TransferFit | None:
 
 
 def _crossovers(paths: Sequence[TransferFit]) -> Iterator[Crossover]:
-    """Yield the crossovers of each pair of paths whose labels differ in one part."""
+    """Yield the crossovers of each pair of paths that differ in only one of the parts of their labels."""
     for first, second in itertools.combinations(paths, 2):
         if sum(a != b for a, b in zip(first.line.parts, second.line.parts, strict=True)) != 1:
             continue

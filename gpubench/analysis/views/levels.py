@@ -87,10 +87,7 @@ class _Curve:
 
     @classmethod
     def of(cls, sizes: Sequence[float], heights: Sequence[float], half_widths: Sequence[float]) -> _Curve:
-        """Return the curve of these points, with the costs of all possible levels.
-
-        The arguments are those of `levels`.
-        """
+        """Return the curve that the arguments of `levels` describe, with the costs of all possible levels."""
         grid = np.asarray(sizes, dtype=float)
         octaves, logs = np.log2(grid), np.log(np.asarray(heights, dtype=float))
         scatter = _scatter(logs)

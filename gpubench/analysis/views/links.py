@@ -44,9 +44,9 @@ class LinkFigure:
 
 
 def link_figures(summary: Summary) -> list[tuple[LinkFigure, ...]]:
-    """Return the figures of each set of devices, the best first; sets with a single figure are left out.
+    """Return for each set of devices the rates of the link between them, the best first; at least two per set.
 
-    If cases differ only in size, the figure at the largest size counts.
+    The rates are those of different cases. If cases differ only in size, the figure at the largest size counts.
     """
     largest: dict[tuple[object, ...], LinkFigure] = {}
     for figure in _figures(summary):

@@ -147,8 +147,8 @@ def _means_by_column(track: Track, edges: Floats) -> Floats:
     """Return a counter's mean, or a cumulative counter's rise per second, in each column, shape (columns,).
 
     `edges` are the ends of the columns in seconds of the run, shape (columns + 1,). A column between two readings has
-    the value of a straight line between them; one before the first or after the last reading is NaN. So are all for
-    fewer than two.
+    the value of a straight line between them; one before the first or after the last reading is NaN. With fewer than
+    two readings, all columns are NaN.
     """
     if len(track.at) < 2:
         return np.full(len(edges) - 1, np.nan)

@@ -146,10 +146,10 @@ class _Measured:
 
 
 def _times_in_sessions(times: ServingTimes, sessions: Sequence[Result]) -> ServingTimes:
-    """Return the times of calls as they are in a session, which may differ from those of single calls.
+    """Return `times` corrected by the median difference of calls in a session from the same calls alone.
 
-    The difference is the median over the sessions that recorded the times of their calls; without any it is 0. Sessions
-    with the moments of their queries do not count, because they are what the simulation is compared with.
+    The difference comes from the sessions that recorded the times of their calls; without any, `times` is returned.
+    Sessions with the moments of their queries do not count, because they are what the simulation is compared with.
     """
     prefill_s: list[float] = []
     step_s: dict[int, list[float]] = {}
