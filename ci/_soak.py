@@ -168,7 +168,10 @@ class Soak:
                 yield SoakRow(f"part {number}", time.monotonic() - begun, None, maximum(usages))
 
     def _start_run(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a run of all suites on the host with further `arguments`, and return its process."""
+        """Start `gpubench run` for all suites on the host in the smoke tier, with further `arguments`.
+
+        Return its process. Its output is dropped.
+        """
         command = [str(Path(sys.executable).with_name("gpubench")), *RUN, *arguments]
         environment = os.environ | {
             _RUN_VARIABLE: self._token,
@@ -236,7 +239,7 @@ def main() -> int:
 
 
 def _print_each(rows: Iterator[SoakRow]) -> Iterator[SoakRow]:
-    """Print each row as soon as it is measured, and yield it."""
+    """Print each row on standard output as soon as it is measured, and yield it."""
     for row in rows:
         sys.stdout.write(line(row.cells()) + "\n")
         sys.stdout.flush()

@@ -158,7 +158,7 @@ def _better(finding: Finding) -> float:
 
 
 def _ends(finding: Finding) -> tuple[float, float]:
-    """Return both ends of the change's 95 % interval as fractions, which are positive for an improvement.
+    """Return both ends of the change's 95 % interval as fractions of the baseline, positive for an improvement.
 
     Without an interval both ends are the change itself.
     """

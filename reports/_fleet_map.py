@@ -253,7 +253,10 @@ def _layer(name: str, description: str, unit: _Unit, values: Sequence[float]) ->
 
 
 def layer_data(layers: Sequence[MapLayer]) -> list[dict[str, object]]:
-    """Return the layers as plain values for the script; a missing value is None."""
+    """Return the layers for the script, each a dict of plain values; a missing value is None.
+
+    `falls` says that lower values are darker, as for shares.
+    """
     return [
         {
             "name": layer.name,

@@ -145,7 +145,7 @@ class FleetPage:
 
 
 def fleet_page(judgement: FleetJudgement) -> FleetPage:
-    """Return the page of a judgement.
+    """Return the page of a judgement, with at most 300 suspects and 200 missing nodes; the others are counted.
 
     The texts of the judgement must be free of control characters: the template only escapes them.
     """
@@ -273,7 +273,7 @@ def _suspect(
 
 
 def _finding(finding: FleetFinding) -> FindingLine:
-    """Return a finding as texts; a figure that is not finite is a dash."""
+    """Return a finding, a slow case or family of cases, as texts; a figure that is not finite is a dash."""
     return FindingLine(
         place=finding.place.text,
         case=finding.case or f"all cases of {finding.family} together",
@@ -295,7 +295,7 @@ def _evidence(case: SuspectCase) -> EvidenceLine:
 
 
 def _group(group: FleetGroup) -> GroupSection:
-    """Return a group of comparable components as texts; its title is `64 GPUs`."""
+    """Return a group of comparable components as texts, with a title such as `64 GPUs` and a line for each case."""
     cases = tuple(
         CaseLine(
             case.case,

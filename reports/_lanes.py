@@ -49,8 +49,8 @@ def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
 def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], begin: float, across: Axis) -> Chart:
     """Return the chart of when each case ran, with a cross for each failure.
 
-    `results` are those with a time window; `untimed` are those that failed without one, with their ends. `begin` is the
-    time in seconds of the run at which the axis starts.
+    `results` are those with a time window; `untimed` are those that failed without one, with their ends. `across` is an
+    axis in seconds that starts at `begin`, a time in seconds of the run.
     """
     timed = result_lanes(results)
     names = list(dict.fromkeys([*timed, *(lane_of(result) for result, _ in untimed)]))

@@ -109,7 +109,10 @@ def _number_map(title: str, grid: Grid, view: View, cell_points: Sequence[Point]
 
 
 def _best(grid: Grid, view: View) -> str:
-    """Return the best cell of a grid as text: `best 820.5 TFLOP/s at n 6144, m 1536`."""
+    """Return the best cell of a grid with its place as text: `best 820.5 TFLOP/s at n 6144, m 1536`.
+
+    It is the lowest one if less is better, else the highest.
+    """
     better = max if next(iter(grid.cells.values())).figure.better == "more" else min
     (row, column), point = better(grid.cells.items(), key=lambda cell: cell[1].value)
     places = ((view.x, column), (view.y, row))

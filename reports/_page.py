@@ -158,7 +158,10 @@ def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
 
 
 def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
-    """Return the section of the suite `name`; views of the host alone stand behind those of GPUs."""
+    """Return the section of the suite `name`, of which `table` is the table of cases.
+
+    Charts of the host alone stand behind those of GPUs; at most the first two charts are open.
+    """
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     views = sorted(info.views if info else (), key=lambda view: _is_of_host(summary, name, view))
     drawn = [(view, draw(summary, name, view)) for view in views]

@@ -40,7 +40,10 @@ def results(summary: Summary, enclosure: Enclosure) -> Results:
 
 
 def _figures(summary: Summary) -> str:
-    """Return the headline figure of every case as CSV, in SI units; a case without a figure has empty cells."""
+    """Return the headline figure of every case as CSV with a header line, in SI units.
+
+    A case without a figure has empty cells.
+    """
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(_HEADS)

@@ -157,7 +157,11 @@ def _highest_rates(places: Sequence[_RooflinePoint], limits: Iterable[str]) -> I
 
 
 def _roofs(figures: Iterable[Figure], basis: Basis) -> _Roofs:
-    """Return the peaks of `basis` with which `figures` are compared."""
+    """Return the peaks of one basis, such as `spec` (data sheet), with which `figures` are compared.
+
+    A figure in B/s gives the memory bandwidth if its peak is `dram`; a figure in FLOP/s or OP/s gives a compute roof.
+    If several figures name the same peak, the last one counts.
+    """
     memory: float | None = None
     compute: dict[str, float] = {}
     for figure in figures:

@@ -139,7 +139,10 @@ def shorten(label: str, most: int) -> str:
 
 
 def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
-    """Draw the axes of a plot: grid lines, ticks with labels, and the name of each axis with its unit."""
+    """Draw the axes of a plot: grid lines, ticks with labels, and the name of each axis with its unit.
+
+    A name may be empty. The y axis `up` starts at the bottom.
+    """
     parts = [line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
     parts += [text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
     parts += [line(across.start, up.start, across.end, up.start, "axis")]

@@ -112,7 +112,7 @@ def trend_page(trends: Sequence[Trend]) -> TrendPage:
 
 
 def _block(trend: Trend) -> TrendBlock:
-    """Return the section of a trend; its runs are in reverse order of time."""
+    """Return the section of a trend: its drawing, steps, drifts and runs as texts, the newest run first."""
     line = trend.line
     changes = tuple(_change(change, trend) for change in trend.changes)
     return TrendBlock(
@@ -130,7 +130,10 @@ def _block(trend: Trend) -> TrendBlock:
 
 
 def _change(change: Change, trend: Trend) -> ChangeLine:
-    """Return a step as texts; its time is that of the first run after it."""
+    """Return a step as texts.
+
+    The time of a step is that of the first run after it, and units are those of the series.
+    """
     unit = trend.line.unit
     return ChangeLine(
         _moment_text(trend.moments[change.index]),
@@ -169,7 +172,7 @@ def _newest_event(trend: Trend) -> NewestEvent:
 
 
 def _run(moment: Moment, line: Line) -> TrendRunLine:
-    """Return a run of the series `line` as texts; its interval is the 95 % confidence interval."""
+    """Return a run of the series `line` as texts: time, median, 95 % interval, number of replicates, labels, file."""
     interval = moment.interval
     return TrendRunLine(
         _moment_text(moment),

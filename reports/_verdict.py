@@ -127,7 +127,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def _tile(value: KeyValue, anchors: Anchors) -> Tile:
-    """Return a key figure as texts, with its link; it names its devices if the anchors do."""
+    """Return a key figure as texts, with a link to its case; its devices are named if the anchors contain devices."""
     spec = value.of_spec
     return Tile(
         value.title,

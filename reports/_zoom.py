@@ -19,10 +19,11 @@ _GIB = 2.0**30
 def line_chart(
     device: str, unit: str, at: Numbers, values: Numbers, slowdowns: Sequence[Band], begin: float
 ) -> dict[str, Any]:
-    """Return a line as plain values: times to a millisecond, values to five digits in the prefixed unit, bands.
+    """Return a line for the script as a dict: `kind`, `device`, `unit`, `at` (s), `values` and `bands` (the slowdowns).
 
-    `at` holds seconds since `begin` and `values` the readings in `unit`, both of shape (samples,). `begin` is the time
-    in seconds of the run at which the axis starts; the times of `slowdowns` are in seconds of the run.
+    `at` holds seconds since `begin`, rounded to a millisecond, and `values` the readings in `unit`, both of shape
+    (samples,); the returned unit has a prefix, and the returned values five digits in it. `begin` is the time in
+    seconds of the run at which the axis starts.
     """
     factor, axis_unit = _scale(float(np.abs(values).max()), unit)
     return {
@@ -36,7 +37,7 @@ def line_chart(
 
 
 def event_chart(device: str, event_bands: Sequence[Band], begin: float) -> dict[str, Any]:
-    """Return a lane for each event as plain values.
+    """Return a lane for each event, for the script, as a dict: `kind`, `device` and `bands`.
 
     `begin` is the time in seconds of the run at which the axis starts.
     """
@@ -44,9 +45,10 @@ def event_chart(device: str, event_bands: Sequence[Band], begin: float) -> dict[
 
 
 def case_chart(results: Sequence[Result], begin: float) -> dict[str, Any]:
-    """Return lanes as plain values: one for each suite, or for each phase of a profiled program.
+    """Return a lane for each suite, or each phase of a profiled program, for the script, as a dict.
 
-    `begin` is the time in seconds of the run at which the axis starts.
+    Its keys are `kind`, `device` (empty) and `bands`, which have the times of the cases. `begin` is the time in seconds
+    of the run at which the axis starts.
     """
     bands = [
         [name, "", [round(at - begin, 3) for _, *span in spans for at in span]]

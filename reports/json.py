@@ -122,7 +122,10 @@ def _spread(spread: Spread) -> dict[str, Any]:
 
 
 def _result(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
-    """Return the record of a result with its figures; `spread` is its case over all replicates."""
+    """Return the record of a result with its figures, as docs/reports.md describes it.
+
+    `spread` is the case of the result over all replicates.
+    """
     case = result.case
     return {
         "case": case.id,

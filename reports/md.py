@@ -173,9 +173,9 @@ def _key_figures(run_overview: Overview) -> Iterator[str]:
 
 
 def _key_cells(value: KeyValue, with_device: bool) -> tuple[str, ...]:
-    """Return the cells of a key figure, escaped for Markdown; the device is one of them only if `with_device`.
+    """Return the cells of a key figure: title, device, median, share of the data sheet, share of the expected value.
 
-    The last cell compares the figure with the expected value, in bold if it is below.
+    The device is left out unless `with_device`. The last cell is bold if the figure is below the expectation.
     """
     device = (escape("+".join(value.devices)),) if with_device else ()
     reached = share_text(value.of_expected)

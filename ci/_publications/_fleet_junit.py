@@ -114,7 +114,10 @@ def _suite_element(kind: str, tests: Sequence[_TestCase]) -> str:
 
 
 def _case_element(kind: str, test: _TestCase) -> str:
-    """Return the XML element of a test; `kind` is the kind of its component, or `node`."""
+    """Return the XML element of a test, with its failure, error or skip if it did not pass.
+
+    `kind` is the kind of its component, or `node`.
+    """
     opening = f'<testcase classname="gpubench.fleet.{kind}" name={quoteattr(test.name)}'
     if test.outcome == "passed":
         return f"    {opening}/>\n"
@@ -126,7 +129,7 @@ def _case_element(kind: str, test: _TestCase) -> str:
 
 
 def _count_attributes(tests: Sequence[_TestCase]) -> str:
-    """Return the XML attributes that count the tests by outcome, as JUnit requires them."""
+    """Return the XML attributes `tests`, `failures`, `errors` and `skipped`, which count the tests by outcome."""
     outcomes = [test.outcome for test in tests]
     return (
         f'tests="{len(tests)}" failures="{outcomes.count("failure")}" errors="{outcomes.count("error")}" '

@@ -72,7 +72,7 @@ def _answer_element(answer: GateAnswer) -> str:
 
 
 def _count_attributes(findings: list[Finding], unmet: int = 0) -> str:
-    """Return the XML attributes that count the tests of `findings` by outcome.
+    """Return the XML attributes `tests`, `failures`, `errors` and `skipped`, which count `findings` by outcome.
 
     `unmet` is the number of required patterns that no case matches; each counts as an error.
     """
@@ -90,7 +90,7 @@ def _suite_element(suite: str, findings: list[Finding]) -> str:
 
 
 def _case_element(finding: Finding) -> str:
-    """Return the XML element of a finding's test."""
+    """Return the XML element of a finding's test: a failure, an error or a skip if it did not pass, and its figures."""
     element = _ELEMENTS.get(finding.verdict)
     problem = quoteattr(f"{finding.verdict}: {sentence(finding)}")
     inner = ""

@@ -90,7 +90,8 @@ class FormatExchange:
     def check(self) -> Observation:
         """Compare what each device has restored with the data, bit for bit, and return `ratio.gpu` and `ratio.host`.
 
-        A ratio is uncompressed over compressed bytes. Raises WrongAnswer if a byte differs.
+        A ratio is uncompressed over compressed bytes. Raises WrongAnswer if a byte differs. Both devices must have
+        restored chunks after the last `poison`.
         """
         self._trip.check()  # checked after `gpu_reads`, so that the restored data came from the host's chunks
         expect(

@@ -64,7 +64,10 @@ class GpuRoundTrip:
     """
 
     def __init__(self, bench: Bench, codec: DeviceCodec, source: Any, layout: Layout) -> None:
-        """Allocate all memory; `source` is a CuPy array of dtype uint8 with `layout.total` bytes."""
+        """Allocate all memory; `source` is a CuPy array of dtype uint8 with `layout.total` bytes.
+
+        `layout` must be that of the codec, as `Layout.of` returns it.
+        """
         self._xp = xp = bench.xp
         self._host = bench.device.to_host
         self._bytes = DeviceBytes(bench)

@@ -121,7 +121,10 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
     picks: dict[str, str] = {}
 
     def call() -> float:
-        """Choose a codec for each goal from the sample, and return the seconds that this took."""
+        """Choose a codec for each goal from the sample, and return the seconds that this took.
+
+        The choices are kept in `picks`.
+        """
         start = bench.device.now()
         sample_figures = contest.try_all(contest.sample)
         picks.update({goal: choose(goal, sample_figures.values(), link) for goal in GOALS})

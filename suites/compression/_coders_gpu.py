@@ -147,7 +147,7 @@ class _PerChunk:
     """An array on a GPU with one value for each chunk of a message, in the order of the chunks."""
 
     def __init__(self, xp: Any, dtype: str, cut: Cut) -> None:
-        """Allocate the array with zeros; `xp` is the cupy module."""
+        """Allocate the array, filled with zeros, for the chunks of `cut`; `xp` is the cupy module."""
         counts = [len(cut.chunks(index)) for index in range(cut.count)]
         self.array = xp.zeros(sum(counts), dtype)
         ends = np.cumsum(counts).tolist()

@@ -52,9 +52,9 @@ def _categories(rng: Rng, nbytes: int) -> Any:
 
 
 def _lineitem(rng: Rng, nbytes: int) -> Any:
-    """Return columns of TPC-H's LINEITEM (specification 3.0.1, 4.2.3): int32, shape (groups, 8, 16384).
+    """Return `nbytes` of TPC-H's LINEITEM (specification 3.0.1, 4.2.3): int32, shape (groups, 8, 16384).
 
-    A group is 16 384 rows of eight columns, column by column.
+    A group is 16 384 rows of eight columns, column by column. `nbytes` must be a multiple of a group's 512 KiB.
     """
     rows = nbytes // 4 // 8
     lines = np.repeat(np.arange(rows), rng.integers(1, 8, rows))[:rows]  # 1 to 7 lines per order
@@ -87,7 +87,7 @@ _SHORTEST = 3  # bytes of the shortest word with its space
 
 
 def _text(rng: Rng, nbytes: int) -> Any:
-    """Return English-like text (uint8): words from a vocabulary of 10 000 made-up words, drawn by Zipf's law."""
+    """Return `nbytes` of English-like text (uint8): words from a vocabulary of 10 000 made-up words, by Zipf's law."""
     letters = np.frombuffer(b"etaoinshrdlcumwfgypbvkjxqz", np.uint8)
     lengths = rng.integers(_SHORTEST - 1, 12, 10_000)
     spelled = letters[_zipf(rng, letters.size, int(lengths.sum()))].tobytes()
@@ -107,7 +107,7 @@ _ROUTES = ("users", "orders", "items", "search", "session", "export")
 
 
 def _logs(rng: Rng, nbytes: int) -> Any:
-    """Return lines of a server's log of nine days (uint8), each a JSON object, in the order of their times."""
+    """Return `nbytes` of a server's log of nine days (uint8): lines with JSON objects, in the order of their times."""
     count = nbytes // 100  # a line has slightly more than 100 bytes
     second = np.sort(rng.random(count)) * 86_400 * 9
     day, rest = np.divmod(second.astype(np.int64), 86_400)
@@ -131,7 +131,7 @@ def _logs(rng: Rng, nbytes: int) -> Any:
 
 
 def _field(rng: Rng, nbytes: int) -> Any:
-    """Return a smooth field (float32, shape (rows, 1024)): the sum of eight products of two sine waves."""
+    """Return `nbytes` of a smooth field (float32, shape (rows, 1024)): the sum of eight products of two sine waves."""
     columns = 1024
     rows = nbytes // 4 // columns
     field = np.zeros((rows, columns))
@@ -142,7 +142,7 @@ def _field(rng: Rng, nbytes: int) -> Any:
 
 
 def _turbulence(rng: Rng, nbytes: int) -> Any:
-    """Return a random field (float32, shape (rows, 1024)) of deviation 1.
+    """Return `nbytes` of a random field (float32, shape (rows, 1024)) of deviation 1.
 
     Its energy falls with the wave number k as k^(-5/3) (Kolmogorov 1941).
     """
@@ -169,9 +169,9 @@ def _bfloat16(values: Any) -> Any:
 
 
 def _gradients(rng: Rng, nbytes: int) -> Any:
-    """Return gradients of an embedding (float16, shape (rows, 512)).
+    """Return `nbytes` of gradients of an embedding (float16, shape (rows, 512)).
 
-    Half of the rows, and a tenth of the rest, are 0.
+    Half of the rows, and a tenth of the values in the others, are 0.
     """
     width = 512
     rows = nbytes // 2 // width
@@ -183,7 +183,7 @@ def _gradients(rng: Rng, nbytes: int) -> Any:
 
 
 def _cache(rng: Rng, nbytes: int) -> Any:
-    """Return keys of an attention cache as E4M3 bit patterns (uint8, shape (tokens, 128)).
+    """Return `nbytes` of keys of an attention cache as E4M3 bit patterns (uint8, shape (tokens, 128)).
 
     Each of the 128 channels has its own offset and scale.
     """

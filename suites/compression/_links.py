@@ -178,7 +178,7 @@ class Loopback(Link):
     schedule: Schedule = "a thread per step"
 
     def __init__(self, depth: int) -> None:
-        """Open both ends of the connection; `depth` is the number of slots."""
+        """Open both ends of the connection on a free port; `depth` is the number of slots."""
         self._arrived = [0] * depth  # bytes of the block in each slot
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self._sending = socket.create_connection(listener.getsockname())

@@ -55,7 +55,8 @@ def message_of(
 ) -> Message:
     """Return a message of `size_bytes` of a corpus, in memory of the bench's device.
 
-    A user's shorter file has fewer bytes. Raises Skip if the device has too little memory.
+    It is cut into blocks of `block_bytes` and chunks of `chunk_bytes`. A user's shorter file has fewer bytes. Raises
+    Skip if the device has too little memory.
     """
     corpus_source, total = source_of(bench, corpus, size_bytes)
     bench.need(_MEMORIES * total + _RESERVE_BYTES)

@@ -112,7 +112,10 @@ class SharedSender(Link):
     schedule: Schedule = "a thread per step"
 
     def __init__(self, base: int, wire: RankSocket, is_reused: bool) -> None:
-        """Keep the address of the shared memory (`base`) and the socket to rank 1 (`wire`)."""
+        """Keep the address of the shared memory (`base`) and the socket to rank 1 (`wire`).
+
+        See the class for `is_reused`.
+        """
         self._base, self._wire, self._is_reused = base, wire, is_reused
         self._sent = InOrder()
         self._answers = threading.Lock()

@@ -120,7 +120,10 @@ class Receiver:
 
 
 def packed_blocks(encoder: BlockEncoder, slots: Slots, cut: Cut) -> list[Any]:
-    """Return a copy of every packed block of a message, in order, each a uint8 array on the device."""
+    """Encode every block of a message, one at a time, and return a copy of each packed block: uint8, on the device.
+
+    The copies are in the order of the blocks.
+    """
     blocks: list[Any] = []
 
     def encode(block: InFlight) -> None:
@@ -215,8 +218,8 @@ class Transfer:
     def message(self, content: Content, depth: int) -> float:
         """Send a message with `depth` blocks in flight, and return the seconds of the halves that are timed.
 
-        Every rank must call it. A receiver compares all of the message. Raises WrongAnswer if a byte differs or a block
-        could not be encoded.
+        `content` is `coded` for compressed blocks, or `raw`. Every rank must call it. A receiver then compares all of
+        the message. Raises WrongAnswer if a byte differs or a block could not be encoded.
         """
         sender, receiver = self._halves[content]
         halves = [half for half in (sender, receiver) if half]
@@ -233,7 +236,10 @@ class Transfer:
         return seconds
 
     def _run(self, depth: int, *halves: Sender | Receiver) -> float:
-        """Run `halves`, one or both halves of a pipeline, at the same time; return the seconds until both are done."""
+        """Run `halves`, one or both halves of a pipeline, at the same time, and return the seconds until all are done.
+
+        `depth` is the number of blocks in flight. If the transfer is between processes, every rank must call it.
+        """
         link, chains = halves[0].link, [half.chain() for half in halves]
         if link.is_joined:
             chains = [StepChain(halves[0].slots, tuple(step for chain in chains for step in chain.steps))]
