@@ -99,7 +99,7 @@ def warpgroup_words(elements: Any, warp_words: Any) -> Any:
 
 
 def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int, rounds: int) -> WarpgroupData:
-    """Return random A (64 × K) and B (`columns` × K) of whole numbers, and the sums that `rounds` rounds of steps leave.
+    """Return random A (64 × K) and B (`columns` × K) of whole numbers, and the sums after `rounds` rounds of steps.
 
     K is four times the products in a sum of one instruction. Steps of signed formats add and subtract the same products
     in turn, and so leave nothing. Those of integers add each part of A·Bᵀ equally often and wrap round. Four further
