@@ -61,7 +61,7 @@ def _body_lines(answer: GateAnswer, not_passing: list[Finding]) -> Iterator[str]
 
 
 def _row(finding: Finding) -> str:
-    """Return a finding as a row of the Markdown table, escaped; the verdicts slower, invalid and not comparable are bold."""
+    """Return a finding as an escaped row of the Markdown table; the verdicts of `_BOLD` are bold."""
     texts = finding_cells(finding)
     verdict = f"**{texts.verdict}**" if finding.verdict in _BOLD else texts.verdict
     figures = (texts.before, texts.after, texts.change, texts.interval, texts.threshold, texts.explanation)

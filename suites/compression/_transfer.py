@@ -146,7 +146,10 @@ class Coders:
     """The encoder and the decoder of a message in one process, and a copy of every packed block (`blocks`)."""
 
     def __init__(self, bench: Bench, message: Message, codec: MessageCodec, depth: int) -> None:
-        """Encode the message once; `depth` is the most blocks in flight."""
+        """Make the encoder and the decoder on the bench's device, and encode the message once.
+
+        `depth` is the most blocks in flight.
+        """
         self._bench, self.message, self.codec, self.depth = bench, message, codec, depth
         self.outgoing, self.incoming = slots_of(bench, depth), slots_of(bench, depth)
         self.encoder, self.decoder = codec.encoder(self.outgoing, message.source), codec.decoder(self.incoming)
