@@ -299,7 +299,7 @@ def on_threads(kernel: Compiled, count: int) -> Compiled:
         return kernel
 
     def call(*args: Any) -> None:
-        """Run the kernel on the smaller number of threads, and restore numba's number of threads."""
+        """Run the kernel on at most `count` threads, and restore numba's number of threads."""
         every = numba.get_num_threads()
         numba.set_num_threads(min(count, every))
         try:

@@ -58,10 +58,11 @@ def _is_informative(_target: Target, params: Mapping[str, Any]) -> bool:
 
 @topic.case(op=points(_OPERATORS[:1], full=_OPERATORS), by=_by, cache=_CACHES, where=_is_informative)
 def build(bench: Bench, op: str, by: str, cache: str) -> Task:
-    """Seconds from the start of a fresh interpreter to the first checked result, with private caches.
+    """Seconds from the start of a fresh interpreter to the first checked result of an operator, with private caches.
 
-    The caches are empty (`cold`), or full of what the same build wrote before (`warm`). `process`: seconds from the
-    build to the first checked result in an interpreter that built another operator before, with empty caches.
+    `by` names the compiler or library. The caches are empty (`cold`), or full of what the same build wrote before
+    (`warm`). `process`: seconds from the build to the first checked result in an interpreter that built another
+    operator before, with empty caches.
     """
     rows, cols, dtype = _SHAPES["gpu" if bench.traits.is_gpu else "host"]
     case = bench.case, bench.target, bench.package, bench.seed

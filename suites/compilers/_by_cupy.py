@@ -13,7 +13,10 @@ from ._providers import Built, Expression
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as an expression of CuPy, which takes its outputs from CuPy's memory pool at each call."""
+    """Return `problem`'s operator as an expression of CuPy, each of whose operations is a kernel.
+
+    A call allocates its outputs in CuPy's memory pool.
+    """
     expression = Expression(problem, partial(problem.operator.expression, bench.xp))
     notes = {"library": f"CuPy {bench.xp.__version__}", "precision": f"every operation in {problem.dtype}"}
     temporary = partial(temporary_bytes, bench.xp, expression)

@@ -104,9 +104,9 @@ def _layernorm(kernels: _Kernels, x: Any, weight: Any, bias: Any, out: Any) -> C
 
 
 def _residual_norm(kernels: _Kernels, x: Any, residual: Any, weight: Any, summed: Any, out: Any) -> Callable[[], None]:
-    """Return a call that writes x + residual to `summed` and the RMSNorm of that sum to `out`, as three kernels.
+    """Return a call that writes x + residual to `summed`, and the RMSNorm of that sum times `weight` to `out`.
 
-    `weight` is a CuPy array (cols,), and the others are CuPy arrays (rows, cols).
+    It launches three kernels. `weight` is a CuPy array (cols,), and the others are CuPy arrays (rows, cols).
     """
     add = kernels.pointwise("T x, T residual", "T z", "z = (float)x + (float)residual")
     norm = _rmsnorm(kernels, summed, weight, out)
@@ -154,9 +154,9 @@ _ROWS: dict[str, Callable[..., Callable[[], None]]] = {
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one to three kernels of CuPy, whose outputs are preallocated.
+    """Return `problem`'s operator as one to three fused kernels of CuPy, which write to preallocated outputs.
 
-    Raises Skip if the operator has none here.
+    Raises Skip if this module has no kernels for the operator.
     """
     kernels, outputs, name = _Kernels(bench.xp), Outputs(bench, problem), problem.operator.name
     arrays = (*problem.inputs.values(), *outputs.arrays)

@@ -31,10 +31,10 @@ _MOST_BLOCKS = 8  # of a cluster
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel of cuTile.
+    """Return `problem`'s operator as one fused kernel of cuTile, compiled by a first call, with preallocated outputs.
 
-    Raises Skip if there is no such kernel or cuTile does not compile for this GPU, and Unavailable without cuTile or
-    its assembler, tileiras.
+    Raises Skip if this module has no kernel for the operator or cuTile does not compile for this GPU, and Unavailable
+    without cuTile or its assembler, tileiras.
     """
     name = problem.operator.name
     if name not in (*kernels.ELEMENTS, *kernels.ROWS):

@@ -17,7 +17,10 @@ from ._providers import Built, Varied
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the compiled operator, for this shape alone; raises Unavailable without torch."""
+    """Return `problem`'s operator as a function that torch.compile compiles at its first call, for this shape alone.
+
+    Raises Unavailable without torch.
+    """
     torch = _torch_in_this_process(bench)
     function = torch.compile(function_of(torch, problem), fullgraph=True, dynamic=False)
     return built_of(bench, problem, torch, function, _notes(torch))
@@ -26,7 +29,8 @@ def build(bench: Bench, problem: Problem) -> Built:
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
     """Return one function, compiled by torch, for problems whose rows have different lengths.
 
-    torch decides for which lengths it compiles the function again. Raises Unavailable without torch.
+    torch decides for which lengths it compiles the function again, and the result counts the graphs that it compiles.
+    Raises Unavailable without torch.
     """
     torch = _torch_in_this_process(bench)
     counters = importlib.import_module("torch._dynamo.utils").counters

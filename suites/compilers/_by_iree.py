@@ -21,7 +21,7 @@ _DRIVER = "local-task"  # the host's processor, on all its threads
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as IREE compiles it: on a GPU as IREE's kernels, on the host as a function of IREE's runtime.
+    """Return `problem`'s operator as IREE compiles it: kernels on a GPU, a function of IREE's runtime on the host.
 
     The function on the host allocates its outputs at each call. Raises Skip for an operator that is not in OPERATORS,
     on AMD GPUs, and for a shape that the folder of carried kernels does not have. Raises Unavailable if there is
@@ -33,7 +33,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _on_gpu(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as kernels that another machine compiled, or else as IREE compiles them here.
+    """Return `problem`'s operator as kernels that another machine compiled, or else as IREE compiles them here.
 
     IREE compiles here only if the variable of `_carried.py` names no folder. Raises Skip on AMD GPUs or if the folder
     has no kernels of this shape, and Unavailable with neither a folder nor IREE.
@@ -46,7 +46,10 @@ def _on_gpu(bench: Bench, problem: Problem) -> Built:
 
 
 def _on_host(problem: Problem) -> Built:
-    """Return the operator as a function that IREE runs on all threads of the host; raises Unavailable without IREE."""
+    """Compile `problem`'s operator by IREE, and return it as a function that runs on all threads of the host.
+
+    The function allocates its outputs at each call. Raises Unavailable without IREE.
+    """
     try:
         compiler, runtime = (importlib.import_module(f"iree.{part}") for part in ("compiler", "runtime"))
     except ImportError as error:

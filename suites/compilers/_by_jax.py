@@ -20,7 +20,7 @@ _INSTALL = "pip install 'gpubench-suite[jax]'"
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the expression as XLA compiles it, on the problem's inputs, which JAX shares by DLPack.
+    """Return `problem`'s operator as XLA compiles it at its first call, on inputs that JAX shares by DLPack.
 
     On a GPU XLA queues its work on a stream of its own, and the result has a `wait`. Raises Unavailable without JAX, or
     if JAX finds no GPU where `bench` has one.

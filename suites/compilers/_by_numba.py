@@ -140,7 +140,10 @@ def _product(loop: Compiled, a: Any, weights: Any, bias: Any, out: Any) -> None:
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as a compiled loop with preallocated outputs; raises Skip if it has no loop here."""
+    """Return `problem`'s operator as a loop over rows that numba compiles, with preallocated outputs.
+
+    Raises Skip if this module has no loop for the operator.
+    """
     if isinstance(problem, ImageProblem):
         return _layout_numba.build(bench, problem)
     if isinstance(problem, FoldingProblem):

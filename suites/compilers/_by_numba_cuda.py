@@ -23,9 +23,9 @@ _OLDER_NUMPY = "pip install 'numpy<2.5'"
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel.
+    """Return `problem`'s operator as one fused kernel on the stream that is timed, with preallocated outputs.
 
-    Raises Skip if it has none here, and Unavailable without numba for this GPU.
+    Raises Skip if this module has no kernel for the operator, and Unavailable without numba for this GPU.
     """
     name = problem.operator.name
     if name not in (*kernels.ELEMENTS, *kernels.ROWS):

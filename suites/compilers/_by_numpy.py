@@ -13,7 +13,7 @@ from ._providers import Built, Expression
 
 
 def build(_bench: Bench, problem: Problem) -> Built:
-    """Return the operator as an expression of NumPy, on one thread."""
+    """Return `problem`'s operator as an expression of NumPy on one thread, which allocates its outputs at each call."""
     expression = Expression(problem, partial(problem.operator.expression, np))
     notes = {"library": f"NumPy {np.__version__}", "precision": f"every operation in {problem.dtype}"}
     return Built(expression, expression.rows, expression.poison, notes)

@@ -1,4 +1,4 @@
-"""Build operators as our own fused kernels, compiled at run time: what one kernel per operator can reach."""
+"""Build operators as our own fused kernels, compiled at run time, which show what a compiler could reach."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _MOST_ELEMENTS = 32  # of a row in each thread: 1024 threads have 64 registers e
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel of rows.cu or layout.cu with preallocated outputs, compiled for the device.
+    """Return `problem`'s operator, compiled as one fused kernel of rows.cu or layout.cu, with preallocated outputs.
 
-    Raises Skip if neither file has a kernel for the operator and its shape: a row must be a multiple of 16 bytes, and a
-    block must hold a row in its registers (32 elements in each of 1024 threads).
+    Raises Skip if neither file has a kernel for the operator and its shape. In rows.cu a row must be a multiple of 16
+    bytes, and a block must hold a row in its registers: at most 32 elements in each of its threads, at most 1024.
     """
     if isinstance(problem, ImageProblem):
         return _layout_nvrtc.build(bench, problem)

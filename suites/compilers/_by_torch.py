@@ -15,14 +15,17 @@ from ._providers import Built, Expression
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as an expression of torch over our memory; raises Unavailable without torch."""
+    """Return `problem`'s operator as torch's own functions on the problem's inputs, which torch shares by DLPack.
+
+    Raises Unavailable without torch.
+    """
     torch = on_stream(bench)
     notes = {"library": f"torch {torch.__version__}", "precision": f"results of every function in {problem.dtype}"}
     return built_of(bench, problem, torch, function_of(torch, problem), notes)
 
 
 def function_of(torch: Any, problem: Problem) -> Callable[..., Any]:
-    """Return the operator as a function of torch's tensors, one tensor for each input of the problem.
+    """Return `problem`'s operator as a function of torch's tensors, one tensor for each input of the problem.
 
     It calls torch's own functions where torch has them, as a user would, and else the operators of the tensors. `torch`
     is the module.

@@ -23,7 +23,10 @@ _MOST_WARPS = 32
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel in Triton; raises Skip if it has none here, and Unavailable without Triton."""
+    """Return `problem`'s operator as one fused kernel in Triton, compiled by a first call, with preallocated outputs.
+
+    Raises Skip if this module has no kernel for the operator or on other vendors' GPUs, and Unavailable without Triton.
+    """
     name = problem.operator.name
     if name not in (*POINTWISE, *kernels.ROWS):
         raise no_operator("triton", problem)
@@ -42,7 +45,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
     """Return one kernel for problems of different row lengths; Triton compiles it for each kind of argument.
 
-    Raises Unavailable without Triton.
+    The result counts the compilations of this kernel. Raises Unavailable without Triton.
     """
     triton = _loaded(bench)
     kernel = triton.jit(kernels.ROWS[problems[0].operator.name])

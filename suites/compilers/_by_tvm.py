@@ -22,7 +22,7 @@ _DATA_PARALLEL = 0  # the kind of an axis that is not reduced (tirx.IterVar.Data
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as TVM compiles it: one function over all rows in parallel, or one kernel on a GPU.
+    """Return `problem`'s operator as TVM compiles it: one function over all rows in parallel, or one kernel on a GPU.
 
     The kernel computes in float32. Raises Skip for an operator that is not in OPERATORS, on AMD GPUs, and for a shape
     that the folder of carried kernels does not have. Raises Unavailable if there is neither such a folder nor TVM.
@@ -33,7 +33,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _on_gpu(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as a kernel that another machine compiled, or else as TVM compiles it here.
+    """Return `problem`'s operator as a kernel that another machine compiled, or else as TVM compiles it here.
 
     TVM compiles here only if the variable of `_carried.py` names no folder. Raises Skip on AMD GPUs or if the folder
     has no kernel of this shape, and Unavailable with neither a folder nor TVM.
@@ -46,7 +46,11 @@ def _on_gpu(bench: Bench, problem: Problem) -> Built:
 
 
 def _on_host(problem: Problem) -> Built:
-    """Return the operator as a function that TVM runs on all threads of the host; raises Unavailable without TVM."""
+    """Compile `problem`'s operator by TVM, and return it as a function that runs on all threads of the host.
+
+    The function works on tensors of TVM, to which the poison copies the problem's inputs again. Raises Unavailable
+    without TVM.
+    """
     tvm = imported()
     processor = tvm.target.codegen.llvm_get_system_cpu()
     module = tvm.compile(scheduled(tvm, problem), target=tvm.target.Target({"kind": "llvm", "mcpu": processor}))
@@ -75,7 +79,7 @@ def _on_host(problem: Problem) -> Built:
 
 
 def scheduled(tvm: Any, problem: Problem) -> Any:
-    """Return the operator as TVM's module of one function: rows in parallel, the steps of a row in order.
+    """Return `problem`'s operator as TVM's module of one function: rows in parallel, the steps of a row in order.
 
     `tvm` is the module tvm.
     """

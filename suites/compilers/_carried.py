@@ -94,7 +94,7 @@ class WrittenKernels:
         return path
 
     def built(self, bench: Bench, problem: Problem) -> Built:
-        """Return the operator as these kernels, launched in order on the stream that is timed.
+        """Return `problem`'s operator as these kernels, launched in order on the stream that is timed.
 
         `problem` has the shape of these kernels; its outputs are preallocated. Raises Skip if the arrays do not fit
         into the free memory.

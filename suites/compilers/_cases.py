@@ -105,7 +105,7 @@ def _task(bench: Bench, name: str, rows: int, cols: int, dtype: str, by: str) ->
 
 
 def task_of(bench: Bench, problem: Problem, by: str) -> Task:
-    """Return one operator, built by the provider `by`, as a task.
+    """Return `problem`'s operator, built by the provider `by`, as a task.
 
     Its rate counts the work that no implementation can avoid. Raises Unavailable if the provider's library is
     unavailable, Skip if it has no such operator, and WrongAnswer if its calls execute on another stream than the one
@@ -240,7 +240,10 @@ def residual_norm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Ta
 
 @topic.case(by=_by_few, runtime=runtime_of, when=on_gpu)
 def dispatch(bench: Bench, by: str) -> Task:
-    """Seconds of a call on a matrix of 8 × 1024 elements by the host's clock: the overhead of the provider's code."""
+    """Seconds of a call on a matrix of 8 × 1024 elements by the host's clock: the overhead of the code of `by`.
+
+    `by` names the compiler or library; the operator is RMSNorm.
+    """
     rows, cols = SMALL
     problem = Problem(bench, "rmsnorm", rows, cols, "float16")
     built = providers.build(bench, problem, by)

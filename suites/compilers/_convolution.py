@@ -183,8 +183,8 @@ def conv(bench: Bench, layout: str, shape: str, dtype: str, by: str) -> Task:
     """Throughput of a convolution and ReLU on 128 images (host: 4); operations with zeros of the padding count.
 
     `1x1` takes 256 channels to 64 and `3x3` 64 to 64, both on images of 56 × 56; `strided` takes 128 to 128 by filters
-    of 3 × 3 with stride 2. On a GPU torch and JAX call cuDNN; CuPy and NumPy multiply once for each position of the
-    filter.
+    of 3 × 3 with stride 2. `by` names the library: on a GPU torch and JAX call cuDNN; CuPy and NumPy multiply once for
+    each position of the filter.
     """
     images = _GPU_IMAGES if bench.traits.is_gpu else _HOST_IMAGES
     return task_of(bench, ConvolutionProblem(bench, shape, layout, images, dtype), by)

@@ -46,7 +46,10 @@ def _has_target(_target: Target, params: Mapping[str, Any]) -> bool:
     runtime=lambda params: str(params["by"]),
 )
 def cross(bench: Bench, op: str, by: str, arch: str) -> Task:
-    """Seconds to compile an operator for an architecture on the host, in a process that has compiled it before."""
+    """Seconds to compile the operator `op` for an architecture on the host, in a process that has compiled it before.
+
+    `by` names the compiler. The size of the code is observed too.
+    """
     compiled, notes = {"triton": _by_triton, "cutile": _by_cutile}.get(by, _by_runtime)(bench, op, by, arch)
     code: list[bytes] = []
 

@@ -52,7 +52,7 @@ def folding(bench: Bench, form: str, by: str) -> Task:
 
     `written` computes (x − mean) / √(variance + ε) · weight + bias, as a model states it, from vectors with a number
     for each column. `folded` computes x · scale + shift. A compiler that folds the constants needs the same time for
-    both.
+    both. `by` names the compiler or library.
     """
     rows, cols = _GPU_SHAPE if bench.traits.is_gpu else _HOST_SHAPE
     dtype = "float16" if bench.traits.is_gpu else "float32"

@@ -49,9 +49,10 @@ _THREADS = re.compile(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), 1, 1\s")
 
 
 def compiled(shape: KernelShape) -> WrittenKernels:
-    """Return the operator as IREE's kernels in PTX for the architecture of `shape`, computed in float32.
+    """Compile the operator of `shape` by IREE for the architecture of `shape`, and return its kernels in PTX.
 
-    Raises Unavailable if IREE's compiler is not installed, and Skip if its program has another form than IREE 3.13's.
+    They compute in float32. Raises Unavailable if IREE's compiler is not installed, and Skip if its program has another
+    form than IREE 3.13's.
     """
     try:
         compiler = importlib.import_module("iree.compiler")

@@ -127,7 +127,7 @@ class _Program:
 
 
 def linalg(operator: Operator, rows: int, cols: int, dtype: str) -> str:
-    """Return the operator as the text of a function `main` in MLIR, which computes in float32.
+    """Return `operator` as the text of a function `main` in MLIR, which computes in float32.
 
     Matrices have `rows` × `cols` elements of type `dtype`, a key of ITEM_BYTES.
     """

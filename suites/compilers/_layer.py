@@ -204,6 +204,7 @@ class LayerProblem(Problem):
 def layer(bench: Bench, model: str, tokens: int, by: str) -> Task:
     """Throughput of one decoder layer over the tokens of a prompt (float16), by operations of products and attention.
 
-    `vendor` is the layer of the suite inference: the vendor's products, and our kernels between them.
+    `by` names the compiler or library. `vendor` is the layer of the suite inference: the vendor's products, and our
+    kernels between them.
     """
     return task_of(bench, LayerProblem(bench, MODELS[model], tokens), by)

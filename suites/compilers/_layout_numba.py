@@ -94,7 +94,10 @@ class _ByChannel:
 
 
 def build(bench: Bench, problem: ImageProblem) -> Built:
-    """Return the operator on images as a compiled loop over all threads of the host, with a preallocated output."""
+    """Return `problem`'s operator on images as a loop that numba compiles, with a preallocated output.
+
+    The loop runs over all threads of the host.
+    """
     outputs = Outputs(bench, problem)
     x, *vectors = problem.inputs.values()
     out, is_planar = outputs.arrays[0], problem.layout == "nchw"

@@ -21,7 +21,7 @@ _NUMBERS = {"bias": 0, "batch-norm": 1, "scale-shift": 2}  # WHAT
 
 
 def build(bench: Bench, problem: ImageProblem) -> Built:
-    """Return the operator on images as one kernel of layout.cu, with a preallocated output.
+    """Return `problem`'s operator on images as one kernel of layout.cu, with a preallocated output.
 
     Raises Skip for other types than float16, and if the channels or the side are no multiple of 8.
     """

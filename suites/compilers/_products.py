@@ -89,6 +89,7 @@ def _dtypes(target: Target) -> Any:
 def gemm_gelu(bench: Bench, m: int, n: int, k: int, dtype: str, by: str) -> Task:
     """Throughput of a matrix product, a bias for each column and GELU (approximation with tanh): 2·M·N·K operations.
 
-    `vendor` is one call of cuBLASLt with the bias and GELU in its epilogue. The others call a library for the product.
+    `by` names the compiler or library. `vendor` is one call of cuBLASLt with the bias and GELU in its epilogue. The
+    others call a library for the product.
     """
     return task_of(bench, ProductProblem(bench, m, n, k, dtype), by)

@@ -64,7 +64,7 @@ class Varied:
 
 
 def build(bench: Bench, problem: Problem, by: str) -> Built:
-    """Return the operator as the provider `by` builds it.
+    """Return `problem`'s operator as the provider `by` builds it: its call, its checked rows, and its poison.
 
     Raises Unavailable without the provider's library, and Skip if the provider has no such operator.
     """
@@ -73,7 +73,7 @@ def build(bench: Bench, problem: Problem, by: str) -> Built:
 
 
 def varied(bench: Bench, problems: Sequence[Problem], by: str) -> Varied:
-    """Return the operator as one function of the provider `by` for all `problems`, whose rows have different lengths.
+    """Return the operator of all `problems`, whose rows have different lengths, as one function of the provider `by`.
 
     Raises Unavailable without the provider's library.
     """

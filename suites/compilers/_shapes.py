@@ -67,7 +67,7 @@ def shapes(bench: Bench, op: str, by: str) -> Task:
     """Seconds of calls at 16 lengths of a row, each twice: `first` at a new length, `again` at a length met before.
 
     `all` is the sum of the first calls. The caches on disk are empty before. `recompiles` counts the compilations after
-    the one for the first length.
+    the one for the first length. `by` names the compiler.
     """
     lengths = lengths_of(bench.seed, op)
     dtype = "float16" if bench.traits.is_gpu else "float32"

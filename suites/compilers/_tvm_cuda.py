@@ -39,10 +39,10 @@ class TensorExpressions:
 
 
 def compiled(shape: KernelShape) -> WrittenKernels:
-    """Return the operator as one kernel in CUDA C++ for the architecture of `shape`, computed in float32.
+    """Compile the operator of `shape` by TVM for the architecture of `shape`, and return its kernel in CUDA C++.
 
-    Raises Unavailable if TVM is not installed, and Skip if TVM gives the operator several kernels or blocks in more
-    than one dimension.
+    The kernel computes in float32. Raises Unavailable if TVM is not installed, and Skip if TVM gives the operator
+    several kernels or blocks in more than one dimension.
     """
     tvm = imported()
     target = tvm.target.Target({"kind": "cuda", "arch": shape.arch})
@@ -62,7 +62,10 @@ def compiled(shape: KernelShape) -> WrittenKernels:
 
 
 def _function(tvm: Any, shape: KernelShape) -> Any:
-    """Return the operator as TVM's function (a PrimFunc) without a schedule, with all outputs in one loop."""
+    """Return the operator of `shape` as TVM's function (a PrimFunc) without a schedule, with all outputs in one loop.
+
+    `tvm` is the module tvm.
+    """
     te, topi, operator = tvm.te, tvm.topi, OPERATORS[shape.operator]
     matrix = shape.rows, shape.cols
     inputs = [

@@ -303,9 +303,9 @@ def judged(precision: Precision, k: int, result: Any, reference: Any, scale: Any
     """Return ‖C − R‖/‖R‖ as `error` and the largest |C − R|/(|A|·|B|) as `greatest_error`.
 
     `result` is C, `reference` R and `scale` |A|·|B|: NumPy arrays for the same elements, each a sum of k products.
-    Raises WrongAnswer if either error is above its bound. Near zero the relative error of a single element means
-    nothing, so the second is relative to the size of the terms (Higham 2002, §3.1), and each element has a bound of its
-    own. Integers are compared exactly.
+    Raises WrongAnswer if `error` is above `Precision.bound`, or an element differs by more than `element_bound` and
+    `_partial_sums` allow. Near zero the relative error of a single element means nothing, so each element has a bound
+    relative to the size of its terms (Higham 2002, §3.1). Integers are compared exactly.
     """
     off = np.asarray(np.abs(result - reference), dtype=float)
     if precision.is_exact:

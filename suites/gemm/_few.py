@@ -67,9 +67,9 @@ def read(bench: Bench, size_bytes: int) -> Task:
 
 
 def _weight_sizes(target: Target) -> Any:
-    """Return the points of the axis `size_bytes`, the sizes of the weights.
+    """Return the points of the axis `size_bytes`: sizes of weights from 256 KiB to 1 GiB, on the host to 448 MiB.
 
-    On a GPU the largest size of quick is that of a matrix of a 70B model.
+    Full has all, quick up to three, and smoke one. 448 MiB is the size of a matrix of a 70B model in float16.
     """
     if target.is_host:
         return points((2**27,), (2**21,), (*powers_of_two(18, 28, 2), _LARGE_BYTES))

@@ -79,9 +79,10 @@ def _has_products(target: Target) -> bool:
 def grouped(bench: Bench, experts: int, tokens: int, skew: float) -> Task:
     """Throughput of Y = X·Wᵀ of each expert with its own tokens: 2·tokens·N·K operations in all.
 
-    The weights of experts that have tokens are counted as read once. `of dense` is the rate as a share of one product
-    of all tokens with the weights of a single expert. Stage `grouped` is one call of the library, `loop` a call for
-    each expert, `parallel` these calls on eight streams, as one graph.
+    The expert of rank r has a share of the tokens proportional to 1/r^`skew`. The weights of experts that have tokens
+    are counted as read once. `of dense` is the rate as a share of one product of all tokens with the weights of a
+    single expert. Stage `grouped` is one call of the library, `loop` a call for each expert, `parallel` these calls on
+    eight streams, as one graph.
     """
     layout = ExpertLoads.drawn(bench, tokens, experts, skew)
     if not bench.traits.is_gpu:

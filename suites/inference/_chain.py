@@ -222,10 +222,11 @@ class DecodeChain:
                 array.view("uint16").reshape(places)[:, -1].fill(0xFFFF)
 
     def check(self) -> Observation:
-        """Compare a random sequence with double precision, and every token with its logits; return the relative error.
+        """Compare a random sequence with double precision, and each token with the largest of its logits.
 
-        Later checks take the same sequence, whose logits in double precision are stored. Raises WrongAnswer if the
-        roundings of all layers do not explain an error, or a token is not the most likely one.
+        Returns the relative error of the sequence's logits. Later checks take the same sequence, whose logits in double
+        precision are stored. Raises WrongAnswer if the roundings of all layers do not explain the error, a logit is not
+        finite, or a token is not the most likely one.
         """
         to_host = self.chain.bench.device.to_host
         logits = to_host(self.logits).view(np.float16).reshape(self._batch, -1)
@@ -297,7 +298,8 @@ def _judged(logits: Any, exact: Any, depth: int) -> float:
 def prefill_bytes(model: Model, tokens: int) -> float:
     """Return about how many bytes a prefill of `tokens` tokens needs beside the model's weights.
 
-    They are scores, outputs, the cache, and restored weights.
+    They are the halves of all scores, of twice the inputs and outputs of a layer's products and of the largest matrix,
+    and the KV cache.
     """
     outputs = tokens * sum(layer.rows + layer.cols for layer in model.layers)
     widest = max(layer.size for layer in model.layers)

@@ -300,10 +300,10 @@ class PrefillAttention:
         self.provider = PROVIDERS[by](bench, shape, self.prompt)
 
     def check(self) -> Observation:
-        """Compare random tokens of random heads, the first token and the last one with double precision.
+        """Compare six random tokens of random heads, the first token and the last one with double precision.
 
         Returns the largest relative error of a token. Raises WrongAnswer if results are not written or not finite, or
-        if the error is above four roundings to a half.
+        if the error is above 4 · 2^-11.
         """
         shape, results = self._shape, self.provider.results()
         missing = self._make.count_unwritten(results, _HALF)

@@ -170,11 +170,12 @@ class Scenario:
         self._answered, self.session = (), None
 
     def check(self) -> Observation:
-        """Compare the answers of the last session with double precision, and return observed values of all sessions.
+        """Compare the answers of the last session with double precision, and return observed values by name.
 
         Every answer must have `output` tokens, and of two random ones the first and the last token must have the
-        largest logit up to rounding; raises WrongAnswer otherwise. Returns the queries noticed late, the share of
-        padded rows, and the times of calls, by name.
+        largest logit up to rounding; raises WrongAnswer otherwise. `late` counts the queries that were noticed late,
+        and `padded` is the share of padded rows, both of the last session. `batch sizes` are the machine's, and `call
+        times` and `call contexts` those of `_call_times`.
         """
         session = self.session
         if session is None:
@@ -192,10 +193,10 @@ class Scenario:
         return {**counted, "batch sizes": sizes, **self._call_times()}
 
     def _call_times(self) -> Observation:
-        """Return the time and the context of a prefill, and then of a step of each batch size; 0 where none ran.
+        """Return the time and the context of a prefill, and then of a step of each batch size, as two profiles.
 
-        They are medians over sessions of the mean of a session. The report adds to the times of single steps and
-        prefills what a call takes longer in a session.
+        They are `call times` and `call contexts`: medians over sessions of the mean of a session, 0 where none ran. The
+        report adds to the times of single steps and prefills what a call takes longer in a session.
         """
         seconds, context = [], []
         for size in (0, *self._machine.sizes):

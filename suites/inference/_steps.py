@@ -220,6 +220,7 @@ def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Ta
 
 
 def _prompts(target: Target) -> Any:
+    """Return the points of the axis `tokens`, lengths of a prompt in tokens."""
     return (
         points((16, 32, 64), (16,), (16, 32, 64, 96))
         if target.is_host
