@@ -44,9 +44,10 @@ def fitting(target: Target, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def array_sizes(target: Target) -> Any:
-    """Return the axis of array sizes in bytes that memory serves: powers of two from four last-level caches on.
+    """Return the axis of array sizes in bytes that memory serves: powers of two of at least four last-level caches.
 
-    Three arrays of each size fit into the memory. On a host `smoke` has 16 MiB, and on a GPU `full` begins at 64 MiB.
+    Three arrays of each size fit into the memory. On a GPU `quick` has one size of at least 1 GiB, and `full` sizes
+    from 64 MiB to 4 GiB, also those that a cache serves. On a host `smoke` has 16 MiB.
     """
     smallest = smallest_in_memory(target)
     if target.is_host:

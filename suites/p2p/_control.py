@@ -67,9 +67,10 @@ def _is_point(_: Target, params: Params) -> bool:
 def control(bench: Bench, device: str, peer: str, message: str, beside: str, traffic: str) -> Task:
     """Seconds of an 8-byte message while bulk copies use the same link.
 
-    The series `slowdown` is that time over the time on an idle link. `beside` is the means of the bulk copies, and
-    `traffic` says whether the device reads its peer's memory in them, writes it, or does both at once. With `nothing`
-    and `none` the link is idle.
+    `message` is a `load` or a `copy` from the peer's memory, or a `signal` between two kernels (half of a round trip).
+    `beside` is the means of the bulk copies, and `traffic` says whether the device reads its peer's memory in them,
+    writes it, or does both at once. With `nothing` and `none` the link is idle. The series `slowdown` is the time of
+    the message over its time on an idle link.
     """
     del device, peer
     if beside == _NOTHING:

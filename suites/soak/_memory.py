@@ -139,9 +139,9 @@ class MemoryPattern:
 
 
 def _words(pattern: str, count: int, rng: np.random.Generator) -> Any:
-    """Return `count` words of the pattern as a NumPy array of uint64.
+    """Return `count` words of `pattern` as a NumPy array of uint64.
 
-    They are random, byte offsets (`address`) or a checkerboard of bits.
+    `random` words are drawn, `address` gives the byte offset of each word, and `checkerboard` 0x5555555555555555.
     """
     if pattern == "random":
         return rng.integers(0, _ALL, count, np.uint64, endpoint=True)

@@ -147,7 +147,10 @@ class SystemReader:
         self._bench.device.synchronize()
 
     def read(self) -> int:
-        """Read every block, copy it to the GPU if there is one, and return the number of bytes that could be read."""
+        """Read every block, copy it to the GPU if there is one, and return the number of bytes that could be read.
+
+        Raises OSError if a read fails. After a short read the thread that made it leaves out its other blocks.
+        """
         futures = self._threads.start(self._read_blocks, len(self._spans))
         if self._is_gpu:
             for _ in self._spans:
