@@ -1,7 +1,7 @@
-"""The figures of one run, derived from its raw samples.
+"""Derive the figures of one run from its raw samples.
 
-Figures with intervals, shares of peak, counters over a window of time, energy, the bounds of cases, phases of programs,
-and the views that suites declare.
+They are figures with intervals, shares of peak, counters over a window of time, energy, the bounds of cases, phases of
+programs, and the views that suites declare.
 
 Pure functions of a run: no device, no clock, no file. Reports, comparisons and tables read everything from here.
 """

@@ -28,7 +28,7 @@ class Use:
 
     @property
     def text(self) -> str:
-        """`gpm.dram 96.7 %`."""
+        """The use as text: `gpm.dram 96.7 %`."""
         return f"{self.by} {units.percent(self.fraction)}"
 
 
@@ -62,7 +62,7 @@ class Bound:
 
     @property
     def text(self) -> str:
-        """`DRAM (gpm.dram 96.7 %, share of dram peak (measured clock) 95.6 %)`."""
+        """The bound as text: `DRAM (gpm.dram 96.7 %, share of dram peak (measured clock) 95.6 %)`."""
         return f"{self.label} ({', '.join(use.text for use in self.evidence)})" if self.evidence else self.label
 
 

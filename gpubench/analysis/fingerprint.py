@@ -62,9 +62,9 @@ class Fingerprint:
 
 
 def _text(name: str, value: str) -> str:
-    """Return the value of the pair `name` as text for people: clocks (`a/b` in Hz) and power limits get units.
+    """Return the value of the fingerprint's pair `name` as text for people: clocks and power limits get units.
 
-    Other values, and values that are no numbers, are returned unchanged.
+    Clocks are hertz, several joined by `/`. Other values, and values that are no numbers, are returned unchanged.
     """
     unit = _UNITS.get(name)
     if unit is None:

@@ -120,8 +120,8 @@ class ServingTimes:
         """Return the times with `prefill_s` seconds added to each prefill and `step_s[size]` to each step of that size.
 
         `size` is the number of sequences of a batch. One that is not in `step_s` takes a value interpolated between the
-        sizes around it, or that of the nearest size. Negative seconds shorten a call, at most to about 0. If `step_s`
-        is empty, nothing is added at all.
+        sizes around it, or that of the nearest size. Negative seconds shorten a call: a prefill to 1 ns, the base of a
+        step to 0 at most. If `step_s` is empty, nothing is added at all.
         """
         if not step_s:
             return self

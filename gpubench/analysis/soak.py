@@ -204,7 +204,7 @@ def _failures(results: Iterable[Result]) -> list[str]:
 
 
 def _unproven_cases(groups: Iterable[Sequence[Result]]) -> Iterable[tuple[str, str]]:
-    """Yield case, devices and last reason of each group that has no ok and no failed pass: each was skipped or invalid.
+    """Yield `CASE on DEVICES` and the last reason for each group in which every pass was skipped or invalid.
 
     A group holds the results of one case on one device set.
     """

@@ -126,10 +126,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Change(Shift):
-    """A step before the moment with the index `index`, with the heights of the levels on either side.
-
-    `differences` are the versions that changed with it.
-    """
+    """A step before the moment `index`, with the heights of the levels on either side and the versions that changed."""
 
     index: int
     before: float
@@ -244,7 +241,10 @@ class Trend:
 
     @property
     def verdict_text(self) -> str:
-        """`changed once in 20 runs; newest: 9.1 % less (worse)`; without a change it is `state_text`."""
+        """The verdict as text, `changed once in 20 runs.
+
+        Newest: 9.1 % less (worse)`, or `state_text` if nothing changed.
+        """
         if (event := self.newest_event) is None:
             return self.state_text
         count = len(self.changes) + len(self.drifts)
@@ -258,7 +258,7 @@ class Trend:
 
     @property
     def newest_comparison(self) -> str:
-        """`newest 50.0 % less than the median of the 4 runs before`; an empty string for a single run."""
+        """The newest value: `newest 50.0 % less than the median of the 4 runs before`; empty for a single run."""
         if self.newest_step is None:
             return ""
         before = f"median of the {len(self.moments) - 1} runs" if len(self.moments) > 2 else "run"
@@ -268,7 +268,7 @@ class Trend:
 
     @property
     def state_text(self) -> str:
-        """`no change in 20 runs` or that they are too few, and the newest value compared with the earlier ones."""
+        """The state without a change, `no change in 20 runs` or that they are too few, with `newest_comparison`."""
         count = len(self.moments)
         state = f"no change in {count} runs"
         if self.state == "too few runs":
@@ -337,7 +337,7 @@ def entries(run: Run) -> Iterator[Entry]:
 
 
 def _moment(points: Sequence[TrendPoint]) -> Moment:
-    """Return the moment of one run from the points of its replicates, at least one, with the labels of all of them."""
+    """Return the moment of one run from the points of its replicates, at least one, with the labels of all points."""
     labels = tuple(dict.fromkeys(label for point in points for label in point.labels))
     medians = [point.interval.centre for point in points]
     several = stats.Interval(min(medians), stats.median(medians), max(medians))

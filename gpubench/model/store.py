@@ -225,8 +225,8 @@ class RunWriter:
     def create(cls, path: str | Path, manifest: Manifest) -> Self:
         """Return the writer of a new file at `path`, which then has only its manifest; a name in `.gz` means gzip.
 
-        Raises UsageError if the file exists (only `resume` continues one) or cannot be created, and FileError if the
-        disk does not accept the manifest.
+        Raises UsageError if the file exists (only `resume` continues one) or cannot be created, FileError if the disk
+        does not accept the manifest, and ValueError if the manifest is not valid.
         """
         path = Path(path)
         line = _manifest_line(manifest)
