@@ -57,7 +57,7 @@ class ShareLine:
 
 @dataclass(frozen=True, slots=True)
 class ReplicateLine:
-    """One replicate of a case as texts: dashes without a figure; `status` includes the labels."""
+    """One replicate of a case as texts, which are dashes if it has no figure; `status` includes the labels."""
 
     replicate: int
     median: str
@@ -69,9 +69,10 @@ class ReplicateLine:
 
 @dataclass(frozen=True, slots=True)
 class CounterLine:
-    """One counter in the time window of a case: `span` has the lowest and the highest reading.
+    """One counter in the time window of a case, as texts.
 
-    A dash if they are equal.
+    `mean` names the events of a counter of events. `span` has the lowest and the highest reading, or a dash if they are
+    equal.
     """
 
     name: str

@@ -38,7 +38,7 @@ class _RooflinePoint:
 
     @property
     def text(self) -> str:
-        """The case with its rate, its arithmetic intensity and its limit, as text."""
+        """The tooltip of the point: case id, rate in FLOP/s, arithmetic intensity, and limit, `unknown` without one."""
         return (
             f"{self.case.id}: {units.quantity(self.rate, _RATE)} at {units.significant(self.intensity)} "
             f"{_INTENSITY}, limit {self.limit or 'unknown'}"

@@ -280,9 +280,9 @@ class SharedMemoryRank:
         return start
 
     def _share(self, seconds: float, rank: int) -> float:
-        """Return the seconds of the rank `rank`, which passes them; the other rank's `seconds` are ignored.
+        """Return at both ranks the `seconds` that rank `rank` passes; those of the other rank are ignored.
 
-        Both must call it.
+        Both ranks must call it.
         """
         if self._rank != rank:
             return float(self._clock.hear(_SECONDS)[0])
