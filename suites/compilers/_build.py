@@ -149,7 +149,7 @@ def _observations(reports: Sequence[BuildReport], load: float) -> Observation:
 
 
 def _notes(by: str, rows: int, cols: int, dtype: str) -> dict[str, str]:
-    """Return notes on the shape, on the caches of the provider `by`, and on the work that the times exclude."""
+    """Return notes, by name, on the shape, the caches of the provider `by`, and the work that the times exclude."""
     caches = "this provider keeps nothing on disk" if by in _UNCACHED else "private, removed afterwards"
     return {
         "shape": f"{rows} × {cols} elements of {dtype}",

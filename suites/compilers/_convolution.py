@@ -65,7 +65,10 @@ def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
     pad, last = (shape.padding,) * 2, 1 + shape.stride * (shape.out_side - 1)
 
     def nchw(xp: Any, x: Any, filters: Any) -> Any:
-        """Return ReLU of the convolution of images x (images, inputs, rows, columns); `xp` is NumPy or CuPy."""
+        """Return ReLU of the convolution of images x (images, inputs, rows, columns); `xp` is NumPy or CuPy.
+
+        `filters` are (outputs, inputs, rows, columns), and the result lies as x.
+        """
         padded = xp.pad(x, ((0, 0), (0, 0), pad, pad))
         total: Any = 0
         for row in range(shape.filter):
@@ -75,7 +78,10 @@ def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
         return xp.maximum(total, 0).reshape(x.shape[0], shape.outputs, shape.out_side, shape.out_side)
 
     def nhwc(xp: Any, x: Any, filters: Any) -> Any:
-        """Return ReLU of the convolution of images x (images, rows, columns, inputs); `xp` is NumPy or CuPy."""
+        """Return ReLU of the convolution of images x (images, rows, columns, inputs); `xp` is NumPy or CuPy.
+
+        `filters` are (outputs, rows, columns, inputs), and the result lies as x.
+        """
         padded = xp.pad(x, ((0, 0), pad, pad, (0, 0)))
         total: Any = 0
         for row in range(shape.filter):

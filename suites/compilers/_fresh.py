@@ -35,7 +35,10 @@ class Caches:
     """
 
     def __init__(self, within: Path | None = None) -> None:
-        """Create the folders in `within`, or where temporary files go; raises FileError if that cannot be written."""
+        """Create the folders in the folder `within`, or where temporary files go if it is None.
+
+        Raises FileError if the folder cannot be written.
+        """
         try:
             self._holder = tempfile.TemporaryDirectory("", "gpubench-caches-", within, ignore_cleanup_errors=True)
             self.folder = Path(self._holder.name)

@@ -37,7 +37,7 @@ def library() -> str:
 
 @functools.cache
 def threads() -> str:
-    """Return the number of threads that the loaded BLAS reports as a text, or `unknown`."""
+    """Return as a text the number of threads that the loaded BLAS reports, or `unknown` if no library reports it."""
     np.ones((2, 2)) @ np.ones((2, 2))
     maps = _MAPS.read_text(encoding="utf-8", errors="replace")
     paths = {line.split()[-1] for line in maps.splitlines() if ".so" in line}

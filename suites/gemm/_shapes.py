@@ -86,7 +86,10 @@ ACTIVATIONS = {"bias": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": 
     when=on_nvidia,
 )
 def epilogue(bench: Bench, activation: Activation, n: int, dtype: str) -> Task:
-    """Throughput of a product with bias and activation fused by cuBLASLt: 2·N³ operations, the epilogue not counted."""
+    """Throughput of a product with bias and activation fused by cuBLASLt: 2·N³ operations, the epilogue not counted.
+
+    `bias` adds a bias alone, `relu` and `gelu` add it before the activation, and `none` is the plain product.
+    """
     operands = Operands(bench, precision_of(bench, dtype), Shape(n, n, n, "nt"))
     make, kind = Maker(bench), operands.precision.formats[2]
     bias = make.drawn(kind, n, int(operands.rng.integers(2**63)))
@@ -113,7 +116,10 @@ def wave(bench: Bench, m: int) -> Task:
 
 @topic.case(dtype=("bfloat16", "float8_e4m3"), n=points((), full=(4096,)), when=on_nvidia)
 def ranked(bench: Bench, dtype: str, n: int) -> Task:
-    """Throughput of each algorithm that cuBLASLt's heuristics propose, their first choice first: 2·N³ operations."""
+    """Throughput of each algorithm that cuBLASLt's heuristics propose, their first choice first: 2·N³ operations.
+
+    The stages are `proposal1`, `proposal2`, …, eight at most.
+    """
     precision = precision_of(bench, dtype)
     operands = Operands(bench, precision, Shape(n, n, n, precision.order))
     proposals = {

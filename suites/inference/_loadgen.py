@@ -182,7 +182,7 @@ class LoadGen:
             self.library.DestroySUT(system)
 
     def _settings(self) -> Any:
-        """Return LoadGen's TestSettings for the scenario."""
+        """Return LoadGen's TestSettings for the scenario: its queries, and the rate that follows from `expected_s`."""
         settings, pattern = self.library.TestSettings(), self.pattern
         settings.scenario = getattr(self.library.TestScenario, pattern.name)
         settings.mode = self.library.TestMode.PerformanceOnly
@@ -361,7 +361,8 @@ def _patterns(target: Target) -> Any:
 def loadgen(bench: Bench, scenario: str, model: str, weights: str, prompt: int, output: int) -> Task:
     """Seconds that LoadGen itself reports in a scenario; `ours` is our generator's figure for the same queries.
 
-    `floor` is LoadGen's figure for queries that are completed at once. Raises Unavailable without LoadGen.
+    A prompt has `prompt` tokens and its answer `output`. `floor` is LoadGen's figure for queries that are completed at
+    once. Raises Unavailable without LoadGen.
     """
     pattern, binding = PATTERNS[scenario], library()
     measured = cross_check(binding, pattern, open_scenario(bench, model, weights, prompt, output, pattern.queries))

@@ -256,7 +256,10 @@ def open_scenario(bench: Bench, model: str, weights: str, prompt: int, output: i
 
 @topic.case(**_AXES)
 def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
-    """SingleStream: seconds of each query, which is sent when the query before it has its last token."""
+    """SingleStream: seconds of each query, which is sent when the query before it has its last token.
+
+    A query has a prompt of `prompt` tokens, and its answer has `output` tokens.
+    """
     scenario = open_scenario(bench, model, weights, prompt, output, _FOR_P90)
     count, effort = _FOR_P90, POINT
     # A query takes long, so groups of queries are timed until there are enough for the percentile.
@@ -277,14 +280,20 @@ def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: i
 
 @topic.case(**_AXES)
 def multi_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
-    """MultiStream: seconds of each query of eight samples, until the last of them has its last token."""
+    """MultiStream: seconds of each query of eight samples, until the last of the samples has its last token.
+
+    A sample has a prompt of `prompt` tokens, and its answer has `output` tokens.
+    """
     scenario = open_scenario(bench, model, weights, prompt, output, _STREAMS)
     return scenario.latencies(lambda: scenario.run(scenario.prompts, [0.0] * _STREAMS).seconds)
 
 
 @topic.case(**_AXES)
 def offline(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
-    """Offline: tokens of answers per second; all queries are there from the start, in continuous batches."""
+    """Offline: tokens of answers per second; all queries are there from the start, in continuous batches.
+
+    A query has a prompt of `prompt` tokens, and its answer has `output` tokens.
+    """
     scenario = open_scenario(bench, model, weights, prompt, output, _OFFLINE)
 
     def call() -> float:
@@ -306,7 +315,10 @@ class Server:
         self._recorded: Session | None = None
 
     def __call__(self) -> list[float]:
-        """Run a session, and return the seconds of each query, from its arrival by the schedule to its last token."""
+        """Run a session, and return the seconds of each query, from its arrival by the schedule to its last token.
+
+        The first call answers all queries, and later calls the first 32.
+        """
         count = _SERVER if self._recorded else len(self._scheduled)
         session = self._scenario.run(self._scenario.prompts[:count], self._scheduled[:count])
         self._recorded = self._recorded or session
@@ -337,8 +349,9 @@ def _server_points(target: Target, params: Mapping[str, Any]) -> bool:
 def server(bench: Bench, model: str, weights: str, prompt: int, output: int, load: float) -> Task:
     """Server: seconds of each query from its scheduled arrival to its last token; queries arrive at random (Poisson).
 
-    `load` is their rate as a share of the offline rate. In full the first session has enough queries for a 99th
-    percentile; the report compares it with a simulation.
+    A query has a prompt of `prompt` tokens, and its answer has `output` tokens. `load` is the rate of queries as a
+    share of the offline rate. In full the first session has enough queries for a 99th percentile; the report compares
+    it with a simulation.
     """
     queries = _FOR_P99 if bench.target.tier == "full" else _SERVER
     scenario = open_scenario(bench, model, weights, prompt, output, queries)

@@ -207,7 +207,7 @@ def _effort(bench: Bench, is_representative: bool, seconds: float) -> Effort:
 def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Task:
     """Tokens per second of one step, which appends a token to each of `batch` sequences of `context` tokens.
 
-    The weights and the KV cache count as read once.
+    The weights and the KV cache count as read once. `weights` is the type of the weights.
     """
     if model in MODELS:
         chosen = MODELS[model]
@@ -238,8 +238,8 @@ def _prompts(target: Target) -> Any:
 def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
     """Tokens of a prompt per second, from the prompt of `tokens` tokens to the first token of the answer.
 
-    On a GPU attention is two batched products and a softmax between them, over all pairs of tokens; operations count
-    the pairs that a token attends to.
+    `weights` is the type of the weights. On a GPU attention is two batched products and a softmax between them, over
+    all pairs of tokens; operations count the pairs that a token attends to.
     """
     if model in MODELS:
         # The check of the 70B model takes longer than its samples.
@@ -322,7 +322,7 @@ def prefill_task(bench: Bench, model: Model, kind: str, tokens: int, effort: Eff
 
 
 def toy_notes() -> dict[str, str]:
-    """Return the notes on the toy model."""
+    """Return the notes `model` and `data` on the toy model."""
     return {
         "model": f"{TOY.depth} layers, {TOY.size} seeded weights: it shows the method, not a rate",
         "data": "seeded",
