@@ -36,9 +36,10 @@ def case_counters(summary: Summary, result: Result) -> CaseCounters:
 
 
 def _load(summary: Summary, result: Result, series: Series) -> WindowLoad:
-    """Return the load of a case, from its headline `series`: shares of peak, time of a call, and rates of moved bytes.
+    """Return the facts about a case that are not from counters, from `series`, the main series of the result.
 
-    Its `fills_window` is False if other work ran in the same window; its `counted_rate` is then 0.
+    They are its shares of peak, the time of a call, and the rates of moved bytes. `fills_window` is False and
+    `counted_rate` 0 if the counters of the result's window do not belong to this series alone.
     """
     alone = not shared_window_reason(result, series)
     shares = summary.figure(result, series).shares

@@ -222,7 +222,7 @@ class _Process(NamedTuple):
 
 
 def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
-    """Return the key under which the headline `series` of a result is compared with other components."""
+    """Return the key under which the rate of `series`, a result's main series, is compared with other components."""
     return CaseKey(
         result.case.id,
         result.case.version,
@@ -237,8 +237,8 @@ def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
 def _family(result: Result, series: Series, manifest: Manifest) -> str:
     """Return the family of a case (see `CaseKey`): its suite for several devices, `host` for the host processor.
 
-    On one GPU the peak and the quantity of the headline `series` decide between compute, host link, memory and latency;
-    the family of any other case is its suite.
+    On one GPU the peak and the quantity of `series`, the main series of the result, decide between compute, host link,
+    memory and latency; the family of any other case is its suite.
     """
     if len(result.devices) > 1:
         return result.case.suite

@@ -35,7 +35,8 @@ class EmptyKernels:
     def seconds(self, device_id: str, mode: SeriesMode) -> float:
         """Return the seconds of an empty kernel on the device `device_id`, timed in the mode of a series.
 
-        It is the median of this run, else that of an H200. For a mode that times no launch (`self`, `host`) it is 0.
+        It is the median of this run, else that recorded on an H200. For a mode that times no launch (`self`, `host`) it
+        is 0.
         """
         launch = launch_of(mode)
         return self.medians.get((device_id, launch), EMPTY_KERNEL[launch].value) if launch else 0.0

@@ -91,7 +91,7 @@ class Figure:
 
     @classmethod
     def over_replicates(cls, figures: Sequence[Figure]) -> Figure:
-        """Return the figure of a series over its replicates, of which `figures` holds at least one figure each.
+        """Return the figure of a series over its replicates; `figures` holds the figure of each, at least one.
 
         Median, noise and shares are medians over the replicates, `samples` is the sum, and the interval is that of the
         median of the processes' medians. A single figure is returned unchanged.
@@ -194,7 +194,7 @@ class Spread:
     def row(self) -> ResultRow:
         """All replicates as one row: the result of the first ok replicate, with the figure over all ok replicates.
 
-        If no replicate is ok, it is the row of the first replicate.
+        If no replicate is ok, it is the row of the first replicate, unchanged.
         """
         ok = [row for row in self.rows if row.result.status == "ok"]
         return replace(ok[0], figure=self.figure) if ok else self.rows[0]

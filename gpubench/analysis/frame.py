@@ -102,7 +102,7 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield a dictionary from column name (see `COLUMNS`) to value for each series of a run, in the order measured.
 
     A result without a series has one line of its own. An unknown column is left out or None. Columns on energy, bound
-    and replicates are only in the line of a result's headline.
+    and replicates are only in the line of a result's headline, which is its first series.
     """
     spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     for result in summary.run.results:
@@ -191,9 +191,10 @@ def _share_columns(figure: Figure) -> dict[str, float | None]:
 
 
 def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
-    """Return `work_per_joule` (FLOP, OP, bytes or items per joule), `watts` and `no_energy` of a result's headline.
+    """Return `work_per_joule`, `watts` and `no_energy` of a result's headline (its first series).
 
-    Without an energy figure the first two are None, and `no_energy` gives the reason; otherwise it is empty.
+    The work is in FLOP, OP, bytes or items. Without an energy figure the first two are None, and `no_energy` gives the
+    reason; otherwise it is empty.
     """
     energy = summary.energy(result)
     if isinstance(energy, NoEnergy):
@@ -202,9 +203,10 @@ def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
 
 
 def counter_record(counters: CaseCounters) -> dict[str, Any]:
-    """Return what bounds a headline and its memory traffic: `bound`, `dram_seen` and `dram_counted`.
+    """Return what bounds a case and its memory traffic: `bound`, `dram_seen` and `dram_counted`.
 
-    `bound` is a label, empty if undecided. The traffic is in B/s, None if unknown.
+    `bound` is a label, empty if undecided. The traffic is in B/s, as the counters saw it and as the suite counts it;
+    None if unknown.
     """
     traffic = counters.traffic
     return {
@@ -215,10 +217,10 @@ def counter_record(counters: CaseCounters) -> dict[str, Any]:
 
 
 def spread_record(spread: Spread) -> dict[str, Any]:
-    """Return the spread of a headline over the ok replicates, by the column names of `COLUMNS`.
+    """Return the spread of a case's medians over its ok replicates, by column name.
 
-    `replicates` is their number, `within` and `between` are noise as a fraction, `lowest` and `highest` medians in SI
-    units; a value that is not defined is None.
+    `replicates` is their number, `within` and `between` are the noise within and between processes as a fraction,
+    `lowest` and `highest` are medians in SI units; a value that is not defined is None.
     """
     medians = spread.medians
     return {
@@ -280,8 +282,8 @@ def _axis_columns(result: Result) -> dict[str, str | int | float]:
 def _samples(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the columns of one sample as a dictionary, for each sample of each series, in the order measured.
 
-    `sample` counts from 0, `value` is the judged quantity in its SI unit, and `at` the moment in seconds, None for a
-    timing.
+    `sample` counts from 0, `value` is the sample in the judged quantity (such as B/s) in SI units, and `at` is the
+    moment in seconds of the run, None for a timing.
     """
     for result in run.results:
         shared = {name: _result_columns(result)[name] for name in ("case", "suite", "device", "replicate", "status")}

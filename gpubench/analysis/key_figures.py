@@ -103,7 +103,7 @@ def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | N
 def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
     """Return the figure of the series with that label over the ok replicates; None if none has such a series.
 
-    An empty label stands for the headline.
+    An empty label stands for the headline, the first series of the case.
     """
     if not label:
         return spread.figure

@@ -65,8 +65,8 @@ def listing(
 ) -> list[ListedSuite]:
     """Return the cases whose id contains one of `filters` (with the wildcards * and ?), by suite; without filters, all.
 
-    `order` puts the highest share, the highest noise or the longest case first. Only the first `top` cases are
-    returned; None returns all.
+    `order` is `measured`, or puts the highest `share`, the highest `noise` or the longest `duration` first. Only the
+    first `top` cases are returned; None returns all.
     """
     spreads = [spread for spread in summary.spreads() if not filters or matches(spread.case.id, filters)]
     if order != "measured":
@@ -129,9 +129,9 @@ def _axis_texts(case: Case) -> dict[str, str]:
 
 
 def _constants(shared: Mapping[str, Mapping[str, str]], spreads: Iterable[Spread]) -> list[str]:
-    """Return each shared axis value with the cases that have it, such as `dtype=float32 in read, copy`.
+    """Return each shared axis value with the names of the cases that have it: `dtype=float32 in read, copy`.
 
-    `shared` is the result of `_shared_axes`; names that no spread has are left out.
+    `shared` is the result of `_shared_axes`. Only case names that occur in `spreads` are used.
     """
     names: dict[str, list[str]] = {}
     for name in dict.fromkeys(spread.case.name for spread in spreads):
@@ -172,7 +172,7 @@ def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], wi
 def _secondary_figures(summary: Summary, spread: Spread, has_stages: bool) -> str:
     """Return the first three secondary figures of a case as text: `compress 12.1 GB/s, ratio 2.1`.
 
-    If the headline belongs to no stage (`has_stages` is False), only the early samples are such a figure.
+    If the main series belongs to no stage (`has_stages` is False), only the early samples are such a figure.
     """
     figures = [figure for figure in summary.secondary_figures(spread) if has_stages or figure.short == "early"]
     return ", ".join(f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE])

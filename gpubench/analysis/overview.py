@@ -145,7 +145,7 @@ def _host_note(summary: Summary) -> list[str]:
 
 
 def _suite_names(run: Run) -> list[str]:
-    """Return the names of the suites with results, in the order measured."""
+    """Return the names of the suites with results, in the order measured, each once."""
     return list(dict.fromkeys(result.case.suite for result in run.results))
 
 

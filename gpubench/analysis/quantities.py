@@ -84,16 +84,16 @@ def peak_limit(series: Series) -> str:
 
 
 def headline(result: Result) -> Series | None:
-    """Return the headline of a result: the series with the label of its first one; None if nothing was timed.
+    """Return the headline of a result, its first series; None if nothing was timed.
 
-    If several ranks have such a series, it is the one with the worst median.
+    If several ranks have a series of that label, the headline is the one with the worst median.
     """
     ranks = [series for series in result.series if series.label == result.series[0].label]
     return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
 
 
 def series_labelled(result: Result, label: str) -> Series | None:
-    """Return the series of a result with that label; the headline for an empty label; None if there is none.
+    """Return the series of a result with that label, the first series for an empty label; None if there is none.
 
     If several ranks have such a series, it is the one with the worst median.
     """
@@ -102,7 +102,7 @@ def series_labelled(result: Result, label: str) -> Series | None:
 
 
 def slowest_series(result: Result) -> Iterator[Series]:
-    """Yield one series for each label of a result, in the order measured, so that the headline comes first.
+    """Yield one series for each label of a result, in the order measured.
 
     If several ranks have a series of that label, it is the one with the worst median.
     """

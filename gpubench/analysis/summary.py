@@ -73,7 +73,7 @@ class Summary:
         )
 
     def _shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
-        """Return the shares of peaks of a series whose median is `centre`, in the judged unit; empty without a limit.
+        """Return the shares of peaks of a series whose figure is `centre`, in SI units; empty if it has no peak.
 
         For a figure in items per second, the value of each peak is scaled from bytes or operations to items.
         """
@@ -86,10 +86,10 @@ class Summary:
         return tuple(replace(share, peak=share.peak * centre / limited) for share in shares)
 
     def secondary_figures(self, spread: Spread) -> list[Figure]:
-        """Return the figures of a case other than its headline, over the replicates with the status of `spread.row`.
+        """Return the figures of a case other than its headline (the first series), over its replicates.
 
         They are the first series of each other stage, the observed values, and early samples that differ from the
-        headline by more than 1 %.
+        headline by more than 1 %. Only replicates with the status of `spread.row` count.
         """
         status = spread.row.result.status
         results = [row.result for row in spread.rows if row.result.status == status]
@@ -117,7 +117,7 @@ class Summary:
 
     @cached_property
     def _rows(self) -> tuple[ResultRow, ...]:
-        """One row for each result, in the order measured, with its headline figure and its impossible shares."""
+        """One row for each result, in the order measured, with its headline figure and its shares above a peak."""
         headlines = ((result, headline(result)) for result in self.run.results)
         return tuple(
             ResultRow(result, self.figure(result, series) if series else None, tuple(self.impossible_shares(result)))
@@ -205,7 +205,7 @@ class Summary:
 
 
 def _secondary_series(result: Result) -> Iterator[Series]:
-    """Yield the series of a result that are reported besides the headline, in the order measured.
+    """Yield the series of a result that are reported besides its first one, the headline, in the order measured.
 
     They are the first series of each other stage, every observed value, and the early samples of the headline (from
     before the device settled) if their medians differ by more than 1 %. If several ranks have a series, it is the worst

@@ -91,7 +91,7 @@ class WaitingCalls:
     def slowdowns(self, round_trip_s: float) -> tuple[float, float]:
         """Return the slowdowns of the program if only the fewest calls wait for a round trip, and if the most do.
 
-        `round_trip_s` is in seconds.
+        A slowdown is the run time with waiting over that without; `round_trip_s` is in seconds.
         """
         return (
             forwarding_slowdown(self.fewest, round_trip_s, self.span_s),

@@ -241,10 +241,7 @@ class Trend:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict as text, `changed once in 20 runs.
-
-        Newest: 9.1 % less (worse)`, or `state_text` if nothing changed.
-        """
+        """`changed once in 20 runs; newest: 9.1 % less (worse)`, or the text of the state if nothing changed."""
         if (event := self.newest_event) is None:
             return self.state_text
         count = len(self.changes) + len(self.drifts)
@@ -308,10 +305,10 @@ def _hostless(difference: str) -> str:
 
 
 def entries(run: Run) -> Iterator[Entry]:
-    """Yield an entry for each series of each result whose status is ok; the headline of a result is its first entry.
+    """Yield an entry for each series of each result whose status is ok; the first one of a result is its headline.
 
-    Results stay in the order of the run. If several ranks have a series of the same label, the entry is that of the
-    rank with the worst median. A series whose median is not finite has none.
+    An entry has the median, interval and noise of its series. If several ranks have a series of the same label, it is
+    that of the rank with the worst median. A series whose median is not finite has none.
     """
     summary = Summary(run)
     for result in run.results:

@@ -250,7 +250,7 @@ class Window:
         return per_clock.value * clock_hz.value if per_clock and clock_hz else None
 
     def dram(self) -> CounterReading | None:
-        """Return the memory traffic in B/s: from counters of bytes, else from the busy share; None if unknown."""
+        """Return the memory traffic in B/s: from counters of bytes, else busy share × peak; None if unknown."""
         read, written = self.rate(Measure.DRAM_READ), self.rate(Measure.DRAM_WRITTEN)
         if read and written:
             return CounterReading(read.value + written.value, f"{read.by} + {written.by}")

@@ -35,7 +35,10 @@ class TimedRow:
         return self.figure.text if self.figure else self.result.status
 
     def cells(self, is_judged: bool) -> tuple[str, ...]:
-        """Return the cells under the heads `_PLAIN`, or under `_JUDGED` if there is a baseline (`is_judged`)."""
+        """Return the cells of the case: median, interval, case, or with `is_judged` the comparison with the baseline.
+
+        The comparison has the heads `_JUDGED`: baseline, candidate, change, interval, verdict, case.
+        """
         labels = f" ({', '.join(self.result.labels)})" if self.result.labels else ""
         case = f"{self.result.case.id}{labels}"
         if not is_judged:

@@ -58,8 +58,8 @@ class Curve:
 def view_points(summary: Summary, suite: str, view: View, series: str) -> list[Point]:
     """Return a point for each ok case of a view of a suite, with replicates joined, in the order measured.
 
-    `series` is the label of the series that gives the figure, the headline if it is empty. Cases without this series
-    are left out, as are values beyond 1e±100, which no axis can show.
+    `series` is the label of the series that gives the figure; empty means the first series of a case. Cases without
+    this series are left out, as are values beyond 1e±100, which no axis can show.
     """
     grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Series]]] = {}
     for result in summary.results_of(suite):

@@ -110,7 +110,7 @@ def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
 def _stages(summary: Summary, spread: Spread) -> Iterator[tuple[str, Interval]]:
     """Yield the name and the rate in B/s of each stage of a case, and `ratio` with the compression ratio.
 
-    All have their 95 % intervals; the stage of the headline comes first.
+    All have their 95 % intervals; the stage of the case's main figure comes first.
     """
     headlines: list[Figure] = [spread.figure] if spread.figure else []
     for figure in [*headlines, *summary.secondary_figures(spread)]:

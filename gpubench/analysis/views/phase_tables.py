@@ -94,7 +94,7 @@ def phase_name(result: Result) -> str:
 def _phase_row(figures: PhaseFigures, host: PhaseFigures, first_begin: float) -> tuple[str, ...]:
     """Return the cells of a phase on one device; `host` are the figures of the host in the same phase.
 
-    `first_begin` is the begin of the first phase in seconds of the run, from which all starts count.
+    `first_begin` is the beginning of the first phase in seconds of the run, from which all starts count.
     """
     energy, memory = figures.energy, host.program_memory
     joules = units.quantity(energy.joules, "J") if energy else _NONE

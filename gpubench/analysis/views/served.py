@@ -220,7 +220,10 @@ def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measur
 
 
 def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:
-    """Yield median, p90 and p99 of each result whose headline holds the seconds of single queries."""
+    """Yield median, p90 and p99 of each result whose first series holds the seconds of single queries.
+
+    The percentiles are None if there are too few queries.
+    """
     for result in results:
         series = headline(result)
         if series and judged_unit(series) == "s":

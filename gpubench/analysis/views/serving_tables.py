@@ -97,7 +97,7 @@ def _rate_row(served: Serving, point: RatePoint) -> tuple[str, ...]:
 
 
 def _median_and_p99(*pairs: tuple[float, float | None]) -> Iterator[str]:
-    """Yield the two values of each pair as texts: the median and the 99th percentile, in seconds; None is unknown."""
+    """Yield the two values of each pair, a median and a 99th percentile in seconds, as texts; `NO_VALUE` for None."""
     return (NO_VALUE if value is None else units.quantity(value, "s") for pair in pairs for value in pair)
 
 

@@ -129,7 +129,7 @@ def _place(value: float, is_size: bool) -> str:
 
 
 def derived_tables(summary: Summary, suite: str) -> list[Table]:
-    """Return all tables of a suite's views, and the table of its tail latencies."""
+    """Return the tables of all views of the suite with that name, then the table of its tail latencies."""
     views = next((info.views for info in summary.run.manifest.suites if info.name == suite), ())
     return [*(table for view in views for table in view_tables(summary, suite, view)), *tail_tables(summary, suite)]
 
