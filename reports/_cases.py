@@ -27,6 +27,13 @@ from gpubench.api.report import (
 from ._texts import basis_text, interval_text, share_brief
 
 _NONE = "–"
+_STOPS = {  # why sampling ended, by `Series.stop`
+    "interval": "narrow interval",
+    "noise": "more samples would not narrow the interval",
+    "count": "enough samples",
+    "budget": "end of the time budget",
+    "drift": "still drifting at the end of the settling time",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +170,15 @@ def share_lines(spread: Spread) -> Iterator[ShareLine]:
 
 
 def _timing_text(series: Series) -> str:
-    """Return how a series was timed: `612.4 µs per call, 20 calls per sample, warm-up 110 ms, stopped: narrow`.
+    """Return how a series was timed: `612.4 µs per call, 20 calls per sample, stopped: narrow interval`.
 
-    A part that does not apply is left out.
+    The last part says why sampling ended. A part that does not apply is left out.
     """
     call = units.quantity(stats.median(series.values), series.unit) if series.quantity != "value" else ""
     parts = [f"{call} per call"] if call else []
     parts += [f"{series.calls} calls per sample"] if series.calls > 1 else []
     parts += [f"warm-up {units.duration(series.warmup_s)}"] if series.warmup_s > 0 else []
-    parts += [f"stopped: {series.stop}"] if series.stop else []
+    parts += [f"stopped: {_STOPS.get(series.stop, series.stop)}"] if series.stop else []
     return ", ".join(parts)
 
 
