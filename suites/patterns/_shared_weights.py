@@ -59,7 +59,7 @@ def _widths(target: Target) -> Any:
 
 @topic.case(ranks=lambda params: int(params["of"]), way=_WAYS, of=points((2,), full=(2, 4)), width=_widths)
 def weights(bench: Bench, way: str, of: int, width: int) -> Task:
-    """Seconds from the begin of loading weights of width² numbers to the first product with them.
+    """Seconds from the beginning of loading weights of width² numbers to the first product with them.
 
     `shared` opens the handle of rank 0's weights; `private` reads the file into the process's own memory. `memory` is
     the average memory per process as a share of one private copy.
