@@ -222,7 +222,10 @@ class _Process(NamedTuple):
 
 
 def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
-    """Return the key under which the rate of `series`, a result's main series, is compared with other components."""
+    """Return the key under which the rate of `series`, a result's main series, is compared with other components.
+
+    It is made of case, version, series, unit, direction (better), family and tier.
+    """
     return CaseKey(
         result.case.id,
         result.case.version,
@@ -235,10 +238,11 @@ def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
 
 
 def _family(result: Result, series: Series, manifest: Manifest) -> str:
-    """Return the family of a case (see `CaseKey`): its suite for several devices, `host` for the host processor.
+    """Return the family of a case: the part of the machine that bounds it, or its suite if it runs on several devices.
 
-    On one GPU the peak and the quantity of `series`, the main series of the result, decide between compute, host link,
-    memory and latency; the family of any other case is its suite.
+    It is `host` on the host processor. On one GPU, `series` (the main series) decides: `compute` for a peak of
+    arithmetic, `host link` for `link.h2d` and `link.d2h`, `memory` for the peak of a memory or moved bytes, `latency`
+    for seconds per item, else the suite.
     """
     if len(result.devices) > 1:
         return result.case.suite

@@ -181,7 +181,10 @@ def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
 
 
 def _share_columns(figure: Figure) -> dict[str, float | None]:
-    """Return the columns `share_BASIS` (a fraction) and `peak_BASIS` (SI units) for each basis; None if unknown."""
+    """Return the columns `share_BASIS` (a fraction) and `peak_BASIS` (SI units) for spec, clock and best.
+
+    A value is None if its peak is unknown.
+    """
     record: dict[str, float | None] = {}
     for basis in BASES:
         share = figure.share_of(basis)

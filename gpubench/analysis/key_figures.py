@@ -65,9 +65,10 @@ def key_values(summary: Summary) -> list[KeyValue]:
 
 
 def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
-    """Yield the value of the key figure `wanted` of a suite for each first device of its cases.
+    """Yield the value of the key figure `wanted` of a suite, one for each device that comes first in a case.
 
     It is taken from the case with the nearest parameters (see `_distance`), the last one of equally near cases.
+    Replicates are joined.
     """
     nearest: dict[str, tuple[float, Spread]] = {}  # first device → distance and case
     for spread in summary.spreads():

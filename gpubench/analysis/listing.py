@@ -141,10 +141,9 @@ def _constants(shared: Mapping[str, Mapping[str, str]], spreads: Iterable[Spread
 
 
 def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], with_device: bool) -> ListedCase:
-    """Return a case as texts.
+    """Return a case over its replicates as texts: name, figure, shares of peaks, noise, bound and outcome.
 
-    Its name leaves out the axes in `shared` (from axis to value as text), and it names its devices only if
-    `with_device`.
+    The name leaves out the axes in `shared` (from axis to value as text). The devices are named only if `with_device`.
     """
     figure = spread.figure
     deviation = summary.reproducibility(spread)

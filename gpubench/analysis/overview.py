@@ -83,7 +83,10 @@ def _measured_devices(summary: Summary) -> list[Device]:
 
 
 def _device_lines(summary: Summary) -> Iterator[str]:
-    """Yield a line for each model of measured device: `2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB`."""
+    """Yield a line for each model of device: `2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB`.
+
+    Only devices with results count, or all devices of the manifest if there is no result.
+    """
     models: dict[tuple[str, str], list[str]] = {}
     for device in _measured_devices(summary):
         models.setdefault((device.name, _device_size(device)), []).append(device.id)

@@ -195,7 +195,7 @@ def _case(results: Sequence[Result]) -> SoakedCase:
 
 
 def _failures(results: Iterable[Result]) -> list[str]:
-    """Return a line for each failed result: `pass 3, gemm/square[n=1024]: REASON`."""
+    """Return a line for each failed result: `pass 3, gemm/square[n=1024]: REASON`; passes count from 1."""
     return [
         f"pass {result.replicate + 1}, {result.case.id}: {result.reason}"
         for result in results

@@ -133,7 +133,7 @@ def _rows_of(samples: Samples, part: slice) -> Samples:
 
 
 def is_surely_valid(record: Record, line: bytes) -> bool:
-    """Return whether a line, which `encode` made of the record, is certainly valid without reading it back.
+    """Return whether the line that `encode` made of a record is certainly valid, so that it need not be read back.
 
     That is so for packed samples whose numbers are all within limits; False means that it is unknown.
     """

@@ -110,8 +110,8 @@ def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
 def _accepted_stretches(data: Floats, divisions: Sequence[_Division]) -> tuple[Stretch, ...]:
     """Return the stretches of the accepted division; `divisions[0]` must be the single level.
 
-    Starting from it, the search goes to the dearer division that gains the most, among those that gain more than their
-    price and pass `_is_distinct` and `_is_significant`, until there is none.
+    From there, the search goes on to the dearer division that gains the most, among those that gain more than their
+    price and pass `_is_distinct` and `_is_significant`, until no division does.
     """
     current = divisions[0]
     while True:

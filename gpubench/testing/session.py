@@ -210,7 +210,7 @@ class MeasuringSession:
             )
 
     def _with_replicates(self, result: Result) -> list[Result]:
-        """Return a result and those of the same case in the other processes, numbered from 1 and without windows.
+        """Return `result`, then those of the same case in the other processes, numbered from 1 and without windows.
 
         The windows are dropped because the counters of these processes are in other files, whose clocks have another
         zero.

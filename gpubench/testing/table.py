@@ -86,7 +86,7 @@ def _reason_lines(rows: Sequence[TimedRow]) -> list[str]:
 
 
 def _next_step(rows: Sequence[TimedRow]) -> list[str]:
-    """Return a list with one line, the number of processes that decides the undecided cases; empty if none is known."""
+    """Return one line with the number of processes that decides the undecided cases; empty if no number is known."""
     undecided = [row.finding for row in rows if row.finding and row.finding.verdict in UNDECIDED]
     needed = [count for finding in undecided if (count := processes_needed(finding))]
     if not needed:

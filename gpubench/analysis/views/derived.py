@@ -146,7 +146,10 @@ def staircases(summary: Summary) -> list[Staircase]:
 
 
 def staircases_of(summary: Summary, suite: str, view: View) -> list[Staircase]:
-    """Return the levels of every curve of a view of a suite; a curve needs two points above 0 on both axes."""
+    """Return the levels of every curve of a suite's staircase view, one staircase for each curve.
+
+    A curve without a level is left out, as is one with fewer than two points above 0 on both axes.
+    """
     cycles = {line.parts: line for line in view_lines(view_points(summary, suite, view, _CYCLES), view)}
     curves = []
     for points in by_unit(view_points(summary, suite, view, view.series)):
@@ -209,7 +212,10 @@ def transfers(summary: Summary) -> list[Transfers]:
 
 
 def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
-    """Return the models and crossovers of a view of a suite, one group for each unit; a curve needs three sizes."""
+    """Return the fitted models of the curves of a suite's transfer view, and their crossovers, one group for each unit.
+
+    A curve needs three sizes with a positive time; a group without such a curve is left out.
+    """
     groups = []
     for points in by_unit(view_points(summary, suite, view, view.series)):
         paths = [path for line in view_lines(points, view) if (path := _fit(line, view))]

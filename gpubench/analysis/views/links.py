@@ -116,7 +116,10 @@ def link_tables(summary: Summary) -> list[Table]:
 
 
 def _table(group: tuple[LinkFigure, ...]) -> Table:
-    """Return the table of the figures of one link, which are given the best first."""
+    """Return the table of the figures of one link, a row for each; `group` has the best first.
+
+    Its note describes the method of the first figure.
+    """
     first = group[0]
     rows = [_row(figure, first) for figure in group]
     method = "; ".join(f"{name}: {text}" for name, text in first.tags)

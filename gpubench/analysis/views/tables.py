@@ -50,7 +50,7 @@ def level_table(staircase: Staircase) -> Table:
 
 
 def _level_row(step: Step) -> tuple[str, ...]:
-    """Return the cells of a level: its height, the working sets on it, its end, and the nearest reported sizes."""
+    """Return the cells of a level: height with interval, cycles, working sets, end with interval, reported sizes."""
     height, end = step.height, step.end
     points = "1 point" if step.points == 1 else f"{step.points} points"
     return (
