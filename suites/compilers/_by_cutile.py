@@ -159,12 +159,11 @@ def _static(bench: Bench, launch: CutileLaunch, arguments: tuple[Any, ...]) -> M
         file.write(code)
         file.flush()
         attributes = bench.xp.RawModule(path=file.name).get_function(signature.symbol).attributes
-    threads = prod(launch.grid) * launch.blocks * attributes["max_threads_per_block"]
     return {
         "registers": Observed(attributes["num_regs"]),
         "shared": Observed(attributes["shared_size_bytes"], "B"),
         "spilled": Observed(attributes["local_size_bytes"], "B"),
-        **of_code(code, signature.symbol, threads // bench.traits.warp, bench.target.device),
+        **of_code(code, signature.symbol, None, bench.target.device),  # the code does not tell the threads of a block
     }
 
 

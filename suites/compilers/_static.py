@@ -70,10 +70,11 @@ def of_triton(compiled: Any, programs: int, device: Device) -> Mapping[str, Obse
     return observed | _of_mix(mix, programs * compiled.metadata.num_warps, device)
 
 
-def _of_mix(mix: Counter[str], warps: int, device: Device) -> dict[str, Observed]:
+def _of_mix(mix: Counter[str], warps: int | None, device: Device) -> dict[str, Observed]:
     """Return the instruction counts of a kernel without loops by name, and the time in which `warps` warps issue them.
 
-    `mix` counts each name of an instruction. The time `issue` is left out if the device's highest clock is unknown.
+    `mix` counts each name of an instruction. The time `issue` is left out if the device's highest clock or, with None,
+    the number of warps is unknown.
     """
     observed = {
         "instructions": Observed(mix.total()),
@@ -81,17 +82,17 @@ def _of_mix(mix: Counter[str], warps: int, device: Device) -> dict[str, Observed
         "special": Observed(mix["MUFU"]),
     }
     clock_hz = float(dict(device.details).get("clock.sm_most_hz", 0))
-    if clock_hz:
+    if clock_hz and warps is not None:
         observed["issue"] = Observed(mix.total() * warps / (_ISSUED * device.units * clock_hz), "s")
     return observed
 
 
-def of_code(code: bytes, kernel: str, warps: int, device: Device) -> Mapping[str, Observed]:
+def of_code(code: bytes, kernel: str, warps: int | None, device: Device) -> Mapping[str, Observed]:
     """Return the instruction counts of a kernel by name, and the time in which `warps` warps issue them.
 
     `code` is NVIDIA's machine code (a cubin), and `kernel` the name of the kernel in it. The values are those of
-    `of_triton`. The result is empty without nvdisasm, if nvdisasm is too old for the code, and for a kernel with a
-    loop.
+    `of_triton`, without `issue` if `warps` is None. The result is empty without nvdisasm, if nvdisasm is too old for
+    the code, and for a kernel with a loop.
     """
     program = _disassembler()
     if not program:
