@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
 import types
@@ -16,7 +17,9 @@ from gpubench.base.errors import Skip, Untrustworthy, WrongAnswer
 from gpubench.model import Case, Device, Facts
 
 SUITE = plugins.load("suites", "startup")
-CHILD, LEDGER = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_child", "_ledger"))
+CHILD, LEDGER, START = (
+    importlib.import_module(f"{SUITE.package}.{name}") for name in ("_child", "_ledger", "_host_start")
+)
 PROCESSES, FILES = (sys.modules[f"{SUITE.package.rpartition('.')[0]}.{name}"] for name in ("_processes", "_files"))
 (HOST,) = plugins.load("backends", "host").devices()
 SIZE = 2**20
@@ -110,7 +113,7 @@ def test_the_memory_of_a_start_excludes_that_of_the_parent_process():
 def test_wrong_weights_and_a_wrong_product_are_found(tmp_path):
     path = tmp_path / "weights"
     path.write_bytes(b"1234")
-    start = CHILD.HostStart(CHILD.StartOrder(("product", "weights"), "", "", 1, str(path), 4, 0))
+    start = START.HostStart(START.StartOrder(("product", "weights"), "", "", 1, str(path), 4, 0))
     start.product()
     start.check()
     start.weights()
@@ -121,7 +124,7 @@ def test_wrong_weights_and_a_wrong_product_are_found(tmp_path):
     with pytest.raises(WrongAnswer, match="first product is off"):
         start.check()
     with pytest.raises(WrongAnswer, match="ends 1 bytes early"):
-        CHILD.read_into(path, np.empty(5, np.uint8))
+        START.read_into(path, np.empty(5, np.uint8))
 
 
 def test_a_process_without_an_answer_is_an_error_and_one_that_hangs_is_killed():

@@ -6,15 +6,13 @@ that hold them, each sector once: memory is read and written by whole sectors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
 from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Topic, Work, points, powers_of_two
 
 from .._checks import CheckedCall, expect_equal, expect_no_mistakes
 from .._stream import need_numba
+from ._pattern import AccessPattern
 from ._sizes import log_curve, memory_limit, one_array_size
 from ._words import RandomWords, grid_of
 
@@ -42,25 +40,6 @@ topic = Topic(
         log_curve("Random access bandwidth by chunk size", ("random",), "chunk_bytes", by=("access",)),
     ]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class AccessPattern:
-    """`count` accesses to an array of `size_bytes`, each of `width_bytes`.
-
-    `order` is `strided` or `random`. `args` are the arguments of the kernel that say where access t lies: the stride in
-    words, or (the base-2 logarithm of the number of chunks in the array, that of the accesses per chunk, a random
-    32-bit number that selects the order). `payload` counts the bytes that are asked for, `moved` the bytes of the
-    sectors that hold them.
-    """
-
-    order: str
-    width_bytes: int
-    args: tuple[Any, ...]
-    count: int
-    payload: int
-    moved: int
-    size_bytes: int
 
 
 @topic.case(access=_ACCESSES, stride_bytes=_STRIDES, size_bytes=one_array_size)

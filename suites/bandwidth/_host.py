@@ -17,7 +17,7 @@ from gpubench.api.suite import POINT, Bench, Stage, Task, Work, expect
 
 from .._checks import CheckedCall, expect_equal
 from .._host import Compiled, parallel, placed, xor_of
-from ._access import AccessPattern
+from ._pattern import AccessPattern
 
 _PASSED_BYTES = 2**27  # bytes that one call moves, so that the time to wake the threads is negligible
 _PARTS = 1024

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpubench.api.suite import Unavailable, expect
 
-from ._child import HostStart, expect_product, expect_weights, read_into
+from ._host_start import HostStart, expect_product, expect_weights, read_into
 
 _SOURCE = 'extern "C" __global__ void first(unsigned* out) { out[threadIdx.x] = 3 * threadIdx.x + 1; }'
 _THREADS = 256

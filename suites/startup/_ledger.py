@@ -32,7 +32,7 @@ from gpubench.api.suite import (
 
 from .._files import IN_MEMORY, drop_from_page_cache, file_system, folder_for_files, make_file, read_into_page_cache
 from .._processes import Answer, answer_of
-from ._child import StartOrder
+from ._host_start import StartOrder
 
 _ON_HOST = ("product", "weights")
 _ON_GPU = ("cupy", "init", "context", "compile", "module", "kernel", "blas", "product", "graph", "weights")
@@ -177,7 +177,7 @@ def _answers(
     Returns their answers: three in the full tier, else one. `loading` is the value of CUDA_MODULE_LOADING in lower
     case, or `default`; `further` are more variables of their environment. Raises as `answer_of` does.
     """
-    child = StartOrder.__module__
+    child = f"{__package__}._child"
     program = (
         "import time; marks = [('interpreter', time.monotonic())]; "
         "import numpy; marks.append(('numpy', time.monotonic())); "
