@@ -76,9 +76,9 @@ class AmdSource:
                 self.unused.append(error.problem)
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Return the counters `names` of the device by name, each in its unit; None for a missing value.
+        """Return the value of each counter in `names` by its name, in the unit that COUNTERS gives for it.
 
-        The values come from the library, and from the driver's files for what the library does not have.
+        Values that the library does not have come from the driver's files. None stands for a value that neither has.
         """
         pci = device.pci.lower()
         values = dict(self._read_library(pci, names))

@@ -139,9 +139,10 @@ def _text_fields(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[A
 
 
 def _shape(hint: Any) -> _Shape:
-    """Return the shape of a type annotation: whether its values are literal or marked texts, and the shapes of items.
+    """Return the shape of the type annotation `hint`, from which `with_texts` takes how to change a value of that type.
 
-    A marked text is `Annotated` with WORD. `hint` may be None, an unknown type.
+    The shape says whether the value is a text marked by WORD, whether its type is a Literal, and the shapes of the
+    items of a tuple. `hint` is None for an unknown type, which is neither and has no items.
     """
     bare = _without_annotations(hint)
     items: tuple[Any, ...] = ()

@@ -118,7 +118,8 @@ def _compare_plans(channels: dict[int, NodeChannel], place: Membership, plan: by
     """Compare the plans of all nodes at node 0, which reports the first difference to every node.
 
     `channels` are those of this node by the number of the other node, `plan` is the plan of this node, and `deadline`
-    is in monotonic seconds. Raises UsageError, on every node, if two plans differ.
+    is in monotonic seconds. Raises UsageError on every node if two plans differ, and on the waiting node if another
+    node ends or sends nothing before `deadline`.
     """
     if place.rank:
         channels[0].send(plan)

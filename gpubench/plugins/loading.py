@@ -72,10 +72,11 @@ def plugin_name(path: str | Path) -> str:
 def load_file(room: Room, path: Path) -> Any:
     """Return the plugin of the kind `room` in the file or folder `path`, which no entry point names.
 
-    The plugin is the object `suite`, `collector`, `report`, … in that module. The folder that contains the file becomes
-    a separate package (`from ._shared import …` works, and so do data files in it), and is searched last for other
-    modules (`import mine`), in this process and in each worker. Raises UsageError if the file does not exist or its
-    name is not valid, and BrokenPlugin if it cannot be loaded.
+    The plugin is the object `suite`, `collector`, `report`, … in that file, or in the `__init__.py` of that folder. The
+    folder that contains `path` becomes a separate package (`from ._shared import …` works, and so do data files in it),
+    and is searched last for other modules (`import mine`), in this process and in each worker. Raises UsageError if
+    `path` does not exist or its name has other characters than letters, digits, _ and -, and BrokenPlugin if the module
+    does not load or lacks the object.
     """
     package = _make_package(path.resolve().parent)
     if not re.fullmatch(r"[A-Za-z_][\w-]*", plugin_name(path)):

@@ -121,10 +121,10 @@ class Baseline:
         return self._read[files]
 
     def _evidence(self, run: Run, case: Case) -> Evidence:
-        """Return the evidence of a case in the baseline's run files, each of which counts as a session.
+        """Return the evidence of `case` in the baseline's run files; each file is one session.
 
-        `run` says on which device and with which settings the case was measured: for `last:N`, only files with the same
-        fingerprint and tier count.
+        `run` is the candidate's run. A baseline `last:N` uses only files of its fingerprint and tier. A file without
+        the case gives a session without a process.
         """
         kind = fingerprint(run.manifest.facts, run.results[0].devices).id
         wanted = baselines.CaseInHistory(case.id, case.version, run.manifest.settings.tier, kind)

@@ -163,9 +163,10 @@ def device_copy_on(bench: Bench, engine: str, units: int, size_bytes: int) -> Ta
 
 
 def _copy_task(bench: Bench, engine: str, size_bytes: int, units: int = 0) -> Task:
-    """Return a copy of `size_bytes` by `engine` as a task, on `units` compute units; 0 means the whole device.
+    """Return a task that copies `size_bytes` by `engine`, which is `memcpy`, `load-store`, `async-copy` or `bulk-copy`.
 
-    Raises Skip if the device does not support the engine or has too little free memory.
+    With `units` a kernel has one block on each of that many compute units, and with 0 it uses the whole device;
+    `memcpy` ignores `units`. Raises Skip if the device does not support the engine or has too little free memory.
     """
     require(bench, engine)
     bench.need(2 * size_bytes + _SPARE_BYTES)

@@ -90,6 +90,6 @@ def gemm_gelu(bench: Bench, m: int, n: int, k: int, dtype: str, by: str) -> Task
     """Throughput of a matrix product, a bias for each column and GELU (approximation with tanh): 2·M·N·K operations.
 
     `by` names the compiler or library. `vendor` is one call of cuBLASLt with the bias and GELU in its epilogue. The
-    others call a library for the product.
+    others take the product from a library and compute the bias and GELU in their own way.
     """
     return task_of(bench, ProductProblem(bench, m, n, k, dtype), by)

@@ -40,9 +40,10 @@ def refused(bench: Bench, what: str) -> Task:
 
 
 def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], None] = lambda: None) -> Task:
-    """Return the task that times `attempt`, a call that must raise an error of the runtime; it is called once before.
+    """Return the task that times `attempt`, a call that must raise an error of the runtime (CUDA or HIP).
 
-    The note `error` names the error. `release` is the last clean-up of the task.
+    This function calls `attempt` once, and the task's note `error` names the error that it raised. The task's check
+    raises WrongAnswer if a later attempt raises no error or another one. `release` is the last clean-up of the task.
     """
     errors: list[str] = []
 

@@ -74,9 +74,9 @@ def shared(bench: Bench, size_bytes: int) -> Task:
 
 @topic.case(when=on_gpu, degree=points(powers_of_two(0, 5), (32,), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)))
 def conflict(bench: Bench, degree: int) -> Task:
-    """Seconds of a dependent load of a whole warp from shared memory with bank conflicts.
+    """Seconds of a load by a whole warp from shared memory, in a chain of dependent loads, with bank conflicts.
 
-    Of each group of 32 lanes, `degree` lanes load different words of the same bank.
+    In each group of 32 lanes, every `degree` neighbouring lanes load different words of the same bank.
     """
     lanes, word_count = bench.traits.warp, _CONFLICT_BYTES // _WORD_BYTES
     rings = conflict_rings(bench.rng, degree, lanes, word_count)

@@ -269,10 +269,11 @@ class Survivor:
         self._refusal = ""
 
     def live(self) -> None:
-        """Work until a rank dies, continue without it, and measure both rings; every survivor must call it.
+        """Work in a ring until a rank dies, and continue in a new ring without it; every survivor must call this.
 
-        Raises WrongAnswer if a message arrives wrong or the dead rank's memory can still be opened, and Untrustworthy
-        if the rank that was silent has not ended.
+        The throughput of both rings and the times of the phases are kept for the check. Raises WrongAnswer if a message
+        arrives wrong or the dead rank's memory can still be opened, and Untrustworthy if the rank whose heartbeat
+        stopped is still running.
         """
         ring = self._ring
         lost = self._until_death()

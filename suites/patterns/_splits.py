@@ -225,8 +225,9 @@ class SplitLayer:
     def _check(self) -> Observation:
         """Check every split, and return what was measured and predicted when this object was created.
 
-        `regret` is a fraction. For each split, `predicted …` is in seconds, and `efficiency …` and the hidden
-        communication, `hidden …`, are in %. `advised ranks` and `advised interval` follow. Every rank must call it.
+        `regret` is the time of the chosen split over that of the fastest one, minus 1. For each split, `predicted …` is
+        in seconds, and `efficiency …` and the share of the communication that was hidden, `hidden …`, are in %.
+        `advised ranks` and `advised interval` (steps between exchanges) follow. Every rank must call it.
         Raises WrongAnswer if the output of a split or of the whole layer is wrong.
         """
         self._expect_outputs()

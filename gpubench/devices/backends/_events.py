@@ -135,9 +135,9 @@ class EventClock:
     def _time_batch(self, batch: Callable[[], object], gated: bool, lead: Lead) -> tuple[float, float]:
         """Return the seconds of a batch by the device's events, and the seconds that the host took to queue it.
 
-        `batch` queues the work. `lead`, if not None, is called before the first event. Raises GateTimedOut if the batch
-        is `gated` and the gate opened by itself, and Untrustworthy if the events count over 1 % and 1 ms more than the
-        host's clock.
+        `batch` queues the work. If `gated`, the device waits until the host has queued it all; raises GateTimedOut if
+        the gate opened at its time limit before. `lead`, if not None, is called before the first event. Raises
+        Untrustworthy if the events exceed the host's clock by more than 1 % plus 1 ms.
         """
         before, after = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         if gated:
