@@ -75,9 +75,9 @@ class Readers:
         yield "show --all --wide", lambda: show.show(path, all_=True, wide=True)
         yield "show --sort", lambda: show.show(path, sort=show.SortName.SHARE, top=3)
         for form in self.forms:
-            yield f"report {form}", functools.partial(report.report, [path], out, form, force=True)
-        yield "report html, not redacted", lambda: report.report([path], out, "html", force=True, no_redact=True)
-        yield "report of two", lambda: report.report([path, original], out, "html", force=True)
+            yield f"report {form}", functools.partial(report.report, [path], [out], form, force=True)
+        yield "report html, not redacted", lambda: report.report([path], [out], "html", force=True, no_redact=True)
+        yield "report of two", lambda: report.report([path, original], [out], "html", force=True)
         for first, second in ((path, original), (original, path)):
             yield "compare", functools.partial(compare.compare, [first, second])
             files: dict[str, Path] = {"junit": out, "markdown": out}

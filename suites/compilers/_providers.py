@@ -64,7 +64,7 @@ class Varied:
 
 
 def build(bench: Bench, problem: Problem, by: str) -> Built:
-    """Return `problem`'s operator as the provider `by` builds it: functions to call it and to read and poison its outputs.
+    """Return `problem`'s operator as the provider `by` builds it: functions to compute it, read its outputs and poison them.
 
     Raises Unavailable without the provider's library, and Skip if the provider has no such operator.
     """
