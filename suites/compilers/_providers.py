@@ -64,7 +64,7 @@ class Varied:
 
 
 def build(bench: Bench, problem: Problem, by: str) -> Built:
-    """Return `problem`'s operator as the provider `by` builds it: functions to compute it, read its outputs and poison them.
+    """Return `problem`'s operator as the provider `by` builds it: how to compute it, and to read and poison its outputs.
 
     Raises Unavailable without the provider's library, and Skip if the provider has no such operator.
     """
