@@ -64,7 +64,7 @@ class Varied:
 
 
 def build(bench: Bench, problem: Problem, by: str) -> Built:
-    """Return `problem`'s operator as the provider `by` builds it: how to compute it, and to read and poison its outputs.
+    """Return `problem`'s operator as the provider `by` builds it, with the functions to check it.
 
     Raises Unavailable without the provider's library, and Skip if the provider has no such operator.
     """
