@@ -64,6 +64,6 @@ def _on_host(problem: Problem) -> Built:
         "precision": "computed in float32",
         "flags": " ".join(_FLAGS),
     }
-    theirs = partial(runtime.asdevicearray, config.device)
-    expression = Expression(problem, context.modules.module["main"], theirs, np.asarray)
+    to_library = partial(runtime.asdevicearray, config.device)
+    expression = Expression(problem, context.modules.module["main"], to_library, np.asarray)
     return Built(expression, expression.rows, expression.poison, notes)

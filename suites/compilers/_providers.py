@@ -117,18 +117,19 @@ def _itself(array: Any) -> Any:
 class Expression:
     """An operator as a function of arrays of some library, which allocates its outputs at each call.
 
-    `theirs` converts an input to an array of that library, and `ours` an output to an array of the device's array
-    module; by default both return the array itself. `outputs` are those of the last call.
+    `to_library` converts an input to an array of that library, and `from_library` an output to an array of the device's
+    array module; by default both return the array itself. `outputs` are those of the last call.
     """
 
     def __init__(
         self,
         problem: Problem,
         function: Callable[..., Any],
-        theirs: Callable[[Any], Any] = _itself,
-        ours: Callable[[Any], Any] = _itself,
+        to_library: Callable[[Any], Any] = _itself,
+        from_library: Callable[[Any], Any] = _itself,
     ) -> None:
-        self._problem, self._function, self._theirs, self._ours = problem, function, theirs, ours
+        self._problem, self._function = problem, function
+        self._to_library, self._from_library = to_library, from_library
         self._inputs: tuple[Any, ...] = ()
         self.outputs: Any = ()
         self.poison()
@@ -140,7 +141,7 @@ class Expression:
     def rows(self) -> Rows:
         """Return the checked rows of the last call's outputs as NumPy arrays in double precision."""
         outputs = self.outputs if isinstance(self.outputs, tuple) else (self.outputs,)
-        return tuple(self._problem.rows_of(self._ours(array)) for array in outputs)
+        return tuple(self._problem.rows_of(self._from_library(array)) for array in outputs)
 
     def poison(self) -> None:
         """Drop the outputs, which the next call allocates again, and convert the problem's inputs again.
@@ -148,7 +149,7 @@ class Expression:
         The library's inputs may be copies, which do not follow a change of the problem's inputs.
         """
         self.outputs = ()
-        self._inputs = tuple(self._theirs(array) for array in self._problem.inputs.values())
+        self._inputs = tuple(self._to_library(array) for array in self._problem.inputs.values())
 
 
 class Outputs:
