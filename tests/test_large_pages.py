@@ -40,6 +40,7 @@ def unfolded(page):
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
+@pytest.mark.slow
 def test_the_page_of_ten_thousand_cases_has_five_megabytes_at_the_most_and_says_what_it_leaves_out():
     views = [View("curve", "Over size", ("triad",), x="size_bytes", log_x=True), View("bars", "All", ("triad",))]
     power = make.samples([0.5 * n for n in range(20_000)], power=[300.0 + n % 7 for n in range(20_000)])

@@ -164,7 +164,7 @@ def test_a_reason_says_what_happened_and_quotes_the_last_line(failing):
 
 
 def test_a_hang_ends_at_its_deadline_with_all_that_it_started(faults):
-    shelf = run("hang", "good", deadline_s=3.0)
+    shelf = run("hang", "good", deadline_s=1.5)
     assert outcomes(shelf) == [("hang", "failed", "hang"), ("good", "ok", "")]
     assert "sleep 300.123" not in processes()
 
