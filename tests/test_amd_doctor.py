@@ -38,7 +38,7 @@ def doctor(tree: Path, *first: str, wheels: str = str(WHEEL), path: str = "/opt/
         [*command, "-m", "gpubench", "doctor"], env=variables, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
-    first, _, rest = ended.stdout.partition("\n\nmissing\n")
+    first, _, rest = ended.stdout.partition("\n\nunavailable\n")
     assert first.startswith("no GPU is usable")
     lines = rest.partition("\n\n")[0].splitlines()
     return {reason: remedy.strip() for reason, remedy in zip(lines[::2], lines[1::2], strict=True)}
