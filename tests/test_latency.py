@@ -158,6 +158,7 @@ def test_no_sample_ends_at_the_node_where_it_began() -> None:
             assert all((size // line - 1) % 2 for size in sizes(device, tier)), "an even number of nodes"
 
 
+@pytest.mark.slow
 def test_memory_is_slower_than_the_first_cache() -> None:
     figures = []
     for size_bytes in sizes(host_target("smoke").device, "smoke"):

@@ -58,7 +58,8 @@ COPY = """
     def test_copy(gpubench, n, kind):
         data, out = gpubench.rng.random(n), gpubench.xp.zeros(n)
         call = lambda: gpubench.xp.copyto(out, data)
-        timed = gpubench(call, moved=16 * n, modes=("hot", "cold"), check=lambda: assert_equal(out, data))
+        modes = ("hot", "cold") if n == 64 and kind is float else ("hot",)  # a flush of the host's cache takes long
+        timed = gpubench(call, moved=16 * n, modes=modes, check=lambda: assert_equal(out, data))
         assert 0 < timed.seconds < 1
         assert str(timed).endswith("B/s")
 
