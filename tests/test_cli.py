@@ -162,12 +162,12 @@ def test_a_headline_run_takes_one_case_of_each_suite_and_shows_the_spread_of_its
         ids = [result.case.id for result in content.results if result.replicate == replicate]
         assert sorted(ids) == sorted(json.loads(planned.stdout))
     suites = [result.case.suite for result in content.results if result.replicate == 0]
-    assert sorted(suites) == ["bandwidth", "collectives", "compression", "gemm", "ipc", "latency"]
-    assert "tier smoke, 6 cases × 2 replicates in " in done.stdout
+    assert len(suites) == len(set(suites)) > 6
+    assert f"tier smoke, {len(suites)} cases × 2 replicates in " in done.stdout
     listed_suites = re.findall(r"^(\w+) +[\d.]+ m?s +2 ok *$", done.stdout, re.MULTILINE)
     assert sorted(listed_suites) == sorted(suites), "a line for each suite"
     rows = re.findall(r"^\S+\[\S+\].* ± [\d.]+ % range", done.stdout, re.MULTILINE)
-    assert len(rows) == 6, "of two replicates the range of each case is known"
+    assert len(rows) == len(suites), "of two replicates the range of each case is known"
 
 
 def test_labels_are_shown_beside_the_status(measured, tmp_path):
@@ -185,7 +185,7 @@ def noise(tmp_path_factory) -> Path:
     done = gpubench("doctor", "--noise", "--tier", "smoke", "--device", "host", "--replicates", "3", cwd=folder)
     assert done.returncode == 0, done.stderr
     (folder / "said").write_text(done.stdout)
-    assert "18 cases in 3 replicates, about" in done.stderr
+    assert re.search(r"^\d+ cases in 3 replicates, about ", done.stderr, re.MULTILINE)
     assert "run file: gpubench-runs" in done.stderr
     return folder
 
@@ -194,7 +194,7 @@ def noise(tmp_path_factory) -> Path:
 def test_doctor_names_the_smallest_change_that_a_gate_can_detect_here(noise):
     _, *lines = (noise / "said").read_text().splitlines()
     suites = [line.partition("/")[0] for line in sorted(lines)]
-    assert suites == ["bandwidth", "collectives", "compression", "gemm", "ipc", "latency"]
+    assert len(suites) == len(set(suites)) > 6
     row = re.compile(
         r"\S+\] +host +3 +±[\d.]+ %  ([\d.]+ %( \(too noisy for a gate\))?|none: not even a factor of 2) *"
     )
