@@ -99,7 +99,7 @@ def _rocm_roots() -> list[str]:
 
 
 def _wheels(pattern: str) -> Iterator[Path]:
-    """Yield the files `nvidia/*/lib/<pattern>` of Python's packages; none without NVIDIA's wheels."""
+    """Yield the files that match `pattern` in the folders `lib` of NVIDIA's wheels; none without such wheels."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations or () if spec else ():
         yield from sorted(Path(folder).glob(f"*/lib/{pattern}"))

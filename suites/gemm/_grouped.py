@@ -126,7 +126,7 @@ class ExpertLoads:
 
     @property
     def parts(self) -> list[tuple[int, int, int]]:
-        """For each expert that has a token: the number of the expert, its first token, and its number of tokens."""
+        """The experts that have tokens, and for each its number, its first token and how many tokens it has."""
         starts = np.cumsum(self.loads) - self.loads
         triples = zip(range(len(self.loads)), starts.tolist(), self.loads.tolist(), strict=True)
         return [(expert, start, load) for expert, start, load in triples if load]

@@ -79,7 +79,7 @@ def _arch(runtime: Any, props: Mapping[str, Any]) -> str:
 
 
 def pci_address(runtime: Any, index: int) -> str:
-    """Return the PCI address of a device in lower case: 0000:01:00.0."""
+    """Return the PCI address of a device (domain, bus, device and function) in lower case."""
     return str(runtime.deviceGetPCIBusId(index)).lower()
 
 
