@@ -8,9 +8,9 @@ from importlib.metadata import version
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip, Unavailable
+from gpubench.api.suite import Bench, Unavailable
 
-from ._carried import KernelShape, carried
+from ._carried import carried_or_compiled
 from ._iree_cuda import INSTALL, compiled
 from ._iree_linalg import linalg
 from ._operators import OPERATORS, Problem
@@ -29,20 +29,9 @@ def build(bench: Bench, problem: Problem) -> Built:
     """
     if problem.operator.name not in OPERATORS:
         raise no_operator("iree", problem)
-    return _on_gpu(bench, problem) if bench.traits.is_gpu else _on_host(problem)
-
-
-def _on_gpu(bench: Bench, problem: Problem) -> Built:
-    """Return `problem`'s operator as kernels that another machine compiled, or else as IREE compiles them here.
-
-    IREE compiles here only if the variable of `_carried.py` names no folder. Raises Skip on AMD GPUs or if the folder
-    has no kernels of this shape, and Unavailable with neither a folder nor IREE.
-    """
-    if bench.traits.vendor != "nvidia":
-        raise Skip(f"gpubench has not tried IREE on {bench.traits.vendor} GPUs")
-    shape = KernelShape.of(problem, bench.traits.arch)
-    kernels = carried("iree", "ptx", shape) or compiled(shape)
-    return kernels.built(bench, problem)
+    if bench.traits.is_gpu:
+        return carried_or_compiled(bench, problem, "iree", "ptx", compiled)
+    return _on_host(problem)
 
 
 def _on_host(problem: Problem) -> Built:

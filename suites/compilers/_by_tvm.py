@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip
+from gpubench.api.suite import Bench
 
-from ._carried import KernelShape, carried
+from ._carried import carried_or_compiled
 from ._operators import OPERATORS, Problem
 from ._providers import Built, no_operator
 from ._tvm_cuda import TensorExpressions, compiled, imported
@@ -29,20 +29,9 @@ def build(bench: Bench, problem: Problem) -> Built:
     """
     if problem.operator.name not in OPERATORS:
         raise no_operator("tvm", problem)
-    return _on_gpu(bench, problem) if bench.traits.is_gpu else _on_host(problem)
-
-
-def _on_gpu(bench: Bench, problem: Problem) -> Built:
-    """Return `problem`'s operator as a kernel that another machine compiled, or else as TVM compiles it here.
-
-    TVM compiles here only if the variable of `_carried.py` names no folder. Raises Skip on AMD GPUs or if the folder
-    has no kernel of this shape, and Unavailable with neither a folder nor TVM.
-    """
-    if bench.traits.vendor != "nvidia":
-        raise Skip(f"gpubench has not tried TVM on {bench.traits.vendor} GPUs")
-    shape = KernelShape.of(problem, bench.traits.arch)
-    kernels = carried("tvm", "cu", shape) or compiled(shape)
-    return kernels.built(bench, problem)
+    if bench.traits.is_gpu:
+        return carried_or_compiled(bench, problem, "tvm", "cu", compiled)
+    return _on_host(problem)
 
 
 def _on_host(problem: Problem) -> Built:

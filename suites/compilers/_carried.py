@@ -182,6 +182,21 @@ def carried(by: str, language: str, shape: KernelShape) -> WrittenKernels | None
     return replace(kernels, library=f"compiled elsewhere by {kernels.library}, SHA-256 {digest[:_SHOWN]}")
 
 
+def carried_or_compiled(
+    bench: Bench, problem: Problem, by: str, language: str, compiled: Callable[[KernelShape], WrittenKernels]
+) -> Built:
+    """Return `problem`'s operator as kernels that another machine compiled, or else as `compiled` compiles them here.
+
+    `by` is the provider and `language` that of its kernels, `cu` or `ptx`. The compiler is called only if the variable
+    names no folder. Raises Skip on AMD GPUs and if the folder has no kernels of this shape, and what `carried` and
+    `compiled` raise.
+    """
+    if bench.traits.vendor != "nvidia":
+        raise Skip(f"gpubench has not tried {by} on {bench.traits.vendor} GPUs")
+    shape = KernelShape.of(problem, bench.traits.arch)
+    return (carried(by, language, shape) or compiled(shape)).built(bench, problem)
+
+
 def _kernels(described: str, source: str) -> WrittenKernels:
     """Return the kernels of a file whose digest is right.
 
