@@ -348,8 +348,7 @@ def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dic
 def _without_steps(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key, Finding]:
     """Return by key the findings of `cases` with the effects that remain after `steps`, one step for each case.
 
-    The uncertainty of the steps widens intervals and raises p; verdicts and q-values stay. Every case must have an
-    effect.
+    The uncertainty of the steps widens intervals and raises p; verdicts and q-values stay. Every case has an effect.
     """
     differences = [stats.welch(np.array(case.before), np.array(case.after.logs)) for case in cases]
     shifts, errors = (np.array([getattr(step, name) for step in steps]) for name in ("shift", "uncertainty"))

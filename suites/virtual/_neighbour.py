@@ -297,9 +297,9 @@ MakeLoad = Callable[[Bench], CheckedCall]
 def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish) -> Task:
     """Return the task of two programs that share the device in the way `how`; `finish` makes the victim's task.
 
-    `victim` and `aggressor` make the operations of the two programs. `queued` says whether the aggressor's calls return
-    before they end. `finish` gets the pair, a call that ends the aggressor, and notes. Every rank must call it. Raises
-    Skip if the device cannot share that way.
+    `victim` and `aggressor` make their operations; `queued` says whether the aggressor's calls return before they end.
+    `finish` gets the pair, a call that ends the aggressor, and notes. Every rank must call this function. Raises Skip
+    if the device cannot share that way.
     """
     if bench.traits.is_gpu:
         need_way(how)

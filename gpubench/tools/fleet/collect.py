@@ -1,8 +1,7 @@
 """Give each node of a fleet its orders, watch whether it lives, and take its run file.
 
-Nodes measure in turns: in each turn, some nodes measure at the same time. Only the launcher's clock decides. A node
-whose reports stop counts as dead; it counts as alive again if they continue before the other nodes have finished. Data
-of a node is untrusted until the strict reader accepts it.
+In each turn, some nodes measure at the same time. Only the launcher's clock decides. A node whose reports stop counts
+as dead, and as alive again if they continue before the other nodes end. The strict reader checks the data of a node.
 """
 
 from __future__ import annotations
