@@ -335,8 +335,11 @@ class TestShapes:
 
 def test_a_block_has_threads_for_its_row_and_no_more_elements_than_registers():
     threads_of = provider("nvrtc").threads_of
-    assert [threads_of(vectors, 32) for vectors in (1, 128, 512, 513, 4096, 8192)] == [64, 64, 128, 256, 1024, 1024]
-    assert threads_of(1, 128) == 128
+    lengths = (1, 128, 512, 513, 1024, 4096, 8192)
+    assert [threads_of("rmsnorm", vectors, 32) for vectors in lengths] == [64, 64, 256, 512, 512, 512, 1024]
+    assert [threads_of("layernorm", vectors, 32) for vectors in lengths] == [64, 64, 128, 256, 256, 512, 1024]
+    assert [threads_of("softmax", vectors, 32) for vectors in lengths] == [64, 64, 256, 512, 512, 1024, 1024]
+    assert threads_of("softmax", 1, 128) == 128
     paper = bench(SUITE)
     for cols, dtype, why in (
         (32776, "float16", "does not fit"),

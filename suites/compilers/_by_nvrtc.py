@@ -24,16 +24,18 @@ _NUMBERS = {
 }  # as rows.cu counts them
 _VECTOR_BYTES = 16
 _POINTWISE_THREADS = 128
-_VECTORS = 4  # of a row in each thread, where that takes neither too few nor too many threads
-_LEAST_THREADS, _MOST_THREADS = 64, 1024
-_MOST_ELEMENTS = 32  # of a row in each thread: 1024 threads have 64 registers each
+_VECTORS = {"layernorm": 4}  # of a row in each thread, where that takes neither too few nor too many threads; else 2
+_LEAST_THREADS = 64
+_USUAL_THREADS, _USUAL_VECTORS = 512, 8  # a block has more threads if they would have more vectors; softmax always may
+_MOST_THREADS = 1024
+_MOST_COLUMNS = 1024 * 32  # 1024 threads have 64 registers each
 
 
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator, compiled as one fused kernel of rows.cu or layout.cu, with preallocated outputs.
 
     Raises Skip if neither file has a kernel for the operator and its shape. In rows.cu a row must be a multiple of 16
-    bytes, and a block must hold a row in its registers: at most 32 elements in each of its threads, at most 1024.
+    bytes, and a block must hold a row in its registers: at most 32768 elements.
     """
     if isinstance(problem, ImageProblem):
         return _layout_nvrtc.build(bench, problem)
@@ -103,11 +105,11 @@ def _elements_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launc
 def _rows_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
     """Return the launch of an operator on rows, and the function that returns its static values (see `static_of`).
 
-    A block has one row. Raises Skip if a row has more than 32 elements for each thread of the block.
+    A block has one row. Raises Skip if a row has more than 32768 elements.
     """
     vectors = problem.cols * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
-    threads = threads_of(vectors, bench.traits.warp)
-    if problem.cols > threads * _MOST_ELEMENTS:
+    threads = threads_of(problem.operator.name, vectors, bench.traits.warp)
+    if problem.cols > _MOST_COLUMNS:
         raise Skip(f"a row of {problem.cols} elements does not fit into the registers of a block")
     inputs, arrays = problem.inputs, outputs.arrays
     x: Any = inputs["x"]
@@ -116,10 +118,13 @@ def _rows_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
     return _launch_of(bench, "rows", {**_defines(problem, threads), "LANES": bench.traits.warp}, problem.rows, args)
 
 
-def threads_of(vectors: int, warp: int) -> int:
-    """Return the threads of a block for a row of `vectors` vectors of 16 bytes; `warp` is the warp's number of threads.
+def threads_of(name: str, vectors: int, warp: int) -> int:
+    """Return the threads of a block for a row of `vectors` vectors of 16 bytes.
 
-    It is the smallest power of two that gives a thread at most 4 vectors, but at least 64 and `warp`, and at most 1024.
+    `name` is the operator's, and `warp` is the warp's number of threads. The result is the smallest power of two that
+    gives a thread at most 2 vectors (4 for layernorm), but at least 64 and `warp`. It is at most 512, or 1024 for softmax
+    and for rows that would give a thread more than 8 vectors.
     """
-    threads: int = 1 << (-(-vectors // _VECTORS) - 1).bit_length()
-    return min(_MOST_THREADS, max(_LEAST_THREADS, warp, threads))
+    threads = 1 << (-(-vectors // _VECTORS.get(name, 2)) - 1).bit_length()
+    is_large = name == "softmax" or vectors > _USUAL_THREADS * _USUAL_VECTORS
+    return min(_MOST_THREADS if is_large else _USUAL_THREADS, max(_LEAST_THREADS, warp, threads))

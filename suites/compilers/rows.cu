@@ -5,8 +5,9 @@
 //   COLS      elements of a row                          THREADS of a block; each has VECTORS vectors of 16 bytes of a row
 //   LANES     of a warp (for `rows` alone)
 //
-// Loads and stores have ordinary priority. With low priority (no_allocate, cs) they leave the lines of earlier kernels in
-// the second-level cache: on an H200 they then take 5 % longer, and at most 1.5 % less in a cache without such lines.
+// Rows are loaded with high priority in the second-level cache (evict_last), all else with ordinary one: on an H200 that is
+// 3 to 4 % faster from 4096 columns on, and as fast with 1024. With low priority (no_allocate, cs) lines of earlier kernels
+// stay in the cache: then they take 5 % longer, and at most 1.5 % less in a cache without such lines.
 #ifndef LANES
 #define LANES 32
 #endif
@@ -40,6 +41,21 @@ static __device__ __forceinline__ u32 word_of(float low, float high) {
     return (u32)gb_to_half(low) | (u32)gb_to_half(high) << 16;
 }
 #endif
+
+// The vector at `from`, with high priority in the second-level cache.
+static __device__ __forceinline__ uint4 fetch_to_keep(const uint4* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    u64 policy;
+    uint4 v;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from), "l"(policy));
+    return v;
+#else
+    return gb_fetch(from);
+#endif
+}
 
 static __device__ __forceinline__ uint4 narrow(const float (&wide)[WIDE]) {
 #if HALVES
@@ -142,25 +158,46 @@ static __device__ __forceinline__ Part of_row(Part part) {
     return merged(warps[threadIdx.x % LANES % (THREADS / LANES)], THREADS / LANES, COLS / THREADS * LANES);
 }
 
+// The elements of the row that the thread still needs after the reduction: in float32 those that were computed (softmax's
+// powers, the sums of residual_norm), else as they were loaded, which takes half the registers for halves.
+#if OPERATOR == 4 || OPERATOR == 7
+#define ELEMENTS(v, x) float(&x)[WIDE] = wide[v]
+#else
+#define ELEMENTS(v, x) \
+    float x[WIDE];     \
+    widen(row[v], x)
+#endif
+#define IS_EARLY ((OPERATOR == 5 || OPERATOR == 7) && VECTORS <= 4)  // weights are loaded before the reduction
+
 // A block for each row. OPERATOR 4 softmax, 5 rmsnorm, 6 layernorm, 7 residual_norm: a is the matrix, b what is added to
-// it (7), weight and bias are vectors; `summed` is a + b (7).
-extern "C" __global__ void __launch_bounds__(THREADS)
+// it (7), weight and bias are vectors; `summed` is a + b (7). With the 1, the least number of blocks that share an SM, a
+// thread may have all the registers of early weights; without it the compiler loads them after the reduction after all.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     rows(const uint4* __restrict__ a, const uint4* __restrict__ b, const uint4* __restrict__ weight,
          const uint4* __restrict__ bias, uint4* __restrict__ summed, uint4* __restrict__ out) {
     const u64 first = (u64)blockIdx.x * (COLS / WIDE) + threadIdx.x;
-    float row[VECTORS][WIDE];
+    uint4 row[VECTORS], others[VECTORS], weights[VECTORS];
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
-        if (IS_INSIDE(v)) widen(gb_fetch(a + first + v * THREADS), row[v]);
-#if OPERATOR == 7
+        if (IS_INSIDE(v)) row[v] = fetch_to_keep(a + first + v * THREADS);
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         if (IS_INSIDE(v)) {
-            float other[WIDE];
-            widen(gb_fetch(b + first + v * THREADS), other);
+            if (OPERATOR == 7) others[v] = fetch_to_keep(b + first + v * THREADS);
+            if (IS_EARLY) weights[v] = gb_fetch(weight + v * THREADS + threadIdx.x);
+        }
+#if OPERATOR == 4 || OPERATOR == 7
+    float wide[VECTORS][WIDE];
 #pragma unroll
-            for (int k = 0; k < WIDE; ++k) row[v][k] += other[k];
-            summed[first + v * THREADS] = narrow(row[v]);
+    for (int v = 0; v < VECTORS; ++v)
+        if (IS_INSIDE(v)) {
+            widen(row[v], wide[v]);
+            if (OPERATOR == 4) continue;
+            float other[WIDE];
+            widen(others[v], other);
+#pragma unroll
+            for (int k = 0; k < WIDE; ++k) wide[v][k] += other[k];
+            summed[first + v * THREADS] = narrow(wide[v]);
         }
 #endif
     Part own = {OPERATOR == 4 ? -1e30f : 0, 0, 0};
@@ -168,21 +205,24 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         if (IS_INSIDE(v)) {
+            ELEMENTS(v, x);
             own.count += WIDE;
 #pragma unroll
-            for (int k = 0; k < WIDE; ++k) own.first = OPERATOR == 4 ? fmaxf(own.first, row[v][k]) : own.first + row[v][k];
+            for (int k = 0; k < WIDE; ++k) own.first = OPERATOR == 4 ? fmaxf(own.first, x[k]) : own.first + x[k];
         }
     if (OPERATOR == 6) own.first /= fmaxf(own.count, 1);
 #endif
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
-        if (IS_INSIDE(v))
+        if (IS_INSIDE(v)) {
+            ELEMENTS(v, x);
 #pragma unroll
             for (int k = 0; k < WIDE; ++k) {
-                if (OPERATOR == 4) row[v][k] = power_of(row[v][k], own.first);
-                const float apart = row[v][k] - own.first;
-                own.second += OPERATOR == 4 ? row[v][k] : apart * apart;
+                if (OPERATOR == 4) x[k] = power_of(x[k], own.first);
+                const float apart = x[k] - own.first;
+                own.second += OPERATOR == 4 ? x[k] : apart * apart;
             }
+        }
     const Part part = of_row(own);
     // softmax has the powers that belong to the thread's own largest element
     const float scale = OPERATOR == 4 ? power_of(own.first, part.first) * inverse(part.second)
@@ -190,15 +230,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         if (IS_INSIDE(v)) {
+            ELEMENTS(v, x);
             float factor[WIDE], more[WIDE];
-            if (OPERATOR > 4) widen(gb_fetch(weight + v * THREADS + threadIdx.x), factor);
+            if (OPERATOR > 4) widen(IS_EARLY ? weights[v] : gb_fetch(weight + v * THREADS + threadIdx.x), factor);
             if (OPERATOR == 6) widen(gb_fetch(bias + v * THREADS + threadIdx.x), more);
 #pragma unroll
             for (int k = 0; k < WIDE; ++k) {
-                if (OPERATOR == 4) row[v][k] *= scale;
-                else if (OPERATOR == 6) row[v][k] = fmaf(fmaf(row[v][k], scale, -part.first * scale), factor[k], more[k]);
-                else row[v][k] *= scale * factor[k];
+                if (OPERATOR == 4) x[k] *= scale;
+                else if (OPERATOR == 6) x[k] = fmaf(fmaf(x[k], scale, -part.first * scale), factor[k], more[k]);
+                else x[k] *= scale * factor[k];
             }
-            out[first + v * THREADS] = narrow(row[v]);
+            out[first + v * THREADS] = narrow(x);
         }
 }
