@@ -122,8 +122,8 @@ def threads_of(name: str, vectors: int, warp: int) -> int:
     """Return the threads of a block for a row of `vectors` vectors of 16 bytes.
 
     `name` is the operator's, and `warp` is the warp's number of threads. The result is the smallest power of two that
-    gives a thread at most 2 vectors (4 for layernorm), but at least 64 and `warp`. It is at most 512, or 1024 for softmax
-    and for rows that would give a thread more than 8 vectors.
+    gives a thread at most 2 vectors (4 for layernorm), but at least 64 and `warp`. It is at most 512, or 1024 for
+    softmax and for rows that would give a thread more than 8 vectors.
     """
     threads = 1 << (-(-vectors // _VECTORS.get(name, 2)) - 1).bit_length()
     is_large = name == "softmax" or vectors > _USUAL_THREADS * _USUAL_VECTORS
