@@ -100,7 +100,7 @@ def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_log
     decode.chain.caches[1][1][:] = kept
     error_once(decode)
     decode.tokens[0] += 1
-    with pytest.raises(WrongAnswer, match="most likely"):
+    with pytest.raises(WrongAnswer, match="largest logit"):
         decode.check()
     decode.poison()
     with pytest.raises(WrongAnswer, match="not written"):
