@@ -88,8 +88,7 @@ def headline(result: Result) -> Series | None:
 
     If several ranks have a series of that label, the headline is the one with the worst median.
     """
-    ranks = [series for series in result.series if series.label == result.series[0].label]
-    return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
+    return series_labelled(result, result.series[0].label) if result.series else None
 
 
 def series_labelled(result: Result, label: str) -> Series | None:
@@ -97,8 +96,9 @@ def series_labelled(result: Result, label: str) -> Series | None:
 
     If several ranks have such a series, it is the one with the worst median.
     """
-    labelled = tuple(series for series in result.series if not label or series.label == label)
-    return headline(replace(result, series=labelled))
+    label = label or (result.series[0].label if result.series else "")
+    ranks = [series for series in result.series if series.label == label]
+    return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
 
 
 def slowest_series(result: Result) -> Iterator[Series]:

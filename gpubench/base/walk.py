@@ -40,28 +40,32 @@ def with_texts(value: Value, change: Change, change_word: Change | None = None) 
 class _Shape(NamedTuple):
     """The facts that a type gives about a value: whether it is a marked or literal text, and the shapes of its items.
 
-    `items` of a tuple has one shape that holds for all items, one shape for each item, or none if they are unknown.
+    `items` of a tuple has one shape that holds for all items, one shape for each item, or none if they are unknown. A
+    tuple is flat if each item is a text, or a value that may be one, or a flat tuple: then it is quickly hashed.
     """
 
     is_word: bool = False
     is_literal: bool = False
     items: tuple[_Shape, ...] = ()
+    is_flat: bool = False
 
 
 _ANY = _Shape()
+_NUMBERS = (int, float, bool, type(None))
 
 
 class _TextChanger:
     """Changes the texts in one value.
 
     `unchanged` holds the texts of dataclasses that hold nothing but texts and did not change, so that equal ones are
-    skipped.
+    skipped; `unchanged_tuples` holds flat tuples, each with the `id` of its shape.
     """
 
     def __init__(self, change: Change, change_word: Change | None) -> None:
         self.change = change
         self.change_word = change_word
         self.unchanged: set[tuple[str, ...]] = set()
+        self.unchanged_tuples: set[tuple[int, tuple[Any, ...]]] = set()
 
     def changed(self, value: Any, shape: _Shape = _ANY) -> Any:
         """Return `value` with the texts in it changed, or the same object if none changed.
@@ -71,7 +75,7 @@ class _TextChanger:
         if isinstance(value, str):
             return value if isinstance(value, Enum) else self._change_text(value, shape)
         if isinstance(value, tuple):
-            return self._change_tuple(value, shape.items)
+            return self._change_flat(value, shape) if shape.is_flat else self._change_tuple(value, shape.items)
         fields, texts = _text_fields(cast(Hashable, type(value)))
         if texts is None:
             return self._change_fields(value, fields) if fields else value
@@ -94,6 +98,16 @@ class _TextChanger:
         return (
             value if changed == value else changed
         )  # keep the original object, because equal texts may be several objects
+
+    def _change_flat(self, value: tuple[Any, ...], shape: _Shape) -> tuple[Any, ...]:
+        """Return a flat tuple with the texts in it changed, or the same object if none changed; `shape` is its own."""
+        key = (id(shape), value)  # shapes live as long as the process
+        if key in self.unchanged_tuples:
+            return value
+        changed = self._change_tuple(value, shape.items)
+        if changed is value:
+            self.unchanged_tuples.add(key)
+        return changed
 
     def _change_tuple(self, value: tuple[Any, ...], shapes: tuple[_Shape, ...]) -> tuple[Any, ...]:
         """Return the tuple with the texts in it changed, or the same object if none changed.
@@ -150,7 +164,19 @@ def _shape(hint: Any) -> _Shape:
         items = typing.get_args(bare)
         items = items[:1] if items[1:] == (Ellipsis,) else items
     is_word = typing.get_origin(hint) is Annotated and WORD in hint.__metadata__
-    return _Shape(is_word, typing.get_origin(bare) is typing.Literal, tuple(map(_shape, items)))
+    shapes = tuple(map(_shape, items))
+    is_flat = bool(items) and all(
+        shape.is_flat or _may_be_text(item) for shape, item in zip(shapes, items, strict=True)
+    )
+    return _Shape(is_word, typing.get_origin(bare) is typing.Literal, shapes, is_flat)
+
+
+def _may_be_text(hint: Any) -> bool:
+    """Return whether values of the type `hint` are texts, or numbers or None in their place."""
+    choices = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return any(map(_is_text, choices)) and all(
+        _is_text(one) or _without_annotations(one) in _NUMBERS for one in choices
+    )
 
 
 def _without_annotations(hint: Any) -> Any:
@@ -190,7 +216,7 @@ def _can_hold_text(hint: Any) -> bool:
     The result is True for None, an unknown type.
     """
     hint = _without_annotations(hint)
-    if hint in (int, float, bool, type(None), Ellipsis) or (isinstance(hint, type) and issubclass(hint, Enum)):
+    if hint in (*_NUMBERS, Ellipsis) or (isinstance(hint, type) and issubclass(hint, Enum)):
         return False
     if typing.get_origin(hint) in (tuple, typing.Union, types.UnionType):
         return any(map(_can_hold_text, typing.get_args(hint)))

@@ -76,8 +76,12 @@ def serial_inflation(values: Sequence[float]) -> float:
     Series, 1980), and the factor is 1 + 2·Σ(1 − k/n)·(2/π)·asin(ρᵏ). r is taken one standard error (1/√n) above its
     bias-corrected estimate, because a stopping rule selects the moments at which it is small by chance.
     """
-    data = np.asarray(values, dtype=float)
-    signs = np.sign(data - median(values))
+    return _inflation(values, median(values))
+
+
+def _inflation(values: Sequence[float], centre: float) -> float:
+    """Return `serial_inflation` of values whose median is `centre`."""
+    signs = np.sign(np.asarray(values, dtype=float) - centre)
     count, power = len(signs), float(signs @ signs)
     if power == 0:
         return 1.0
@@ -104,11 +108,12 @@ def median_interval(values: Sequence[float]) -> Interval:
         return Interval(math.nan, math.nan, math.nan)
     if count < LEAST_FOR_INTERVAL:
         return Interval(data[0], _middle(data), data[-1])
-    inflation = serial_inflation(values) if count >= 10 else 1.0
+    centre = _middle(data)
+    inflation = _inflation(values, centre) if count >= 10 else 1.0
     margin = _NORMAL_975 * math.sqrt(count * inflation) / 2
     low = max(math.floor(count / 2 - margin), 1)
     high = min(math.ceil(count / 2 + 1 + margin), count)
-    return Interval(data[low - 1], _middle(data), data[high - 1])
+    return Interval(data[low - 1], centre, data[high - 1])
 
 
 def resampled_medians(values: Sequence[float], count: int, rng: np.random.Generator) -> Vector:
