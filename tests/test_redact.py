@@ -8,13 +8,14 @@ import re
 import stat
 import time
 from pathlib import Path
+from typing import Annotated
 
 import _make as make
 import pytest
 
 from gpubench import plugins
 from gpubench.base.errors import FileError
-from gpubench.base.walk import with_texts
+from gpubench.base.walk import WORD, with_texts
 from gpubench.model import DataFile, Settings, SuiteInfo, UnavailablePart, store
 from gpubench.tools import identity
 from gpubench.tools.redact import redacted
@@ -435,3 +436,19 @@ def test_an_unchanged_value_is_returned_as_the_same_object():
     equal_text = "".join(["cuda", ":0"])  # equal to the device's id, but another object
     run = make.run(make.result(devices=("cuda:0",)), make.result(devices=(equal_text,), replicate=1))
     assert with_texts(run, lambda text: text) is run
+
+
+@dataclasses.dataclass(frozen=True)
+class Marked:
+    """The same texts as words that code chose and as texts that may name somebody, and a number beside one."""
+
+    words: "tuple[tuple[Annotated[str, WORD], str | float], ...]"
+    texts: "tuple[tuple[str, str | float], ...]"
+
+
+def test_equal_tuples_of_texts_are_changed_by_their_types_however_often_they_occur():
+    pairs = (("owner", "ada"), ("size", 2.5))
+    values = (Marked(pairs, pairs),) * 3
+    for changed in with_texts(values, lambda text: text.replace("owner", "you"), lambda word: word):
+        assert changed.words is pairs
+        assert changed.texts == (("you", "ada"), ("size", 2.5))
