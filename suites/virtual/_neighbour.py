@@ -345,8 +345,7 @@ def _between_processes(
         shared.board.stop()
         shared.close()
 
-    note = "processes by MPS" if how == "mps" else "two processes"
-    return finish(pair, close, {"sharing": note})
+    return finish(pair, close, {"sharing": "processes by MPS" if how == "mps" else "two processes"})
 
 
 Finish = Callable[[NeighbourPair, Callable[[], None], Mapping[str, str]], Task]
@@ -354,8 +353,7 @@ Finish = Callable[[NeighbourPair, Callable[[], None], Mapping[str, str]], Task]
 
 def operations(call: Callable[[], Any], probe: Callable[[], Observation] | None = None) -> Stage:
     """Return a stage whose `call` returns the seconds of each operation and checks the last result."""
-    effort = Effort.exactly(1)
-    return Stage(call, Work(items=1), "item", clock="self", checked=True, probe=probe, effort=effort)
+    return Stage(call, Work(items=1), "item", clock="self", checked=True, probe=probe, effort=Effort.exactly(1))
 
 
 @topic.case(ranks=_ranks, where=_is_measured, victim=_victims, aggressor=_aggressors, how=_ways)
@@ -393,8 +391,5 @@ def _alone(bench: Bench, victim: str, how: str) -> Task:
         load.check()
         return durations
 
-    def close() -> None:
-        if partners is not None:
-            partners.close()
-
+    close = partners.close if partners else nothing
     return Task.of(operations(seconds), check=nothing, close=close, notes={"sharing": "alone"})
