@@ -12,7 +12,7 @@ extern "C" __global__ void read_all(const uint4* vectors, unsigned long long cou
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-// Loads an array with high priority, so that it displaces lines that were loaded or stored so: others do not.
+// Loads an array with high priority. Only such loads displace lines that were loaded or stored with high priority.
 extern "C" __global__ void claim_all(const uint4* vectors, unsigned long long count, unsigned int* never) {
     unsigned long long policy;
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
@@ -28,7 +28,7 @@ extern "C" __global__ void claim_all(const uint4* vectors, unsigned long long co
     if (seen) *never = seen;
 }
 
-// Gives the lines of an array, each of eight vectors, ordinary priority.
+// Gives ordinary priority to the lines of an array; a line is eight vectors long.
 extern "C" __global__ void release_all(const uint4* vectors, unsigned long long count) {
     const unsigned long long step = 8ull * gridDim.x * blockDim.x;
     for (unsigned long long i = 8ull * ((unsigned long long)blockIdx.x * blockDim.x + threadIdx.x); i < count; i += step)
