@@ -1,10 +1,7 @@
 """Print a software bill of materials: the packages of an environment that gpubench needs, as CycloneDX 1.5 JSON.
 
-    bash ci/sbom.sh [EXTRA…] >sbom.json        python ci/_sbom.py [EXTRA…] >sbom.json
-
-It reads the metadata of the packages that are installed beside this Python and uses no network. The same packages give
-the same bytes. `EXTRA` are extras of gpubench, such as cuda13; without any, the document holds a base installation.
-"""
+bash ci/sbom.sh [EXTRA…] >sbom.json python ci/_sbom.py [EXTRA…] >sbom.json It reads the metadata of the packages that
+are installed beside this Python and uses no network. The same packages give the same bytes."""
 
 from __future__ import annotations
 
@@ -30,10 +27,7 @@ def canonical(name: str) -> str:
 def required(name: str, extras: Iterable[str]) -> set[tuple[str, frozenset[str]]]:
     """Return the requirements of an installed distribution with `extras`: pairs of a canonical name and its extras.
 
-    A requirement is included if its condition names no extra or one of `extras`. Other conditions, such as that on the
-    system, are not evaluated, because a package for another system is not installed here. Raises PackageNotFoundError
-    if the distribution is not installed.
-    """
+    A requirement is included if its condition names no extra or one of `extras`."""
     wanted_extras = set(extras)
     requirements = set()
     for line in metadata.requires(name) or []:
@@ -49,9 +43,7 @@ def required(name: str, extras: Iterable[str]) -> set[tuple[str, frozenset[str]]
 def closure(root: str, extras: Iterable[str]) -> dict[str, set[str]]:
     """Return the installed distributions that `root` with `extras` needs, also indirectly, and `root` itself.
 
-    A canonical name maps to the names of its installed direct requirements. Raises PackageNotFoundError if `root` is
-    not installed.
-    """
+    A canonical name maps to the names of its installed direct requirements."""
     edges: dict[str, set[str]] = {}
     visited: set[tuple[str, frozenset[str]]] = set()
     unvisited = [(canonical(root), frozenset(extras))]
@@ -79,8 +71,7 @@ def is_installed(name: str) -> bool:
 def component(name: str, kind: str) -> dict[str, Any]:
     """Return an installed package as a component of CycloneDX: its name, version, URL, and licence if it names one.
 
-    `kind` is `application` or `library`.
-    """
+    `kind` is `application` or `library`."""
     package = cast(Message, metadata.metadata(name))
     version = metadata.version(name)
     entry: dict[str, Any] = {
@@ -105,8 +96,7 @@ def purl(name: str) -> str:
 def document(extras: Iterable[str]) -> dict[str, Any]:
     """Return the bill of materials of gpubench with `extras` as a CycloneDX document, ready for `json.dumps`.
 
-    Raises PackageNotFoundError if gpubench is not installed.
-    """
+    Raises PackageNotFoundError if gpubench is not installed."""
     edges = closure(DISTRIBUTION, extras)
     others = sorted(name for name in edges if name != DISTRIBUTION)
     bill: dict[str, Any] = {

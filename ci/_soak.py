@@ -1,11 +1,7 @@
 """Run gpubench on the host for a long time, and check that nothing grows and nothing is left behind.
 
-    bash ci/soak.sh [MINUTES]
-
-Half of the time goes to repeated runs, which shows what a run leaves behind; the other half goes to one run with many
-replicates, which shows what grows inside a run. The exit status is 1 if something grew or was left behind, and 3 if a
-run failed.
-"""
+bash ci/soak.sh [MINUTES] Half of the time goes to repeated runs, which shows what a run leaves behind; the other
+half goes to one run with many replicates, which shows what grows inside a run."""
 
 from __future__ import annotations
 
@@ -41,8 +37,7 @@ _LEAST_ROWS = 3  # least rows per third to compare peaks of short-lived workers,
 class Usage:
     """The resources that the processes of a run held at a moment, or their maximum in a period.
 
-    `main_mib` is the resident memory of the main process, `children_mib` that of all its descendants.
-    """
+    `main_mib` is the resident memory of the main process, `children_mib` that of all its descendants."""
 
     main_mib: float
     sampler_mib: float  # of the oldest child process, which lasts as long as the run
@@ -55,9 +50,7 @@ class Usage:
 class SoakRow:
     """A line of the table: a run, or a part of the long run.
 
-    `seconds` counts from the start of the run, and `usage` is the maximum. `status` is the exit status, None for a part
-    of a run. `left` names what the run left behind.
-    """
+    `seconds` counts from the start of the run, and `usage` is the maximum."""
 
     name: str
     seconds: float
@@ -108,11 +101,7 @@ def maximum(usages: Sequence[Usage]) -> Usage:
 def grown(rows: Sequence[SoakRow], has_same_work: bool = True) -> list[str]:
     """Return a message for each number of `Usage` that grew over the rows, which must be in the order measured.
 
-    A number grew if its minimum in the last third exceeds its maximum in the first third by more than 5 % and 8 MiB, or
-    5 % and 1 if it is not memory. The first row warms up and is left out; fewer than three others give no message. The
-    memory of workers is compared only if a third has at least three rows and `has_same_work`: every row did the same
-    work.
-    """
+    The first row warms up and is left out; fewer than three others give no message."""
     rows = rows[1:]
     third = len(rows) // 3
     if not third:
@@ -153,8 +142,7 @@ class Soak:
     def long(self, seconds: float) -> Iterator[SoakRow]:
         """Run once for `seconds`, and yield a row for each of twelve parts; SIGTERM ends the run.
 
-        Raises subprocess.TimeoutExpired if the run does not end within 30 s.
-        """
+        Raises subprocess.TimeoutExpired if the run does not end within 30 s."""
         begun = time.monotonic()
         process = self._start_run("--replicates", str(_REPLICATES), "--out", str(self._runs / "long.jsonl"))
         for number in range(1, _PARTS + 1):
@@ -168,10 +156,7 @@ class Soak:
                 yield SoakRow(f"part {number}", time.monotonic() - begun, None, maximum(usages))
 
     def _start_run(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `gpubench run` for all suites on the host in the smoke tier, with further `arguments`.
-
-        Return its process. Its output is dropped.
-        """
+        """Start `gpubench run` for all suites on the host in the smoke tier, with further `arguments`."""
         command = [str(Path(sys.executable).with_name("gpubench")), *RUN, *arguments]
         environment = os.environ | {
             _RUN_VARIABLE: self._token,
@@ -181,10 +166,7 @@ class Soak:
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def _sample_usage(self, process: subprocess.Popen[bytes], until: float) -> Iterator[Usage]:
-        """Yield the resources of a run four times per second, until it ends or `until` is reached.
-
-        `until` is in seconds of `time.monotonic`.
-        """
+        """Yield the resources of a run four times per second, until it ends or `until` is reached."""
         main = psutil.Process(process.pid)
         while process.poll() is None and time.monotonic() < until:
             if moment := usage(main):
@@ -218,8 +200,7 @@ def line(cells: Iterable[str]) -> str:
 def main() -> int:
     """Run the soak test for the minutes in `sys.argv`, 60 by default, and return the exit status.
 
-    A line per row is printed, then the problems. The status is 3 if a run failed, 1 for another problem, else 0.
-    """
+    A line per row is printed, then the problems. The status is 3 if a run failed, 1 for another problem, else 0."""
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     sys.stdout.write(line(_HEADS) + "\n")
     with tempfile.TemporaryDirectory(prefix="gpubench-soak-") as folder:

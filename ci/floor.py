@@ -32,9 +32,7 @@ class Floors:
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
         """Return the verdicts on all cases that have a floor, the worst first; `baseline` is ignored.
 
-        The judgement lists the cases without a floor in `new`. A case that the policy allows to be skipped has no
-        finding.
-        """
+        The judgement lists the cases without a floor in `new`."""
         del baseline  # the floor takes its place
         pairs = [(side, _floor_of(side, candidate, policy)) for side in candidate.sides.values()]
         findings = [_judge_side(side, floor, policy) for side, floor in pairs if floor is not None]
@@ -62,10 +60,7 @@ def _floor_of(side: Side, candidate: Evidence, policy: Policy) -> Floor | None:
 
 
 def _judge_side(side: Side, floor: Floor, policy: Policy) -> Finding:
-    """Return the finding of a case on a device: its verdict against the floor, or why it cannot be judged.
-
-    It is `not comparable` if the units of case and floor differ. The threshold is the tolerance of the floor.
-    """
+    """Return the finding of a case on a device: its verdict against the floor, or why it cannot be judged."""
     expected = SideFigures(floor.expected)
     unjudged_finding = Finding(
         side.case, side.devices, Verdict.INVALID, "", "", floor.unit, floor.better, expected, SideFigures.of(side)
@@ -84,9 +79,7 @@ def _judge_side(side: Side, floor: Floor, policy: Policy) -> Finding:
 def verdict(effect: Effect, tolerance: float) -> Verdict:
     """Return the verdict on an effect: the logarithm of a ratio, positive for slower, with its interval.
 
-    `tolerance` is a logarithm of a ratio too. `slower`: the whole interval is above the tolerance. `suspect`: part of
-    it is. `faster`: the whole interval is below the negative tolerance. `same`: otherwise.
-    """
+    `tolerance` is a logarithm of a ratio too. `slower`: the whole interval is above the tolerance."""
     if effect.low > tolerance:
         return Verdict.SLOWER
     if effect.high > tolerance:
@@ -95,10 +88,7 @@ def verdict(effect: Effect, tolerance: float) -> Verdict:
 
 
 def _notes(candidate: Evidence, sides_without_floor: list[Side], any_judged: bool) -> list[str]:
-    """Return a note on the cases without a floor in a list, which is empty if every case has one.
-
-    `any_judged` says that at least one case has a floor.
-    """
+    """Return a note on the cases without a floor in a list, which is empty if every case has one."""
     models = ", ".join(dict.fromkeys(_device_model(side, candidate) for side in sides_without_floor))
     if sides_without_floor and not any_judged:
         return [f"no floor is known for {models}: write [[floor]] tables into gpubench.toml (docs/gate.md)"]

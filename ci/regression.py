@@ -16,9 +16,7 @@ class Regression:
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
         """Return the verdicts on all cases that baseline and candidate have, the worst first.
 
-        A required case without a figure of the candidate is `invalid`. A case that the policy allows to be skipped has
-        no finding but a note.
-        """
+        A required case without a figure of the candidate is `invalid`."""
         judgement = judge(baseline, candidate, policy.threshold, policy.noise, policy.allow_mismatch)
         allowed = [finding for finding in judgement.findings if policy.allows_skip(finding.cause, finding.case.id)]
         reported = (
@@ -51,10 +49,7 @@ def _is_met(pattern: str, ids: list[str]) -> bool:
 
 
 def _notes(judgement: Judgement, allowed: list[Finding], policy: Policy, ids: list[str]) -> list[str]:
-    """Return sentences on cases that only one side has, on allowed skips, and on patterns that match no case.
-
-    `allowed` are the findings of cases that the policy allows to be skipped, and `ids` the case ids of both sides.
-    """
+    """Return sentences on cases that only one side has, on allowed skips, and on patterns that match no case."""
     vanished = (case for case in judgement.missing if not (policy.required and policy.is_required(case.id)))
     notes = [f"{case.id}: the baseline has a figure, the candidate has none" for case in vanished]
     notes += [f"{case.id}: new, there is no baseline for it" for case in judgement.new]

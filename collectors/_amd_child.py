@@ -1,7 +1,6 @@
 """Run a child process that reads counters through one of AMD's libraries, which may end the process.
 
-The child runs `_amd_libraries`.
-"""
+The child runs `_amd_libraries`."""
 
 from __future__ import annotations
 
@@ -28,10 +27,7 @@ class LibraryChild:
     """A process in which one of AMD's libraries reads counters; `version` is the library's name and version."""
 
     def __init__(self, library: str, module: str = _MODULE) -> None:
-        """Start the process, in which `module` loads `library`, a name in `_amd_libraries.LIBRARIES`.
-
-        Raises Unavailable if the library does not load, start or answer within ten seconds.
-        """
+        """Start the process, in which `module` loads `library`, a name in `_amd_libraries.LIBRARIES`."""
         self.library = library
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - held until `close`
         self._child = subprocess.Popen(
@@ -48,25 +44,19 @@ class LibraryChild:
     def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the values of the counters `names` of the GPU at the PCI address `pci`, by name.
 
-        A missing value is None. Each value is in its counter's unit. Raises Unavailable if the process has ended or
-        does not answer.
-        """
+        A missing value is None. Each value is in its counter's unit."""
         values: Mapping[str, float | None] = self._ask([pci, list(names)])
         return values
 
     def processes(self, pci: str) -> Sequence[tuple[int, float | None]]:
         """Return the id of each process on the GPU at the PCI address `pci`, with its bytes of memory, None if unknown.
 
-        Raises Unavailable if the child process has ended or does not answer.
-        """
+        Raises Unavailable if the child process has ended or does not answer."""
         processes: Sequence[tuple[int, float | None]] = self._ask([pci, None])
         return processes
 
     def _ask(self, question: object) -> Any:
-        """Send `question`, a value that JSON can hold, to the process, and return its answer, which JSON can hold too.
-
-        Raises Unavailable if the process has ended or does not answer within two seconds.
-        """
+        """Send `question`, a value that JSON can hold, to the process, and return its answer."""
         pipe = self._child.stdin
         assert pipe is not None
         try:
@@ -77,10 +67,7 @@ class LibraryChild:
         return self._answer(_ANSWER_S)
 
     def _answer(self, patience_s: float) -> Any:
-        """Return the next answer of the process, a value that JSON can hold.
-
-        Raises Unavailable if the process has ended, or sends nothing for `patience_s` seconds.
-        """
+        """Return the next answer of the process, a value that JSON can hold."""
         pipe = self._child.stdout
         assert pipe is not None
         while b"\n" not in self._pending:
@@ -93,11 +80,7 @@ class LibraryChild:
         return json.loads(line)
 
     def _end_with_error(self, reason: str = "") -> Unavailable:
-        """End the process, and return the error that the caller raises.
-
-        The error has `reason`, by default the signal or the exit status of the process, and the last line of its
-        standard error.
-        """
+        """End the process, and return the error that the caller raises."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(0.0 if reason else 1.0)
         status = self._child.poll()

@@ -1,8 +1,7 @@
 """Name the throttle reasons of AMD's driver: the bits of `indep_throttle_status` in its gpu_metrics.
 
-amdgpu_smu.h of the Linux kernel, SMU_THROTTLER_…_BIT: sixteen bits each for power, current, temperature and the rest. A
-reading is stored as a float64, which holds 53 bits: if a bit of the last group is set, the lowest bits may be lost.
-"""
+amdgpu_smu.h of the Linux kernel, SMU_THROTTLER_…_BIT: sixteen bits each for power, current, temperature and the
+rest."""
 
 from __future__ import annotations
 

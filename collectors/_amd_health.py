@@ -1,8 +1,7 @@
 """Read the health of an AMD GPU from the files of the driver amdgpu (Linux kernel, "AMDGPU RAS Support").
 
 The file xgmi_error is not read: reading it resets it. No AMD GPU has shown these readings yet: docs/amd.md says what
-was simulated.
-"""
+was simulated."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class AmdHealth:
     def read(self, device: Device) -> Sequence[HealthReading]:
         """Return the health readings of the device; a reading whose file is missing has no value.
 
-        Raises Unavailable if the driver has no files for the device.
-        """
+        Raises Unavailable if the driver has no files for the device."""
         folder = self._files.folder(device.pci)
         if not folder.is_dir():
             raise Unavailable(f"the driver has no files for {device.id} ({device.pci})", "read the kernel log")
@@ -51,11 +49,7 @@ class AmdHealth:
 
 
 def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
-    """Yield one reading: the number of uncorrected errors in all blocks of the GPU since the driver was loaded.
-
-    `folder` has the driver's files of the GPU, and `card` is the PCI address for commands. The value is None if the
-    driver has no files for errors.
-    """
+    """Yield one reading: the number of uncorrected errors in all blocks of the GPU since the driver was loaded."""
     counts = {
         path.name.removesuffix("_err_count"): int(match[1])
         for path in sorted(folder.glob("ras/*_err_count"))
@@ -70,11 +64,7 @@ def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
 
 
 def _pages(folder: Path, card: str) -> Iterator[HealthReading]:
-    """Yield the number of retired bad pages of memory, and the number that wait to be retired or could not be retired.
-
-    `folder` has the driver's files of the GPU, and `card` is the PCI address for commands. Nothing is yielded for a GPU
-    without a file of bad pages.
-    """
+    """Yield the number of retired bad pages of memory."""
     path = folder / "ras/gpu_vram_bad_pages"
     if path.exists():
         states = _PAGE.findall(text(path))
@@ -86,10 +76,7 @@ def _pages(folder: Path, card: str) -> Iterator[HealthReading]:
 
 
 def _processes(processes: KfdProcesses, card: str) -> HealthReading:
-    """Return the number of processes on the GPU, with the last eight process ids in the note.
-
-    `card` is the PCI address for the command. The value is None if the driver does not list processes.
-    """
+    """Return the number of processes on the GPU, with the last eight process ids in the note."""
     command = f"amd-smi process --gpu {card}"
     pids = processes.pids()
     if pids is None:
@@ -105,10 +92,7 @@ def _busy(folder: Path) -> Iterator[HealthReading]:
 
 
 def _pcie(folder: Path, card: str) -> Iterator[HealthReading]:
-    """Yield the present and the widest PCIe link, its replays, and the present and the highest generation (1 to 6).
-
-    `folder` has the driver's files of the GPU, and `card` is the PCI address for the command. A missing value is None.
-    """
+    """Yield the present and the widest PCIe link, its replays, and the present and the highest generation (1 to 6)."""
     command = f"amd-smi metric --pcie --gpu {card}"
     files = {
         HealthSign.PCIE_WIDTH: "current_link_width",

@@ -1,10 +1,6 @@
 """Read AMD's libraries in a process of their own, because they print, raise any exception, and may end the process.
 
-`python -P -m gpubench.collectors._amd_libraries amdsmi|pyrsmi` answers on its standard output, a line of JSON each:
-first the library's version, then for each line `[pci, [names]]` of its standard input the values of those counters,
-null for a missing one, and for each line `[pci, null]` a list of `[process number, bytes]`. A library that does not
-load or start ends the process; its last line of output says why.
-"""
+A library that does not load or start ends the process; its last line of output says why."""
 
 from __future__ import annotations
 
@@ -38,7 +34,6 @@ class Library(Protocol):
 
 
 def _rocm_folder() -> Path:
-    """Return the folder in which ROCm is installed."""
     return Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
 
 
@@ -46,10 +41,7 @@ class AmdSmi:
     """The Python binding that comes with ROCm; it must be of the same release as its library."""
 
     def __init__(self) -> None:
-        """Import and start the library, and note the handle of each GPU by its PCI address.
-
-        Raises ImportError, or the library's own errors, if that fails.
-        """
+        """Import and start the library, and note the handle of each GPU by its PCI address."""
         sys.path += [str(_rocm_folder() / "share/amd_smi"), _DEBIAN]
         self._smi = smi = importlib.import_module("amdsmi")
         smi.amdsmi_init()
@@ -61,8 +53,7 @@ class AmdSmi:
         """Return the counter `name` of the GPU at the PCI address `pci`, in the counter's unit.
 
         The result is None if the GPU is unknown, or if the GPU or this release of the library does not have the
-        counter.
-        """
+        counter."""
         handle = self._handles.get(pci)
         if handle is None or name not in self._READERS:
             return None
@@ -80,8 +71,7 @@ class AmdSmi:
     def processes(self, pci: str) -> list[tuple[int, float | None]]:
         """Return the id of each process on the GPU at the PCI address `pci`, with its bytes of memory, None if unknown.
 
-        The list is empty if the GPU is unknown or the library does not list processes.
-        """
+        The list is empty if the GPU is unknown or the library does not list processes."""
         handle = self._handles.get(pci)
         try:
             listed = self._smi.amdsmi_get_gpu_process_list(handle) if handle is not None else []
@@ -109,35 +99,23 @@ def _first_valid(values: Mapping[str, object], *keys: str) -> object:
 
 
 def _memory_of(process: Mapping[str, Any]) -> float | None:
-    """Return the bytes of the GPU's memory that a process has; None if unknown.
-
-    `process` is an entry of amdsmi's list.
-    """
+    """Return the bytes of the GPU's memory that a process has; None if unknown."""
     return valid("amd.memory.used", process.get("memory_usage", {}).get("vram_mem"))
 
 
 def _clock(smi: Any, gpu: Any, kind: Any) -> object:
-    """Return the clock of one kind in MHz; its key differs between releases of the library.
-
-    `smi` is the module amdsmi, `gpu` its handle, and `kind` an AmdSmiClkType. The number is returned unchecked.
-    """
+    """Return the clock of one kind in MHz; its key differs between releases of the library."""
     clocks = smi.amdsmi_get_clock_info(gpu, kind)
     return clocks.get("clk", clocks.get("cur_clk"))
 
 
 def _temperature(smi: Any, gpu: Any, place: Any) -> object:
-    """Return the present temperature of one sensor in °C, as the library gives it.
-
-    `smi` is the module amdsmi, `gpu` its handle, and `place` an AmdSmiTemperatureType.
-    """
+    """Return the present temperature of one sensor in °C, as the library gives it."""
     return smi.amdsmi_get_temp_metric(gpu, place, smi.AmdSmiTemperatureMetric.CURRENT)
 
 
 def _energy(count: Mapping[str, Any]) -> object:
-    """Return the energy since the driver was loaded, in microjoules, from the library's `count`; None if it is missing.
-
-    `count` is the result of amdsmi_get_energy_count: the number of steps, and the microjoules per step.
-    """
+    """Return the energy since the driver was loaded, in microjoules, from the library's `count`."""
     steps = valid("amd.energy", count.get("energy_accumulator", count.get("power")))
     return None if steps is None else steps * count["counter_resolution"]
 
@@ -155,17 +133,10 @@ _WITH_HANDLE = (
 class Rsmi:
     """pyrsmi from the Python package index, which has no temperatures, clocks or energy.
 
-    A call that fails returns -1, and the library must be loaded explicitly. Its count of PCIe replays is not the
-    driver's, so that count is left to the driver's files. Without argument types ctypes passes 32 bits of a handle, and
-    pyrsmi then finds no GPU. If amdsmi can be imported, pyrsmi uses it, and fails with any exception of its import; so
-    amdsmi, which was asked before pyrsmi, is hidden here.
-    """
+    A call that fails returns -1, and the library must be loaded explicitly."""
 
     def __init__(self) -> None:
-        """Import and start the library, and note the index of each GPU by its PCI address.
-
-        Ends the process if the library sees no GPU. Raises ImportError if the package is not installed.
-        """
+        """Import and start the library, and note the index of each GPU by its PCI address."""
         sys.modules["amdsmi"] = None  # type: ignore[assignment] # an import of it raises ImportError
         self._smi = smi = importlib.import_module("pyrsmi.rocml")
         smi._load_rocm_library()  # noqa: SLF001 - no public function loads it before the first call
@@ -180,8 +151,7 @@ class Rsmi:
     def read(self, pci: str, name: str) -> float | None:
         """Return the counter `name` of the GPU at the PCI address `pci`, in the counter's unit.
 
-        The result is None if the GPU is unknown or the library does not have the counter.
-        """
+        The result is None if the GPU is unknown or the library does not have the counter."""
         index = self._indices.get(pci)
         if index is None or name not in self._READERS:
             return None
@@ -219,8 +189,7 @@ def answer(library: Library, pci: str, names: Sequence[str]) -> dict[str, float 
 def serve(library: Library, questions: TextIO, answers: TextIO) -> None:
     """Write the library's version, then answer each line of `questions` with a line of `answers`, until they end.
 
-    A question is a PCI address and the names of counters, or null for the processes; questions and answers are JSON.
-    """
+    A question is a PCI address and the names of counters, or null for the processes; questions and answers are JSON."""
     answers.write(json.dumps(library.version) + "\n")
     answers.flush()
     for line in questions:
@@ -233,8 +202,7 @@ def serve(library: Library, questions: TextIO, answers: TextIO) -> None:
 def main() -> None:
     """Run the child process with the library that the first argument names, until standard input ends.
 
-    It answers on standard output; what libraries print goes to standard error.
-    """
+    It answers on standard output; what libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(LIBRARIES[sys.argv[1]](), sys.stdin, answers)

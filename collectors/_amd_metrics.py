@@ -1,8 +1,7 @@
 """Parse the table gpu_metrics of the driver amdgpu, which the GPU's firmware fills (Linux kernel, kgd_pp_interface.h).
 
 Format 1 is that of the accelerators; its content revision says where each field is. A field that a firmware does not
-fill has all bits set and reads as None.
-"""
+fill has all bits set and reads as None."""
 
 from __future__ import annotations
 
@@ -24,10 +23,7 @@ RESIDENCIES = (PROCHOT, PACKAGE_POWER, SOCKET_THERMAL, VR_THERMAL, HBM_THERMAL)
 class _Layout:
     """The places of the fields of a content revision, in bytes from the beginning; 0 stands for a missing field.
 
-    `size` is the size of the table in bytes, and `energy` the place of the energy. `clocks` are those of the compute
-    dies: the place of the first, and their number. `throttle` is the place of the mask of reasons, `residencies` that
-    of the first of five counters, and `dram` that of the share of the memory's bandwidth.
-    """
+    `size` is the size of the table in bytes, and `energy` the place of the energy."""
 
     size: int
     energy: int
@@ -56,10 +52,8 @@ _LAYOUTS: Mapping[int, _Layout] = {
 class GpuMetrics:
     """The values of one table; a field that the revision or the firmware does not have is None.
 
-    `energy_steps` are steps of ENERGY_STEP_J, `clock_hz` is the mean clock of the compute dies, `reasons` the mask of
-    throttle reasons (_amd_events), `residencies` how long each of RESIDENCIES held, in cycles of the firmware, and
-    `dram_percent` the used share of the memory's bandwidth.
-    """
+    `energy_steps` count ENERGY_STEP_J, `reasons` is the mask of throttle reasons (_amd_events), and `residencies` are
+    the cycles of the firmware during which each of RESIDENCIES held."""
 
     energy_steps: int | None
     clock_hz: float | None
@@ -71,8 +65,7 @@ class GpuMetrics:
 def parsed(table: bytes) -> GpuMetrics | None:
     """Return the values of the table gpu_metrics, given as its bytes.
 
-    The result is None if the table is truncated or of an unknown revision.
-    """
+    The result is None if the table is truncated or of an unknown revision."""
     if len(table) < _HEADER.size:
         return None
     size, form, content = _HEADER.unpack_from(table)
@@ -101,9 +94,7 @@ def _unpack_field(form: str, table: bytes, place: int) -> int | None:
 class ThrottleReasons:
     """The throttle reasons of one GPU between two tables.
 
-    An MI200 has a mask of the reasons that hold now. The firmware of later models counts how long each reason held:
-    a count that rose since the last table is a reason that held meanwhile. The first table only begins the counts.
-    """
+    An MI200 has a mask of the reasons that hold now."""
 
     def __init__(self) -> None:
         self._last: tuple[int, ...] | None = None
@@ -111,9 +102,7 @@ class ThrottleReasons:
     def since(self, metrics: GpuMetrics) -> int | None:
         """Return the mask of the reasons that held since the last call; None if this firmware does not report them.
 
-        `metrics` are the values of the newest table. On an MI200 the mask has the reasons that hold now; on later
-        models the first call returns 0.
-        """
+        `metrics` are the values of the newest table."""
         if metrics.residencies is None:
             return metrics.reasons
         last, self._last = self._last or metrics.residencies, metrics.residencies

@@ -14,9 +14,7 @@ _PLACE = 0xFFF8  # the bits of bus and device in a location; on a partitioned ca
 class KfdProcesses:
     """The processes that compute on one card; on a partitioned card, those of all its partitions.
 
-    Each process that has opened ROCm has a file per GPU with its bytes of memory there, and a folder per queue. It uses
-    a GPU if it has memory on it or a queue to it.
-    """
+    Each process that has opened ROCm has a file per GPU with its bytes of memory there, and a folder per queue."""
 
     def __init__(self, root: Path, pci: str) -> None:
         """Find the driver's ids of the GPU at that PCI address, below `root`."""
@@ -26,8 +24,7 @@ class KfdProcesses:
     def read(self) -> list[tuple[int, float]] | None:
         """Return the id of each process that uses the GPU and its bytes of memory there, in no particular order.
 
-        The result is None if the driver does not list processes.
-        """
+        The result is None if the driver does not list processes."""
         if not self.gpu_ids:
             return None
         try:
@@ -50,10 +47,7 @@ class KfdProcesses:
 
 
 def _gpu_ids(nodes: Path, pci: str) -> frozenset[int]:
-    """Return the driver's ids of the GPU at the PCI address `pci`.
-
-    A partitioned card has several ids, and an unknown card has none. `nodes` is the folder of the driver's topology.
-    """
+    """Return the driver's ids of the GPU at the PCI address `pci`."""
     return frozenset(
         gpu for node in nodes.glob("*") if (gpu := _read_number(node / "gpu_id")) and _is_gpu_at(node, pci)
     )

@@ -1,8 +1,7 @@
 """Read counters and settings from files of the Linux driver amdgpu, without a library (kernel, "amdgpu driver").
 
-`root` is put before /sys, so that a copy of another machine's files reads as that machine did. A file that is missing,
-cannot be read or has other content reads as None.
-"""
+`root` is put before /sys, so that a copy of another machine's files reads as that machine did. A file that is
+missing, cannot be read or has other content reads as None."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ class Sysfs:
     def folder(self, pci: str) -> Path:
         """Return the folder of the driver's files of the GPU at the PCI address `pci`, which may not exist.
 
-        The address of a partition is that of its card with another function number; its files are in the card's folder.
-        """
+        The address of a partition is that of its card with another function number; its files are in the card's
+        folder."""
         devices = self.root / "sys/bus/pci/devices"
         own = devices / pci.lower()
         return own if own.is_dir() else devices / f"{pci.lower().rpartition('.')[0]}.0"
@@ -52,8 +51,7 @@ class Sysfs:
     def metrics(self, pci: str) -> GpuMetrics | None:
         """Return the values of the firmware's table for the GPU at the PCI address `pci` now.
 
-        The result is None if the table cannot be read or is of an unknown revision.
-        """
+        The result is None if the table cannot be read or is of an unknown revision."""
         try:
             return parsed((self.folder(pci) / "gpu_metrics").read_bytes())
         except OSError:
@@ -71,9 +69,7 @@ class Sysfs:
     def read(self, pci: str, names: Sequence[str], throttle: ThrottleReasons) -> Mapping[str, float | None]:
         """Return the counters `names` of the GPU at the PCI address `pci` now, by name; None for a missing value.
 
-        Each value is in its counter's unit. `throttle` is the same object in all readings of one device: it keeps the
-        values of the last table.
-        """
+        Each value is in its counter's unit."""
         folder = self.folder(pci)
         metrics = self.metrics(pci) if not _METRICS_COUNTERS.isdisjoint(names) else None
         return {
@@ -89,8 +85,7 @@ class Sysfs:
     def settings(self, pci: str) -> Mapping[str, str]:
         """Return the settings of the GPU at the PCI address `pci` that a gate compares, by name (`power.limit_w`).
 
-        A setting that cannot be read is left out.
-        """
+        A setting that cannot be read is left out."""
         folder = self.folder(pci)
         cap = _read_number(_hwmon(folder) / "power1_cap")
         speed = re.match(r"[\d.]+", text(folder / "max_link_speed"))
@@ -113,19 +108,12 @@ def _hwmon(folder: Path) -> Path:
 
 
 def _file_reader(path: str, scale: float = 1.0) -> Callable[[Path, str], float | None]:
-    """Return a function that reads the number in the file `path` of the GPU's folder, times `scale`; None if missing.
-
-    The function takes the folder of the GPU's files and the counter's name.
-    """
+    """Return a function that reads the number in the file `path` of the GPU's folder, times `scale`."""
     return lambda folder, name: valid(name, _read_number(folder / path), scale)
 
 
 def _monitor_reader(scale: float, *files: str) -> Callable[[Path, str], float | None]:
-    """Return a function that reads the first of `files` that has a valid number, times `scale`; None if none has.
-
-    The files are those of the GPU's hardware monitor. The function takes the folder of the GPU's files and the
-    counter's name.
-    """
+    """Return a function that reads the first of `files` that has a valid number, times `scale`; None if none has."""
 
     def read(folder: Path, name: str) -> float | None:
         values = (valid(name, _read_number(_hwmon(folder) / file), scale) for file in files)
@@ -135,11 +123,7 @@ def _monitor_reader(scale: float, *files: str) -> Callable[[Path, str], float | 
 
 
 def _temperature_reader(label: str, scale: float) -> Callable[[Path, str], float | None]:
-    """Return a function that reads the temperature sensor with the label `label`, times `scale`; None without one.
-
-    It looks for the label, because a sensor's number differs between models. The function takes the folder of the GPU's
-    files and the counter's name.
-    """
+    """Return a function that reads the temperature sensor with the label `label`, times `scale`; None without one."""
 
     def read(folder: Path, name: str) -> float | None:
         for path in sorted(_hwmon(folder).glob("temp*_label")):
@@ -151,11 +135,7 @@ def _temperature_reader(label: str, scale: float) -> Callable[[Path, str], float
 
 
 def _metrics_value(name: str, metrics: GpuMetrics | None, throttle: ThrottleReasons) -> float | None:
-    """Return the counter `name`, which only the table gpu_metrics has, in its unit.
-
-    `metrics` are the values of the table, None without one. The result is None if the table does not have the counter.
-    `throttle` keeps the last table's values for `amd.throttle`.
-    """
+    """Return the counter `name`, which only the table gpu_metrics has, in its unit."""
     if metrics is None:
         return None
     if name == "amd.energy":

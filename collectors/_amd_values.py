@@ -48,9 +48,8 @@ UNITS = {counter.name: counter.unit for counter in COUNTERS}
 def valid(name: str, value: object, scale: float = 1.0) -> float | None:
     """Return the value of the counter `name` in its unit, `value` times `scale`; None for a missing value.
 
-    A value is missing if it is text (`N/A`), a negative number (AMD's libraries return -1 for an error), a word of 16,
-    32 or 64 ones, more than a GPU can reach, or 0 bytes of used memory, AMD's library's answer without the file.
-    """
+    A value is missing if it is text (`N/A`), a negative number (AMD's libraries return -1 for an error), a word of
+    16, 32 or 64 ones, more than a GPU can reach, or 0 bytes of used memory, AMD's library's answer without the file."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     if value < 0 or value in _ALL_ONES:

@@ -21,11 +21,7 @@ _MOST = 0.02  # the most time spent on reading the firmware's table, as a share;
 def condition_of(reasons: int | None, foreign: int | None, baseline: int | None) -> Condition:
     """Return the verdict on a sample from plain numbers; None is an unknown number.
 
-    `reasons` is the mask of throttle reasons; if it is unknown, the sample is labelled `unwatched`. `foreign` is the
-    number of processes on the GPU that are not ours, and `baseline` that number at the start of the case: if it rose,
-    the sample is to be discarded. A low clock is no verdict: no bit says that an AMD GPU is idle, so a clock that is
-    low after a sample may be that of an idle GPU.
-    """
+    `reasons` is the mask of throttle reasons; if it is unknown, the sample is labelled `unwatched`."""
     bits = reasons or 0
     discard = (*(("thermal",) if bits & _THERMAL else ()), *(("hw-slowdown",) if bits & _FORCED else ()))
     if foreign is not None and baseline is not None and foreign > baseline:
@@ -37,9 +33,7 @@ def condition_of(reasons: int | None, foreign: int | None, baseline: int | None)
 class AmdWatch:
     """An AMD GPU between samples: the throttle reasons and the clock from the firmware's table, and the processes.
 
-    The table is read so often that reading takes at most 2 % of the time; its values hold until it is read again. The
-    processes are listed every 50 ms. `begin` and `look` raise DeviceError if the driver's files of the GPU are gone.
-    """
+    The table is read so often that reading takes at most 2 % of the time; its values hold until it is read again."""
 
     def __init__(self, files: Sysfs, processes: KfdProcesses, device: Device) -> None:
         """Prepare the watch of one GPU; `processes` lists the processes on it."""
@@ -54,17 +48,14 @@ class AmdWatch:
     def begin(self) -> None:
         """Count the processes of others on the GPU as the baseline, and begin to collect its throttle reasons.
 
-        Raises DeviceError if the driver's files of the GPU are gone.
-        """
+        Raises DeviceError if the driver's files of the GPU are gone."""
         self._others.begin()
         self._read()
 
     def look(self) -> Condition:
         """Return the condition of the last sample: slowdowns, the power cap, foreign processes, and the clock.
 
-        The throttle reasons are those since the firmware's table was last read. Raises DeviceError if the driver's
-        files of the GPU are gone.
-        """
+        The throttle reasons are those since the firmware's table was last read."""
         if time.monotonic() >= self._due:
             self._read()
         self._others.look()
@@ -72,10 +63,7 @@ class AmdWatch:
         return Condition(condition.discard, condition.labels + self._others.labels, self._clock_hz)
 
     def _read(self) -> None:
-        """Read the throttle reasons and the clock, and note when the next reading is due.
-
-        Readings take at most 2 % of the time. Raises DeviceError if the driver's files of the GPU are gone.
-        """
+        """Read the throttle reasons and the clock, and note when the next reading is due."""
         start = time.monotonic()
         metrics = self._files.metrics(self._device.pci)
         end = time.monotonic()

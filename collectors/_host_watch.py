@@ -30,8 +30,7 @@ class CpuTimes:
 def is_stolen(before: CpuTimes, after: CpuTimes) -> bool:
     """Return whether a hypervisor took at least a tick and at least 1 % of the CPU time between two readings.
 
-    The result is False if the kernel does not report stolen time.
-    """
+    The result is False if the kernel does not report stolen time."""
     if before.steal_s is None or after.steal_s is None:
         return False
     rise = after.steal_s - before.steal_s
@@ -41,11 +40,7 @@ def is_stolen(before: CpuTimes, after: CpuTimes) -> bool:
 def condition_of(stolen: bool, migrated: bool, others: float | None, cpus: int) -> Condition:
     """Return the verdict on a sample: `steal` is to be discarded, `migrated` and `loaded` are labels.
 
-    `stolen` says that a hypervisor took CPU time, and `migrated` that the thread came from another NUMA node. `others`
-    is the mean number of runnable threads that are not ours, None if unknown: the host is loaded if they want at least
-    a quarter of the `cpus` CPUs. One foreign thread on two CPUs made a matrix product that spins on all of them forty
-    times slower, so the limit is low.
-    """
+    `stolen` says that a hypervisor took CPU time, and `migrated` that the thread came from another NUMA node."""
     loaded = others is not None and others >= cpus / 4
     labels = (("migrated",) if migrated else ()) + (("loaded",) if loaded else ())
     return Condition(("steal",) if stolen else (), labels)
@@ -54,8 +49,7 @@ def condition_of(stolen: bool, migrated: bool, others: float | None, cpus: int) 
 def runnable_in(loadavg: str) -> int:
     """Return the number of runnable threads of the machine, given the text of /proc/loadavg.
 
-    It is the first number of the fourth field: 3 of `3/89`.
-    """
+    It is the first number of the fourth field: 3 of `3/89`."""
     return int(loadavg.split()[3].partition("/")[0])
 
 
@@ -96,8 +90,7 @@ def _state(task: Path) -> str:
 def node_reader() -> Callable[[], int]:
     """Return a function that returns the number of the calling thread's NUMA node.
 
-    It uses getcpu of the C library (glibc 2.29, under 1 µs); without getcpu the node is always 0.
-    """
+    It uses getcpu of the C library (glibc 2.29, under 1 µs); without getcpu the node is always 0."""
     getcpu = getattr(ctypes.CDLL(None), "getcpu", None)
     if getcpu is None:
         return lambda: 0
@@ -114,14 +107,7 @@ def node_reader() -> Callable[[], int]:
 class HostWatch:
     """The host between samples: the thread's NUMA node after each sample, steal once a tick, load every 50 ms.
 
-    A move to another CPU of the same node is ignored. If a team of threads works, up to half of a case's samples had
-    one; the median of 68 such samples on two CPUs was 2 % shorter than that of the others, of 18 on sixteen CPUs 1 %.
-    To discard them would make cases invalid and no number better. A move to another node gets a label, because the
-    thread's memory stays behind.
-
-    Samples with steal took 16 % longer. Steal that /proc/stat can show lasts at least a tick, so that one reading per
-    tick misses none. Load is the mean since the start of the case.
-    """
+    A move to another CPU of the same node is ignored."""
 
     def __init__(self) -> None:
         self._node = node_reader()
@@ -140,27 +126,20 @@ class HostWatch:
     def look(self) -> Condition:
         """Return the condition of the last sample: `steal` in `discard`, `migrated` and `loaded` in `labels`.
 
-        Each of them stands there only if it applies.
-        """
+        Each of them stands there only if it applies."""
         now = time.monotonic()
         before, self._at = self._at, self._node()
         return condition_of(self._is_stolen(now), self._at != before, self._load(now), self._cpus)
 
     def _is_stolen(self, now: float) -> bool:
-        """Return whether a hypervisor took CPU time since the last reading; False until the next tick is due.
-
-        `now` is the monotonic time in seconds.
-        """
+        """Return whether a hypervisor took CPU time since the last reading; False until the next tick is due."""
         if now < self._times_due:
             return False
         before, self._times, self._times_due = self._times, _cpu_times(), now + TICK_S
         return is_stolen(before, self._times)
 
     def _load(self, now: float) -> float | None:
-        """Return the mean number of runnable threads of others since the start of the case; None before three readings.
-
-        `now` is the monotonic time in seconds; a further reading is taken if 50 ms have passed since the last one.
-        """
+        """Return the mean number of runnable threads of others since the start of the case."""
         if now >= self._load_due:
             self._load_due = now + _LOAD_S
             others = _count_foreign_threads()

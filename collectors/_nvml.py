@@ -15,8 +15,7 @@ _PATIENCE_S = 1.0
 class Turns:
     """A lock for calls that must run one after the other, held by `with`.
 
-    If a call hangs, the next one goes ahead after one second; later calls do not wait while the lock is held.
-    """
+    If a call hangs, the next one goes ahead after one second; later calls do not wait while the lock is held."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,8 +73,7 @@ class NvmlAccess:
 def opened() -> Iterator[Any]:
     """Open NVML, yield its binding (the module pynvml), and close NVML at the end of the context.
 
-    Raises Unavailable if NVML is not available.
-    """
+    Raises Unavailable if NVML is not available."""
     nvml = initialised()
     try:
         yield nvml
@@ -86,8 +84,7 @@ def opened() -> Iterator[Any]:
 def initialised() -> Any:
     """Return NVML's binding, the module pynvml, after initialising it; each call needs an `nvmlShutdown`.
 
-    Raises Unavailable if the binding is not installed or NVML does not start.
-    """
+    Raises Unavailable if the binding is not installed or NVML does not start."""
     try:
         import pynvml
     except ImportError as error:
@@ -102,8 +99,7 @@ def initialised() -> Any:
 def handle_of(nvml: Any, device: Device) -> Any:
     """Return NVML's handle of the device, found by UUID or PCI address, because NVML's index is not CUDA's ordinal.
 
-    `nvml` is the initialised module pynvml. Raises Unavailable if NVML does not know the device.
-    """
+    `nvml` is the initialised module pynvml. Raises Unavailable if NVML does not know the device."""
     try:
         if device.uuid:
             return nvml.nvmlDeviceGetHandleByUUID(device.uuid)
@@ -115,8 +111,7 @@ def handle_of(nvml: Any, device: Device) -> Any:
 def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None:
     """Return the value of `call`, a call of NVML, as a float; None if NVML refuses the call.
 
-    `nvml` is the module pynvml. Raises Unavailable if the device is lost.
-    """
+    `nvml` is the module pynvml. Raises Unavailable if the device is lost."""
     try:
         return float(call())
     except nvml.NVMLError as error:
@@ -128,6 +123,5 @@ def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None
 def is_lost(nvml: Any, error: Any) -> bool:
     """Return whether `error`, an NVMLError, means that no call for the device works any more.
 
-    `nvml` is the module pynvml.
-    """
+    `nvml` is the module pynvml."""
     return error.value in [getattr(nvml, name) for name in _LOST]

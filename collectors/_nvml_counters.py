@@ -1,9 +1,7 @@
 """Define NVML's counters: each with the command that shows the same number, and a function that reads it.
 
-Periods follow the duration of a call, as measured on an H200 with driver 580: a few microseconds for most, 3 ms for the
-energy, 0.9 ms for a violation time, 3 ms for a direction of all 18 NVLinks, 21 ms for a direction of PCIe. The counters
-of one period form a group.
-"""
+Periods follow the duration of a call, as measured on an H200 with driver 580: a few microseconds for most, 3 ms for
+the energy, 0.9 ms for a violation time, 3 ms for a direction of all 18 NVLinks, 21 ms for a direction of PCIe."""
 
 from __future__ import annotations
 
@@ -40,42 +38,27 @@ def _clock(name: str) -> Reader:
 
 
 def _nvlink(name: str) -> Reader:
-    """Return a reader of the bytes over all NVLinks since the driver was loaded: data without protocol.
-
-    `name` is the constant of NVML's field in pynvml.
-    """
+    """Return a reader of the bytes over all NVLinks since the driver was loaded: data without protocol."""
     return lambda nvml, gpu: float(field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
 
 
 def _violation(name: str) -> Reader:
-    """Return a reader of the seconds since the driver was loaded in which a policy lowered the clocks.
-
-    `name` is the policy's constant in pynvml, such as NVML_PERF_POLICY_POWER.
-    """
+    """Return a reader of the seconds since the driver was loaded in which a policy lowered the clocks."""
     return lambda nvml, gpu: nvml.nvmlDeviceGetViolationStatus(gpu, getattr(nvml, name)).violationTime * _NANO
 
 
 def _ecc(name: str) -> Reader:
-    """Return a reader of the number of memory errors since the driver was loaded.
-
-    `name` is the constant of the errors' type in pynvml.
-    """
+    """Return a reader of the number of memory errors since the driver was loaded."""
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetTotalEccErrors(gpu, getattr(nvml, name), nvml.NVML_VOLATILE_ECC))
 
 
 def _remapped(place: int) -> Reader:
-    """Return a reader of one value of nvmlDeviceGetRemappedRows, by its index in NVML's answer.
-
-    The index is 0 for correctable, 1 for uncorrectable, 2 for pending, 3 for failure.
-    """
+    """Return a reader of one value of nvmlDeviceGetRemappedRows, by its index in NVML's answer."""
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetRemappedRows(gpu)[place])
 
 
 def _pcie(name: str) -> Reader:
-    """Return a reader of the PCIe traffic in bytes per second over 20 ms; NVML counts in units of 1000 bytes.
-
-    `name` is the constant of the direction in pynvml.
-    """
+    """Return a reader of the PCIe traffic in bytes per second over 20 ms; NVML counts in units of 1000 bytes."""
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetPcieThroughput(gpu, getattr(nvml, name))) * 1000
 
 
@@ -109,7 +92,6 @@ def _gauge(name: str, unit: str, period_s: float, command: str, reader: Reader) 
 
 
 def _sum(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[Counter, Reader]:
-    """Return a counter that only rises, with its reader."""
     return _counter(name, unit, "cumulative", period_s, command), reader
 
 

@@ -1,7 +1,7 @@
 """Name the reasons that NVML gives for a GPU's clocks: each bit with its name and its class.
 
-nvml.h: nvmlClocksEventReason…, before driver 535 nvmlClocksThrottleReason…; `nvidia-smi -q -d PERFORMANCE` shows them.
-"""
+nvml.h: nvmlClocksEventReason…, before driver 535 nvmlClocksThrottleReason…; `nvidia-smi -q -d PERFORMANCE` shows
+them."""
 
 from __future__ import annotations
 

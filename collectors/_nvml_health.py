@@ -1,7 +1,6 @@
 """Read the health of an NVIDIA GPU from NVML and the kernel log, with commands that show or fix each finding.
 
-gpubench.measuring.health judges the readings. NVML's names are those of nvml.h.
-"""
+gpubench.measuring.health judges the readings. NVML's names are those of nvml.h."""
 
 from __future__ import annotations
 
@@ -58,15 +57,10 @@ class ErrorNumbers(Protocol):
 class NvmlHealth:
     """Reads the health of NVIDIA GPUs.
 
-    The first reading of a GPU takes its errors from the kernel log, if this user may read it. Later readings add the
-    errors that NVML's events report; without events they read the log again.
-    """
+    The first reading of a GPU takes its errors from the kernel log, if this user may read it."""
 
     def __init__(self, nvml: Any, xids: Callable[[Any, Any], ErrorNumbers], log: Path = KERNEL_LOG) -> None:
-        """Prepare to read; `xids` makes the collector of a GPU's errors from the module pynvml and the GPU's handle.
-
-        `nvml` is that module, initialised, and `log` is the kernel log.
-        """
+        """Prepare to read; `xids` makes the collector of a GPU's errors from the module pynvml and the GPU's handle."""
         self._nvml = nvml
         self._make_xids = xids
         self._log = log
@@ -77,8 +71,7 @@ class NvmlHealth:
     def read(self, device: Device) -> Sequence[HealthReading]:
         """Return the health readings of the device; a GPU that does not answer any more has a single reading, LOST.
 
-        Raises Unavailable if NVML does not know the device.
-        """
+        Raises Unavailable if NVML does not know the device."""
         try:
             gpu = self._gpu(device)
             card = CardHealth(self._nvml, gpu, device.uuid or device.pci)
@@ -90,10 +83,7 @@ class NvmlHealth:
         self._nvml.nvmlShutdown()
 
     def _gpu(self, device: Device) -> Any:
-        """Return NVML's handle of the device, looked up once.
-
-        Raises LostGpuError if the GPU does not answer any more, and Unavailable if NVML does not know the device.
-        """
+        """Return NVML's handle of the device, looked up once."""
         if device.id not in self._gpus:
             try:
                 self._gpus[device.id] = handle_of(self._nvml, device)
@@ -104,10 +94,7 @@ class NvmlHealth:
         return self._gpus[device.id]
 
     def _events(self, device: Device, gpu: Any) -> list[HealthReading]:
-        """Return the number of Xids that the hardware caused, and of those that programs caused.
-
-        `gpu` is NVML's handle. The readings have no value if neither the kernel log nor NVML's events can be read.
-        """
+        """Return the number of Xids that the hardware caused, and of those that programs caused."""
         reason = ""
         if device.id in self._xids:
             self._xids[device.id].read()
@@ -125,10 +112,7 @@ class NvmlHealth:
         return [_xid_reading(sign, chosen(self._reported[device.id]), reason) for sign, chosen in _EVENTS.items()]
 
     def _listen(self, device: Device, gpu: Any) -> bool:
-        """Collect the device's errors from now on, and return whether the driver lets this user do so.
-
-        `gpu` is NVML's handle. Raises LostGpuError if the GPU does not answer any more.
-        """
+        """Collect the device's errors from now on, and return whether the driver lets this user do so."""
         try:
             self._xids[device.id] = self._make_xids(self._nvml, gpu)
         except self._nvml.NVMLError as error:
@@ -150,8 +134,7 @@ class CardHealth:
     def readings(self) -> Iterator[HealthReading]:
         """Yield all readings: recovery, memory errors, slowdowns, processes, PCIe, NVLink.
 
-        A reading that NVML refuses has no value. Raises LostGpuError if the GPU does not answer any more.
-        """
+        A reading that NVML refuses has no value. Raises LostGpuError if the GPU does not answer any more."""
         yield self._recovery()
         uncorrected = (self._gpu, self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
         volatile, lifetime = (*uncorrected, self._nvml.NVML_VOLATILE_ECC), (*uncorrected, self._nvml.NVML_AGGREGATE_ECC)
@@ -169,11 +152,7 @@ class CardHealth:
         return f"nvidia-smi --query --display={part} --id={self._card}"
 
     def _reading(self, sign: HealthSign, command: str, call: Callable[[], float]) -> HealthReading:
-        """Return the result of `call` as a reading of `sign`; if NVML refuses the call, a reading without a value.
-
-        `command` is the shell command that shows or repairs the state. Raises LostGpuError if the GPU does not answer
-        any more.
-        """
+        """Return the result of `call` as a reading of `sign`; if NVML refuses the call, a reading without a value."""
         try:
             return HealthReading(sign, call(), command=command)
         except self._nvml.NVMLError as error:
@@ -181,10 +160,7 @@ class CardHealth:
             return HealthReading(sign, None, str(error), command)
 
     def _recovery(self) -> HealthReading:
-        """Return whether the driver recommends an action: 1 if so, with the action in the note.
-
-        The value is None for an older driver, which recommends nothing.
-        """
+        """Return whether the driver recommends an action: 1 if so, with the action in the note."""
         sign = HealthSign.RECOVERY
         reading = self._reading(sign, "", lambda: float(field(self._nvml, self._gpu, _RECOVERY_ACTION).uiVal))
         if not reading.value:
@@ -193,10 +169,7 @@ class CardHealth:
         return HealthReading(sign, 1.0, _ACTIONS.get(action, f"action {action}"), self._reset if action == 1 else "")
 
     def _memory(self) -> list[HealthReading]:
-        """Return the number of remapped rows, and whether a remapping is pending or has failed.
-
-        A GPU before Ampere has no spare rows and retires pages instead: the readings are those of `_pages`.
-        """
+        """Return the number of remapped rows, and whether a remapping is pending or has failed."""
         nvml, show = self._nvml, self._show_command("ROW_REMAPPER")
         signs = {
             HealthSign.ROWS_REMAPPED: (1, show),
@@ -274,10 +247,7 @@ class CardHealth:
             yield self._reading(sign, command, partial(call, self._gpu))
 
     def _links(self) -> Iterator[HealthReading]:
-        """Yield the number of NVLinks that are down and their errors; nothing for a GPU without links.
-
-        Links count as down only if at least one link is up, and errors are summed over the links that are up.
-        """
+        """Yield the number of NVLinks that are down and their errors; nothing for a GPU without links."""
         states = self._link_states()
         if not states:
             return
@@ -290,11 +260,7 @@ class CardHealth:
             yield from (self._link_errors(sign, numbers, up) for sign, numbers in _LINK_FIELDS.items())
 
     def _link_errors(self, sign: HealthSign, numbers: Sequence[int], links: Sequence[int]) -> HealthReading:
-        """Return the errors of the kind `sign`, summed over `links`, as a reading.
-
-        `numbers` are NVML's fields for them, of which the first one that the GPU has is used. The value is None if it
-        has none.
-        """
+        """Return the errors of the kind `sign`, summed over `links`, as a reading."""
         command = f"nvidia-smi nvlink --errorcounters --id={self._card}"
         reading = HealthReading(sign, None)
         for number in numbers:
@@ -316,10 +282,7 @@ class CardHealth:
         return states
 
     def _sum_over_links(self, number: int, links: Sequence[int]) -> float:
-        """Return the sum of NVML's field `number` over the links with these numbers.
-
-        Raises NVMLError if one refuses it.
-        """
+        """Return the sum of NVML's field `number` over the links with these numbers."""
         values = self._nvml.nvmlDeviceGetFieldValues(self._gpu, [(number, link) for link in links])
         for value in values:
             if value.nvmlReturn:
@@ -334,8 +297,7 @@ class LostGpuError(Exception):
 def raise_if_lost(nvml: Any, error: Any) -> None:
     """Raise LostGpuError if `error`, an NVMLError, means that the GPU does not answer any more.
 
-    `nvml` is the module pynvml.
-    """
+    `nvml` is the module pynvml."""
     if is_lost(nvml, error):
         raise LostGpuError(str(error)) from error
 
@@ -365,8 +327,7 @@ def _last_numbers_text(numbers: Sequence[int]) -> str:
 def xids_in_log(log: Path, pci: str) -> list[int]:
     """Return the numbers of the Xids in the kernel log `log` for the GPU at the PCI address `pci`, the oldest first.
 
-    Raises OSError if the log is not readable.
-    """
+    Raises OSError if the log is not readable."""
     place = tuple(int(part, 16) for part in re.split("[:.]", pci)[:3]) if pci else ()
     return [
         int(match[4])
@@ -376,10 +337,7 @@ def xids_in_log(log: Path, pci: str) -> list[int]:
 
 
 def _records(log: Path) -> Iterator[bytes]:
-    """Yield the records of the kernel log from the oldest on, one line each, without waiting for new ones.
-
-    An ordinary file in place of the log is read to its end. Raises OSError if the log is not readable.
-    """
+    """Yield the records of the kernel log from the oldest on, one line each, without waiting for new ones."""
     descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
     try:
         pending = b""

@@ -18,8 +18,7 @@ class NvmlProcesses(NvmlAccess):
     def read(self, device: Device) -> Sequence[DeviceProcess]:
         """Return the processes on the device, each once with its bytes of memory, None if unknown.
 
-        Raises Unavailable if the device is lost.
-        """
+        Raises Unavailable if the device is lost."""
         memory: dict[int, float | None] = {}
         for kind in _KINDS:
             for process in self._list_processes(device, kind):
@@ -28,10 +27,7 @@ class NvmlProcesses(NvmlAccess):
         return [DeviceProcess(pid, size) for pid, size in memory.items()]
 
     def _list_processes(self, device: Device, kind: str) -> Sequence[Any]:
-        """Return what the function `kind` of pynvml lists for the device: objects with `pid` and `usedGpuMemory`.
-
-        The result is empty if NVML refuses the call. Raises Unavailable if the device is lost.
-        """
+        """Return what the function `kind` of pynvml lists for the device: objects with `pid` and `usedGpuMemory`."""
         try:
             processes: Sequence[Any] = getattr(self._nvml, kind)(self._handles[device.id])
             return processes

@@ -29,11 +29,8 @@ def condition_of(
 ) -> Condition:
     """Return the verdict on a sample from plain numbers; None is an unknown number and counts as undisturbed.
 
-    `reasons` is the mask of clocks event reasons after the sample, `clock_hz` is the SM clock, `default_hz` its normal
-    value. `processes` is the number of processes on the GPU that are not ours, and `baseline` that number at the start
-    of the case. `power_share`, the power as a fraction of its limit, need only be given if the clock is `unexplained`:
-    from 0.9 on, the sample counts as power-capped.
-    """
+    `reasons` is the mask of clocks event reasons after the sample, `clock_hz` is the SM clock, `default_hz` its
+    normal value."""
     bits = reasons or 0
     discard = _slowdowns(bits)
     if unexplained(reasons, clock_hz, default_hz):
@@ -49,8 +46,7 @@ def condition_of(
 def unexplained(reasons: int | None, clock_hz: float | None, default_hz: float | None) -> bool:
     """Return whether the clock is below its default without any reason, not even that the GPU is idle.
 
-    `reasons` is the mask of clocks event reasons. The result is False if one of the three numbers is unknown.
-    """
+    `reasons` is the mask of clocks event reasons. The result is False if one of the three numbers is unknown."""
     if reasons is None or not clock_hz or not default_hz or clock_hz >= default_hz:
         return False
     return not (_slowdowns(reasons) or reasons & _EXPLAINED)
@@ -59,8 +55,7 @@ def unexplained(reasons: int | None, clock_hz: float | None, default_hz: float |
 def _slowdowns(bits: int) -> tuple[str, ...]:
     """Return the slugs for which a sample is discarded: the hardware reasons in `bits` that force the clock down.
 
-    HW_SLOWDOWN is also set with thermal reasons and the power brake, so it counts only if it is set alone.
-    """
+    HW_SLOWDOWN is also set with thermal reasons and the power brake, so it counts only if it is set alone."""
     slowdowns: tuple[str, ...] = ()
     if bits & _THERMAL:
         slowdowns += ("thermal",)
@@ -72,8 +67,7 @@ def _slowdowns(bits: int) -> tuple[str, ...]:
 def event_reasons(nvml: Any, gpu: Any) -> int:
     """Return the mask of the clocks event reasons that hold now; before driver 535 NVML has another name for them.
 
-    `nvml` is the module pynvml, and `gpu` its handle. Raises NVMLError if NVML refuses the call.
-    """
+    `nvml` is the module pynvml, and `gpu` its handle. Raises NVMLError if NVML refuses the call."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
     except nvml.NVMLError as error:
@@ -85,17 +79,14 @@ def event_reasons(nvml: Any, gpu: Any) -> int:
 def sm_clock_hz(nvml: Any, gpu: Any) -> float:
     """Return the SM clock now, in hertz; `nvml` is the module pynvml, and `gpu` its handle.
 
-    Raises NVMLError if NVML refuses the call.
-    """
+    Raises NVMLError if NVML refuses the call."""
     return float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)) * 1e6
 
 
 def field(nvml: Any, gpu: Any, number: int, scope: int = 0) -> Any:
     """Return the value of NVML's field `number`, a union of C types (`uiVal`, `ullVal`, …).
 
-    `nvml` is the module pynvml, `gpu` its handle, and `scope` the number of the link for a field of links. Raises
-    NVMLError if NVML refuses it.
-    """
+    `nvml` is the module pynvml, `gpu` its handle, and `scope` the number of the link for a field of links."""
     (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])
     if answer.nvmlReturn:
         raise nvml.NVMLError(answer.nvmlReturn)
@@ -105,26 +96,19 @@ def field(nvml: Any, gpu: Any, number: int, scope: int = 0) -> Any:
 def instant_power_w(nvml: Any, gpu: Any) -> float:
     """Return the power now, in watts; nvmlDeviceGetPowerUsage is a mean over a second on Ampere and later.
 
-    `nvml` is the module pynvml, and `gpu` its handle. Raises NVMLError if NVML refuses the call.
-    """
+    `nvml` is the module pynvml, and `gpu` its handle. Raises NVMLError if NVML refuses the call."""
     return float(field(nvml, gpu, nvml.NVML_FI_DEV_POWER_INSTANT).uiVal) * _MILLI
 
 
 def _process_ids(nvml: Any, gpu: Any) -> tuple[int, ...]:
-    """Return the ids of the compute processes on the GPU; `nvml` is the module pynvml, and `gpu` its handle.
-
-    Raises NVMLError if NVML refuses the call.
-    """
+    """Return the ids of the compute processes on the GPU; `nvml` is the module pynvml, and `gpu` its handle."""
     return tuple(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
 
 
 class NvmlWatch:
     """A GPU between samples: `look` makes two calls of NVML (3 µs) and lists the processes every 50 ms (23 µs).
 
-    The run file keeps the SM clock with each series. If the clock is low without a reason `look` also reads the power,
-    because the power cap acts before NVML reports it. A read that fails gives an unknown number; `begin` and `look`
-    raise DeviceError if the GPU is lost.
-    """
+    The run file keeps the SM clock with each series."""
 
     def __init__(self, nvml: Any, gpu: Any, device: Device) -> None:
         """Prepare the watch of one GPU; `nvml` is the initialised module pynvml, and `gpu` its handle."""
@@ -138,16 +122,13 @@ class NvmlWatch:
     def begin(self) -> None:
         """Count the processes of others on the GPU as the baseline.
 
-        The case is labelled `shared-device` if a process certainly belongs to another run or program. Raises
-        DeviceError if the GPU is lost.
-        """
+        The case is labelled `shared-device` if a process certainly belongs to another run or program."""
         self._others.begin()
 
     def look(self) -> Condition:
         """Return the condition of the last sample: slowdowns, the power cap, foreign processes, and the clock.
 
-        Raises DeviceError if the GPU is lost.
-        """
+        Raises DeviceError if the GPU is lost."""
         clock_hz = self._read(sm_clock_hz)  # read first: if the GPU becomes idle meanwhile, the reasons say so
         reasons = self._read(event_reasons)
         self._others.look()
@@ -163,10 +144,7 @@ class NvmlWatch:
         return power_w / self._limit_w if power_w is not None and self._limit_w else None
 
     def _read(self, call: Callable[[Any, Any], T]) -> T | None:
-        """Return the result of `call`, which is given pynvml and the GPU's handle; None if NVML refuses the call.
-
-        Raises DeviceError if the GPU is lost.
-        """
+        """Return the result of `call`, which is given pynvml and the GPU's handle; None if NVML refuses the call."""
         try:
             return call(self._nvml, self._gpu)
         except self._nvml.NVMLError as error:

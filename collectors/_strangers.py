@@ -19,9 +19,7 @@ def runner() -> int:
 class Strangers:
     """Tells our processes (the process `runner`, which started this one, and all that it started) from others.
 
-    In a container a driver may give the host's process ids. Then no process counts as ours, not even this one, and only
-    the number of processes can be compared.
-    """
+    In a container a driver may give the host's process ids."""
 
     def __init__(self, runner: int) -> None:
         """Count the process `runner` and all that it started as ours."""
@@ -35,9 +33,8 @@ class Strangers:
     def are_seen(self, pids: tuple[int, ...]) -> bool:
         """Return whether one of the processes `pids` certainly belongs to another run or program.
 
-        This holds if this process is among `pids`, so that the ids are those of this container, and a process that is
-        not ours is in /proc.
-        """
+        This holds if this process is among `pids`, so that the ids are those of this container, and a process that
+        is not ours is in /proc."""
         return os.getpid() in pids and any(psutil.pid_exists(pid) for pid in self.among(pids))
 
     def _is_ours(self, pid: int) -> bool:
@@ -58,9 +55,7 @@ class Strangers:
 class ForeignProcesses:
     """The processes of others on one device during a case, listed at most every 50 ms.
 
-    `count` is their present number and `baseline` that at the start of the case; None if they are unknown. `labels` has
-    `shared-device` if a process certainly belongs to another run or program.
-    """
+    `count` is their present number and `baseline` that at the start of the case; None if they are unknown."""
 
     def __init__(self, read: Callable[[], tuple[int, ...] | None]) -> None:
         """Prepare the count; `read` returns the ids of all processes on the device, or None if they are unknown."""
@@ -74,8 +69,7 @@ class ForeignProcesses:
     def begin(self) -> None:
         """Count the processes of others on the device as the baseline.
 
-        The case is labelled `shared-device` if a process certainly belongs to another run or program.
-        """
+        The case is labelled `shared-device` if a process certainly belongs to another run or program."""
         self._strangers = Strangers(runner())  # forget the earlier answers, because process ids are reused
         pids = self._read()
         self.count = self.baseline = None if pids is None else len(self._strangers.among(pids))

@@ -1,7 +1,6 @@
 """Collect AMD's counters through the library that comes with ROCm, pyrsmi or the driver's files, by PCI address.
 
-None of this has run on an AMD GPU: docs/amd.md says what was simulated.
-"""
+None of this has run on an AMD GPU: docs/amd.md says what was simulated."""
 
 from __future__ import annotations
 
@@ -43,9 +42,7 @@ _OF_CARD = (
 class AmdSource:
     """An open library in a process of its own, and the driver's files for the counters that it does not have.
 
-    If a library ends during a run, or does not answer any more, the next one takes over, and the run file says so;
-    after the last one the files remain. One thread at a time asks the library.
-    """
+    One thread at a time asks the library."""
 
     def __init__(self, files: Sysfs, libraries: Sequence[str] = _LIBRARIES) -> None:
         """Start the first of `libraries` that answers; `files` are read for the counters that it does not have."""
@@ -64,10 +61,7 @@ class AmdSource:
         return self._library.version if self._library else "the driver's files"
 
     def _start_next_library(self) -> None:
-        """Start the next library that answers; `_library` is None if there is no further one.
-
-        A library that does not answer is added to `unused`, with the reason.
-        """
+        """Start the next library that answers; `_library` is None if there is no further one."""
         self._library = None
         while self._untried and self._library is None:
             try:
@@ -78,8 +72,7 @@ class AmdSource:
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the value of each counter in `names` by its name, in the unit that COUNTERS gives for it.
 
-        Values that the library does not have come from the driver's files. None stands for a value that neither has.
-        """
+        Values that the library does not have come from the driver's files. None stands for a value that neither has."""
         pci = device.pci.lower()
         values = dict(self._read_library(pci, names))
         missing = [name for name in names if values.get(name) is None]
@@ -87,10 +80,7 @@ class AmdSource:
         return {**values, **self._files.read(pci, missing, throttle)}
 
     def _read_library(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Return the values of the counters `names` from the library; the next library takes over from one that ends.
-
-        `pci` is the GPU's address. The result is empty if no library is left.
-        """
+        """Return the values of the counters `names` from the library."""
         with self._lock:
             while self._library is not None:
                 try:
@@ -103,8 +93,7 @@ class AmdSource:
     def unsupported(self, device: Device) -> Mapping[str, str]:
         """Return the counters that neither the library nor the files have for this device, each name with the reason.
 
-        On a card that is split into several devices, counters of the whole card are unsupported too.
-        """
+        On a card that is split into several devices, counters of the whole card are unsupported too."""
         values: dict[str, float | None] = dict(self.read(device, [counter.name for counter in COUNTERS]))
         mode = self._files.partition(device.pci)
         shared = dict.fromkeys(_OF_CARD, f"it is of the whole card, which is split into several devices ({mode})")
@@ -143,8 +132,7 @@ class AmdProcesses:
     def read(self, device: Device) -> Sequence[DeviceProcess]:
         """Return the processes on the device, each with its bytes of memory, None if unknown.
 
-        Raises Unavailable if the library ends or the driver does not list processes.
-        """
+        Raises Unavailable if the library ends or the driver does not list processes."""
         pci = device.pci.lower()
         listed = self._library.processes(pci) if self._library else KfdProcesses(self._root, pci).read()
         if listed is None:
@@ -159,8 +147,7 @@ class AmdProcesses:
 class Amd:
     """The collector of AMD GPUs; `root` is put before /sys, to read another machine's files.
 
-    `describe`, `open` and `watch` raise Unavailable if the driver has no files for a device.
-    """
+    `describe`, `open` and `watch` raise Unavailable if the driver has no files for a device."""
 
     counters: Sequence[Counter] = COUNTERS
 
@@ -175,8 +162,7 @@ class Amd:
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the driver and of the library by name.
 
-        Libraries that do not answer follow the library's version, with the reasons.
-        """
+        Libraries that do not answer follow the library's version, with the reasons."""
         source = AmdSource(self._files, self._libraries)
         source.close()
         return {
@@ -199,8 +185,7 @@ class Amd:
     def open(self, devices: Sequence[Device]) -> CounterSource:
         """Return the source of these devices' counters.
 
-        Raises Unavailable if the driver has no files for one of them.
-        """
+        Raises Unavailable if the driver has no files for one of them."""
         for device in devices:
             self._check_files(device)
         return AmdSource(self._files, self._libraries)

@@ -5,8 +5,7 @@ counters, or all users if its module has NVreg_RestrictProfilingToAdminUsers=0. 
 GPU: a profiler and this collector exclude each other.
 
 On an H200 the bytes read and written by kernels and copies of counted size came out within 0.01 %. `cupti.l2` counts
-look-ups in the slices of the L2 cache: bytes that cross to the other half of the cache are looked up in both.
-"""
+look-ups in the slices of the L2 cache: bytes that cross to the other half of the cache are looked up in both."""
 
 from __future__ import annotations
 
@@ -63,11 +62,7 @@ def _library_folder() -> Path | None:
 
 
 def _load_pm_sampling() -> Any:
-    """Return the module cupti.pm_sampling, after loading CUPTI's libraries from the distribution nvidia-cuda-cupti.
-
-    They are loaded first, so that another version on the machine is not used. Raises OptionalUnavailable if
-    cupti-python is not installed, and Unavailable if it does not load.
-    """
+    """Return the module cupti.pm_sampling, after loading CUPTI's libraries from the distribution nvidia-cuda-cupti."""
     if importlib.util.find_spec("cupti") is None:
         raise OptionalUnavailable("cupti-python is not installed", f"pip install '{DISTRIBUTION}[counters]'")
     folder = _library_folder()
@@ -86,10 +81,7 @@ def _load_pm_sampling() -> Any:
 
 
 def _device_number(device: Device) -> int:
-    """Return the driver's number for the device in this process, found by PCI address, without creating a context.
-
-    Raises Unavailable if the driver does not know the device.
-    """
+    """Return the driver's number for the device in this process, found by PCI address, without creating a context."""
     driver = ctypes.CDLL("libcuda.so.1")
     ordinal = ctypes.c_int()
     if driver.cuInit(0) or driver.cuDeviceGetByPCIBusId(ctypes.byref(ordinal), device.pci.encode()):
@@ -100,8 +92,7 @@ def _device_number(device: Device) -> int:
 class Sampling:
     """PM sampling of one GPU, which runs until `close`; `names` are the counters that fit into one pass.
 
-    Raises Unavailable as `CuptiSource`.
-    """
+    Raises Unavailable as `CuptiSource`."""
 
     def __init__(self, pm: Any, device: Device) -> None:
         """Begin to sample the device; `pm` is the module cupti.pm_sampling."""
@@ -111,8 +102,7 @@ class Sampling:
     def read(self) -> dict[str, float]:
         """Return the mean rate in B/s of each counter over the hardware's samples since the last reading, by name.
 
-        The result is empty if there was no sample since then.
-        """
+        The result is empty if there was no sample since then."""
         decoded = self._collector.decode(_MOST_SAMPLES)
         samples = [sample for sample in decoded if sample.start_timestamp]  # the first sample has no timestamp
         if not samples:
@@ -128,11 +118,7 @@ class Sampling:
 
 
 def _configure_sampler(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
-    """Return the names of the counters that this GPU samples in one pass, as many as possible, and their sampler.
-
-    `pm` is the module cupti.pm_sampling, and the sampler its `Collector`. Raises OptionalUnavailable if the GPU
-    supports none of the sets of counters, and Unavailable if its counters cannot be read.
-    """
+    """Return the names of the counters that this GPU samples in one pass, as many as possible, and their sampler."""
     for names in _SETS:
         collector = _enable_sampler(pm, device)
         try:
@@ -149,10 +135,7 @@ def _configure_sampler(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
 
 
 def _enable_sampler(pm: Any, device: Device) -> Any:
-    """Return a sampler (`Collector` of the module `pm`, cupti.pm_sampling) with access to the GPU's hardware counters.
-
-    Raises Unavailable if the driver refuses the access.
-    """
+    """Return a sampler with access to the GPU's hardware counters."""
     collector = pm.Collector(_device_number(device))
     try:
         collector.enable()
@@ -175,8 +158,7 @@ class CuptiSource:
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the mean rates of the counters `names` since the last reading, in B/s by name.
 
-        A counter that is not sampled, or had no sample since then, is None.
-        """
+        A counter that is not sampled, or had no sample since then, is None."""
         with self._one_at_a_time:
             rates = self._samplings[device.id].read()
         return {name: rates.get(name) for name in names}

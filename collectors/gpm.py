@@ -2,8 +2,7 @@
 
 A utilisation is a mean over the SMs and over the window between two samples. 100 % of `gpm.dram` is 2 × the memory's
 clock × the width of the bus as the driver reports it: 4814 GB/s on an H200, as reads, writes and copies of counted size
-showed. Traffic includes packet headers: it is 7 % more than the payload of a copy from the host.
-"""
+showed. Traffic includes packet headers: it is 7 % more than the payload of a copy from the host."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ _MIB = 2**20
 class GpmMetric(NamedTuple):
     """A metric: its name here, its name and number in nvml.h (nvmlGpmMetricId_t), and the quantity that it measures.
 
-    `scale` is the factor from NVML's unit to `unit`.
-    """
+    `scale` is the factor from NVML's unit to `unit`."""
 
     name: str
     nvml_name: str
@@ -64,10 +62,7 @@ class GpmSamples:
     """Two samples of one GPU, the previous and the current one, which are swapped at each reading."""
 
     def __init__(self, nvml: Any, gpu: Any) -> None:
-        """Take the first sample of the GPU with NVML's handle `gpu`; `nvml` is the initialised module pynvml.
-
-        Raises NVMLError if NVML refuses it.
-        """
+        """Take the first sample of the GPU with NVML's handle `gpu`; `nvml` is the initialised module pynvml."""
         self._nvml = nvml
         self._gpu = gpu
         self._ask = nvml.c_nvmlGpmMetricsGet_t()
@@ -86,9 +81,7 @@ class GpmSamples:
     def read(self) -> dict[str, tuple[int, float]]:
         """Return, for each counter by name, NVML's status and the mean value since the last reading.
 
-        Values are in the counter's unit. A value counts only if the status is 0. The result is empty if the last
-        reading was less than 0.1 s ago.
-        """
+        Values are in the counter's unit. A value counts only if the status is 0."""
         if time.monotonic() - self._at < _LEAST_S:
             return {}
         self._take(self._now)
@@ -111,10 +104,7 @@ class GpmSource(NvmlAccess):
     """GPM counters; an unsupported metric is None. Raises Unavailable if a GPU is lost or has no GPM."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        """Begin to sample each device that supports GPM.
-
-        Raises OptionalUnavailable if no device supports it, and Unavailable if NVML is not available.
-        """
+        """Begin to sample each device that supports GPM."""
         super().__init__(devices)
         self._samples = {
             name: GpmSamples(self._nvml, gpu) for name, gpu in self._handles.items() if self._supports(gpu)
@@ -134,18 +124,12 @@ class GpmSource(NvmlAccess):
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the means of the counters `names` since the last reading, by name, each in its unit.
 
-        A counter is None if the GPU does not support it, or if the last reading was less than 0.1 s ago. Raises
-        Unavailable if the device is lost.
-        """
+        A counter is None if the GPU does not support it, or if the last reading was less than 0.1 s ago."""
         values = {name: value for name, (status, value) in self._read(device).items() if status == 0}
         return {name: values.get(name) for name in names}
 
     def _read(self, device: Device) -> dict[str, tuple[int, float]]:
-        """Return, for each counter by name, NVML's status and the mean value since the last reading.
-
-        The result is empty if the last reading was less than 0.1 s ago, or if NVML refuses the sample. Raises
-        Unavailable if the device is lost.
-        """
+        """Return, for each counter by name, NVML's status and the mean value since the last reading."""
         answers: dict[str, tuple[int, float]] = {}
 
         def read() -> float:
@@ -178,8 +162,7 @@ class Gpm(NvidiaCollector):
     def open(self, devices: Sequence[Device]) -> CounterSource:
         """Return the source of these devices' GPM counters.
 
-        Raises OptionalUnavailable if no device has them, and Unavailable if NVML is not available.
-        """
+        Raises OptionalUnavailable if no device has them, and Unavailable if NVML is not available."""
         return GpmSource(devices)
 
 

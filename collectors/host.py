@@ -22,10 +22,7 @@ _UNSUPPORTED = (OSError, NotImplementedError, AttributeError, psutil.Error)  # r
 
 
 def _busy() -> float:
-    """Return the CPU time of all CPUs since boot in seconds, without idle and iowait.
-
-    `user` and `nice` already contain the time of guests, which would otherwise be counted twice.
-    """
+    """Return the CPU time of all CPUs since boot in seconds, without idle and iowait."""
     times = psutil.cpu_times()
     idle = (getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
     return sum(times) - sum(idle)
@@ -52,8 +49,7 @@ class Rapl:
     def read(self) -> float:
         """Return the joules of all packages since the first reading.
 
-        Raises OSError if the machine has no such counter, or if this user may not read it.
-        """
+        Raises OSError if the machine has no such counter, or if this user may not read it."""
         if not self._packages:
             raise OSError(f"no energy counter in {_ZONES}")
         for zone in self._packages:
@@ -111,7 +107,6 @@ class Host:
         return device.backend == "host"
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
-        """Return the counters of the host."""
         del devices
         return HostSource()
 

@@ -21,14 +21,10 @@ from ._refusals import refusals
 class Xids:
     """The Xid errors of one GPU (NVIDIA's XID catalogue explains each), read from a set of events without waiting.
 
-    `read` and the constructor raise NVMLError if NVML refuses the events.
-    """
+    `read` and the constructor raise NVMLError if NVML refuses the events."""
 
     def __init__(self, nvml: Any, gpu: Any) -> None:
-        """Begin to listen to the errors of the GPU with NVML's handle `gpu`.
-
-        `nvml` is the initialised module pynvml.
-        """
+        """Begin to listen to the errors of the GPU with NVML's handle `gpu`."""
         self._nvml = nvml
         self._events = nvml.nvmlEventSetCreate()
         nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, self._events)
@@ -38,8 +34,7 @@ class Xids:
     def read(self) -> float:
         """Return the number of errors since this object was created, and keep the new ones for `take`, without waiting.
 
-        Raises NVMLError if NVML refuses the events.
-        """
+        Raises NVMLError if NVML refuses the events."""
         try:
             while True:
                 self._numbers.append(int(self._nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
@@ -61,8 +56,7 @@ class Xids:
 class NvmlSource(NvmlAccess):
     """Counters through NVML; a counter that the GPU does not support, or that fails, is None.
 
-    Raises Unavailable if NVML is not available or a GPU is lost.
-    """
+    Raises Unavailable if NVML is not available or a GPU is lost."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         """Open NVML and find the handle of each device."""
@@ -74,10 +68,7 @@ class NvmlSource(NvmlAccess):
         return {name: self._answer(device, name) for name in names}
 
     def _answer(self, device: Device, name: str) -> float | None:
-        """Return the counter `name` in its unit, in turn with other calls of its speed; None if NVML refuses it.
-
-        Raises Unavailable if the device is lost.
-        """
+        """Return the counter `name` in its unit, in turn with other calls of its speed; None if NVML refuses it."""
         with TURNS[name]:
             return answer(self._nvml, device, self._reader_of(device, name))
 
@@ -132,8 +123,7 @@ class Nvml(NvidiaCollector):
     def describe(self, device: Device) -> Mapping[str, str]:
         """Return the settings of the device that a gate compares, as texts by name (`power.limit_w`).
 
-        A setting that the card does not support is left out. Raises Unavailable if NVML or the device is not available.
-        """
+        A setting that the card does not support is left out."""
         with opened() as nvml:
             gpu = handle_of(nvml, device)
             return {name: text for name, read in _SETTINGS if (text := self._setting(nvml, gpu, read))}

@@ -1,7 +1,6 @@
 """Start the command `gpubench`: turn signals into exceptions, report errors in one line, and return the exit status.
 
-`--version` is answered before the command line is imported.
-"""
+`--version` is answered before the command line is imported."""
 
 from __future__ import annotations
 
@@ -21,9 +20,7 @@ _INTERNAL = 70
 def main() -> int:
     """Run the command in `sys.argv` and return its exit status (docs/commands.md, "Exit status").
 
-    A known error is one line on standard error. An unknown one is a bug: its traceback is printed, and the status is
-    70.
-    """
+    A known error is one line on standard error."""
     arrived: list[int] = []
     try:
         streams.make_safe(is_json="--json" in sys.argv)
@@ -55,19 +52,13 @@ def _report(error: GpubenchError) -> int:
 
 
 def _report_signal(arrived: list[int]) -> int:
-    """Print a line that says which signal ended the command; return its exit status, 128 plus the number of the signal.
-
-    `arrived` holds the numbers of the signals in their order; the first one counts, or SIGINT if the list is empty.
-    """
+    """Print a line that says which signal ended the command."""
     number = arrived[0] if arrived else signal.SIGINT
     return _report(Interrupted(f"ended by {signal.Signals(number).name}", 128 + number))
 
 
 def _run() -> int:
-    """Run the subcommand in `sys.argv` and return its exit status; `--version` alone only prints the version.
-
-    Except for help, it first checks the limits of the system and the installation, which raise a GpubenchError.
-    """
+    """Run the subcommand in `sys.argv` and return its exit status; `--version` alone only prints the version."""
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"gpubench {__version__}\n")
         return 0
@@ -82,11 +73,7 @@ def _run() -> int:
 
 
 def _outside_cause(error: Exception) -> GpubenchError | None:
-    """Return the error to report if `error` is no bug of gpubench; None if it is one.
-
-    Such an error comes from a limit of the system (such as a full disk) or from a package that is not installed; its
-    text says what to do.
-    """
+    """Return the error to report if `error` is no bug of gpubench; None if it is one."""
     if limit := limits.reason(error):
         return UsageError(limit)
     if isinstance(error, ImportError):
@@ -97,10 +84,7 @@ def _outside_cause(error: Exception) -> GpubenchError | None:
 
 
 def _raise_on_signals(arrived: list[int]) -> None:
-    """Make SIGINT raise KeyboardInterrupt, and SIGTERM and SIGHUP raise Terminated, so that `with` blocks clean up.
-
-    The handler first appends the number of the signal to `arrived`. A signal that is ignored stays ignored.
-    """
+    """Make SIGINT raise KeyboardInterrupt, and SIGTERM and SIGHUP raise Terminated, so that `with` blocks clean up."""
 
     def end(number: int, frame: FrameType | None) -> None:
         del frame

@@ -7,8 +7,7 @@
 
 Any program can mark phases without gpubench: GPUBENCH_MARKS names a file, and the program appends one line to it when a
 phase begins, `B SECONDS KEY NAME`, and one when it ends, `E SECONDS KEY`. SECONDS are those of CLOCK_MONOTONIC. KEY is
-a word that differs between threads and processes. An end belongs to the newest open phase with the same key.
-"""
+a word that differs between threads and processes. An end belongs to the newest open phase with the same key."""
 
 from __future__ import annotations
 
@@ -36,9 +35,7 @@ class Span:
 def phase(name: str) -> Iterator[None]:
     """Mark the `with` block as a phase of this program; phases can be nested and repeated.
 
-    The begin and the end each append a line to the file that GPUBENCH_MARKS names, which takes about 2 µs; without the
-    variable nothing happens. White space in `name` becomes a single space.
-    """
+    White space in `name` becomes a single space."""
     path = os.environ.get(VARIABLE)
     if not path:
         yield
@@ -53,10 +50,7 @@ def phase(name: str) -> Iterator[None]:
 
 
 def _append(path: str, line: str) -> None:
-    """Append a line to the file at `path` by a single write, which other writers cannot split.
-
-    Nothing happens if the file does not exist or cannot be written.
-    """
+    """Append a line to the file at `path` by a single write, which other writers cannot split."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
@@ -68,8 +62,7 @@ def _append(path: str, line: str) -> None:
 def spans(lines: Iterable[str], end: float) -> list[Span]:
     """Return the phases in the lines of a marks file, in the order of their begin.
 
-    A phase without an end lasts until `end` (seconds of CLOCK_MONOTONIC). Lines of another form are ignored.
-    """
+    A phase without an end lasts until `end` (seconds of CLOCK_MONOTONIC). Lines of another form are ignored."""
     all_spans: list[Span] = []
     open_: dict[str, list[tuple[str, float]]] = {}
     for line in lines:
@@ -85,10 +78,7 @@ def spans(lines: Iterable[str], end: float) -> list[Span]:
 
 
 def _parsed_line(line: str) -> tuple[str, float, str, str]:
-    """Return the kind (`B` or `E`), the seconds, the key and the name of a line; a missing name is `unnamed`.
-
-    The kind is empty if the seconds of the line are no number.
-    """
+    """Return the kind (`B` or `E`), the seconds, the key and the name of a line; a missing name is `unnamed`."""
     kind, _, rest = line.rstrip("\n").partition(" ")
     at, _, rest = rest.partition(" ")
     key, _, name = rest.partition(" ")

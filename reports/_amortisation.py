@@ -32,9 +32,7 @@ _ROOM = 1.6  # a factor left free at either end of the axis
 def amortisation(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Return the chart of an amortisation view in a list, which is empty if the view has no operator.
 
-    A row is one operator by one provider that pays, with a dot and an interval for each cache state; at most 40 rows
-    are drawn. The tables of the chart list all rows. If no provider pays, the chart has its tables and no drawing.
-    """
+    The tables of the chart list all rows."""
     operators = amortised_of(summary, suite, view)
     tables = tuple(amortisation_tables(view.title, operators))
     paying = [operator for operator in operators if any(_dots(operator))]
@@ -65,22 +63,14 @@ def amortisation(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _left_out(not_drawable: int, over_limit: int) -> str:
-    """Return the clause on the rows that only the tables have.
-
-    `not_drawable` rows have no dot, and `over_limit` rows are beyond the 40 that are drawn. The clause begins with a
-    semicolon; it is empty if both numbers are 0.
-    """
+    """Return the clause on the rows that only the tables have."""
     reason = "that never pay, pay at once, or have no measured build"
     text = f"; {not_drawable} {reason} are in the table" if not_drawable else ""
     return text + (f"; {over_limit} more are in the table" if over_limit else "")
 
 
 def _dots(operator: Amortised) -> Iterator[tuple[str, float, str]]:
-    """Yield a dot for each cache state: the state (a key of `STATES`), the number of calls, and a sentence about them.
-
-    No dot is yielded if the number of calls is 0 (the provider pays at once) or infinite (it never pays), because
-    neither has a place on a logarithmic axis.
-    """
+    """Yield a dot for each cache state: the state, the number of calls, and a sentence about them."""
     for paid in operator.paid:
         if 0 < paid.calls.centre < math.inf:
             yield paid.cache, paid.calls.centre, f"{STATES[paid.cache]} {paid_after_text(operator, paid)}"
@@ -112,10 +102,7 @@ def _row(operator: Amortised, y: float, across: Axis) -> Markup:
 def amortisation_records(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield a record for each operator and provider (a compiler or library) of the run's amortisation views.
 
-    `seconds` is the time of a call by the provider, and `eager_seconds` by the library that it is compared with.
-    `pays_after` is keyed by cache state: `calls` is the number of calls after which the provider has earned back its
-    cost, with its 95 % interval `low` and `high`; None if it never does.
-    """
+    `seconds` is the time of a call by the provider, and `eager_seconds` by the library that it is compared with."""
     for view, operators in amortisations(summary):
         for operator in operators:
             yield {
@@ -141,8 +128,7 @@ def amortisation_records(summary: Summary) -> Iterator[dict[str, Any]]:
 def amortisation_lines(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield the numbers of calls after which providers pay as flat lines, whose keys are names of `frame.COLUMNS`.
 
-    There is one line for each operator, provider and cache state; the median is None if the provider never pays.
-    """
+    There is one line for each operator, provider and cache state; the median is None if the provider never pays."""
     for _, operators in amortisations(summary):
         for operator in operators:
             line = {

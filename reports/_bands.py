@@ -19,8 +19,7 @@ class Band:
     """The spans of one event: start and end in seconds of the run.
 
     `kind` is `capped` if the power cap slowed the device down, `slowed` for another reason, and empty if it did not
-    slow.
-    """
+    slow."""
 
     name: str
     kind: Literal["", "capped", "slowed"]
@@ -31,8 +30,7 @@ class Band:
 def bands(track: Track, apart_s: float) -> list[Band]:
     """Return a band for each event that occurred.
 
-    The values of `track` are bit masks. Spans less than `apart_s` seconds apart are joined.
-    """
+    The values of `track` are bit masks. Spans less than `apart_s` seconds apart are joined."""
     values = track.values.astype(np.int64)
     all_bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
     event_bands = []
@@ -56,11 +54,7 @@ def slowdowns_among(event_bands: Iterable[Band]) -> list[Band]:
 
 
 def _spans(at: npt.NDArray[np.float64], is_set: npt.NDArray[np.bool_], period_s: float) -> Iterator[Moments]:
-    """Yield the start and the end in seconds of each run of samples in which an event is set.
-
-    `at` holds the times of the samples in seconds, ascending, and `is_set` whether the event was set; both have shape
-    (n,). A sample covers the `period_s` seconds before it.
-    """
+    """Yield the start and the end in seconds of each run of samples in which an event is set."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_set, [False]]).astype(np.int8)))
     for first, past in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield float(at[first]) - period_s, float(at[past - 1])

@@ -33,10 +33,7 @@ from ._web import fragment
 class CaseDetails:
     """The details of a case, which a reader unfolds.
 
-    `method` pairs the name of a fact with its text. `method`, `counters` and `samples` are those of one replicate, and
-    `of` names it (` (replicate 0)`; empty for a run without replicates). `samples` is None if the case has fewer than
-    five.
-    """
+    `method` pairs the name of a fact with its text."""
 
     replicates: tuple[ReplicateLine, ...]
     series: tuple[SeriesLine, ...]
@@ -51,11 +48,7 @@ class CaseDetails:
 class CaseBlock:
     """One case as a line of a table.
 
-    `anchor` is the id of the line in the page, and `link` is `#` with the quoted anchor. `status` is the worst status
-    of the replicates, and `state` the statuses with the labels. `figures` are the cells under the heads of
-    `_cases.heads`. `beside` lists the figures other than the headline. The details are in `details`, or `packed` is
-    their index in `Blocks.packed`; both are None if the page has no room for them.
-    """
+    `anchor` is the id of the line in the page, and `link` is `#` with the quoted anchor."""
 
     name: str
     device: str
@@ -74,8 +67,7 @@ class CaseBlock:
 class CaseTable:
     """The cases of a suite: `title` counts them, and `ended` says how many have each status.
 
-    `constants` names the axes that the names of the cases leave out, because all of them have the same value there.
-    """
+    `constants` names the axes that the names of the cases leave out, because all of them have the same value there."""
 
     title: str
     ended: str
@@ -88,8 +80,7 @@ class Blocks:
     """Builds the tables of cases of a page.
 
     `packed` is empty until `tables` runs; then it holds the details of cases as HTML, which the script of the page
-    unfolds.
-    """
+    unfolds."""
 
     summary: Summary
     room: Room
@@ -103,22 +94,17 @@ class Blocks:
     def tables(self) -> dict[str, CaseTable]:
         """Return the table of each suite that has a case in `room`, keyed by the suite's name.
 
-        Call it once: it appends to `packed`.
-        """
+        Call it once: it appends to `packed`."""
         totals = dict(self.summary.suites())
         suites = listed(self.summary, filter(self.room.shows, self.summary.spreads()))
         return {suite.name: self._table(suite, totals[suite.name]) for suite in suites}
 
     def _table(self, suite: ListedSuite, spreads: Sequence[Spread]) -> CaseTable:
-        """Return the table of the cases in `suite`; `spreads` are all cases of that suite, listed or not."""
         title = _count_text(len(suite.cases), len(spreads))
         return CaseTable(title, _ended_text(spreads), suite.constants, tuple(map(self._block, suite.cases)))
 
     def _block(self, case: ListedCase) -> CaseBlock:
-        """Return the line of a case, with its details in the line or, if the page has many, in `packed`.
-
-        A case for which `room` has no details gets neither.
-        """
+        """Return the line of a case, with its details in the line or, if the page has many, in `packed`."""
         spread = case.spread
         details, packed = None, None
         if self.room.opens(spread):
@@ -143,11 +129,6 @@ class Blocks:
 
 
 def _details(summary: Summary, spread: Spread) -> CaseDetails:
-    """Return the details of a case.
-
-    The method, the samples and the counters are those of the first replicate with status ok, or of the first replicate
-    if none is ok. Without replicates in the run, `replicates` is empty.
-    """
     result = spread.row.result
     series = headline(result)
     return CaseDetails(
@@ -169,11 +150,7 @@ def _count_text(listed_count: int, total: int) -> str:
 
 
 def _ended_text(spreads: Sequence[Spread]) -> str:
-    """Return how many cases have each status, and the median of their noise.
-
-    An example is `58 ok, 2 skipped; median noise within process 0.2 %`. The noise is left out if no case has two
-    samples.
-    """
+    """Return how many cases have each status, and the median of their noise."""
     counts = Tally(spread.status for spread in spreads)
     noises = sorted(spread.figure.noise for spread in spreads if spread.figure and spread.figure.samples > 1)
     noise = f"; median noise within process {units.percent(noises[len(noises) // 2])}" if noises else ""

@@ -25,9 +25,7 @@ Link = tuple[str, float]
 def break_even_chart(summary: Summary, payoffs_of_view: Payoffs) -> Chart:
     """Draw a bar for each codec up to B*, the rate of the fastest link over which compression pays.
 
-    Two marks give that rate if only the encoder, or only the decoder, is charged. A dashed line marks each measured
-    link of the run and each link that the user named. Codecs that never pay have no bar; at most 60 codecs are drawn.
-    """
+    Two marks give that rate if only the encoder, or only the decoder, is charged."""
     paying = [payoff for payoff in payoffs_of_view.codecs if payoff.coded.both_sides > 0]
     drawn, labels = paying[:_MOST_ROWS], _labels(paying[:_MOST_ROWS])
     links = sorted(
@@ -54,10 +52,6 @@ def break_even_chart(summary: Summary, payoffs_of_view: Payoffs) -> Chart:
 
 
 def _note(never: int, over_limit: int) -> str:
-    """Return the note of the chart.
-
-    It says that `never` codecs never pay and that `over_limit` more are only in the table.
-    """
     parts = ["compression pays over links slower than the end of the bar; dashed: links of this machine"]
     parts += [f"not shown, because they never pay: {never}"] if never else []
     parts += [f"{over_limit} more are in the table"] if over_limit else []
@@ -96,10 +90,7 @@ def _labels(drawn: Sequence[Payoff]) -> list[str]:
 
 
 def _frame(across: Axis, top: float, bottom: float) -> list[Markup]:
-    """Draw the grid lines, the ticks and the name of the axis of link rates.
-
-    `top` and `bottom` are the ends of the grid.
-    """
+    """Draw the grid lines, the ticks and the name of the axis of link rates."""
     parts = [svg.line(across.place(value), top, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
     return [*parts, svg.text(2.0, bottom + 15, f"link, {across.unit}" if across.unit else "link", "start", "name")]
@@ -122,10 +113,7 @@ def _dashed(x: float, bottom: float) -> Markup:
 
 
 def _row(payoff: Payoff, label: str, top: float, across: Axis) -> Markup:
-    """Draw the bar of a codec from the start of the axis to B*, with a mark for each side that is charged alone.
-
-    `top` is the y of the row in drawing units.
-    """
+    """Draw the bar of a codec from the start of the axis to B*, with a mark for each side that is charged alone."""
     coded, y = payoff.coded, top + _ROW / 2
     end = across.place(coded.both_sides)
     tooltip = (

@@ -53,8 +53,7 @@ class SeriesLine:
 class ShareLine:
     """One peak with which the headline of a case is compared: the share in per cent, the peak itself, and its source.
 
-    `basis` names where the peak is from and what it is a peak of: `peak (data sheet), dram`.
-    """
+    `basis` names where the peak is from and what it is a peak of: `peak (data sheet), dram`."""
 
     basis: str
     share: str
@@ -78,9 +77,7 @@ class ReplicateLine:
 class CounterLine:
     """One counter in the time window of a case, as texts.
 
-    `mean` names the events of a counter of events. `span` has the lowest and the highest reading, or a dash if they are
-    equal.
-    """
+    `mean` names the events of a counter of events."""
 
     name: str
     device: str
@@ -92,8 +89,7 @@ class CounterLine:
 def heads(summary: Summary) -> tuple[str, ...]:
     """Return the heads of the columns that `figure_cells` fills.
 
-    With replicates the interval is that of the processes.
-    """
+    With replicates the interval is that of the processes."""
     interval = "95 % of processes" if summary.replicated else WITHIN_PROCESS
     return ("median", interval, "% of peak", "noise within process", "between processes", "bound by")
 
@@ -116,10 +112,7 @@ def _quoted(row: ResultRow) -> Figure | None:
 
 
 def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
-    """Return the median, its 95 % interval, the share of the main peak, the noise and the number of samples as texts.
-
-    A text that does not apply is a dash.
-    """
+    """Return median, 95 % interval, share of the main peak, noise and number of samples as texts."""
     return (
         figure.text,
         interval_text(figure),
@@ -141,9 +134,7 @@ def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
 def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
     """Yield a line for each series of a case, in the order measured, which puts the headline first.
 
-    The replicates that have the status of the case's row are joined. Several ranks have a line each, which names its
-    rank.
-    """
+    The replicates that have the status of the case's row are joined."""
     of_status = spread.row.result.status
     results = [row.result for row in spread.rows if row.result.status == of_status]
     ranks = len({series.rank for result in results for series in result.series}) > 1
@@ -170,10 +161,7 @@ def share_lines(spread: Spread) -> Iterator[ShareLine]:
 
 
 def _timing_text(series: Series) -> str:
-    """Return how a series was timed: `612.4 µs per call, 20 calls per sample, stopped: narrow interval`.
-
-    The last part says why sampling ended. A part that does not apply is left out.
-    """
+    """Return how a series was timed: `612.4 µs per call, 20 calls per sample, stopped: narrow interval`."""
     call = units.quantity(stats.median(series.values), series.unit) if series.quantity != "value" else ""
     parts = [f"{call} per call"] if call else []
     parts += [f"{series.calls} calls per sample"] if series.calls > 1 else []
@@ -185,8 +173,7 @@ def _timing_text(series: Series) -> str:
 def method_facts(summary: Summary, result: Result) -> list[tuple[str, str]]:
     """Return the facts about the measurement of a result as pairs of a name and a text, with its notes at the end.
 
-    Energy and counters are given only for a result with status ok.
-    """
+    Energy and counters are given only for a result with status ok."""
     facts = [
         ("case", result.case.id),
         ("device", " + ".join(result.devices)),
@@ -207,8 +194,7 @@ def method_facts(summary: Summary, result: Result) -> list[tuple[str, str]]:
 def joined_facts(counters: CaseCounters) -> list[tuple[str, str]]:
     """Return what bounds the case, its memory traffic and its throttle reasons as pairs of a name and a text.
 
-    Only those that are known are given.
-    """
+    Only those that are known are given."""
     facts = [("bound by", counters.bound.text)] if counters.bound else []
     facts += [("device memory", counters.traffic.text)] if counters.traffic else []
     reasons = ", ".join(f"{reason.name} for {units.duration(reason.seconds)}" for reason in counters.throttled)
@@ -218,8 +204,7 @@ def joined_facts(counters: CaseCounters) -> list[tuple[str, str]]:
 def counter_lines(table: CounterTable, result: Result) -> Iterator[CounterLine]:
     """Yield a line for each counter that has readings in the time window of `result`.
 
-    A cumulative counter shows its rise per second; a counter of events names the events that occurred.
-    """
+    A cumulative counter shows its rise per second; a counter of events names the events that occurred."""
     for figure in table.during(result):
         if figure.counter.kind == "event":
             names = ", ".join(bit.name for bit in figure.counter.events(int(figure.mean))) or "none"
@@ -241,6 +226,5 @@ def _span(figure: CounterFigure, unit: str) -> str:
 def rise_unit(unit: str) -> str:
     """Return the unit of the rise per second of a cumulative counter in `unit`.
 
-    `J` becomes `W`, `core·s` becomes `core`, and any other unit `x` becomes `x/s`.
-    """
+    `J` becomes `W`, `core·s` becomes `core`, and any other unit `x` becomes `x/s`."""
     return "W" if unit == "J" else unit.removesuffix("·s") if unit.endswith("·s") else f"{unit}/s"

@@ -35,10 +35,7 @@ MOST_TOOLTIPS = 300  # the most points of a chart with tooltips: more tooltips w
 class Chart:
     """A drawn view.
 
-    `legend` pairs a colour class of the style sheet with a label. `note` is the subtitle, which names what all points
-    share. `tables` hold the figures derived from the view. `full` asks for the whole width of the page, which wide
-    tables need; `beside` puts the tables beside the drawing instead of below it.
-    """
+    `legend` pairs a colour class of the style sheet with a label."""
 
     title: str
     note: str
@@ -53,17 +50,13 @@ class Chart:
 def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Return a line chart for each unit of the view's points, with a line for each value of the axes `view.by`.
 
-    The axis `view.x` goes across. A unit whose points have fewer than three distinct x has no chart.
-    """
+    The axis `view.x` goes across. A unit whose points have fewer than three distinct x has no chart."""
     groups = by_unit(view_points(summary, suite, view, view.series))
     return [chart for points in groups for chart in _curve(points, view)]
 
 
 def _curve(points: Sequence[Point], view: View) -> list[Chart]:
-    """Return the line chart of `points` in a list, which is empty if they have fewer than three distinct x.
-
-    All points must have the same unit.
-    """
+    """Return the line chart of `points` in a list, which is empty if they have fewer than three distinct x."""
     drawn = view_lines(points, view)
     if len({x for line in drawn for x, _ in line.points}) < FEWEST_POINTS:
         return []
@@ -88,9 +81,7 @@ def _curve(points: Sequence[Point], view: View) -> list[Chart]:
 def x_axis(values: Sequence[float], view: View, left: float, *, log: bool = False) -> Axis:
     """Return the x axis for `values` of `view.x`, from `left` to the right end of the plot in drawing units.
 
-    Sizes (an axis whose name ends in `_bytes`) have binary ticks. Another axis has a tick at each value if all labels
-    fit, else round ticks. `log` makes the axis logarithmic even if the view does not ask for it.
-    """
+    Sizes (an axis whose name ends in `_bytes`) have binary ticks."""
     is_size = view.x.endswith("_bytes")
     plain = axis(values, "B" if is_size else "", left, _RIGHT, log=log or view.log_x, zero=False)
     return plain if is_size else at_values(plain, values)
@@ -105,9 +96,7 @@ def _up_axis(points: Sequence[Point], peak: tuple[str, float] | None, *, log: bo
 def peak_line(peak: tuple[str, float] | None, lines: Sequence[Curve], across: Axis, up: Axis) -> Markup:
     """Draw the data sheet's peak as a dashed line with its name; return empty markup if `peak` is None.
 
-    `peak` is a name and a value in SI units. The name stands at the end of the line where the fewest points of `lines`
-    are.
-    """
+    `peak` is a name and a value in SI units."""
     if peak is None:
         return Markup("")
     y, width = up.place(peak[1]), svg.LETTER * len(peak[0])
@@ -119,11 +108,7 @@ def peak_line(peak: tuple[str, float] | None, lines: Sequence[Curve], across: Ax
 
 
 def _points_near(drawn: Sequence[tuple[float, float]], across: Axis, width: float, anchor: str, y: float) -> int:
-    """Return how many points lie under or near a text.
-
-    `drawn` are the points (x, y), `width` is that of the text, `anchor` the end of the plot where it stands (`start` or
-    `end`), and `y` its place, all in drawing units.
-    """
+    """Return how many points lie under or near a text."""
     left = across.end - width if anchor == "end" else across.start
     return sum(left - 20 <= x <= left + width + 20 and y - 16 <= at <= y + 8 for x, at in drawn)
 
@@ -131,8 +116,7 @@ def _points_near(drawn: Sequence[tuple[float, float]], across: Axis, width: floa
 def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, has_tooltips: bool = True) -> Markup:
     """Draw a curve with its points, and the 95 % interval of each point if it is taller than 7 drawing units.
 
-    `colour` is a class of the style sheet. With `has_tooltips`, the text of a point is shown under the pointer.
-    """
+    `colour` is a class of the style sheet. With `has_tooltips`, the text of a point is shown under the pointer."""
     places = [(across.place(x), up.place(point.value)) for x, point in line.points]
     parts = [svg.polyline(places, f"line {colour}")] if len(places) > 1 else []
     for (x, y), (_, point) in zip(places, line.points, strict=True):
@@ -145,8 +129,7 @@ def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, has_tooltips: b
 def point_text(point: Point) -> str:
     """Return the tooltip of a point: case id, median, 95 % interval, and share of the data sheet's peak.
 
-    The interval is left out for a single sample, and the share if no data sheet states the peak.
-    """
+    The interval is left out for a single sample, and the share if no data sheet states the peak."""
     figure = point.figure
     count = figure.processes if figure.processes > 1 else figure.samples
     interval = f" ({figure.interval_name} {interval_text(figure, count)})" if figure.samples > 1 else ""
@@ -155,10 +138,7 @@ def point_text(point: Point) -> str:
 
 
 def _range_text(points: Sequence[Point]) -> str:
-    """Return the lowest and the highest median as text: `3901 GB/s to 4213 GB/s`.
-
-    If both have the same text, it is returned once.
-    """
+    """Return the lowest and the highest median as text: `3901 GB/s to 4213 GB/s`."""
     low = min(points, key=lambda point: point.value).figure.text
     high = max(points, key=lambda point: point.value).figure.text
     return low if low == high else f"{low} to {high}"
@@ -168,8 +148,7 @@ def _range_text(points: Sequence[Point]) -> str:
 class _Rows:
     """The layout of the rows of a bar chart: the height of a row and the left end of its bar, in drawing units.
 
-    Up to 14 bars have their labels above them; more bars have them at the left, which takes less room.
-    """
+    Up to 14 bars have their labels above them; more bars have them at the left, which takes less room."""
 
     height: float
     left: float
@@ -186,9 +165,7 @@ _FARTHEST_PEAK = 2.5  # the largest mark over the highest value: a mark farther 
 def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Return a bar chart for each unit of the view's points that has at least three points.
 
-    The axes `view.by` give the colours. On a logarithmic scale dots replace the bars, because a length has no meaning
-    there.
-    """
+    The axes `view.by` give the colours."""
     groups = by_unit(view_points(summary, suite, view, view.series))
     return [bar_chart(points, view) for points in groups if len(points) >= FEWEST_POINTS]
 
@@ -205,9 +182,7 @@ def _extremes(points: Sequence[Point]) -> Sequence[Point]:
 def bar_chart(points: Sequence[Point], view: View) -> Chart:
     """Return the bar chart of `points`, which share a unit, with the 95 % interval of each and the data sheet's peak.
 
-    Of more than 40 points, only the 20 lowest and the 20 highest are drawn. A peak that exceeds 2.5 times the highest
-    end of an interval is not marked.
-    """
+    Of more than 40 points, only the 20 lowest and the 20 highest are drawn."""
     drawn = _extremes(points)
     rows = _ABOVE if len(drawn) <= _FEW else _BESIDE
     label, group = varying(drawn), group_of(view)
@@ -245,10 +220,7 @@ def _bar_frame(across: Axis, bottom: float) -> list[Markup]:
 
 
 def _bar(point: Point, label: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:
-    """Draw one row of a bar chart: the label, the bar or dot, its 95 % interval, and the value at the right.
-
-    `top` is the y of the row, `colour` a class of the style sheet.
-    """
+    """Draw one row of a bar chart: the label, the bar or dot, its 95 % interval, and the value at the right."""
     y = top + rows.height - 12
     low, high = across.place(point.figure.interval.low), across.place(point.figure.interval.high)
     whisker = svg.line(low, y, high, y, "whisker") if high - low > (9 if across.log else 3) else Markup("")
@@ -286,9 +258,7 @@ def legend_of(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Return the Pareto chart of a view in a list: a point for each case, the series `view.x` across and `view.y` up.
 
-    The list is empty if fewer than three cases have both series. The frontier is a dashed line with the names of its
-    cases.
-    """
+    The list is empty if fewer than three cases have both series."""
     across_points, up_points = view_points(summary, suite, view, view.x), view_points(summary, suite, view, view.y)
     both = pairs(across_points, up_points, view)
     if len(both) < FEWEST_POINTS:
@@ -311,10 +281,7 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _pareto_axis(points: Sequence[Point], start: float, end: float, *, log: bool) -> Axis:
-    """Return an axis for the medians of `points`, from `start` to `end` in drawing units.
-
-    A linear axis begins at 0 unless the lowest median is at least 60 % of the highest.
-    """
+    """Return an axis for the medians of `points`, from `start` to `end` in drawing units."""
     values = [point.value for point in points]
     zero = min(values) < 0.6 * max(values)
     return axis(values, points[0].figure.unit, start, end, log=log, zero=zero, room=1.2)
@@ -332,10 +299,7 @@ def _pair(pair: Pair, colour: str, across: Axis, up: Axis, *, has_tooltip: bool)
 
 
 def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis, axis_name: str) -> list[Markup]:
-    """Return a label beside each of `named`, pairs on the frontier with their labels.
-
-    A label that would lie on another one, on the name of the y axis (`axis_name`) or left of the plot is left out.
-    """
+    """Return a label beside each of `named`, pairs on the frontier with their labels."""
     taken = [(0.0, svg.width_of(axis_name), 16.0)]
     parts = []
     for pair, label in named:
@@ -352,8 +316,5 @@ def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis, axis_name:
 
 
 def _is_free(left: float, right: float, y: float, taken: Sequence[tuple[float, float, float]]) -> bool:
-    """Return True if a text from x `left` to `right` on the baseline `y` overlaps none of the texts in `taken`.
-
-    An item of `taken` is the left end, the right end and the baseline of a text, in drawing units.
-    """
+    """Return True if a text from x `left` to `right` on the baseline `y` overlaps none of the texts in `taken`."""
     return all(abs(y - at) > 12 or left > end or right < start for start, end, at in taken)

@@ -34,8 +34,7 @@ NOTE = (
 class RunColumn:
     """The head of a run: its letter (`A` for the first run), devices, conditions, and whether to trust its figures.
 
-    `trust` is a sentence, and `limitations` are further sentences about the figures.
-    """
+    `trust` is a sentence, and `limitations` are further sentences about the figures."""
 
     letter: str
     devices: tuple[str, ...]
@@ -49,8 +48,7 @@ class RunColumn:
 class ColumnCell:
     """A figure of one run, or three empty texts if the run does not have it.
 
-    `text` is the median with its unit, `note` a remark on it, `change` its change from the first run (`+1.2 %`).
-    """
+    `text` is the median with its unit, `note` a remark on it, `change` its change from the first run (`+1.2 %`)."""
 
     text: str = ""
     note: str = ""
@@ -61,8 +59,7 @@ class ColumnCell:
 class ColumnRow:
     """One key figure or one case, with a cell for each run, in the order of the runs.
 
-    `anchor` is the id of a case's row in the page, empty for a key figure; `link` leads to the row of the case.
-    """
+    `anchor` is the id of a case's row in the page, empty for a key figure; `link` leads to the row of the case."""
 
     title: str
     device: str
@@ -84,8 +81,7 @@ class SuiteColumns:
 class Columns:
     """Several runs side by side; `left_out` is the number of cases beyond the 2000 that a page lists.
 
-    `differences` are the facts of the environment that differ between the runs, and `note` explains the changes.
-    """
+    `differences` are the facts of the environment that differ between the runs, and `note` explains the changes."""
 
     title: str
     runs: tuple[RunColumn, ...]
@@ -111,8 +107,7 @@ class _RunFigure:
 def columns(runs: Sequence[Run]) -> Columns:
     """Return the runs side by side, in the order given; run A is the first.
 
-    Their texts must be free of control characters.
-    """
+    Their texts must be free of control characters."""
     summaries = [Summary(run) for run in runs]
     heads = [overview(summary) for summary in summaries]
     listed = [
@@ -152,10 +147,7 @@ def _readable_difference(difference: Difference) -> Difference:
 
 
 def _key_figures(heads: Sequence[Overview], anchors: Anchors) -> Iterator[ColumnRow]:
-    """Yield a row for each key figure and device set that any run has.
-
-    `heads` holds the overview of each run, in order.
-    """
+    """Yield a row for each key figure and device set that any run has."""
     figures_by_run: list[dict[_Key, _RunFigure]] = [
         {
             (value.title, value.devices): _RunFigure(value.case_id, value.figure, _of_data_sheet(value.of_spec))
@@ -183,10 +175,6 @@ def _of_data_sheet(share: float | None) -> str:
 def _by_suite(
     listed: Sequence[dict[_Key, ListedCase]], keys: Sequence[_Key], anchors: Anchors
 ) -> dict[str, tuple[ColumnRow, ...]]:
-    """Return the rows of the cases `keys`, in that order, keyed by suite.
-
-    `listed` has one dict per run, in the order of the runs, which maps the id and the device set of a case to the case.
-    """
     rows: dict[str, list[ColumnRow]] = {}
     for key in keys:
         cases = [cases.get(key) for cases in listed]
@@ -199,10 +187,7 @@ def _by_suite(
 
 
 def _cells(figures: Sequence[_RunFigure | None]) -> Iterator[ColumnCell]:
-    """Yield a cell for each run, an empty one for None; `figures` holds one figure per run, in the order of the runs.
-
-    If the figures are of different cases, each cell names its case.
-    """
+    """Yield a cell for each run, an empty one for None."""
     ids = {figure.case_id for figure in figures if figure}
     first = figures[0]
     for index, figure in enumerate(figures):
@@ -216,10 +201,6 @@ def _cells(figures: Sequence[_RunFigure | None]) -> Iterator[ColumnCell]:
 
 
 def _change_text(first: _RunFigure | None, later: _RunFigure) -> str:
-    """Return the change from `first`, the figure of run A, to `later` as text: `+1.2 %`, or `0.0 %` below 0.05 %.
-
-    The text is empty if a figure is missing, if the cases or units differ, or if the change is not finite.
-    """
     if first is None or first.figure is None or later.figure is None or first.case_id != later.case_id:
         return _NO_CHANGE
     if first.figure.unit != later.figure.unit or not first.figure.interval.centre:

@@ -13,16 +13,12 @@ from ._markdown import cut, table
 def columns_markdown(page: Columns) -> str:
     """Return the Markdown document, which ends with a newline and has at most 65 536 bytes.
 
-    If it is longer, the lines at its end are left out.
-    """
+    If it is longer, the lines at its end are left out."""
     return cut("\n".join(_lines(page)) + "\n")
 
 
 def _lines(page: Columns) -> Iterator[str]:
-    """Yield the document in parts that newlines join; a part may hold several lines.
-
-    The parts are a table of the runs, the key figures, the differences of the environment, and a table for each suite.
-    """
+    """Yield the document in parts that newlines join; a part may hold several lines."""
     letters = [run.letter for run in page.runs]
     yield f"# gpubench: {escape(page.title)}\n"
     rows = (

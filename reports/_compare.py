@@ -35,9 +35,7 @@ STYLES = {
 class ComparisonRow:
     """The verdict on one case as texts; `style` is a class of the style sheet.
 
-    `before` and `after` are the medians of both runs, `interval` is that of the change, and `explanation` says why the
-    verdict is not a plain one. `device` is empty if all cases of the comparison are of one device set.
-    """
+    `device` is empty if all cases of the comparison are of one device set."""
 
     verdict: str
     style: str
@@ -55,8 +53,7 @@ class ComparisonRow:
 class SuiteMean:
     """The geometric mean of a suite's changes in `text`, and the number of decided cases in `cases`.
 
-    An example of `cases` is `1 of 12 cases decided`. `style` is a class of the style sheet: `good`, `bad` or `unsure`.
-    """
+    An example of `cases` is `1 of 12 cases decided`."""
 
     name: str
     text: str
@@ -79,8 +76,7 @@ def column_text(column: Column) -> str:
 def rows(against: RunComparison, answer: GateAnswer) -> list[ComparisonRow]:
     """Return a row for each finding, in the order of the judgement, which puts the worst first.
 
-    An explanation is left empty if more than three rows share it and a reason of `answer` ends with it.
-    """
+    An explanation is left empty if more than three rows share it and a reason of `answer` ends with it."""
     with_devices = len({finding.devices for finding in against.judgement.findings}) > 1
     all_rows = [_row(finding, with_devices) for finding in against.judgement.findings]
     counts = Counter(row.explanation for row in all_rows)
@@ -113,8 +109,7 @@ def _row(finding: Finding, with_devices: bool) -> ComparisonRow:
 def suites(against: RunComparison) -> list[SuiteMean]:
     """Return the geometric mean of the changes of each suite.
 
-    Its style is `good` or `bad` only if the decided changes of single cases have the same direction, else `unsure`.
-    """
+    Its style is `good` or `bad` only if the decided changes of single cases have the same direction, else `unsure`."""
     styles = {1: "good", 0: "unsure", -1: "bad"}
     return [SuiteMean(mean.suite, mean.text, mean.counts, styles[mean.direction]) for mean in against.geomeans]
 
@@ -122,9 +117,7 @@ def suites(against: RunComparison) -> list[SuiteMean]:
 def changes(against: RunComparison) -> list[Chart]:
     """Return charts of all changes except those with the verdict `same`, in the order of the table.
 
-    Up to twelve changes fill one chart. Of more, one chart has the first twelve and another the last ones, at most
-    twelve. Without a change the list is empty.
-    """
+    Up to twelve changes fill one chart."""
     changed = [finding for finding in against.judgement.findings if finding.verdict is not Verdict.SAME]
     drawable = [finding for finding in changed if comparing.ratio(finding) > 0]
     if len(drawable) <= _DRAWN:
@@ -139,10 +132,6 @@ def changes(against: RunComparison) -> list[Chart]:
 
 
 def _chart(title: str, findings: Sequence[Finding], reach: float) -> Chart:
-    """Return the chart of `findings`, with a row for each finding.
-
-    The axis goes from -`reach` to `reach`, which is a place as returned by `_compressed`.
-    """
     height = _TOP + _ROW * len(findings) + 26
     parts = [*_axis(reach, height), *(_draw_finding(finding, row, reach) for row, finding in enumerate(findings))]
     description = "; ".join(
@@ -158,10 +147,7 @@ def _better(finding: Finding) -> float:
 
 
 def _ends(finding: Finding) -> tuple[float, float]:
-    """Return both ends of the change's 95 % interval as fractions of the baseline, positive for an improvement.
-
-    Without an interval both ends are the change itself.
-    """
+    """Return both ends of the change's 95 % interval as fractions of the baseline, positive for an improvement."""
     if not finding.effect:
         return _better(finding), _better(finding)
     low, high = finding.bounds
@@ -179,10 +165,7 @@ def _x(size: float, reach: float) -> float:
 
 
 def _axis(reach: float, height: float) -> Iterator[Markup]:
-    """Yield the vertical lines and the labels of the axis of changes, which goes from -`reach` to `reach`.
-
-    `reach` is a place as in `_compressed`, and `height` is that of the whole drawing in drawing units.
-    """
+    """Yield the vertical lines and the labels of the axis of changes, which goes from -`reach` to `reach`."""
     bottom = height - 22
     for value in _ticks(reach):
         x = _x(value, reach)
@@ -193,20 +176,14 @@ def _axis(reach: float, height: float) -> Iterator[Markup]:
 
 
 def _ticks(reach: float) -> list[float]:
-    """Return the ticks as fractions: zero, and one or two round percentages on either side, up to `reach`.
-
-    `reach` is a place as returned by `_compressed`.
-    """
+    """Return the ticks as fractions: zero, and one or two round percentages on either side, up to `reach`."""
     steps = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 9.0)
     step = next((step for step in steps if math.log1p(step) * 2.5 > reach), steps[-1])
     return [value for value in (-step * 2, -step, 0.0, step, step * 2) if math.log1p(abs(value)) <= reach]
 
 
 def _draw_finding(finding: Finding, row: int, reach: float) -> Markup:
-    """Draw a finding in row `row`, counted from 0: the case, the change as text, its 95 % interval, and a dot.
-
-    A change without an interval has a ring instead of a dot.
-    """
+    """Draw a finding in row `row`, counted from 0: the case, the change as text, its 95 % interval, and a dot."""
     y = _TOP + _ROW * row
     style = STYLES[finding.verdict]
     texts = finding_cells(finding)

@@ -18,8 +18,7 @@ _HEAD_BYTES = 300  # bytes for the head of a table and the sentence about the ro
 def compare_markdown(comparison: Comparison) -> str:
     """Return the comparison as Markdown, which ends with a newline and has at most 65 536 bytes, as a comment may have.
 
-    Of the rows that do not fit, the best ones are left out and counted.
-    """
+    Of the rows that do not fit, the best ones are left out and counted."""
     answers = [
         comparing.answer(against, comparing.letter(index)) for index, against in enumerate(comparison.against, 1)
     ]
@@ -30,10 +29,7 @@ def compare_markdown(comparison: Comparison) -> str:
 
 
 def _fitting_rows(rows_by_run: Sequence[Sequence[ComparisonRow]], room_bytes: int) -> list[list[ComparisonRow]]:
-    """Return for each run its first rows, the worst ones, that fit into an equal part of `room_bytes`.
-
-    The rows of a run end at the first one that does not fit or whose verdict is `same`.
-    """
+    """Return for each run its first rows, the worst ones, that fit into an equal part of `room_bytes`."""
     share, fitting_by_run = room_bytes // max(len(rows_by_run), 1), []
     for run_rows in rows_by_run:
         left_bytes, fitting = share, []
@@ -52,11 +48,7 @@ def _document(
     listed: Sequence[Sequence[ComparisonRow]],
     rows_by_run: Sequence[Sequence[ComparisonRow]],
 ) -> str:
-    """Return the document with the rows `listed`; `rows_by_run` has all rows, so that those left out are counted.
-
-    `answers`, `listed` and `rows_by_run` have one item for each run after the first, in the order of
-    `comparison.against`.
-    """
+    """Return the document with the rows `listed`; `rows_by_run` has all rows, so that those left out are counted."""
     parts = [f"# {escape(title(comparison))}", ""]
     for answer, against in zip(answers, comparison.against, strict=True):
         parts += _answer(answer, comparing.one_sided_cases(comparison, against))
@@ -68,10 +60,7 @@ def _document(
 
 
 def _answer(answer: GateAnswer, one_sided: Sequence[str]) -> Iterator[str]:
-    """Yield the verdict, then a list item for each reason, each sentence in `one_sided` and each next step.
-
-    `one_sided` are sentences on the cases that only one of the two runs has. Newlines join the parts.
-    """
+    """Yield the verdict, then a list item for each reason, each sentence in `one_sided` and each next step."""
     yield f"**{escape(answer.verdict)}**\n"
     yield from (f"- {escape(clipped(reason))}" for reason in (*answer.reasons, *one_sided))
     for step in answer.next_steps:
@@ -86,10 +75,7 @@ def _runs(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def _environment(comparison: Comparison) -> Iterator[str]:
-    """Yield the section on the differences of the environment, in parts that newlines join.
-
-    It is a table of at most 30 differences, then the number of the others.
-    """
+    """Yield the section on the differences of the environment, in parts that newlines join."""
     yield "\n## Environment\n"
     differences = comparison.differences
     if not differences:
@@ -106,10 +92,7 @@ def _environment(comparison: Comparison) -> Iterator[str]:
 
 
 def _against(against: RunComparison, name: str, listed: Sequence[ComparisonRow], count: int) -> Iterator[str]:
-    """Yield the section of one run against run A: its suites, the rows `listed`, and how many rows are left out.
-
-    `name` is the letter of the run, and `count` the number of all its rows. Newlines join the parts.
-    """
+    """Yield the section of one run against run A: its suites, the rows `listed`, and how many rows are left out."""
     yield f"\n## {name} against A: {escape(against.tally)}\n"
     means = suites(against)
     if means:

@@ -17,8 +17,7 @@ _MOST_ROWS = 8_000  # the most rows of a page, which keep it below 5 MB; the oth
 class ComparisonBlock:
     """One run against the first: `same` are the rows with the verdict `same`, `notable` the other rows.
 
-    `counts` pairs the number of a verdict (`3 slower`) with a class of the style sheet.
-    """
+    `counts` pairs the number of a verdict (`3 slower`) with a class of the style sheet."""
 
     letter: str
     name: str
@@ -46,8 +45,7 @@ class ComparePage:
 def compare_page(comparison: Comparison) -> ComparePage:
     """Return the page of a comparison, with at most 8000 rows, shared equally between the runs after the first.
 
-    The texts of the comparison must be free of control characters: the template only escapes them.
-    """
+    The texts of the comparison must be free of control characters: the template only escapes them."""
     runs = [
         (comparing.letter(index), column.name, column_text(column)) for index, column in enumerate(comparison.columns)
     ]
@@ -60,10 +58,7 @@ def compare_page(comparison: Comparison) -> ComparePage:
 
 
 def _block(comparison: Comparison, against: RunComparison, name: str, room: int) -> ComparisonBlock:
-    """Return the section of one run against the first.
-
-    `name` is its letter, and `room` the most rows of the section.
-    """
+    """Return the section of one run against the first."""
     answer = comparing.answer(against, name)
     all_rows = rows(against, answer)
     listed = all_rows[:room]

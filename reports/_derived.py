@@ -25,8 +25,7 @@ from gpubench.api.report import (
 def staircase_record(staircase: Staircase) -> dict[str, Any]:
     """Return the record of one curve of a staircase view: the names of its suite, view and line, and its levels.
 
-    `levels` holds a dict for each level (see `_step`), from the smallest working set to the largest.
-    """
+    `levels` holds a dict for each level (see `_step`), from the smallest working set to the largest."""
     return {
         "suite": staircase.suite,
         "view": staircase.title,
@@ -36,12 +35,7 @@ def staircase_record(staircase: Staircase) -> dict[str, Any]:
 
 
 def _step(step: Step) -> dict[str, Any]:
-    """Return the record of a level: its height with the 95 % interval, and its working sets in bytes.
-
-    `cycles` is the height in cycles of the device's clock, None if it was not measured. `end` is the interval of the
-    working set at which the level ends, None for the last level. `known` lists the sizes in bytes that the device or a
-    table with sources states near that end.
-    """
+    """Return the record of a level: its height with the 95 % interval, and its working sets in bytes."""
     return {
         "unit": step.unit,
         **_interval(step.height),
@@ -57,8 +51,7 @@ def _step(step: Step) -> dict[str, Any]:
 def transfer_record(view_transfers: Transfers) -> dict[str, Any]:
     """Return the record of a transfer view: its curves (`paths`) with their models, and the crossovers.
 
-    `fastest` lists which curve is the fastest from which size on. docs/reports.md describes the fields.
-    """
+    `fastest` lists which curve is the fastest from which size on. docs/reports.md describes the fields."""
     return {
         "suite": view_transfers.suite,
         "view": view_transfers.title,
@@ -70,11 +63,7 @@ def transfer_record(view_transfers: Transfers) -> dict[str, Any]:
 
 
 def _path(path: TransferFit, by: tuple[str, ...]) -> dict[str, Any]:
-    """Return the record of one curve of a transfer view; `by` names the axes whose values become `params`.
-
-    `pieces` are the parts of the model: `alpha_s` is in seconds, `beta` in `rate_unit`; `from`, `to` and `half` (n½)
-    are on the x axis of the view. `residual` is that of the fit. A number that is not finite is None.
-    """
+    """Return the record of one curve of a transfer view; `by` names the axes whose values become `params`."""
     return {
         "line": path.line.label,
         "params": path_params(path, by),
@@ -95,11 +84,7 @@ def _path(path: TransferFit, by: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _crossover(crossover: Crossover) -> dict[str, Any]:
-    """Return the record of a crossover: the size from which the curve `above` is faster than the curve `below`.
-
-    `low`, `median` and `high` are the measured size with its interval; `fitted` is the size at which the models meet,
-    or None.
-    """
+    """Return the record of a crossover: the size from which the curve `above` is faster than the curve `below`."""
     return {
         "below": crossover.below,
         "above": crossover.above,
@@ -109,10 +94,7 @@ def _crossover(crossover: Crossover) -> dict[str, Any]:
 
 
 def _fastest(fastest_choices: FastestChoices) -> dict[str, Any]:
-    """Return the record of one group of curves that differ only in `axis`.
-
-    `choices` lists each fastest value of `axis` with the size from which it is the fastest.
-    """
+    """Return the record of one group of curves that differ only in `axis`."""
     return {
         "params": dict(fastest_choices.params),
         "devices": list(fastest_choices.devices),
@@ -133,9 +115,7 @@ def _interval(interval: stats.Interval) -> dict[str, float | None]:
 def derived_lines(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield the cache levels and the transfer models of a run as flat lines, whose keys are names of `frame.COLUMNS`.
 
-    `params` is the label of the curve, empty for a crossover between two curves; `series` names the value: `level 1`,
-    `model alpha`. Values are in SI units.
-    """
+    Values are in SI units."""
     for staircase in staircases(summary):
         line = _line(staircase.suite, staircase.title, staircase.line.label)
         for number, step in enumerate(staircase.steps, 1):
@@ -168,10 +148,7 @@ def _line(suite: str, title: str, label: str) -> dict[str, Any]:
 
 
 def _path_lines(line: dict[str, Any], path: TransferFit) -> Iterator[dict[str, Any]]:
-    """Yield α (s), β, n½ and the residual of a transfer model as flat lines, each with the columns in `line`.
-
-    A model of several pieces has α and β for each.
-    """
+    """Yield α (s), β, n½ and the residual of a transfer model as flat lines, each with the columns in `line`."""
     for number, piece in enumerate(path.model.pieces, 1):
         name = f"piece {number}" if len(path.model.pieces) > 1 else "model"
         yield {**line, "series": f"{name} alpha", "unit": "s", "median": frame.finite(piece.alpha_s)}

@@ -28,10 +28,7 @@ class Distribution:
 def distribution(series: Series, figure: Figure) -> Distribution | None:
     """Return the histogram of a series' samples; None for fewer than five samples.
 
-    `figure` is the figure of the series. The samples are shown in the unit of the figure, as a rate if the series
-    counts work. Of more than 1000 samples, the first and the last bin each hold 0.5 %, so that a few extremes do not
-    fill the axis.
-    """
+    `figure` is the figure of the series."""
     values = judged_values(series)
     if len(values) < _FEWEST:
         return None
@@ -46,11 +43,7 @@ def distribution(series: Series, figure: Figure) -> Distribution | None:
 
 
 def _draw_histogram(values: np.ndarray, ends: tuple[float, float], figure: Figure, description: str) -> Markup:
-    """Draw the histogram of `values`, shape (samples,), in the unit of `figure`.
-
-    `ends` are the ends of the axis; values beyond them count in the first or the last bin. `description` is for screen
-    readers.
-    """
+    """Draw the histogram of `values`, shape (samples,), in the unit of `figure`."""
     low, high = ends if ends[1] > ends[0] else (ends[0] - 1.0, ends[0] + 1.0)
     bins = min(_BINS, max(8, 2 * math.isqrt(len(values))))
     counts, _ = np.histogram(np.clip(values, low, high), bins, (low, high))

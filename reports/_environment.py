@@ -23,8 +23,7 @@ class Group:
 def environment(run: Run) -> Iterator[Group]:
     """Yield the facts of a run in groups: one for each device, then `Host`, `Versions`, `Unavailable` and `Settings`.
 
-    `Unavailable` gives for each missing library the reason and the remedy.
-    """
+    `Unavailable` gives for each missing library the reason and the remedy."""
     facts = run.manifest.facts
     for device in facts.devices:
         yield Group(device_text(device), tuple(_device(device)))

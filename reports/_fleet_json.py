@@ -50,10 +50,7 @@ def _timed(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failure(failure: FailedCases) -> dict[str, Any]:
-    """Return the record of the cases that have no valid result on one component but have one on others.
-
-    `cases` is their number, `first_case` the first of them, and `reason` is that of the first.
-    """
+    """Return the record of the cases that have no valid result on one component but have one on others."""
     return {
         "node": failure.place.node,
         "devices": list(failure.place.devices),
@@ -65,10 +62,7 @@ def _failure(failure: FailedCases) -> dict[str, Any]:
 
 
 def _suspect(suspect: Suspect) -> dict[str, Any]:
-    """Return the record of a suspect, with the cases in which it is slow (`findings`) and all its cases (`cases`).
-
-    `slowdown_fraction` is the largest slowdown among the findings.
-    """
+    """Return the record of a suspect, with the cases in which it is slow (`findings`) and all its cases (`cases`)."""
     return {
         "unit": suspect.unit,
         "node": suspect.place.node,
@@ -97,11 +91,7 @@ def _case(case: SuspectCase) -> dict[str, Any]:
 
 
 def _finding(finding: FleetFinding) -> dict[str, Any]:
-    """Return the record of a case, or a family of cases, in which a component is slow.
-
-    Slowdowns are fractions of the expected rate; `slowdown_again_fraction` is that of the second measurement, or None.
-    `value` and `expected` are in SI units, None for a family.
-    """
+    """Return the record of a case, or a family of cases, in which a component is slow."""
     return {
         "node": finding.place.node,
         "devices": list(finding.place.devices),
@@ -122,11 +112,7 @@ def _finding(finding: FleetFinding) -> dict[str, Any]:
 
 
 def _group(group: FleetGroup) -> dict[str, Any]:
-    """Return the record of a group of comparable components, with the median and the spread of each of its cases.
-
-    The median is in SI units; the spread is the relative standard deviation between the components. `fingerprint`
-    spells out what the components have in common.
-    """
+    """Return the record of a group of comparable components, with the median and the spread of each of its cases."""
     cases = [
         {
             "case": case.case,
@@ -149,11 +135,7 @@ def _group(group: FleetGroup) -> dict[str, Any]:
 
 
 def _two_populations(two: TwoPopulations) -> dict[str, Any]:
-    """Return the record of two populations within a group, one of which is slower.
-
-    `slower` lists the places of the slower one, `faster_components` is the size of the other, and `gap_fraction` the
-    fraction by which the slower one is slower.
-    """
+    """Return the record of two populations within a group, one of which is slower."""
     return {
         "cases": list(two.cases),
         "slower": [{"node": place.node, "devices": list(place.devices)} for place in two.slower],
@@ -164,11 +146,7 @@ def _two_populations(two: TwoPopulations) -> dict[str, Any]:
 
 
 def _component(standing: Standing) -> dict[str, Any]:
-    """Return the record of a component, with its mean readings while the cases ran; an unknown reading is None.
-
-    `share_of_median_fraction` maps a family of cases to the component's rate as a fraction of the group's median.
-    `group` is an index into the groups of the document.
-    """
+    """Return the record of a component, with its mean readings while the cases ran; an unknown reading is None."""
     return {
         "node": standing.place.node,
         "devices": list(standing.place.devices),

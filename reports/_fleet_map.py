@@ -1,8 +1,7 @@
 """Draw the map of a fleet: a row for each node, a tile for each GPU, a layer for each family of cases and each reading.
 
-The page shows one layer as tables of tiles, which need no script; the script exchanges the layer. Small drawings show
-every layer at once.
-"""
+The page shows one layer as tables of tiles, which need no script; the script exchanges the layer. Small drawings
+show every layer at once."""
 
 from __future__ import annotations
 
@@ -49,8 +48,8 @@ _SHARE = _Unit(100.0, 1, "%")
 class NodeRow:
     """A node of the map: its tiles start at the index `first`.
 
-    `gone` is empty for a node with tiles; otherwise it says why it has none: `no results`, or the status of the node.
-    """
+    `gone` is empty for a node with tiles; otherwise it says why it has none: `no results`, or the status of the
+    node."""
 
     node: str
     rack: str
@@ -62,8 +61,7 @@ class NodeRow:
 class MapLayer:
     """One measure of all tiles: a share of the median, or a reading.
 
-    `values`, shape (tiles,), are multiples of the last digit shown, NaN if missing; `text` writes one of them.
-    """
+    `values`, shape (tiles,), are multiples of the last digit shown, NaN if missing; `text` writes one of them."""
 
     name: str
     description: str
@@ -103,9 +101,7 @@ class MapLayer:
 class FleetMap:
     """The tiles of a fleet, numbered row by row.
 
-    `marks` maps a tile to the anchor and the state of its suspect. `columns` are device ids, and `rows` are in the
-    order of the racks.
-    """
+    `marks` maps a tile to the anchor and the state of its suspect."""
 
     columns: tuple[str, ...]
     rows: tuple[NodeRow, ...]
@@ -127,10 +123,7 @@ class FleetMap:
 def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[str, str]]) -> FleetMap:
     """Return the map of a fleet, with at most 16 000 tiles and 64 columns.
 
-    `anchors` maps a node and a device id to the anchor and the state of their suspect. If there are more nodes than the
-    map has room for, nodes with a finding and nodes without results come first. The layer of the worst suspect's
-    slowest family is the one that the tables show.
-    """
+    `anchors` maps a node and a device id to the anchor and the state of their suspect."""
     standings_at: dict[tuple[str, str], list[Standing]] = {}
     for standing in judgement.standings:
         for device in standing.place.devices:
@@ -160,10 +153,7 @@ def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[st
 
 
 def _faults(judgement: FleetJudgement) -> dict[tuple[str, str], str]:
-    """Return the devices with a fault as `sick` or `failed`, keyed by node and device id; `sick` wins over `failed`.
-
-    Failed cases of links are left out.
-    """
+    """Return the devices with a fault as `sick` or `failed`, keyed by node and device id; `sick` wins over `failed`."""
     failures = (failure for failure in judgement.failures if failure.status == "failed")
     failed = [failure.place for failure in failures if len(failure.place.devices) == 1]
     sick = [standing.place for standing in judgement.sick]
@@ -180,11 +170,7 @@ def _columns(judgement: FleetJudgement) -> tuple[str, ...]:
 
 
 def _nodes(judgement: FleetJudgement, measured: set[str]) -> list[tuple[str, str, str]]:
-    """Return the name, the rack and the end of each node, rack by rack.
-
-    The end is empty for a node in `measured`, the names of the nodes with results; otherwise it is the node's status or
-    `no results`.
-    """
+    """Return the name, the rack and the end of each node, rack by rack."""
     racks = {rack: index for index, rack in enumerate(dict.fromkeys(node.rack for node in judgement.fleet.nodes))}
     nodes = sorted(judgement.fleet.nodes, key=lambda node: racks[node.rack])
     return [
@@ -198,10 +184,7 @@ def _nodes(judgement: FleetJudgement, measured: set[str]) -> list[tuple[str, str
 
 
 def _fitting_nodes(nodes: list[tuple[str, str, str]], reported: set[str], most: int) -> list[tuple[str, str, str]]:
-    """Return at most `most` of `nodes` (name, rack, end) in their order.
-
-    Nodes in `reported` and nodes without results are kept before the others.
-    """
+    """Return at most `most` of `nodes` (name, rack, end) in their order."""
     if len(nodes) <= most:
         return nodes
     ranked = sorted(range(len(nodes)), key=lambda index: not (nodes[index][2] or nodes[index][0] in reported))
@@ -209,11 +192,7 @@ def _fitting_nodes(nodes: list[tuple[str, str, str]], reported: set[str], most: 
 
 
 def _layers(judgement: FleetJudgement, tiles: Sequence[list[Standing]]) -> Iterator[MapLayer]:
-    """Yield a layer for each family of cases, then one for each reading that any component has.
-
-    `tiles` holds for each tile the components on its device: the device itself, and its links. In a family of links, a
-    tile has the lowest share among them.
-    """
+    """Yield a layer for each family of cases, then one for each reading that any component has."""
     links = {family for standing in judgement.standings if standing.kind == "link" for family, _ in standing.shares}
     shares = [[dict(standing.shares) for standing in tile] for tile in tiles]
     for family in judgement.families:
@@ -239,11 +218,7 @@ _READINGS: tuple[tuple[str, _Unit, Callable[[Standing], float]], ...] = (
 
 
 def _layer(name: str, description: str, unit: _Unit, values: Sequence[float]) -> MapLayer:
-    """Return a layer of `values`, one for each tile: SI units for readings, fractions for shares, NaN if missing.
-
-    The values are rounded to the last digit that `unit` shows. The limits of the shades are fixed for shares; for
-    readings they divide the range from the 2nd to the 98th percentile.
-    """
+    """Return a layer of `values`, one for each tile: SI units for readings, fractions for shares, NaN if missing."""
     scaled = np.round(np.array(values, float) * unit.factor * 10**unit.digits)
     if unit is _SHARE:
         return MapLayer(name, description, unit, scaled, _SHARE_LIMITS)
@@ -255,8 +230,7 @@ def _layer(name: str, description: str, unit: _Unit, values: Sequence[float]) ->
 def layer_data(layers: Sequence[MapLayer]) -> list[dict[str, object]]:
     """Return the layers for the script, each a dict of plain values; a missing value is None.
 
-    `falls` says that lower values are darker, as for shares.
-    """
+    `falls` says that lower values are darker, as for shares."""
     return [
         {
             "name": layer.name,
@@ -275,8 +249,7 @@ def layer_data(layers: Sequence[MapLayer]) -> list[dict[str, object]]:
 def tables(tile_map: FleetMap) -> Markup:
     """Return the layer `tile_map.shown` as HTML tables: one for each rack, or for each sixteen nodes without racks.
 
-    End tags that HTML does not need are left out, because thousands of tiles make half of the page.
-    """
+    End tags that HTML does not need are left out, because thousands of tiles make half of the page."""
     shades = tile_map.layers[tile_map.shown].shades.tolist() if tile_map.layers else []
     heads = "".join(f"<th scope=col>{escape(head)}" for head in tile_map.heads)
     parts = []
@@ -297,10 +270,7 @@ def tables(tile_map: FleetMap) -> Markup:
 
 
 def _blocks(rows: Sequence[NodeRow]) -> Iterator[tuple[str, Sequence[NodeRow]]]:
-    """Yield the caption and the rows of each table: one for each rack, or one without a caption for sixteen nodes.
-
-    The nodes are taken by sixteen only if no rack is known.
-    """
+    """Yield the caption and the rows of each table: one for each rack, or one without a caption for sixteen nodes."""
     if not any(row.rack for row in rows):
         yield from (("", rows[start : start + _BLOCK]) for start in range(0, len(rows), _BLOCK))
         return
@@ -311,10 +281,7 @@ def _blocks(rows: Sequence[NodeRow]) -> Iterator[tuple[str, Sequence[NodeRow]]]:
 
 
 def _tile(tile_map: FleetMap, index: int, shades: Sequence[int]) -> str:
-    """Return the table cell of the tile `index` as HTML, with its shade.
-
-    A tile of a suspect links to the suspect's section. `shades` are those of the shown layer, one for each tile.
-    """
+    """Return the table cell of the tile `index` as HTML, with its shade."""
     layer = tile_map.layers[tile_map.shown]
     text = layer.text(layer.values[index])
     anchor, state = tile_map.marks.get(index, ("", ""))
@@ -327,8 +294,7 @@ def _tile(tile_map: FleetMap, index: int, shades: Sequence[int]) -> str:
 def overview(tile_map: FleetMap, layer: MapLayer) -> Markup:
     """Draw a layer as a small picture: nodes from left to right, 128 in a band, their GPUs from top to bottom.
 
-    At most 50 tiles of suspects have a ring.
-    """
+    At most 50 tiles of suspects have a ring."""
     height, wide = len(tile_map.columns), min(len(tile_map.rows), _BAND)
     bands = math.ceil(len(tile_map.rows) / _BAND)
     cells = np.full((max(bands * (height + 1) - 1, 1), max(wide, 1)), -1)

@@ -28,11 +28,7 @@ def fleet_markdown(judgement: FleetJudgement) -> str:
 
 
 def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
-    """Yield the list items below the verdict, each as one line of Markdown.
-
-    They are what was compared, the smallest detectable slowdown, and how many nodes answered; then at most three each
-    on sick components, failed cases and groups of two populations; then the next steps.
-    """
+    """Yield the list items below the verdict, each as one line of Markdown."""
     if judgement.is_judged:
         yield f"- Compared with {fleet_text.compared_with(judgement)}."
     if detectable := fleet_text.detectable_text(judgement):
@@ -50,10 +46,7 @@ def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
 
 
 def _suspects(suspects: Sequence[Suspect]) -> Iterator[str]:
-    """Yield the lines of a section with at most fifteen suspects in a table, and the number of the others.
-
-    Without suspects no line is yielded.
-    """
+    """Yield the lines of a section with at most fifteen suspects in a table, and the number of the others."""
     if not suspects:
         return
     yield from ("", "## Suspects", "")
@@ -81,10 +74,7 @@ def _cells(suspect: Suspect) -> tuple[str, ...]:
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a section that lists at most six of `lines` and counts the others.
-
-    If `lines` is empty, no line is yielded.
-    """
+    """Yield the lines of a section that lists at most six of `lines` and counts the others."""
     if not lines:
         return
     yield from ("", f"## {title}", "")

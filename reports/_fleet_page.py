@@ -35,8 +35,7 @@ _REST = "`gpubench fleet judge … -o fleet.json` lists all"
 class FindingLine:
     """A case in which a component is slow as texts, with a dash for an unknown figure.
 
-    `basis` names what it was compared with, and `again` is the slowdown in the second measurement.
-    """
+    `basis` names what it was compared with, and `again` is the slowdown in the second measurement."""
 
     place: str
     case: str
@@ -65,9 +64,7 @@ class EvidenceLine:
 class SuspectLine:
     """A suspect as texts.
 
-    `findings` are the cases in which it is slow, `cases` all its cases, `more` counts those left out. `anchor` is the
-    id of its section in the page, `style` a class of the style sheet, `worst` its slowest finding.
-    """
+    `findings` are the cases in which it is slow, `cases` all its cases, `more` counts those left out."""
 
     anchor: str
     unit: str
@@ -119,10 +116,7 @@ class SmallMap:
 class FleetPage:
     """The content of the page.
 
-    `style` is the class of the verdict. `data` holds the device columns and the layers of the map, packed for the
-    script. `are_open` says that the suspects are unfolded. An item of `missing` is a node without an answer: name,
-    rack, status, reason. `more_suspects` and `more_missing` count those that the page leaves out.
-    """
+    `style` is the class of the verdict."""
 
     title: str
     style: str
@@ -147,8 +141,7 @@ class FleetPage:
 def fleet_page(judgement: FleetJudgement) -> FleetPage:
     """Return the page of a judgement, with at most 300 suspects and 200 missing nodes; the others are counted.
 
-    The texts of the judgement must be free of control characters: the template only escapes them.
-    """
+    The texts of the judgement must be free of control characters: the template only escapes them."""
     anchors = _anchors(judgement.suspects)
     tile_map = fleet_map(judgement, anchors)
     suspects = _suspects(judgement)
@@ -181,11 +174,7 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
 
 
 def _style(judgement: FleetJudgement) -> str:
-    """Return the style class of the verdict.
-
-    It is `bad` if a component is sick, a slow one is confirmed or a case failed, `warning` if there is a suspect or
-    nothing was compared, else `good`.
-    """
+    """Return the style class of the verdict."""
     if judgement.sick or judgement.of("confirmed") or any(failure.status == "failed" for failure in judgement.failures):
         return "bad"
     return "warning" if judgement.of("suspect") or not judgement.is_judged else "good"
@@ -215,10 +204,7 @@ def _sentence(phrase: str) -> str:
 
 
 def _anchors(suspects: Sequence[Suspect]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the anchor and the state of the suspect to which a tile of the map links, keyed by node and device.
-
-    If a GPU, node or host and a link are suspects on the same device, its tile links to the former.
-    """
+    """Return the anchor and the state of the suspect to which a tile of the map links, keyed by node and device."""
     anchors: dict[tuple[str, str], tuple[str, str]] = {}
     numbered = list(enumerate(suspects[:_MOST_SUSPECTS], 1))
     for number, suspect in sorted(numbered, key=lambda pair: pair[1].unit == "link"):
@@ -230,8 +216,7 @@ def _anchors(suspects: Sequence[Suspect]) -> dict[tuple[str, str], tuple[str, st
 def _suspects(judgement: FleetJudgement) -> tuple[SuspectLine, ...]:
     """Return a line for each of the first 300 suspects; together they list at most 2000 cases and about 1000 findings.
 
-    Every suspect has at least its slowest finding.
-    """
+    Every suspect has at least its slowest finding."""
     standings = {standing.place: standing for standing in judgement.standings}
     lines, findings_left, cases_left = [], _MOST_FINDINGS, _MOST_CASES
     for number, suspect in enumerate(judgement.suspects[:_MOST_SUSPECTS], 1):
@@ -249,10 +234,7 @@ def _suspect(
     cases: Sequence[SuspectCase],
     standings: dict[Place, Standing],
 ) -> SuspectLine:
-    """Return a suspect as texts; `number`, from 1, gives its anchor.
-
-    `findings` and `cases` are those that the page lists. `standings` has every component by its place.
-    """
+    """Return a suspect as texts; `number`, from 1, gives its anchor."""
     parts = [standings[place] for place in suspect.parts if place in standings]
     worst = suspect.findings[0]
     return SuspectLine(

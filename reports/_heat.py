@@ -26,8 +26,7 @@ Numbers = npt.NDArray[np.float64]
 class Heat:
     """A matrix of values in SI units, shape (rows, columns), with the labels of its rows and columns.
 
-    A value that was not measured is NaN.
-    """
+    A value that was not measured is NaN."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -49,8 +48,8 @@ def shade(value: float, low: float, high: float) -> int:
 def shades(values: Numbers, low: float, high: float) -> npt.NDArray[np.int64]:
     """Return the shade of each value in an array of the same shape: 0 at `low` to 6 at `high`, or -1 for NaN.
 
-    A value beyond the scale has the shade of the nearer end; if `high` equals `low`, every value has the middle shade.
-    """
+    A value beyond the scale has the shade of the nearer end; if `high` equals `low`, every value has the middle
+    shade."""
     share = (values - low) / (high - low) if high > low else np.where(np.isnan(values), np.nan, 0.5)
     return np.where(np.isnan(share), -1, np.clip(np.nan_to_num(share * SHADES), 0, SHADES - 1)).astype(np.int64)
 
@@ -58,9 +57,8 @@ def shades(values: Numbers, low: float, high: float) -> npt.NDArray[np.int64]:
 def heat_map(heat: Heat, across: str, down: str, description: str, scale: tuple[float, float]) -> Markup:
     """Draw the matrix with the names of its axes, as many labels as fit, and the scale of its shades.
 
-    `across` and `down` name the axes, `description` is for screen readers, and `scale` holds the values at both ends of
-    the scale, in SI units.
-    """
+    `across` and `down` name the axes, `description` is for screen readers, and `scale` holds the values at both ends
+    of the scale, in SI units."""
     rows, columns = heat.values.shape
     wide = min(max((svg.WIDTH - _LEFT - 4) / columns, 3.0), max((_WIDEST - _LEFT) / columns, 1.0))
     high = min(max(_TALLEST / rows, 3.0), 16.0)
@@ -82,10 +80,7 @@ def heat_map(heat: Heat, across: str, down: str, description: str, scale: tuple[
 
 
 def _labels(labels: Sequence[str], step: float, *, across: bool) -> Iterator[Markup]:
-    """Yield labels beside the rows, or above the columns if `across`; only every n-th if they would touch.
-
-    `step` is the size of a cell in drawing units.
-    """
+    """Yield labels beside the rows, or above the columns if `across`; only every n-th if they would touch."""
     room = svg.LETTER * max(map(len, labels), default=1) + 10 if across else 14.0
     stride = max(math.ceil(room / step), 1)
     for index in range(0, len(labels), stride):
@@ -99,11 +94,7 @@ def _labels(labels: Sequence[str], step: float, *, across: bool) -> Iterator[Mar
 
 
 def _shade_paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
-    """Return the SVG path of each shade, in the units of cells.
-
-    It covers the cells of that shade and of all higher ones. The higher shades are drawn over it, because fewer and
-    longer strokes take fewer bytes.
-    """
+    """Return the SVG path of each shade, in the units of cells."""
     shade_of_cell = shades(values, *scale)
     return ["".join(strokes(shade_of_cell >= index)) for index in range(SHADES)]
 
@@ -111,8 +102,7 @@ def _shade_paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
 def strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
     """Yield the parts of an SVG path over the True cells of `inside`, shape (rows, columns).
 
-    Each run of True cells in a row is one stroke; a cell is one unit wide and high.
-    """
+    Each run of True cells in a row is one stroke; a cell is one unit wide and high."""
     edge = np.zeros((len(inside), 1), bool)
     steps = np.diff(np.hstack([edge, inside, edge]).astype(np.int8), axis=1)
     row_before, place = -1, 0
@@ -123,10 +113,7 @@ def strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
 
 
 def _scale(unit: str, scale: tuple[float, float], top: float) -> list[Markup]:
-    """Draw a swatch for each shade, with the values between two shades and the unit.
-
-    `scale` holds both ends in SI units.
-    """
+    """Draw a swatch for each shade, with the values between two shades and the unit."""
     low, high = scale
     factor, unit_label = units.scale(high, unit)
     parts = [

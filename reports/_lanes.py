@@ -34,8 +34,7 @@ class _Group:
 def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
     """Return the failed results that have no time window, each with an estimate of its end in seconds of the run.
 
-    The estimate is the end of the result before it plus its own duration. `results` are in the order measured.
-    """
+    The estimate is the end of the result before it plus its own duration. `results` are in the order measured."""
     untimed, last_end = [], 0.0
     for result in results:
         if result.window[1] > result.window[0]:
@@ -49,9 +48,7 @@ def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
 def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], begin: float, across: Axis) -> Chart:
     """Return the chart of when each case ran, with a cross for each failure.
 
-    `results` are those with a time window; `untimed` are those that failed without one, with their ends. `across` is an
-    axis in seconds that starts at `begin`, a time in seconds of the run.
-    """
+    `results` are those with a time window; `untimed` are those that failed without one, with their ends."""
     timed = result_lanes(results)
     names = list(dict.fromkeys([*timed, *(lane_of(result) for result, _ in untimed)]))
     bottom = TOP + LANE * len(names)
@@ -75,11 +72,7 @@ def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], be
 def _group_close(
     spans: Iterable[_Span], begin: float, across: Axis, widest: float = _NARROW, apart: float = _APART
 ) -> list[_Group]:
-    """Return `spans` as shapes in drawing units, where cases that are too close to be seen apart are one shape.
-
-    A case joins the shape before it if the gap is below `apart` and the joint shape is narrower than `widest`, both in
-    drawing units. `begin` is the time in seconds at which the axis starts.
-    """
+    """Return `spans` as shapes in drawing units, where cases that are too close to be seen apart are one shape."""
     groups: list[_Group] = []
     for result, start, end in sorted(spans, key=lambda span: span[1]):
         left, right = across.place(start - begin), across.place(end - begin)
@@ -123,8 +116,7 @@ def _box(group: _Group, row: int) -> Markup:
 def windows(results: Iterable[Result], begin: float, across: Axis, top: float, bottom: float) -> Markup:
     """Draw the time windows of `results` as one pale shape from `top` to `bottom`, to lie behind a line.
 
-    `begin` is the time in seconds at which the axis starts; the markup is empty without results.
-    """
+    `begin` is the time in seconds at which the axis starts; the markup is empty without results."""
     spans = [(result, *result.window) for result in results]
     height = svg.number(bottom - top)
     path = "".join(

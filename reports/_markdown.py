@@ -22,8 +22,7 @@ def cut(text: str) -> str:
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yield the lines of a Markdown table without newlines: two for its heads, then one per row.
 
-    The cells must be escaped already.
-    """
+    The cells must be escaped already."""
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
     for row in rows:

@@ -22,8 +22,7 @@ _MOST_CELLS, _MOST_COLUMNS = 400, 20  # the largest matrix with a number in each
 def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Return a heat map for each case name, device set and value of `view.by`; the maps of one unit share one scale.
 
-    If no map has three cells, the points are drawn as bars instead. A unit with fewer than three points has no chart.
-    """
+    If no map has three cells, the points are drawn as bars instead."""
     if view.series.endswith("*"):
         return list(_profile_maps(summary, suite, view))
     groups = by_unit(view_points(summary, suite, view, view.series))
@@ -31,10 +30,7 @@ def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _profile_maps(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
-    """Yield a map for each ok result of the view: a row for each series that matches `view.series`.
-
-    The columns are the places of the values in their series. A result with a value that no axis can show has no map.
-    """
+    """Yield a map for each ok result of the view: a row for each series that matches `view.series`."""
     name = case_namer(summary.run, summary.replicated)
     for result in summary.results_of(suite):
         if result.status != "ok" or result.case.name not in view.cases:
@@ -59,10 +55,7 @@ def _maps(points: Sequence[Point], view: View) -> list[Chart]:
 
 
 def _grid_chart(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> Chart:
-    """Return a grid as a map with numbers, or as a map of shades if it has more than 400 cells or 20 columns.
-
-    `cell_points` are the points of all maps with the same scale.
-    """
+    """Return a grid as a map with numbers, or as a map of shades if it has more than 400 cells or 20 columns."""
     if len(grid.cells) <= _MOST_CELLS and len(grid.columns) <= _MOST_COLUMNS:
         return _number_map(title, grid, view, cell_points)
     values = np.full((len(grid.rows), len(grid.columns)), np.nan)
@@ -76,10 +69,7 @@ def _grid_chart(title: str, grid: Grid, view: View, cell_points: Sequence[Point]
 
 
 def _shade_map(title: str, heat: Heat, view: View, scale: tuple[float, float], shared: str) -> Chart:
-    """Return a large matrix as a map of shades.
-
-    `scale` holds both ends of the shades in SI units, and `shared` is the subtitle: the parameters of all cells.
-    """
+    """Return a large matrix as a map of shades."""
     low, middle, high = (units.quantity(float(np.nanquantile(heat.values, share)), heat.unit) for share in (0, 0.5, 1))
     summary = f"{len(heat.rows)} × {len(heat.columns)} values, {low} to {high}, median {middle}"
     note = ", ".join(part for part in (summary, shared, "shades from the 2nd to the 98th percentile") if part)
@@ -109,10 +99,7 @@ def _number_map(title: str, grid: Grid, view: View, cell_points: Sequence[Point]
 
 
 def _best(grid: Grid, view: View) -> str:
-    """Return the best cell of a grid with its place as text: `best 820.5 TFLOP/s at n 6144, m 1536`.
-
-    It is the lowest one if less is better, else the highest.
-    """
+    """Return the best cell of a grid with its place as text: `best 820.5 TFLOP/s at n 6144, m 1536`."""
     better = max if next(iter(grid.cells.values())).figure.better == "more" else min
     (row, column), point = better(grid.cells.items(), key=lambda cell: cell[1].value)
     places = ((view.x, column), (view.y, row))
@@ -137,10 +124,7 @@ def _row(axis: str, value: Value, y: float) -> Markup:
 
 
 def _cell(point: Point, tooltip: str, left: float, top: float, wide: float, factor: float, shade: int) -> Markup:
-    """Draw a cell with its value divided by `factor`.
-
-    `left`, `top` and `wide` are in drawing units, `shade` is 0 to 6.
-    """
+    """Draw a cell with its value divided by `factor`."""
     box = svg.element(
         "rect",
         *svg.title(tooltip),

@@ -66,8 +66,7 @@ class Fold:
 class SuiteBlock:
     """The section of a suite.
 
-    `undrawn` are sentences on why views have no chart, and `undrawn_count` counts those views.
-    """
+    `undrawn` are sentences on why views have no chart, and `undrawn_count` counts those views."""
 
     name: str
     anchor: str
@@ -91,9 +90,7 @@ class TimelineBlock:
 class RunPage:
     """The content of a run's page.
 
-    `zoom` and `details` are packed for the script: the numbers of the counters, of which `thinned` samples are left
-    out, and the details of the cases. Both are empty if there are none. `heads` are the heads of the tables of cases.
-    """
+    Both are empty if there are none."""
 
     title: str
     index: str  # the address of a page that lists more runs
@@ -120,9 +117,7 @@ class RunPage:
 def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
     """Return the content of the page of a run; with an enclosure it also holds the results for download.
 
-    Without one (None), the page offers no download. The texts of the run must be free of control characters: the
-    template only escapes them.
-    """
+    Without one (None), the page offers no download."""
     summary = Summary(run)
     spreads = summary.spreads()
     room = room_for(spreads)
@@ -158,10 +153,6 @@ def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
 
 
 def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
-    """Return the section of the suite `name`, of which `table` is the table of cases.
-
-    Charts of the host alone stand behind those of GPUs; at most the first two charts are open.
-    """
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     views = sorted(info.views if info else (), key=lambda view: _is_of_host(summary, name, view))
     drawn = [(view, draw(summary, name, view)) for view in views]
@@ -185,10 +176,7 @@ def _is_of_host(summary: Summary, suite: str, view: View) -> bool:
 
 
 def _fold(charts: Sequence[Chart], open_count: int) -> Fold:
-    """Return the charts with the first `open_count` open, the others folded away.
-
-    If the first chart is as wide as the page, it is the only open one.
-    """
+    """Return the charts with the first `open_count` open, the others folded away."""
     count = 1 if open_count and charts and charts[0].full else open_count
     return Fold(tuple(charts[:count]), tuple(charts[count:]))
 
@@ -205,10 +193,7 @@ def draw(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _undrawn(summary: Summary, suite: str, views: Sequence[View]) -> list[str]:
-    """Return sentences with the titles of `views`: one for views with too few points, one for views without a result.
-
-    A sentence without a title is left out.
-    """
+    """Return sentences with the titles of `views`."""
     too_few = [view.title for view in views if view_points(summary, suite, view, view.series)]
     unmeasured = [view.title for view in views if view.title not in too_few]
     sentences = (

@@ -15,8 +15,7 @@ from ._charts import Chart, bars
 def breakeven(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Return the charts of a break-even view: break-even rates, or bars of rates if no codec ever pays.
 
-    The first chart carries the tables.
-    """
+    The first chart carries the tables."""
     view_payoffs = payoffs_of(summary, suite, view)
     pays = any(payoff.coded.both_sides > 0 for payoff in view_payoffs.codecs)
     drawn = [break_even_chart(summary, view_payoffs)] if pays else bars(summary, suite, view)
@@ -37,8 +36,7 @@ def payoffs_record(view_payoffs: Payoffs) -> dict[str, Any]:
 def payoff_lines(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield break-even rates and speed-ups as flat lines, whose keys are names of `frame.COLUMNS`.
 
-    A break-even rate is in B/s, None if compression pays on any link. A speed-up has its 95 % interval.
-    """
+    A break-even rate is in B/s, None if compression pays on any link. A speed-up has its 95 % interval."""
     for view_payoffs in payoffs(summary):
         for payoff in (*view_payoffs.codecs, *view_payoffs.transfers):
             line = {"case": payoff.case.id, "suite": view_payoffs.suite, "params": "", "quantity": "derived"}
@@ -49,21 +47,14 @@ def payoff_lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _break_even(payoff: Payoff) -> dict[str, float | None]:
-    """Return the break-even rates of a codec in B/s, None for infinity: it then pays on any link.
-
-    The keys name the charged sides: `message` both, `write_only` compression, `read_only` decompression.
-    """
+    """Return the break-even rates of a codec in B/s, None for infinity: it then pays on any link."""
     coded = payoff.coded
     rates = {"message": coded.both_sides, "write_only": coded.write_only, "read_only": coded.read_only}
     return {name: frame.finite(rate) for name, rate in rates.items()}
 
 
 def _payoff(payoff: Payoff) -> dict[str, Any]:
-    """Return the record of a codec: its ratio, its rates of compression and decompression, and its break-even rates.
-
-    Rates are in B/s. The record of a transfer over a link also has its speed-up over the raw transfer, the rate of
-    perfect overlap (`bound`) and the reached fraction of it (`of_bound`).
-    """
+    """Return the record of a codec: its ratio, its rates of compression and decompression, and its break-even rates."""
     record = {
         "case": payoff.case.id,
         "devices": list(payoff.devices),

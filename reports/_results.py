@@ -17,8 +17,7 @@ _HEADS = ("case", "devices", "status", "unit", "median", "low", "high", "noise",
 class Results:
     """A gzipped file inside the page: its `content` is in base64, `text` describes it, and `size` is its size as text.
 
-    `sha256` is the hash of the run file.
-    """
+    `sha256` is the hash of the run file."""
 
     name: str
     text: str
@@ -40,10 +39,7 @@ def results(summary: Summary, enclosure: Enclosure) -> Results:
 
 
 def _figures(summary: Summary) -> str:
-    """Return the headline figure of every case as CSV with a header line, in SI units.
-
-    A case without a figure has empty cells.
-    """
+    """Return the headline figure of every case as CSV with a header line, in SI units."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(_HEADS)

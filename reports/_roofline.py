@@ -1,7 +1,6 @@
 """Draw the roofline of a run: every case that declares operations and bytes, under the peaks of its device.
 
-Williams, Waterman & Patterson, "Roofline: an insightful visual performance model", CACM 52 (2009).
-"""
+Williams, Waterman & Patterson, "Roofline: an insightful visual performance model", CACM 52 (2009)."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ _MEMORY = "dram"
 class _RooflinePoint:
     """A case in the roofline: `intensity` is in FLOP/B, `rate` in FLOP/s, and `limit` is the name of its peak.
 
-    `limit` is empty if the peak is unknown.
-    """
+    `limit` is empty if the peak is unknown."""
 
     case: Case
     intensity: float
@@ -56,8 +54,7 @@ class _Roofs:
 def rooflines(summary: Summary) -> list[Chart]:
     """Return a roofline for each device with at least three cases of at least two arithmetic intensities.
 
-    Cases that are not ok, use several devices, or declare no operations or no bytes are left out.
-    """
+    Cases that are not ok, use several devices, or declare no operations or no bytes are left out."""
     places_by_device: dict[str, list[_RooflinePoint]] = {}
     figures: dict[str, list[Figure]] = {}
     for spread in summary.spreads():
@@ -73,10 +70,7 @@ def rooflines(summary: Summary) -> list[Chart]:
 
 
 def _places(spread: Spread) -> Iterator[_RooflinePoint]:
-    """Yield the point of a case; none if its headline is not a time in seconds with declared operations and bytes.
-
-    The rate is the operations of one call over the median time of a call, over all replicates.
-    """
+    """Yield the point of a case; none if its headline is not a time in seconds with declared operations and bytes."""
     result = spread.row.result
     series = headline(result)
     if series is None or series.unit != "s" or not (series.work.flops > 0 and series.work.moved > 0):
@@ -91,10 +85,7 @@ def _places(spread: Spread) -> Iterator[_RooflinePoint]:
 
 
 def _chart(places: Sequence[_RooflinePoint], figures: Sequence[Figure], device: str) -> Chart:
-    """Return the roofline of the cases `places`; `figures` give the peaks.
-
-    `device` ends the title: ` of cuda:0`, or empty.
-    """
+    """Return the roofline of the cases `places`; `figures` give the peaks."""
     spec, best = _roofs(figures, "spec"), _roofs(figures, "best")
     rates = [place.rate for place in places] + [rate for roofs in (spec, best) for _, rate in roofs.compute]
     up = axis(rates, _RATE, _BOTTOM, _TOP, log=True, room=1.5)
@@ -132,10 +123,7 @@ def _chart(places: Sequence[_RooflinePoint], figures: Sequence[Figure], device: 
 
 
 def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
-    """Yield the names of the roofs: those of compute beside the plot, that of memory above its line.
-
-    Compute roofs of equal rate share one text.
-    """
+    """Yield the names of the roofs: those of compute beside the plot, that of memory above its line."""
     together = dict[float, list[str]]()
     for name, rate in roofs.compute:
         together.setdefault(rate, []).append(name.removeprefix("tensor."))
@@ -157,11 +145,7 @@ def _highest_rates(places: Sequence[_RooflinePoint], limits: Iterable[str]) -> I
 
 
 def _roofs(figures: Iterable[Figure], basis: Basis) -> _Roofs:
-    """Return the peaks of one basis, such as `spec` (data sheet), with which `figures` are compared.
-
-    A figure in B/s gives the memory bandwidth if its peak is `dram`; a figure in FLOP/s or OP/s gives a compute roof.
-    If several figures name the same peak, the last one counts.
-    """
+    """Return the peaks of one basis, such as `spec` (data sheet), with which `figures` are compared."""
     memory: float | None = None
     compute: dict[str, float] = {}
     for figure in figures:
@@ -179,10 +163,7 @@ def _ridges(roofs: _Roofs) -> list[float]:
 
 
 def _draw_roofs(roofs: _Roofs, across: Axis, up: Axis, class_: str) -> Iterator[Markup]:
-    """Yield the memory roof up to the highest compute roof, and each compute roof from the memory roof to the right.
-
-    `class_` is the class of the style sheet for both.
-    """
+    """Yield the memory roof up to the highest compute roof, and each compute roof from the memory roof to the right."""
     highest = max((rate for _, rate in roofs.compute), default=up.high)
     if roofs.memory:
         start, end = max(across.low, up.low / roofs.memory), min(across.high, highest / roofs.memory)

@@ -17,8 +17,7 @@ _Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
 class Room:
     """The cases of a page: `lines` have a line in a table, and `detailed`, a part of them, can be unfolded.
 
-    Out of `total`. A case is the pair of its id and its device set.
-    """
+    Out of `total`. A case is the pair of its id and its device set."""
 
     total: int
     lines: frozenset[_Key]
@@ -52,17 +51,13 @@ class Room:
 def room_for(spreads: Sequence[Spread], lines: int = LINES, detailed: int = DETAILED) -> Room:
     """Return the choice of cases: at most `lines` have a line in a table, and at most `detailed` of these have details.
 
-    Failed and invalid cases come first; the others are an even selection.
-    """
+    Failed and invalid cases come first; the others are an even selection."""
     listed = _choose(spreads, lines)
     return Room(len(spreads), frozenset(map(_key, listed)), frozenset(map(_key, _choose(listed, detailed))))
 
 
 def _choose(spreads: Sequence[Spread], most: int) -> list[Spread]:
-    """Return at most `most` cases: failed and invalid ones first, then the others.
-
-    Of a kind that does not fit, an even selection is taken.
-    """
+    """Return at most `most` cases: failed and invalid ones first, then the others."""
     bad = [spread for spread in spreads if spread.status in ("failed", "invalid")]
     first = _choose_evenly(bad, most)
     others = [spread for spread in spreads if spread.status not in ("failed", "invalid")]

@@ -34,9 +34,7 @@ Line = list[tuple[float, float]]
 def served(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Return the chart of a serving view in a list: the simulated p99 of the first-token latency over the query rate.
 
-    Each model has a line; a rate with too few queries for a p99 has no point. The list is empty if no rate has one. The
-    objectives are horizontal lines, and the note names the highest rate of each model that meets them.
-    """
+    Each model has a line; a rate with too few queries for a p99 has no point. The list is empty if no rate has one."""
     models = served_of(summary, suite, view)
     lines = [[(point.rate, point.first_token_s[1]) for point in model.points] for model in models]
     drawn = [[(rate, seconds) for rate, seconds in line if seconds] for line in lines]
@@ -57,9 +55,7 @@ def served(summary: Summary, suite: str, view: View) -> list[Chart]:
 def serving_record(model: Serving) -> dict[str, Any]:
     """Return the record of a model: the highest rate (query/s) within each objective, and its measured sessions.
 
-    `highest_rates` maps the name of the objectives to the rate, None if no rate meets them. `prompt` and `output` are
-    tokens.
-    """
+    `highest_rates` maps the name of the objectives to the rate, None if no rate meets them."""
     return {
         "view": model.title,
         "label": model.label,
@@ -79,11 +75,7 @@ def _session_record(session: SessionCheck) -> dict[str, Any]:
 
 
 def _percentile_record(percentile: SimulatedPercentile) -> dict[str, Any]:
-    """Return the record of a percentile in seconds, measured and simulated; `error` is that of the simulation.
-
-    It is a fraction of the measured value. `errors` holds the errors at both ends of the measured 95 % interval; None
-    if the interval is unknown.
-    """
+    """Return the record of a percentile in seconds, measured and simulated; `error` is that of the simulation."""
     errors = list(percentile.errors) if percentile.errors else None
     return {**dataclasses.asdict(percentile), "error": percentile.error, "errors": errors}
 
@@ -108,10 +100,7 @@ def _limit_lines(across: Axis, up: Axis) -> list[Markup]:
 
 
 def _highest_rate_text(model: Serving) -> str:
-    """Return the highest rate of a model within each objective as text: `llama-3-8b, int4: server up to 12.3 query/s`.
-
-    An objective that no rate meets has `never`.
-    """
+    """Return the highest rate of a model within each objective as text."""
     knees = [
         f"{objectives.name} up to {units.quantity(point.rate, 'query/s')}" if point else f"{objectives.name} never"
         for objectives, point in model.knees

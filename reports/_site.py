@@ -13,8 +13,8 @@ _NONE = "–"
 class SiteRunLine:
     """A run as texts; `figures` are in the order of the heads of its section.
 
-    `page`, `comparison` and `file` are addresses, `comparison` is empty if the run is not compared with an earlier one.
-    """
+    `page`, `comparison` and `file` are addresses, `comparison` is empty if the run is not compared with an earlier
+    one."""
 
     date: str
     page: str
@@ -51,8 +51,7 @@ class SitePage:
 def site_page(site: Site) -> SitePage:
     """Return the content of the index of a site.
 
-    The texts of the site must be free of control characters: the template only escapes them.
-    """
+    The texts of the site must be free of control characters: the template only escapes them."""
     count = sum(len(device.runs) for device in site.devices)
     models = f"{len(site.devices)} models of device" if len(site.devices) != 1 else site.devices[0].name
     title = f"{_runs(count)} on {models}" if count else "No runs"

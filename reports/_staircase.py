@@ -21,15 +21,13 @@ _KNOWN_LANE, _KNOWN_LANES = 13.0, 2  # the height in drawing units and the numbe
 def staircase(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Return a chart for each unit of a staircase view, with its curves, their levels and their tables of levels.
 
-    Curves with fewer than three points are left out.
-    """
+    Curves with fewer than three points are left out."""
     curves = staircases_of(summary, suite, view)
     long = [staircase for staircase in curves if len(staircase.line.points) >= FEWEST_POINTS]
     return [_chart([staircase for staircase in long if staircase.steps[0].unit == unit], view) for unit in _units(long)]
 
 
 def _units(curves: Sequence[Staircase]) -> list[str]:
-    """Return the units of the curves, each once."""
     return list(dict.fromkeys(staircase.steps[0].unit for staircase in curves))
 
 
@@ -102,10 +100,7 @@ def _band_class(index: int) -> str:
 
 
 def _names(steps: Sequence[Step], across: Axis, up: Axis) -> Markup:
-    """Draw the size at the end of each level above the plot, and the height of each level beside it.
-
-    Names that would overlap another one are left out.
-    """
+    """Draw the size at the end of each level above the plot, and the height of each level beside it."""
     names = svg.Labels()
     for step in steps:
         if step.end:

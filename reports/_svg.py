@@ -17,9 +17,8 @@ COLOURS = 8  # the style sheet's classes c0 … c7; from the ninth on they are d
 def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
     """Return an SVG element with `children` inside: markup as it is, text escaped.
 
-    `_` in the name of an attribute becomes `-`, a trailing `_` is dropped, and an attribute with the value None is left
-    out.
-    """
+    `_` in the name of an attribute becomes `-`, a trailing `_` is dropped, and an attribute with the value None is
+    left out."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{number(value) if isinstance(value, float) else escape(value)}"'
         for key, value in attributes.items()
@@ -42,9 +41,7 @@ def number(value: float) -> str:
 def picture(description: str, height: float, *children: str, width: float = WIDTH) -> Markup:
     """Return the `svg` element around `children`; sizes are in drawing units.
 
-    `description` tells screen readers what it shows. A picture wider than `WIDTH` has the class `wide` and keeps its
-    size.
-    """
+    `description` tells screen readers what it shows."""
     box = f"0 0 {number(width)} {number(height)}"
     wide = width if width > WIDTH else None
     class_ = "wide" if wide else None
@@ -90,8 +87,7 @@ def triangle(x: float, y: float) -> str:
 class Labels:
     """Labels beside places, drawn so that no two overlap: the label that was added first stays.
 
-    `wanted` holds each label with the places (x, y) where it may be centred, the best first.
-    """
+    `wanted` holds each label with the places (x, y) where it may be centred, the best first."""
 
     wanted: list[tuple[str, tuple[tuple[float, float], ...]]] = field(default_factory=list)
 
@@ -102,8 +98,7 @@ class Labels:
     def drawn(self, left: float, right: float) -> Markup:
         """Draw each label at its first place that overlaps no label drawn before it.
 
-        A label without such a place is left out. Each label is moved to lie between x `left` and `right`.
-        """
+        A label without such a place is left out. Each label is moved to lie between x `left` and `right`."""
         taken: list[tuple[float, float, float]] = []
         parts = []
         for label, places in self.wanted:
@@ -123,10 +118,7 @@ def width_of(label: str) -> float:
 
 
 def _is_taken(x: float, y: float, half: float, taken: Sequence[tuple[float, float, float]]) -> bool:
-    """Return True if a text at (x, y), `half` of its width to either side, overlaps a text in `taken`.
-
-    An item of `taken` is the left end, the right end and the baseline of a text, in drawing units.
-    """
+    """Return True if a text at (x, y), `half` of its width to either side, overlaps a text in `taken`."""
     return any(abs(y - at) < 12 and x - half < end and x + half > start for start, end, at in taken)
 
 
@@ -141,8 +133,7 @@ def shorten(label: str, most: int) -> str:
 def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
     """Draw the axes of a plot: grid lines, ticks with labels, and the name of each axis with its unit.
 
-    A name may be empty. The y axis `up` starts at the bottom.
-    """
+    A name may be empty. The y axis `up` starts at the bottom."""
     parts = [line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
     parts += [text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
     parts += [line(across.start, up.start, across.end, up.start, "axis")]

@@ -83,8 +83,7 @@ def legend_text(summary: Summary) -> str:
 def case_namer(run: Run, replicated: bool = False) -> Namer:
     """Return a function from a result to its name in notices: `gemm/square[n=64] on cuda:0 (replicate 1)`.
 
-    The devices are named only if the run has several device sets, and the replicate only if `replicated`.
-    """
+    The devices are named only if the run has several device sets, and the replicate only if `replicated`."""
     several = len({result.devices for result in run.results}) > 1
 
     def name(result: Result) -> str:
@@ -116,9 +115,7 @@ def share_brief(figure: Figure) -> str:
 def interval_text(figure: Figure, values: int | None = None) -> str:
     """Return the 95 % interval with its unit, in the prefix of the median: `4180 – 4221 GB/s`.
 
-    `values` is the number of values behind the interval, None for the number of samples. For a single value the text is
-    a dash. For fewer than six values the interval is their range, and the text says so: `4180 – 4221 GB/s (range)`.
-    """
+    `values` is the number of values behind the interval, None for the number of samples."""
     count = figure.samples if values is None else values
     if count < 2:
         return "–"
@@ -144,8 +141,7 @@ def secondary_text(figures: Sequence[Figure]) -> str:
 def notices(summary: Summary, rows: Sequence[ResultRow]) -> list[Notice]:
     """Return every warning and note about a run: errors first, then warnings, then notes.
 
-    `rows` holds one row for each case; its noise, its interval and its shares are checked.
-    """
+    `rows` holds one row for each case; its noise, its interval and its shares are checked."""
     run, name = summary.run, case_namer(summary.run)
     replicate_name = case_namer(run, summary.replicated)
     all_notices = [] if run.complete else [Notice("error", _PARTIAL)]
@@ -174,10 +170,7 @@ def counts_by_level(all_notices: Sequence[Notice]) -> str:
 
 
 def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Notice]:
-    """Yield a notice of `level` for each distinct cause and reason among the results with `status`.
-
-    It names the first cases; `name` returns the name of a result.
-    """
+    """Yield a notice of `level` for each distinct cause and reason among the results with `status`."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for result in run.results:
         if result.status == status:
@@ -187,10 +180,7 @@ def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Not
 
 
 def _above_peak(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
-    """Yield one warning about all cases with a rate above a peak of the device; `name` names a result.
-
-    Without such a case nothing is yielded.
-    """
+    """Yield one warning about all cases with a rate above a peak of the device; `name` names a result."""
     cases = [f"{name(row.result)} ({_impossible_shares_text(row)})" for row in rows if row.impossible]
     if cases:
         verb = "is" if len(cases) == 1 else "are"
@@ -204,10 +194,7 @@ def _impossible_shares_text(row: ResultRow) -> str:
 
 
 def _noisy(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
-    """Yield one warning about all ok cases with more than 5 % of noise within a process, the noisiest first.
-
-    Without such a case nothing is yielded. `name` names a result.
-    """
+    """Yield one warning about all ok cases with more than 5 % of noise within a process, the noisiest first."""
     noisy = [row for row in rows if row.figure and row.figure.noise > NOISY and row.result.status == "ok"]
     noisy.sort(key=lambda row: -row.figure.noise if row.figure else 0.0)
     cases = [f"{name(row.result)} ({units.percent(row.figure.noise)})" for row in noisy if row.figure is not None]
@@ -218,11 +205,7 @@ def _noisy(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
 
 
 def _wide(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
-    """Yield one warning about all ok cases with at most 5 % of noise but a 95 % interval wider than ± 5 %.
-
-    Few samples, or samples that drift, make such an interval; the widest is named first. Without such a case nothing is
-    yielded. `name` names a result.
-    """
+    """Yield one warning about all ok cases with at most 5 % of noise but a 95 % interval wider than ± 5 %."""
     wide = [
         row
         for row in rows
@@ -242,10 +225,7 @@ def _wide(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
 
 
 def _discarded(run: Run, name: Namer) -> Iterator[Notice]:
-    """Yield one note on all discarded samples: how many for each reason, and from which cases; `name` names a result.
-
-    Without discarded samples nothing is yielded.
-    """
+    """Yield one note on all discarded samples: how many for each reason, and from which cases."""
     tally: Tally[str] = Tally()
     cases = []
     for result in run.results:

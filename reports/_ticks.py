@@ -18,8 +18,7 @@ _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 class Axis:
     """An axis from `low` to `high` in SI units, drawn from `start` to `end` in drawing units.
 
-    A tick is its value in SI units and its label. `unit` stands once beside the axis; empty if each label has its own.
-    """
+    A tick is its value in SI units and its label."""
 
     low: float
     high: float
@@ -52,10 +51,7 @@ def axis(
 ) -> Axis:
     """Return an axis that holds `values`, in the SI unit `unit`, with round ticks; sizes (unit `B`) have binary ticks.
 
-    `start` and `end` are the ends of the axis in drawing units, and `count` is about the number of ticks. A linear axis
-    includes 0 if `zero`. A logarithmic axis leaves a factor of `room` free at either end and shows positive values
-    only; without positive values the axis becomes linear.
-    """
+    `start` and `end` are the ends of the axis in drawing units, and `count` is about the number of ticks."""
     positive = [value for value in values if value > 0]
     if log and positive:
         low, high = _widen(min(positive), max(positive), log=True)
@@ -90,10 +86,7 @@ def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
 
 
 def _linear_axis(low: float, high: float, unit: str, start: float, end: float, count: int) -> Axis:
-    """Return a linear axis that contains `low` and `high`, with about `count` ticks at round values.
-
-    The ends of the axis are its outer ticks. `start` and `end` are in drawing units.
-    """
+    """Return a linear axis that contains `low` and `high`, with about `count` ticks at round values."""
     step = _step((high - low) / count, binary=unit == "B")
     first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
     places = [index * step for index in range(first, last + 1)]
@@ -112,10 +105,7 @@ def _binary_ticks(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
 
 
 def _step(least: float, *, binary: bool) -> float:
-    """Return the smallest round number that is not below `least`.
-
-    It is a power of two if `binary`, else 1, 2, 2.5 or 5 times a power of ten.
-    """
+    """Return the smallest round number that is not below `least`."""
     if binary:
         return float(2 ** math.ceil(math.log2(least)))
     power = 10.0 ** math.floor(math.log10(least))
@@ -123,11 +113,7 @@ def _step(least: float, *, binary: bool) -> float:
 
 
 def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tuple[float, str], ...], str]:
-    """Return the ticks of a logarithmic axis, each a value and a label, and the unit of the axis.
-
-    If the labels fit in four digits in the unit of the smallest, they share it; else each label has its own unit, and
-    the unit of the axis is empty. `count` is about the number of ticks.
-    """
+    """Return the ticks of a logarithmic axis, each a value and a label, and the unit of the axis."""
     if unit == "B":
         first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
         stride = max(math.ceil((last - first + 1) / count), 1)
@@ -141,10 +127,7 @@ def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tu
 
 
 def _log_places(low: float, high: float, count: int) -> list[float]:
-    """Return the values of the ticks between `low` and `high`: powers of ten, and if they are few more digits.
-
-    These are 2 and 5, or all digits, times a power of ten. Of more than `count` + 3 ticks an even selection is left.
-    """
+    """Return the values of the ticks between `low` and `high`: powers of ten, and if they are few more digits."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for digits in ((1,), (1, 2, 5), tuple(range(1, 10))):
         places = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]

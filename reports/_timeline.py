@@ -35,8 +35,7 @@ Numbers = npt.NDArray[np.float64]
 class Timeline:
     """The charts of one device, on one time axis.
 
-    `constant` pairs the name of a counter that never changed with its value.
-    """
+    `constant` pairs the name of a counter that never changed with its value."""
 
     device: str
     charts: tuple[Chart, ...]
@@ -47,9 +46,7 @@ class Timeline:
 class Timelines:
     """A timeline for each device that has samples, and the numbers from which the script draws zoomable charts.
 
-    `zoom` has the length of the run in seconds, the cases with their times, and the numbers of each chart; None without
-    samples. `thinned` is the number of samples that `zoom` leaves out.
-    """
+    `thinned` is the number of samples that `zoom` leaves out."""
 
     devices: tuple[Timeline, ...] = ()
     zoom: dict[str, Any] | None = None
@@ -60,9 +57,7 @@ class Timelines:
 class _Sheet:
     """The settings of all charts of a run, and the numbers that their zoomable forms need (`zoom`).
 
-    `begin` is the time of the first sample in seconds, and `across` the axis of time. A drawn line has at most `drawn`
-    points, its zoomable form at most `points`. `thinned` counts the samples that the zoomable forms leave out.
-    """
+    `begin` is the time of the first sample in seconds, and `across` the axis of time."""
 
     run: Run
     begin: float
@@ -86,9 +81,7 @@ class _Sheet:
 def timelines(run: Run, table: CounterTable) -> Timelines:
     """Return a timeline for each device that has counter samples, the host last; all share one axis of time.
 
-    `table` holds the counters of the run. The axis reaches from the first sample of the run to the last. A drawn line
-    keeps at most 400 points, fewer if the run has many counters.
-    """
+    `table` holds the counters of the run. The axis reaches from the first sample of the run to the last."""
     tracks = [track for track in map(_drawable, table.tracks) if len(track.at)]
     if not tracks:
         return Timelines()
@@ -141,10 +134,7 @@ def _seconds(span: float) -> Axis:
 
 
 def _drawable(track: Track) -> Track:
-    """Return the track to draw: for a cumulative counter its rise per second between samples, else the track itself.
-
-    A pair of samples whose time does not advance has no rise.
-    """
+    """Return the track to draw: for a cumulative counter its rise per second between samples, else the track itself."""
     if track.counter.kind != "cumulative":
         return track
     spans = np.diff(track.at)
@@ -153,10 +143,7 @@ def _drawable(track: Track) -> Track:
 
 
 def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool) -> Iterator[Chart]:
-    """Yield the charts of a device: the cases if `first`, then its counters, power first.
-
-    `tracks` are those of all devices. Behind a line lie the windows of the device's cases, and its slowdowns.
-    """
+    """Yield the charts of a device: the cases if `first`, then its counters, power first."""
     shaded = [
         result
         for result in sheet.run.results
@@ -219,10 +206,7 @@ def _line(sheet: _Sheet, track: Track, slowdowns: Sequence[Band], behind: Markup
 
 
 def _events(sheet: _Sheet, track: Track, event_bands: Sequence[Band]) -> Chart:
-    """Return the chart of a counter of events, with a lane below the name of each event.
-
-    The numbers of the chart are added to the sheet.
-    """
+    """Return the chart of a counter of events, with a lane below the name of each event."""
     counter, across, step = track.counter, sheet.across, LANE + _NAME
     bottom = TOP + step * len(event_bands) + (6 if event_bands else LANE)
     parts = [time_axis(across, bottom)]
@@ -247,7 +231,6 @@ def _value_axis(across: Axis, up: Axis) -> list[Markup]:
 def decimate(at: Numbers, values: Numbers, most: int = MOST_POINTS) -> tuple[Numbers, Numbers]:
     """Return at most `most` points in the order of time: the minimum and the maximum of each of equal spans.
 
-    `at` holds times in seconds and `values` the readings, both of shape (samples,).
-    """
+    `at` holds times in seconds and `values` the readings, both of shape (samples,)."""
     indices = extremes(values, most)
     return at[indices], values[indices]

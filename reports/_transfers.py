@@ -84,10 +84,7 @@ def _models(path: TransferFit, across: Axis, up: Axis) -> Iterator[list[tuple[fl
 
 
 def _height(path: TransferFit, size: float, seconds: float) -> float:
-    """Return the modelled time `seconds` of a call as the view shows it: as a rate, or as the time itself.
-
-    `size` is in the unit of the x axis.
-    """
+    """Return the modelled time `seconds` of a call as the view shows it: as a rate, or as the time itself."""
     return size * path.scale / seconds if path.is_rate else seconds
 
 

@@ -26,9 +26,8 @@ _MINUTE, _DAY = "%Y-%m-%d %H:%M", "%Y-%m-%d"
 class ChangeLine:
     """A step of a series as texts; `before` and `after` are the levels on both sides of it.
 
-    `judged` is a class of the style sheet, `at` the time of the first run after the step, and `differences` lists what
-    changed in the environment.
-    """
+    `judged` is a class of the style sheet, `at` the time of the first run after the step, and `differences` lists
+    what changed in the environment."""
 
     at: str
     effect: str
@@ -42,8 +41,7 @@ class ChangeLine:
 class DriftLine:
     """A drift of a series as texts, from the run at `at` to the run at `until`; `judged` is a class of the style sheet.
 
-    `before` and `after` are the values at both ends, and `rate` is the speed of the drift.
-    """
+    `before` and `after` are the values at both ends, and `rate` is the speed of the drift."""
 
     at: str
     until: str
@@ -58,8 +56,7 @@ class DriftLine:
 class NewestEvent:
     """The newest step or drift of a series as text, or the state of a series without one.
 
-    `judged` is a class of the style sheet: `good`, `bad` or `quiet`.
-    """
+    `judged` is a class of the style sheet: `good`, `bad` or `quiet`."""
 
     text: str
     judged: str
@@ -81,8 +78,7 @@ class TrendRunLine:
 class TrendBlock:
     """The section of a trend; `verdict` says what changed, or why no change is reported.
 
-    `lead` describes the series, `newest` is its last value, and `count` the number of its runs.
-    """
+    `lead` describes the series, `newest` is its last value, and `count` the number of its runs."""
 
     case: str
     verdict: str
@@ -130,10 +126,7 @@ def _block(trend: Trend) -> TrendBlock:
 
 
 def _change(change: Change, trend: Trend) -> ChangeLine:
-    """Return a step as texts.
-
-    The time of a step is that of the first run after it, and units are those of the series.
-    """
+    """Return a step as texts."""
     unit = trend.line.unit
     return ChangeLine(
         _moment_text(trend.moments[change.index]),
@@ -228,10 +221,7 @@ def _frame(across: Axis, up: Axis) -> Markup:
 
 
 def _runs_axis(moments: Sequence[Moment], right: float) -> Axis:
-    """Return the x axis, on which the runs have equal distances, up to the x `right`; at most seven dates are ticks.
-
-    If the first and the last run are of one day, the ticks are times of the day.
-    """
+    """Return the x axis, on which the runs have equal distances, up to the x `right`; at most seven dates are ticks."""
     last = len(moments) - 1
     stride = max(-(-last // _MOST_TICKS), 1)
     one_day = _date(moments[0].source.at, _DAY) == _date(moments[-1].source.at, _DAY)

@@ -35,9 +35,7 @@ class Anchors:
 class Tile:
     """A key figure as texts, which are empty if unknown.
 
-    `bar` is its share of the data sheet's peak in per cent, from 0 to 100; None if that is unknown. `is_below` is True
-    if the figure misses the expected value by more than the tolerance.
-    """
+    `bar` is its share of the data sheet's peak in per cent, from 0 to 100; None if that is unknown."""
 
     title: str
     device: str
@@ -53,8 +51,7 @@ class Tile:
 class SuiteLink:
     """A suite in one line with a link to its section.
 
-    `ended` counts its cases by status, `seconds` is their duration as text.
-    """
+    `ended` counts its cases by status, `seconds` is their duration as text."""
 
     name: str
     link: str
@@ -67,8 +64,7 @@ class SuiteLink:
 class Head:
     """The first part of a run's page.
 
-    `trust` says whether the figures can be trusted, and `note` explains the shares.
-    """
+    `trust` says whether the figures can be trusted, and `note` explains the shares."""
 
     devices: tuple[str, ...]
     conditions: tuple[str, ...]

@@ -15,8 +15,7 @@ _MODES = ("hot", "each", "cold", "graph", "rotated", "host", "self")  # how a ti
 class Grid:
     """A matrix: its rows and columns in the order of their axes, and the measured points.
 
-    `cells` maps a row and a column to their point.
-    """
+    `cells` maps a row and a column to their point."""
 
     label: str
     rows: tuple[Value, ...]
@@ -36,8 +35,7 @@ class Pair:
 def grids(points: Sequence[Point], view: View) -> list[Grid]:
     """Return the grids of a matrix view: one for each case name, device set and value of `view.by`.
 
-    Points without a value on `view.x` or `view.y` are left out.
-    """
+    Points without a value on `view.x` or `view.y` are left out."""
     name = labeller(points, view)
     grouped: dict[str, dict[tuple[Value, Value], Point]] = {}
     for point in points:
@@ -60,8 +58,7 @@ def _sorted_values(values: Iterable[Value]) -> tuple[Value, ...]:
 def pairs(across: Sequence[Point], up: Sequence[Point], view: View) -> list[Pair]:
     """Return the cases that are in both `across` and `up`, the points of the two series of a Pareto view.
 
-    A case whose units differ from those of the first case is left out.
-    """
+    A case whose units differ from those of the first case is left out."""
     name = labeller(across, view)
     up_points = {(point.case.id, point.devices): point for point in up}
     common = [
@@ -80,8 +77,7 @@ def _pair_units(pair: Pair) -> tuple[str, str]:
 def frontier(candidates: Sequence[Pair]) -> list[Pair]:
     """Return the Pareto frontier of `candidates`, in the order of the x axis.
 
-    It has the pairs for which no other pair is at least as good in both series and better in one.
-    """
+    It has the pairs for which no other pair is at least as good in both series and better in one."""
     best_pairs: list[Pair] = []
     for pair in sorted(candidates, key=lambda pair: (-_merit(pair.across), -_merit(pair.up))):
         best = best_pairs[-1] if best_pairs else None
@@ -110,8 +106,7 @@ def group_of(view: View) -> Callable[[Point], str]:
 def varying(points: Sequence[Point]) -> Callable[[Point], str]:
     """Return a function that labels a point by the case name, parameters and devices in which `points` differ.
 
-    If they do not differ, the label is the name of the case.
-    """
+    If they do not differ, the label is the name of the case."""
     values: dict[str, set[Value]] = {}
     for point in points:
         for axis, value in point.case.params:
@@ -131,8 +126,7 @@ def varying(points: Sequence[Point]) -> Callable[[Point], str]:
 def common_text(points: Sequence[Point], view: View) -> str:
     """Return the parameters that all points share, for the subtitle of a chart: `size 1GiB, dtype float32`.
 
-    The name of the case stands before them if the view has several cases and all points are of one.
-    """
+    The name of the case stands before them if the view has several cases and all points are of one."""
     if not points:
         return ""
     first = points[0].case
@@ -151,8 +145,7 @@ def data_sheet_peak(point: Point) -> float | None:
 def peak_of_all(points: Sequence[Point]) -> tuple[str, float] | None:
     """Return the name and the SI value of the data sheet's peak that all points share; None if they do not share one.
 
-    Peaks that differ by at most 0.1 % count as equal.
-    """
+    Peaks that differ by at most 0.1 % count as equal."""
     peaks = [data_sheet_peak(point) for point in points]
     limits = {point.figure.limit for point in points}
     known_peaks = [peak for peak in peaks if peak is not None]

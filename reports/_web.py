@@ -19,9 +19,7 @@ _FOLDER = Path(__file__).parent
 def web_page(template: str, *sheets: str, scripts: Iterable[str] = (), **values: object) -> str:
     """Return the page of the template `template`, a file of this folder, as HTML.
 
-    `sheets` and `scripts` are the names of files that become part of the page; `values` are the variables of the
-    template, whose texts are escaped. The security policy of the page allows this style and script by their hashes.
-    """
+    The security policy of the page allows this style and script by their hashes."""
     style, script = _read_files(sheets), _read_files(scripts)
     return (
         _templates()
@@ -49,8 +47,7 @@ def written(parts: Iterable[str]) -> Markup:
 def packed(value: object) -> str:
     """Return a value that JSON can express as gzipped JSON in base64, for the script of a page.
 
-    Raises ValueError for a number that is not finite.
-    """
+    Raises ValueError for a number that is not finite."""
     data = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     return base64.b64encode(gzip.compress(data, mtime=0)).decode()
 
@@ -86,7 +83,6 @@ def _read_files(names: Iterable[str]) -> str:
 
 
 def _texts(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each file."""
     for name in names:
         yield name, (_FOLDER / name).read_text(encoding="utf-8")
 

@@ -21,10 +21,7 @@ def line_chart(
 ) -> dict[str, Any]:
     """Return a line for the script as a dict: `kind`, `device`, `unit`, `at` (s), `values` and `bands` (the slowdowns).
 
-    `at` holds seconds since `begin`, rounded to a millisecond, and `values` the readings in `unit`, both of shape
-    (samples,); the returned unit has a prefix, and the returned values five digits in it. `begin` is the time in
-    seconds of the run at which the axis starts.
-    """
+    `begin` is the time in seconds of the run at which the axis starts."""
     factor, axis_unit = _scale(float(np.abs(values).max()), unit)
     return {
         "kind": "line",
@@ -39,17 +36,14 @@ def line_chart(
 def event_chart(device: str, event_bands: Sequence[Band], begin: float) -> dict[str, Any]:
     """Return a lane for each event, for the script, as a dict: `kind`, `device` and `bands`.
 
-    `begin` is the time in seconds of the run at which the axis starts.
-    """
+    `begin` is the time in seconds of the run at which the axis starts."""
     return {"kind": "lanes", "device": device, "bands": [_band(band, begin) for band in event_bands]}
 
 
 def case_chart(results: Sequence[Result], begin: float) -> dict[str, Any]:
     """Return a lane for each suite, or each phase of a profiled program, for the script, as a dict.
 
-    Its keys are `kind`, `device` (empty) and `bands`, which have the times of the cases. `begin` is the time in seconds
-    of the run at which the axis starts.
-    """
+    Its keys are `kind`, `device` (empty) and `bands`, which have the times of the cases."""
     bands = [
         [name, "", [round(at - begin, 3) for _, *span in spans for at in span]]
         for name, spans in result_lanes(results).items()

@@ -30,8 +30,7 @@ class CsvReport:
     def render(self, run: Run) -> str:
         """Return the CSV with its header line; a number that is missing or not finite is an empty cell.
 
-        An apostrophe stands before a text that a spreadsheet would run as a formula.
-        """
+        An apostrophe stands before a text that a spreadsheet would run as a formula."""
         table = io.StringIO()
         writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -40,10 +39,7 @@ class CsvReport:
 
 
 def _lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield each line of the table as values keyed by column name, some columns missing.
-
-    The lines of the series come first, then those of cache levels, transfer models, break-even links and compile times.
-    """
+    """Yield each line of the table as values keyed by column name, some columns missing."""
     yield from frame.lines(summary)
     yield from derived_lines(summary)
     yield from payoff_lines(summary)

@@ -20,8 +20,7 @@ from ._web import web_page
 class HtmlReport:
     """Writes pages.
 
-    The security policy of a page allows its own style sheet and scripts, by their hashes, and nothing else.
-    """
+    The security policy of a page allows its own style sheet and scripts, by their hashes, and nothing else."""
 
     summary: str = "one self-contained web page with charts, tables and counters over time"
 

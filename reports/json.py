@@ -59,10 +59,7 @@ class JsonReport:
 
 
 def _render_document(document: dict[str, Any]) -> str:
-    """Return the document as JSON with a line for each key and each object in a list, ending with a newline.
-
-    Indented JSON would be slower to encode.
-    """
+    """Return the document as JSON with a line for each key and each object in a list, ending with a newline."""
     members = ",\n".join(f" {_dumps(name)}: {_member(value)}" for name, value in document.items())
     return f"{{\n{members}\n}}\n"
 
@@ -103,11 +100,7 @@ def _document(summary: Summary) -> dict[str, Any]:
 
 
 def _spread(spread: Spread) -> dict[str, Any]:
-    """Return the record of a case over its replicates, for the headline in SI units.
-
-    `median` is that of the replicates' medians, which `medians` lists for the replicates that are ok. `within` and
-    `between` are the noise as fractions.
-    """
+    """Return the record of a case over its replicates, for the headline in SI units."""
     figure = spread.figure
     return {
         "case": spread.case.id,
@@ -122,10 +115,7 @@ def _spread(spread: Spread) -> dict[str, Any]:
 
 
 def _result(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
-    """Return the record of a result with its figures, as docs/reports.md describes it.
-
-    `spread` is the case of the result over all replicates.
-    """
+    """Return the record of a result with its figures, as docs/reports.md describes it."""
     case = result.case
     return {
         "case": case.id,
@@ -151,10 +141,7 @@ def _result(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
 
 
 def _joined(summary: Summary, result: Result) -> dict[str, Any]:
-    """Return what the counters say about a result: its bound, memory traffic, and seconds of throttling by reason.
-
-    `evidence` lists the fractions of resources that were in use, from which the bound follows.
-    """
+    """Return what the counters say about a result: its bound, memory traffic, and seconds of throttling by reason."""
     counters = case_counters(summary, result)
     uses = counters.bound.evidence if counters.bound else ()
     evidence = [{"by": use.by, "share": frame.finite(use.fraction)} for use in uses]
@@ -182,10 +169,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 
 def _against(against: RunComparison, answer: GateAnswer) -> dict[str, Any]:
-    """Return the record of one run against the first: verdict, reasons, mean of each suite, a finding for each case.
-
-    `missing` and `new` are the ids of cases that only the first, or only this run, has.
-    """
+    """Return the record of one run against the first: verdict, reasons, mean of each suite, a finding for each case."""
     judgement = against.judgement
     return {
         "run": against.name,
@@ -202,10 +186,7 @@ def _against(against: RunComparison, answer: GateAnswer) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    """Return the record of the verdict on a case; medians are in SI units.
-
-    `change`, its 95 % interval `low` and `high`, and `threshold` are fractions of the first run's figure.
-    """
+    """Return the record of the verdict on a case; medians are in SI units."""
     low, high = finding.bounds
     return {
         "case": finding.case.id,

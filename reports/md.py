@@ -51,8 +51,7 @@ class MarkdownReport:
         """Return the run as a Markdown document that ends with a newline and has at most 65 536 bytes.
 
         If the whole document is longer, the rows of the best cases and some tables are left out, and a sentence says
-        so.
-        """
+        so."""
         summary = Summary(run)
         suites = [_Suite(suite, summary) for suite in listing(summary)]
         suites.sort(key=lambda suite: min(map(_rank, suite.lines)))
@@ -79,14 +78,10 @@ class MarkdownReport:
 class _Suite:
     """The section of a suite: its cases in `lines`, the worst first, each also as a row of the table in `rows`.
 
-    `heads` are the heads of the table, and `derived` the tables of figures that are derived from the suite's views.
-    """
+    `heads` are the heads of the table, and `derived` the tables of figures that are derived from the suite's views."""
 
     def __init__(self, suite: ListedSuite, summary: Summary) -> None:
-        """Sort the cases of the suite, failed first, and render each as a row of a Markdown table.
-
-        A column for further figures exists only if a case has some.
-        """
+        """Sort the cases of the suite, failed first, and render each as a row of a Markdown table."""
         self.name, self.constants, self.summary = suite.name, suite.constants, summary
         self.lines = sorted(suite.cases, key=_rank)
         beside = {
@@ -106,10 +101,7 @@ def _rank(line: ListedCase) -> int:
 
 
 def _fitting_rows(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
-    """Return the rows of tables that fit into `room_bytes`.
-
-    Failed cases of all suites come first, then invalid and ok ones.
-    """
+    """Return the rows of tables that fit into `room_bytes`."""
     fitting: set[str] = set()
     pairs = [(_rank(line), row) for suite in suites for line, row in zip(suite.lines, suite.rows, strict=True)]
     for _, row in sorted(pairs, key=lambda pair: pair[0]):
@@ -121,10 +113,7 @@ def _fitting_rows(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
 
 
 def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
-    """Return the whole document, or for a `kept` that is not None a shorter one with only the rows in `kept`.
-
-    The shorter one also has at most twelve notices and no tables of phases, links and soak tests.
-    """
+    """Return the whole document, or for a `kept` that is not None a shorter one with only the rows in `kept`."""
     rows = [line.spread.row for suite in suites for line in suite.lines]
     all_notices = notices(summary, rows)
     parts = [*_head_lines(overview(summary)), *_notice_lines(all_notices if kept is None else all_notices[:_NOTICES])]
@@ -140,10 +129,7 @@ def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] |
 
 
 def _head_lines(run_overview: Overview) -> Iterator[str]:
-    """Yield the head of the document in parts that newlines join.
-
-    It has the devices, conditions, key figures, trust, limitations and suites of the run.
-    """
+    """Yield the head of the document in parts that newlines join."""
     yield f"# gpubench: {escape('; '.join(run_overview.devices) or 'no device')}\n"
     yield escape(" · ".join(run_overview.conditions))
     if run_overview.values:
@@ -160,10 +146,7 @@ def _head_lines(run_overview: Overview) -> Iterator[str]:
 
 
 def _key_figures(run_overview: Overview) -> Iterator[str]:
-    """Yield the table of key figures with its note, in parts that newlines join; an unneeded column is left out.
-
-    The device is needed if the figures are of several devices, the expected value if one is known.
-    """
+    """Yield the table of key figures with its note, in parts that newlines join; an unneeded column is left out."""
     with_device = has_several_devices(run_overview)
     columns = ("key figure", *(("device",) if with_device else ()), "median", "of data sheet")
     columns += ("of expected",) if run_overview.has_expectations else ()
@@ -173,10 +156,7 @@ def _key_figures(run_overview: Overview) -> Iterator[str]:
 
 
 def _key_cells(value: KeyValue, with_device: bool) -> tuple[str, ...]:
-    """Return the cells of a key figure: title, device, median, share of the data sheet, share of the expected value.
-
-    The device is left out unless `with_device`. The last cell is bold if the figure is below the expectation.
-    """
+    """Return the cells of a key figure: title, device, median, share of the data sheet, share of the expected value."""
     device = (escape("+".join(value.devices)),) if with_device else ()
     reached = share_text(value.of_expected)
     expected = f"**{reached}**" if value.is_below_expectation else reached
@@ -184,10 +164,7 @@ def _key_cells(value: KeyValue, with_device: bool) -> tuple[str, ...]:
 
 
 def _notice_lines(shown_notices: Sequence[Notice]) -> Iterator[str]:
-    """Yield the section of warnings and notes, in parts that newlines join; errors are bold.
-
-    Without notices nothing is yielded.
-    """
+    """Yield the section of warnings and notes, in parts that newlines join; errors are bold."""
     if shown_notices:
         yield "\n## Warnings and notes\n"
     for notice in shown_notices:
@@ -200,10 +177,7 @@ def _notice_lines(shown_notices: Sequence[Notice]) -> Iterator[str]:
 
 
 def _heading_lines(suite: _Suite) -> Iterator[str]:
-    """Yield the heading of a suite's section, its description, and the head of its table of cases.
-
-    Newlines join the parts.
-    """
+    """Yield the heading of a suite's section, its description, and the head of its table of cases."""
     sentence = next((info.summary for info in suite.summary.run.manifest.suites if info.name == suite.name), "")
     yield f"\n## {escape(suite.name)}\n"
     if sentence:
@@ -214,11 +188,7 @@ def _heading_lines(suite: _Suite) -> Iterator[str]:
 
 
 def _suite_section(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
-    """Yield the section of a suite, its table of cases and its derived tables, in parts that newlines join.
-
-    `kept` holds the rows to show, as they are in `_Suite.rows`; None shows all. Without a row to show, the heading and
-    the table of cases are left out.
-    """
+    """Yield the section of a suite, its table of cases and its derived tables, in parts that newlines join."""
     rows = suite.rows if kept is None else [row for row in suite.rows if row in kept]
     if rows:
         yield from _heading_lines(suite)
@@ -228,10 +198,7 @@ def _suite_section(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
 
 
 def _derived_lines(level: str, derived_table: Table) -> Iterator[str]:
-    """Yield a derived table under a heading, in parts that newlines join.
-
-    `level` is the signs of the heading (`##`).
-    """
+    """Yield a derived table under a heading, in parts that newlines join."""
     yield f"\n{level} {escape(derived_table.title)}\n"
     yield from table(tuple(map(escape, derived_table.heads)), (tuple(map(escape, row)) for row in derived_table.rows))
     if derived_table.note:
@@ -239,10 +206,7 @@ def _derived_lines(level: str, derived_table: Table) -> Iterator[str]:
 
 
 def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the cells of a case, escaped for Markdown, for the columns of `_Suite.heads`.
-
-    `also` is the cell of further figures in a tuple, which is empty if the table has no such column.
-    """
+    """Return the cells of a case, escaped for Markdown, for the columns of `_Suite.heads`."""
     reason = reason_text(line.spread)
     state = (line.ended or line.spread.status) + (f": {clipped(reason)}" if reason else "")
     device = [escape(line.device)] if line.device else []
@@ -250,10 +214,7 @@ def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _environment_lines(run: Run) -> Iterator[str]:
-    """Yield the section on the devices, the host, the versions and the settings, in parts that newlines join.
-
-    Unknown facts are left out.
-    """
+    """Yield the section on the devices, the host, the versions and the settings, in parts that newlines join."""
     yield "\n## Environment\n"
     facts = [(group.title, name, text) for group in environment(run) for name, text in group.facts if text]
     yield from table(("group", "property", "value"), (tuple(map(escape, line)) for line in facts))

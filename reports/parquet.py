@@ -1,7 +1,6 @@
 """Write the figures of a run as Parquet: the columns of the CSV with types, and the samples of each series.
 
-It needs pyarrow.
-"""
+It needs pyarrow."""
 
 from __future__ import annotations
 
@@ -49,11 +48,7 @@ def _metadata(run: Run) -> dict[str, str]:
 
 
 def _table_rows(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield each row of the table as values keyed by column name: the columns of the CSV, and `values`.
-
-    `values` lists the samples of the row's series in the unit of the row, as rates if the series counts work. It is
-    empty for a result without a series, and missing for derived figures, whose rows come last.
-    """
+    """Yield each row of the table as values keyed by column name: the columns of the CSV, and `values`."""
     summary = Summary(run)
     series = (judged_values(measured).tolist() for result in run.results for measured in result.series)
     for line in frame.lines(summary):

@@ -46,11 +46,7 @@ class PrometheusReport:
 
 
 def _figure_lines(summary: Summary, spreads: list[Spread]) -> Iterator[str]:
-    """Yield the lines of the headline figures: a metric for each unit and each of median, low and high.
-
-    `low` and `high` are the ends of the 95 % interval. Cases without a figure and values that are not finite are left
-    out.
-    """
+    """Yield the lines of the headline figures: a metric for each unit and each of median, low and high."""
     families: dict[str, list[str]] = {}
     for spread in spreads:
         figure = spread.figure
@@ -74,10 +70,7 @@ def _case_lines(spreads: list[Spread]) -> Iterator[str]:
 
 
 def _run_lines(summary: Summary) -> Iterator[str]:
-    """Yield the lines on the run: its results by status, whether it is complete, and its start as a Unix time.
-
-    A run that another tool measured has no start.
-    """
+    """Yield the lines on the run: its results by status, whether it is complete, and its start as a Unix time."""
     counts = [f"{_labels_text({'status': status})} {count}" for status, count in summary.counts().items()]
     yield from _metric_lines("gpubench_run_results", "results of the run by status", counts)
     yield from _metric_lines(
@@ -105,10 +98,7 @@ def _device_names(summary: Summary, spread: Spread) -> str:
 
 
 def _metric_lines(name: str, meaning: str, samples: list[str]) -> Iterator[str]:
-    """Yield the HELP and TYPE lines of a metric and its samples; nothing without samples.
-
-    A sample is the labels in braces and the value, as text; `meaning` is the text of HELP.
-    """
+    """Yield the HELP and TYPE lines of a metric and its samples; nothing without samples."""
     if samples:
         yield f"# HELP {name} {meaning}"
         yield f"# TYPE {name} gauge"

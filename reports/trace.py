@@ -41,10 +41,7 @@ def _events(run: Run) -> Iterator[str]:
 
 
 def _traced_kernels(run: Run, processes: Mapping[tuple[str, ...], int]) -> Iterator[str]:
-    """Yield the events of the kernels and copies of a traced program as JSON text, with a thread for each stream.
-
-    `processes` maps a device set to its process number in the trace.
-    """
+    """Yield the events of the kernels and copies of a traced program as JSON text, with a thread for each stream."""
     names = [result.case.id.rpartition("=")[2].rstrip("]") for result in run.results]
     for samples in run.samples:
         columns = dict(samples.columns)
@@ -70,10 +67,7 @@ def _stream_thread(number: float | None) -> int:
 def _case_events(
     summary: Summary, timed: Sequence[Result], processes: Mapping[tuple[str, ...], int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events that name processes and threads, then an event for each result in `timed`.
-
-    `processes` maps a device set to its process number in the trace.
-    """
+    """Yield the events that name processes and threads, then an event for each result in `timed`."""
     suites = {suite: number for number, suite in enumerate(dict.fromkeys(result.case.suite for result in timed), 1)}
     for place, number in processes.items():
         yield _name_event("process_name", _title(summary, place), pid=number)
@@ -90,18 +84,12 @@ def _title(summary: Summary, place: Sequence[str]) -> str:
 
 
 def _name_event(metadata: str, name: str, **ids: int) -> dict[str, Any]:
-    """Return the event that gives a process or a thread its name; `metadata` is `process_name` or `thread_name`.
-
-    `ids` are `pid`, and for a thread also `tid`.
-    """
+    """Return the event that gives a process or a thread its name; `metadata` is `process_name` or `thread_name`."""
     return {"ph": "M", "name": metadata, **ids, "args": {"name": name}}
 
 
 def _case_event(summary: Summary, result: Result, pid: int, tid: int) -> dict[str, Any]:
-    """Return the event of a case; times are in microseconds, and a case that is ok has its median as text.
-
-    `pid` is the process number of its device set, `tid` the thread number of its suite.
-    """
+    """Return the event of a case; times are in microseconds, and a case that is ok has its median as text."""
     begin, end = result.window
     series = headline(result)
     args = {"status": result.status, "cause": result.cause, "replicate": result.replicate}
@@ -120,10 +108,7 @@ def _case_event(summary: Summary, result: Result, pid: int, tid: int) -> dict[st
 
 
 def _counter_events(track: Track, pid: int) -> Iterator[str]:
-    """Yield an event for each reading of a counter as JSON text; `pid` is the process number of its device.
-
-    The text is built by hand, because `json.dumps` takes four times as long.
-    """
+    """Yield an event for each reading of a counter as JSON text; `pid` is the process number of its device."""
     name, unit = (json.dumps(text, ensure_ascii=False) for text in (track.counter.name, track.counter.unit or "value"))
     head = f'{{"ph": "C", "name": {name}, "pid": {pid}, "ts": '
     for moment, value in zip((track.at * _MICROSECONDS).tolist(), track.values.tolist(), strict=True):

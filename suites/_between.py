@@ -36,8 +36,7 @@ Params = Mapping[str, str | int | float]
 def paths(target: Target) -> tuple[str, ...]:
     """Return the points of the axis `path`: `same` if both ranks use one device, `peer` if they use two.
 
-    The two devices of `peer` reach each other's memory. The host has only `same`.
-    """
+    The two devices of `peer` reach each other's memory. The host has only `same`."""
     return ("same",) if target.is_host else ("same", "peer")
 
 
@@ -54,9 +53,7 @@ def ranks_of(params: Params) -> int:
 def rank_counts(target: Target, host_counts: tuple[int, ...] = (2,)) -> Any:
     """Return the points of the axis `of`, the number of ranks of a case.
 
-    On a GPU they are 2, 4 and 8 as far as they are below the number of GPUs that reach each other, and that number
-    itself (at least 2); on the host they are `host_counts`. The full tier has all, quick the last, and smoke has 2.
-    """
+    The full tier has all, quick the last, and smoke has 2."""
     reachable = max(1 + len(target.device.peers), 2)
     gpu_counts = (*(count for count in (2, 4, 8) if count < reachable), reachable)
     counts = host_counts if target.is_host else gpu_counts
@@ -66,9 +63,7 @@ def rank_counts(target: Target, host_counts: tuple[int, ...] = (2,)) -> Any:
 def sizes(target: Target) -> Any:
     """Return the points of an axis of sizes in bytes, from 8 bytes to 1 GiB (on the host to 256 MiB).
 
-    The full tier has every power of two, quick has at most six sizes, and smoke has 1 MiB. Sizes of which the device
-    cannot hold eight buffers are left out, as `fitting` says.
-    """
+    The full tier has every power of two, quick has at most six sizes, and smoke has 1 MiB."""
     if target.is_host:
         few = (_WORD_BYTES, 2**16, 2**24)
         return points(few, smoke=(2**20,), full=fitting(target, powers_of_two(3, _HOST_LARGEST)))
@@ -79,8 +74,7 @@ def sizes(target: Target) -> Any:
 def fitting(target: Target, wanted: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sizes in bytes of `wanted` of which eight buffers fit the device's memory.
 
-    Returns the first size alone if none fits, and all sizes if the size of the memory is unknown.
-    """
+    Returns the first size alone if none fits, and all sizes if the size of the memory is unknown."""
     room = target.device.memory_bytes // _SHARE_OF_MEMORY
     return tuple(size for size in wanted if size <= room or not room) or wanted[:1]
 
@@ -88,8 +82,7 @@ def fitting(target: Target, wanted: tuple[int, ...]) -> tuple[int, ...]:
 def pattern(nbytes: int, seed: int) -> Any:
     """Return `nbytes` bytes that differ at every 8-byte position and with `seed`: NumPy, uint8, shape (nbytes,).
 
-    The 64-bit word i is seed + i · 0x9E3779B97F4A7C15, modulo 2^64. `nbytes` is a multiple of 8.
-    """
+    The 64-bit word i is seed + i · 0x9E3779B97F4A7C15, modulo 2^64. `nbytes` is a multiple of 8."""
     elements = np.arange(nbytes // _WORD_BYTES, dtype=np.uint64)
     elements *= np.uint64(_GOLDEN)
     elements += np.uint64(seed)
@@ -99,8 +92,7 @@ def pattern(nbytes: int, seed: int) -> Any:
 def fill_pattern(bench: Bench, array: Any, seed: int) -> None:
     """Write the bytes of `pattern` for `seed` into `array`, which is uint8 and in memory that the device reaches.
 
-    Its size is a multiple of 8 bytes.
-    """
+    Its size is a multiple of 8 bytes."""
     if not bench.traits.is_gpu:
         array[:] = pattern(array.size, seed)
         return
@@ -111,8 +103,7 @@ def fill_pattern(bench: Bench, array: Any, seed: int) -> None:
 def expect_pattern(bench: Bench, array: Any, seed: int, label: str) -> None:
     """Raise WrongAnswer if a 64-bit word of `array` (uint8) differs from `pattern` of the same size and `seed`.
 
-    `label` names the array in the message. On a GPU a kernel compares the words, wherever the memory lies.
-    """
+    `label` names the array in the message. On a GPU a kernel compares the words, wherever the memory lies."""
     if bench.traits.is_gpu:
         counter = bench.xp.zeros(1, bench.xp.uint32)
         args = (array, np.uint64(array.size // _WORD_BYTES), np.uint64(seed), counter)
@@ -128,8 +119,7 @@ def notes(bench: Bench, path: str) -> dict[str, str]:
     """Return the note `devices` of a case with two ranks.
 
     If `path` is `peer`, it names both devices, the receiver first; if `path` is `same`, it says that both processes
-    share one device.
-    """
+    share one device."""
     if path == "peer":
         return {"devices": " ← ".join(device.id for device in reversed(bench.devices))}
     if not bench.traits.is_gpu:
@@ -155,8 +145,7 @@ def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
     """Map memory of `nbytes` that another rank shares by the handle `handle`, and return the mapping.
 
     Raises Unavailable with the setting to change if the driver refuses for a known reason, and else the driver's own
-    error.
-    """
+    error."""
     try:
         return bench.device.open_shared(handle, nbytes)
     except (RuntimeError, PermissionError) as error:  # the runtime raises RuntimeError
@@ -168,8 +157,7 @@ def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
 def remedy_for(error: str) -> str:
     """Return a clause with the setting that makes the driver accept a refused handle; empty if none is known.
 
-    `error` is the driver's message.
-    """
+    `error` is the driver's message."""
     for names, remedy in _REMEDIES:
         if any(name in error for name in names):
             return remedy
@@ -179,9 +167,7 @@ def remedy_for(error: str) -> str:
 class RankMemory:
     """Memory of `nbytes` that each rank allocates, fills (with zeros by default) and shares with every other rank.
 
-    Every rank of the case must create it, because the ranks exchange handles. Raises Unavailable if the driver forbids
-    sharing. `buffers` are in rank order, as this process maps them.
-    """
+    Every rank of the case must create it, because the ranks exchange handles."""
 
     def __init__(self, bench: Bench, nbytes: int, fill: Callable[[Any], object] = lambda array: array.fill(0)) -> None:
         own = bench.device.share(nbytes)
@@ -200,7 +186,6 @@ class RankMemory:
 
     @property
     def local(self) -> Any:
-        """The memory of this rank."""
         return self.buffers[self._rank].array
 
     @property
@@ -222,8 +207,7 @@ class RankMemory:
 def shared_host_memory(bench: Bench, nbytes: int) -> SharedBuffer:
     """Return host memory of `nbytes` that all ranks map: rank 0 allocates it and hands its handle to the others.
 
-    Every rank must call it.
-    """
+    Every rank must call it."""
     memory = bench.device.shared_memory("memfd")
     own = memory.allocate(nbytes) if bench.rank == 0 else None
     handle = hand_over(bench, memory.export(own) if own else None)
@@ -235,9 +219,7 @@ def shared_host_memory(bench: Bench, nbytes: int) -> SharedBuffer:
 def hand_over(bench: Bench, handle: Handle | None, source: int = 0) -> Handle:
     """Return the handle of rank `source` in every rank; every rank must call it, and the other ranks pass None.
 
-    Descriptors of the handle go over a local socket (unix(7), SCM_RIGHTS). Raises WrongAnswer if descriptors are
-    missing, and TimeoutError if a rank does not come within 10 s.
-    """
+    Descriptors of the handle go over a local socket (unix(7), SCM_RIGHTS)."""
     if bench.rank != source:
         data, address, count = bench.exchange(None)[source]
         return Handle(data, _receive_descriptors(address, count))
@@ -259,11 +241,7 @@ def hand_over(bench: Bench, handle: Handle | None, source: int = 0) -> Handle:
 
 
 def _receive_descriptors(address: str, count: int) -> tuple[int, ...]:
-    """Return the `count` file descriptors that another rank sends over the local socket at `address`.
-
-    With a `count` of 0 it returns none and does not connect. Raises WrongAnswer if some are missing, and TimeoutError
-    if they do not come within 10 s.
-    """
+    """Return the `count` file descriptors that another rank sends over the local socket at `address`."""
     if not count:
         return ()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

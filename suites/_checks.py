@@ -15,8 +15,7 @@ from gpubench.api.suite import Bench, expect
 class CheckedCall:
     """A call to time, the check of its result, and the overwriting of the result before a check.
 
-    `rotation` is the same call on other buffers, as in a Stage.
-    """
+    `rotation` is the same call on other buffers, as in a Stage."""
 
     call: Callable[[], object]
     check: Callable[[], None]
@@ -27,8 +26,7 @@ class CheckedCall:
 def expect_equal(results: Any, expected: Any, items: str) -> None:
     """Raise WrongAnswer if two NumPy arrays of the same shape differ in any element.
 
-    The message counts the wrong elements and calls them `items`.
-    """
+    The message counts the wrong elements and calls them `items`."""
     wrong = np.count_nonzero(results != expected)
     expect(wrong == 0, f"{wrong} of {results.size} {items} are wrong")
 
@@ -38,9 +36,7 @@ def expect_no_mistakes(
 ) -> None:
     """Raise WrongAnswer if a kernel that counts mistakes on the device finds any.
 
-    `count_mistakes` launches the kernel, which writes its counts into the device array `mistakes`; the array is zeroed
-    before. The message says how many of `total` items are wrong, and calls them `items`.
-    """
+    The message says how many of `total` items are wrong, and calls them `items`."""
     mistakes.fill(0)
     count_mistakes()
     wrong = int(bench.device.to_host(mistakes).sum())

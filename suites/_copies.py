@@ -44,10 +44,7 @@ def reads(way: str) -> bool:
 def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
     """Return a function that copies `source` to `target` by a kernel; on the host a loop over all threads copies.
 
-    Both are uint8 arrays of the same size, a multiple of 8 bytes. On a GPU the function queues the copy and does not
-    wait for it. With `units` the kernel has one block on each of that many compute units, and leaves the other compute
-    units free; with 0 it uses all.
-    """
+    Both are uint8 arrays of the same size, a multiple of 8 bytes."""
     nbytes = int(source.size)
     if not bench.traits.is_gpu:
         from . import _host
@@ -68,9 +65,7 @@ def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
 def bulk_copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
     """Return a function that queues a copy of `source` to `target` by bulk copies (TMA) through shared memory.
 
-    Both are device arrays of the same size in bytes, and the device must support bulk copies (see `require`). `units`
-    has the meaning that it has in `copier`.
-    """
+    Both are device arrays of the same size in bytes, and the device must support bulk copies (see `require`)."""
     nbytes = int(source.nbytes)
     kernel = bench.kernel("bulk_copy.cu", "bulk_copy")
     if units:
@@ -94,10 +89,7 @@ def _more_than_half(bench: Bench) -> int:
 def call_of(bench: Bench, way: str, near: Any, far: Any, units: int = 0) -> Call:
     """Return a function that copies between `near`, this process's memory, and `far`, another's, in the way `way`.
 
-    `way` is a value of READING, which copies from `far` to `near`, or of WRITING, which copies from `near` to `far`.
-    Both are uint8 arrays of the same size. With `units` a kernel copies on this number of compute units. Raises Skip if
-    the device does not support the way.
-    """
+    `way` is a value of READING, which copies from `far` to `near`, or of WRITING, which copies from `near` to `far`."""
     require(bench, way)
     target, source = (near, far) if reads(way) else (far, near)
     if way in ("load", "store"):

@@ -1,8 +1,7 @@
 """Make files on a disk for suites that read them, and control which of their pages are in the system's cache.
 
-The pages of a file leave the cache only by `drop_from_page_cache`, for that file alone (posix_fadvise(2)). The kernel
-is asked whether they left (mincore(2)), because dirty pages and pages that a program has mapped stay.
-"""
+The pages of a file leave the cache only by `drop_from_page_cache`, for that file alone (posix_fadvise(2)). The
+kernel is asked whether they left (mincore(2)), because dirty pages and pages that a program has mapped stay."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ T = TypeVar("T")
 def folder_for_files() -> Path:
     """Return the folder for new files: the system's folder for temporary files, unless it is in memory.
 
-    It is then /var/tmp, if /var/tmp exists.
-    """
+    It is then /var/tmp, if /var/tmp exists."""
     first = Path(tempfile.gettempdir())
     on_disk = Path("/var/tmp")
     return on_disk if file_system(first) in IN_MEMORY and on_disk.is_dir() else first
@@ -73,8 +71,7 @@ def write_all(descriptor: int, block: Any, place: int) -> None:
 def read_all(descriptor: int, target: Any, place: int) -> None:
     """Fill the array `target` from the offset `place` (bytes) of the open file `descriptor`.
 
-    Raises WrongAnswer if the file ends before the array is full.
-    """
+    Raises WrongAnswer if the file ends before the array is full."""
     missing = memoryview(target)
     while missing:
         count = os.preadv(descriptor, [missing], place)
@@ -86,9 +83,7 @@ def read_all(descriptor: int, target: Any, place: int) -> None:
 def make_file(data: Any, where: Path) -> int:
     """Write the array `data` to a new file without a name in the folder `where`, and flush it to the disk.
 
-    Returns a descriptor for reading and writing, which the caller closes. Raises Skip if the folder has too little
-    space or cannot be written.
-    """
+    Returns a descriptor for reading and writing, which the caller closes."""
     try:
         need_space(data.nbytes, where)
         with tempfile.TemporaryFile(dir=where) as file:
@@ -110,9 +105,7 @@ def _mincore() -> Callable[..., int]:
 def resident_pages(descriptor: int, nbytes: int) -> tuple[int, int]:
     """Return the pages of the first `nbytes` of a file that are in the system's cache, and all pages, as two numbers.
 
-    `descriptor` is the open file. The kernel reports every page as resident if this user neither owns nor may write the
-    file. Raises OSError if the kernel refuses the query.
-    """
+    `descriptor` is the open file."""
     with mmap.mmap(descriptor, nbytes, prot=mmap.PROT_READ) as mapping:
         pages = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
         view = np.frombuffer(mapping, np.uint8)
@@ -127,9 +120,7 @@ def resident_pages(descriptor: int, nbytes: int) -> tuple[int, int]:
 def drop_from_page_cache(descriptor: int, nbytes: int) -> None:
     """Drop the pages of the open file `descriptor` from the system's page cache, and no page of another file.
 
-    It looks at the first `nbytes`, and tries ten times, because the journal of the file system can hold newly written
-    pages for a moment. Raises Untrustworthy if a page stays.
-    """
+    Raises Untrustworthy if a page stays."""
     for attempt in range(_ATTEMPTS):
         time.sleep(_PAUSE_S if attempt else 0)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -143,8 +134,7 @@ def drop_from_page_cache(descriptor: int, nbytes: int) -> None:
 def read_into_page_cache(descriptor: int, nbytes: int) -> None:
     """Read the first `nbytes` of the open file `descriptor` into the system's page cache.
 
-    Raises Untrustworthy if a page is not in the cache afterwards.
-    """
+    Raises Untrustworthy if a page is not in the cache afterwards."""
     place, room = 0, bytearray(2**20)
     while place < nbytes and (count := os.preadv(descriptor, [room], place)):
         place += count
@@ -171,8 +161,7 @@ class FileState:
     def expect_same(self, file: int | str, name: str) -> None:
         """Raise Untrustworthy if a file was removed, replaced or written to since this state was recorded.
 
-        `file` is a descriptor or a path, and `name` names the file in the message.
-        """
+        `file` is a descriptor or a path, and `name` names the file in the message."""
         try:
             now = FileState.of(file)
         except FileNotFoundError:

@@ -10,8 +10,7 @@ from gpubench.api.suite import Bench
 def replayed(bench: Bench, call: Callable[[], None]) -> Callable[[], object]:
     """Return a function that replays `call` as one graph; `call` itself on a device without graphs.
 
-    `call` runs once before the capture, because memory that a first call allocates cannot be captured.
-    """
+    `call` runs once before the capture, because memory that a first call allocates cannot be captured."""
     if "graph" not in bench.traits.modes:
         return call
     call()  # the first call loads kernels and allocates memory, which a graph cannot capture

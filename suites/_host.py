@@ -1,9 +1,7 @@
 """Compile the host's kernels with numba; they have the same names and meanings as in the .cu files.
 
 Importing this module imports numba, so suites import it only where a kernel is wanted. Loops run over all threads of
-the process's affinity; `n` is the number of elements. Machine code is cached on disk: only the first run of a kernel on
-a machine waits for the compiler.
-"""
+the process's affinity; `n` is the number of elements."""
 
 from __future__ import annotations
 
@@ -33,10 +31,7 @@ def parallel(function: Compiled) -> Compiled:
 
 
 def _random_real(seed: Any, i: Any, bits: Any, grid: Any) -> Any:
-    """Return element `i` of the data of `seed` (uint64) as float64, uniform in [-1, 1): a multiple of `grid`.
-
-    The element is the upper `bits` bits of word i of splitmix64, times `grid`, minus 1; `grid` is 2^(1 - bits).
-    """
+    """Return element `i` of the data of `seed` (uint64) as float64, uniform in [-1, 1): a multiple of `grid`."""
     x = seed + np.uint64(i) * _GOLDEN
     x = (x ^ (x >> _S30)) * _FIRST
     x = (x ^ (x >> _S27)) * _SECOND
@@ -48,10 +43,7 @@ _compiled_random_real = numba.njit(inline="always")(_random_real)
 
 
 def _fill(a: Any, n: Any, seed: Any) -> None:
-    """Fill the first `n` elements of `a` with the data of `seed`, uniform in [-1, 1).
-
-    `a` is float32 or float64; the elements are multiples of 2^-23 or 2^-52, which the dtype holds exactly.
-    """
+    """Fill the first `n` elements of `a` with the data of `seed`, uniform in [-1, 1)."""
     bits = np.uint64(24 if a.itemsize == 4 else 53)
     grid = 0.5 ** (np.float64(bits) - 1.0)
     for i in prange(n):
@@ -105,10 +97,7 @@ _compiled_dot_product = numba.njit(fastmath={"reassoc", "contract"})(_dot_produc
 
 
 def _read(b: Any, n: Any, parts: Any) -> None:
-    """Write to each element of `parts` (uint64) the exclusive or of one share of the first `n` elements of `b`.
-
-    The 64-bit words of the elements are divided into `parts.size` equal shares in order; a remainder is left out.
-    """
+    """Write to each element of `parts` (uint64) the exclusive or of one share of the first `n` elements of `b`."""
     elements = b[:n].view(np.uint64)
     share = elements.size // parts.size
     for part in prange(parts.size):
@@ -116,21 +105,14 @@ def _read(b: Any, n: Any, parts: Any) -> None:
 
 
 def _dot(b: Any, c: Any, n: Any, parts: Any) -> None:
-    """Write to each element of `parts` (float64) the sum of products of one share of the first `n` elements of b and c.
-
-    The elements are divided into `parts.size` equal shares in order; a remainder is left out.
-    """
+    """Write to each element of `parts` the sum of products of one share of the first `n` elements of b and c."""
     share = n // parts.size
     for part in prange(parts.size):
         parts[part] = _compiled_dot_product(b[part * share : (part + 1) * share], c[part * share : (part + 1) * share])
 
 
 def _count_mistakes(a: Any, n: Any, seed_b: Any, seed_c: Any, k: Any, kb: Any, kc: Any, parts: Any) -> None:
-    """Write to each element of `parts` the number of elements of one share of `a` that differ from k + kb·b + kc·c.
-
-    b and c are the data that `_fill` computes from `seed_b` and `seed_c`. The first `n` elements of `a` are divided
-    into `parts.size` equal shares in order; a remainder is left out.
-    """
+    """Write to each element of `parts` the number of elements of one share of `a` that differ from k + kb·b + kc·c."""
     bits = np.uint64(24 if a.itemsize == 4 else 53)
     grid = 0.5 ** (np.float64(bits) - 1.0)
     share = n // parts.size
@@ -143,10 +125,7 @@ def _count_mistakes(a: Any, n: Any, seed_b: Any, seed_c: Any, k: Any, kb: Any, k
 
 
 def _node_at(i: Any, order: Any) -> Any:
-    """Return `RingOrder.at(i)` of the suite latency, the node at place `i` of a ring: a number below order[0], uint64.
-
-    `order` is the tuple `keys` of the RingOrder.
-    """
+    """Return `RingOrder.at(i)` of the suite latency, the node at place `i` of a ring."""
     nodes, mask, shift, add, f1, f2, f3, f4 = order
     while True:
         i = (i + add) & mask
@@ -163,11 +142,7 @@ _compiled_node_at = numba.njit(_node_at)
 
 
 def _link(ring: Any, order: Any, stride: Any) -> None:
-    """Write into the word of each node of `ring` (uint64) the index of the next node's word.
-
-    The word of node n has the index n · `stride`. The order of the nodes is that of `_node_at`; the last node leads
-    back to the first.
-    """
+    """Write into the word of each node of `ring` (uint64) the index of the next node's word."""
     for i in range(order[0]):
         node, successor = np.uint64(i), np.uint64(i) + np.uint64(1)
         successor = np.uint64(0) if successor == order[0] else successor
@@ -175,10 +150,7 @@ def _link(ring: Any, order: Any, stride: Any) -> None:
 
 
 def _sweep(ring: Any, order: Any, stride: Any) -> Any:
-    """Return the exclusive or of the words of all nodes of the ring, read in the order of their links.
-
-    `ring`, `order` and `stride` are those of `_link`.
-    """
+    """Return the exclusive or of the words of all nodes of the ring, read in the order of their links."""
     seen = np.uint64(0)
     for i in range(order[0]):
         seen ^= ring[_compiled_node_at(np.uint64(i), order) * stride]
@@ -186,10 +158,7 @@ def _sweep(ring: Any, order: Any, stride: Any) -> Any:
 
 
 def _emit_load(_: Any, array: Any, place: Any) -> Any:
-    """Return numba's signature and code generator for a load of word `place` of an array of uint64.
-
-    The load is atomic with acquire order: it sees what another processor wrote last, and is not moved out of a loop.
-    """
+    """Return numba's signature and code generator for a load of word `place` of an array of uint64."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         struct = context.make_array(signature.args[0])(context, builder, args[0])
@@ -199,10 +168,7 @@ def _emit_load(_: Any, array: Any, place: Any) -> Any:
 
 
 def _emit_store(_: Any, array: Any, place: Any, __: Any) -> Any:
-    """Return numba's signature and code generator for a store of a uint64 into word `place` of an array of uint64.
-
-    The store is atomic with release order: another processor sees it after everything that was written before.
-    """
+    """Return numba's signature and code generator for a store of a uint64 into word `place` of an array of uint64."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         struct = context.make_array(signature.args[0])(context, builder, args[0])
@@ -216,11 +182,7 @@ _load_word, _store_word = intrinsic(_emit_load), intrinsic(_emit_store)
 
 
 def _ask(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
-    """Write the words `first` to `last` to array[asking]; wait after each until array[answering] holds it too.
-
-    `array` has uint64, and `asking` and `answering` are indices. Returns `last`, or the last word that was answered if
-    an answer did not come within `spins` reads.
-    """
+    """Write the words `first` to `last` to array[asking]; wait after each until array[answering] holds it too."""
     for turn in range(first, last + 1):
         _store_word(array, asking, np.uint64(turn))
         reads_left = spins
@@ -232,11 +194,7 @@ def _ask(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: 
 
 
 def _answer(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
-    """Wait for each of the words `first` to `last` in array[asking], and write that word to array[answering].
-
-    `array` has uint64, and `asking` and `answering` are indices. Returns `last`, or the last word that came if the next
-    one did not come within `spins` reads.
-    """
+    """Wait for each of the words `first` to `last` in array[asking], and write that word to array[answering]."""
     for turn in range(first, last + 1):
         reads_left = spins
         while _load_word(array, asking) != turn:
@@ -286,8 +244,7 @@ _placed = parallel(_place)
 def placed(array: Any) -> Any:
     """Return a copy of a NumPy array whose pages lie in memory near the threads that work on them.
 
-    The threads of a parallel kernel, which divide the first axis among them, touch the pages of the copy first.
-    """
+    The threads of a parallel kernel, which divide the first axis among them, touch the pages of the copy first."""
     target = np.empty_like(array)
     _placed(target, array)
     return target

@@ -1,8 +1,7 @@
 """Set flags in host memory that processes share, and wait for them, by code that numba compiles.
 
 The compiler neither moves nor drops these loads and stores. Every wait ends after a number of looks at the flag.
-Importing this module imports numba.
-"""
+Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -26,10 +25,7 @@ _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32
 
 
 def _emit_load(typing: Any, address: Any) -> Any:
-    """Return numba's signature and code generator for a load of the 64-bit word at an address (uint64).
-
-    `numba.extending.intrinsic` calls it. The load reads memory each time and has acquire order.
-    """
+    """Return numba's signature and code generator for a load of the 64-bit word at an address (uint64)."""
     del typing, address
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -41,10 +37,7 @@ def _emit_load(typing: Any, address: Any) -> Any:
 
 
 def _emit_store(typing: Any, address: Any, value: Any) -> Any:
-    """Return numba's signature and code generator for a store of a uint64 word at an address (uint64).
-
-    `numba.extending.intrinsic` calls it. The store has release order.
-    """
+    """Return numba's signature and code generator for a store of a uint64 word at an address (uint64)."""
     del typing, address, value
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -86,10 +79,7 @@ reaches = _compiled(_wait_for_value)
 
 
 def _ping_pong(watched: Any, written: Any, serves: Any, start: Any, looks: Any, took: Any) -> Any:
-    """Make the round trips of `ping_pong`, whose arguments these are with the integers as uint64; numba compiles it.
-
-    Returns 0, or the number (from 1) of the round trip in which `looks` reads of the word were not enough.
-    """
+    """Make the round trips of `ping_pong`, whose arguments these are with the integers as uint64; numba compiles it."""
     pair = np.zeros(2, np.int64)
     last = now(pair)
     for turn in range(took.size):
@@ -107,10 +97,7 @@ def _ping_pong(watched: Any, written: Any, serves: Any, start: Any, looks: Any, 
 
 
 def _all_meet(flags: Any, step: Any, rank: Any, world: Any, start: Any, looks: Any, took: Any) -> Any:
-    """Make the barriers of `all_meet`, whose arguments these are with the integers as uint64; numba compiles it.
-
-    Returns 0, or the number (from 1) of the barrier in which `looks` reads of a word were not enough.
-    """
+    """Make the barriers of `all_meet`, whose arguments these are with the integers as uint64; numba compiles it."""
     pair = np.zeros(2, np.int64)
     last = now(pair)
     for turn in range(took.size):
@@ -142,22 +129,14 @@ _compiled_time_clock_reads = _compiled(_time_clock_reads)
 def ping_pong(watched: int, written: int, serves: bool, start: int, looks: int, took: Any) -> int:
     """Make `took.size` round trips with another process that calls this function too; exactly one of the two `serves`.
 
-    Both write start + 1, start + 2, … as 64-bit words in shared memory, one value for each round trip. This process
-    writes the value to the address `written`, and waits until the word at the address `watched` is at least the value.
-    It writes first if it `serves`, and after its wait otherwise. `took` (NumPy, int64) receives the nanoseconds of each
-    round trip. Returns 0, or the number (from 1) of the round trip in which `looks` reads of the word were not enough.
-    """
+    Both write start + 1, start + 2, … as 64-bit words in shared memory, one value for each round trip."""
     return int(_compiled_ping_pong(np.uint64(watched), np.uint64(written), serves, np.uint64(start), looks, took))
 
 
 def all_meet(flags: int, step: int, rank: int, world: int, start: int, looks: int, took: Any) -> int:
     """Make `took.size` barriers of `world` processes, each of which calls this function with its own `rank`, from 0.
 
-    The 64-bit word of rank r is at the address flags + r · step, with `step` in bytes. In each barrier every process
-    writes the next value, start + 1, start + 2, …, to its word and waits until all words are at least that value.
-    `took` (NumPy, int64) receives the nanoseconds of each barrier. Returns 0, or the number (from 1) of the barrier in
-    which `looks` reads of a word were not enough.
-    """
+    The 64-bit word of rank r is at the address flags + r · step, with `step` in bytes."""
     place = np.uint64(flags), np.uint64(step), np.uint64(rank)
     return int(_compiled_all_meet(*place, world, np.uint64(start), looks, took))
 

@@ -1,7 +1,6 @@
 """Write the notes that tell two figures of the same link apart.
 
-gpubench shows these notes side by side if figures of one link differ (gpubench/analysis/views/links.py).
-"""
+gpubench shows these notes side by side if figures of one link differ (gpubench/analysis/views/links.py)."""
 
 from __future__ import annotations
 
@@ -27,10 +26,7 @@ def link(
 ) -> dict[str, str]:
     """Return the notes of a case whose figure is the rate of a link, each under its parameter's name after `link.`.
 
-    The values are texts of this module: `direction` is ONE_WAY or BOTH_WAYS; `engine`, which moves the data, is
-    COPY_ENGINE, KERNEL, BULK, STAGED or LIBRARY; `way` is READS or WRITES; `counts` says which bytes count; `protocol`
-    is the protocol of a library; `state` is STEADY, or FIRST for a fresh mapping.
-    """
+    The values are this module's constants: `engine` moves the data, and `counts` says which bytes count."""
     tags = {
         "direction": direction,
         "engine": engine,
@@ -45,8 +41,6 @@ def link(
 def link_of(direction: str, way: str, *, protocol: str = "none", state: str = STEADY) -> dict[str, str]:
     """Return the notes of a copy in the way `way`, a value of READING or WRITING of _copies.py, as `link` does.
 
-    A value of READING gives READS, any other text WRITES; a text that neither has names a copy engine. `direction`,
-    `protocol` and `state` are those of `link`.
-    """
+    A value of READING gives READS, any other text WRITES; a text that neither has names a copy engine."""
     engine = _ENGINES.get(way, COPY_ENGINE)
     return link(direction, engine, READS if reads(way) else WRITES, protocol=protocol, state=state)

@@ -1,7 +1,6 @@
 """Run a case's code in a fresh interpreter, bound its time, and end it with all the processes that it started.
 
-The clock of both sides is CLOCK_MONOTONIC, which all processes of a machine share.
-"""
+The clock of both sides is CLOCK_MONOTONIC, which all processes of a machine share."""
 
 from __future__ import annotations
 
@@ -39,10 +38,7 @@ class Answer:
 class FreshInterpreter:
     """A Python program in a fresh interpreter, which leads its own session and process group.
 
-    `program` is its source text, and `arguments` follow in `sys.argv`. `environment` replaces the environment of this
-    process. The interpreter inherits `descriptors`. `errors` is a file of its standard error, whose last line describes
-    how it ended; standard output goes there too unless `stdout` is given.
-    """
+    `program` is its source text, and `arguments` follow in `sys.argv`."""
 
     def __init__(
         self,
@@ -73,8 +69,7 @@ class FreshInterpreter:
     def status(self, limit_s: float) -> int | None:
         """Wait at most `limit_s` seconds for the end; return the exit status, or None if the interpreter still runs.
 
-        The status is -N after signal N.
-        """
+        The status is -N after signal N."""
         try:
             return self._process.wait(max(limit_s, 0.0))
         except subprocess.TimeoutExpired:
@@ -83,8 +78,7 @@ class FreshInterpreter:
     def end(self) -> None:
         """Kill the interpreter's process group, and wait at most 10 s for its end; repeated calls do nothing more.
 
-        An interpreter that a driver holds even after SIGKILL is left behind.
-        """
+        An interpreter that a driver holds even after SIGKILL is left behind."""
         with contextlib.suppress(ProcessLookupError):  # no process of the group is left
             os.killpg(self.pid, signal.SIGKILL)
         self.status(_ENDING_S)
@@ -108,17 +102,7 @@ def answer_of(
 ) -> Answer:
     """Run a program in a fresh interpreter, and return the JSON object that it writes to standard output.
 
-    `program` is its source text; it reads the pickled `order`, its request, from standard input. Its first argument is
-    the time of its start by `time.monotonic`, in seconds, followed by `arguments`. `environment` is added to the
-    environment of this process.
-
-    If `is_ready_awaited`, the last argument is a descriptor to which the program writes READY, and the answer says
-    after how many seconds it did. The interpreter's process group is killed at the end of this call at the latest.
-
-    The program reports a failure as an object with the key `skip`, `missing` or `wrong`, which raises Skip, Unavailable
-    or WrongAnswer here. Raises RuntimeError if the program crashes or does not end within `limit_s` seconds of its
-    start; the message names the program by `label`, and after a crash it quotes the last line of standard error.
-    """
+    `program` is its source text; it reads the pickled `order`, its request, from standard input."""
     with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as reply, tempfile.TemporaryFile() as errors:
         pickle.dump(order, request)
         request.seek(0)
@@ -153,22 +137,14 @@ def answer_of(
 
 
 def _ready_after(ready: IO[bytes], started: float, limit_s: float) -> float:
-    """Return the seconds from `started` until the interpreter writes READY to the pipe whose reading end is `ready`.
-
-    `started` is a time of `time.monotonic`. Returns NaN if the pipe is closed before, or nothing comes within `limit_s`
-    seconds.
-    """
+    """Return the seconds from `started` until the interpreter writes READY to the pipe whose reading end is `ready`."""
     arrived, _, _ = select.select([ready], [], [], limit_s)
     seconds = time.monotonic() - started
     return seconds if arrived and ready.read(1) == READY else float("nan")
 
 
 def _answer_or_raise(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the interpreter's JSON object `answer` unchanged if it reports no failure.
-
-    Raises Skip if it has the key `skip`, Unavailable if it has `missing` (the problem and its remedy), and WrongAnswer
-    if it has `wrong`.
-    """
+    """Return the interpreter's JSON object `answer` unchanged if it reports no failure."""
     if "skip" in answer:
         raise Skip(answer["skip"])
     if "missing" in answer:
@@ -181,7 +157,6 @@ def _answer_or_raise(answer: dict[str, Any]) -> dict[str, Any]:
 def resident_bytes() -> int:
     """Return the peak of this process's resident memory in bytes (VmHWM of /proc/self/status).
 
-    ru_maxrss of getrusage(2) would count the memory of the process that started this one.
-    """
+    ru_maxrss of getrusage(2) would count the memory of the process that started this one."""
     lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * _KIB

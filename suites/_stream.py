@@ -1,7 +1,6 @@
 """Create the arrays and kernels of STREAM, with one interface for GPUs and the host.
 
-The data are a function of (seed, index), uniform in [-1, 1), so a check needs no copy of them.
-"""
+The data are a function of (seed, index), uniform in [-1, 1), so a check needs no copy of them."""
 
 from __future__ import annotations
 
@@ -37,10 +36,7 @@ Call = Callable[[], None]
 class LaunchShape:
     """The bytes that a GPU's thread moves at once, and the number of threads that run a kernel.
 
-    On a GPU `threads` is the number of threads on each compute unit, which go over the arrays in turn; on the host it
-    is the number of all threads. With 0 threads each kernel has the grid that serves it best, and the host uses all
-    threads. The host's compiler chooses its own width.
-    """
+    With 0 threads each kernel has the grid that serves it best, and the host uses all threads."""
 
     width_bytes: int = 16
     threads: int = 0
@@ -72,10 +68,7 @@ def need_numba(bench: Bench) -> None:
 class Stream(ABC):
     """Arrays of `size_bytes` each in one dtype, and the kernels that work on them.
 
-    `count` is the number of elements in the type that the kernels take. `read`, `dot` and the checks leave `parts`
-    partial results, each over at most `terms` elements. `arrays` is the number of arrays that the caller will create:
-    raises Skip if the device has too little free memory for them.
-    """
+    `count` is the number of elements in the type that the kernels take."""
 
     def __init__(self, bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: LaunchShape) -> None:
         self.bench = bench
@@ -140,16 +133,14 @@ class Stream(ABC):
     def bound(self) -> float:
         """Return the absolute error bound of a partial result of `dot`: 64 · eps · `terms`.
 
-        It allows 64 roundings in a chain for each of `terms` products, which are at most 1 each.
-        """
+        It allows 64 roundings in a chain for each of `terms` products, which are at most 1 each."""
         return 64 * float(np.finfo(self._dtype).eps) * self.terms
 
     def verifier(self, a: Any, inputs: tuple[Drawn, ...], factors: tuple[float, float, float]) -> Call:
         """Return a check that raises WrongAnswer unless every element of `a` equals k + kb·b + kc·c exactly.
 
-        `inputs` are b and c, only b, or none; `factors` are (k, kb, kc). kb and kc are powers of two or zero: nothing
-        is then rounded more than once, in any order.
-        """
+        `inputs` are b and c, only b, or none; `factors` are (k, kb, kc). kb and kc are powers of two or zero:
+        nothing is then rounded more than once, in any order."""
         seeds = [*(drawn.seed for drawn in inputs), np.uint64(0), np.uint64(0)][:2]
         mistakes = self.partial(np.float64)
         count = self.call("mistakes", a, self.count, *seeds, *(self.real(factor) for factor in factors), mistakes)
@@ -184,11 +175,7 @@ class GpuStream(Stream):
         return self._elements * self._dtype.itemsize // self._shape.width_bytes
 
     def _layout(self, name: str) -> tuple[int, int]:
-        """Return the number of blocks of a launch of the kernel `name`, and the number of threads in each block.
-
-        If the launch shape sets the threads of a compute unit, they are divided into blocks of at most 512. Else a
-        thread has one vector, or eight in kernels that end in a reduction.
-        """
+        """Return the number of blocks of a launch of the kernel `name`, and the number of threads in each block."""
         if self._shape.threads:
             threads = min(self._shape.threads, _OTHER_THREADS)
             return max(1, self.bench.target.device.units) * (self._shape.threads // threads), threads
@@ -255,9 +242,7 @@ class HostStream(Stream):
 def open_stream(bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: LaunchShape = BEST_SHAPE) -> Stream:
     """Return the arrays and kernels of STREAM for the device of `bench`.
 
-    The caller will create `arrays` arrays of `size_bytes` bytes and `dtype` (float32 or float64). Raises Skip if the
-    host has no compiled kernels (numba), or if the arrays do not fit into the free memory.
-    """
+    The caller will create `arrays` arrays of `size_bytes` bytes and `dtype` (float32 or float64)."""
     if bench.traits.is_gpu:
         return GpuStream(bench, size_bytes, dtype, arrays, shape)
     need_numba(bench)

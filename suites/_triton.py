@@ -1,8 +1,7 @@
 """Run Triton's kernels on the stream of the suite, by its own compiler and launcher, with CuPy's arrays, without torch.
 
 Triton asks a driver for the device and the stream that it launches on, and its own driver asks torch for them. The
-driver here answers with the device and the stream that gpubench times.
-"""
+driver here answers with the device and the stream that gpubench times."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ def imported() -> Any:
 def on_stream(bench: Bench) -> Any:
     """Return the module triton, set so that kernels compile for this GPU and launch on the stream that is timed.
 
-    Raises Skip on other vendors' GPUs, and Unavailable without Triton or the C compiler that builds its launchers.
-    """
+    Raises Skip on other vendors' GPUs, and Unavailable without Triton or the C compiler that builds its launchers."""
     if bench.traits.vendor != "nvidia":
         raise Skip(f"gpubench has not tried its Triton kernels on {bench.traits.vendor} GPUs")
     triton = imported()
@@ -76,8 +74,7 @@ def on_stream(bench: Bench) -> Any:
 def without_torch() -> Iterator[None]:
     """Hide torch inside the `with` block; a torch that is already imported stays visible.
 
-    Triton's first launch would import torch, which takes 3 s, to recognise its tensors; ours are CuPy's.
-    """
+    Triton's first launch would import torch, which takes 3 s, to recognise its tensors; ours are CuPy's."""
     if "torch" in sys.modules:
         yield
         return

@@ -346,9 +346,9 @@ def test_broad_excepts_are_only_in_the_listed_places():
     assert excepts == expected
 
 
-def test_no_file_is_longer_than_400_lines():
+def test_no_file_is_longer_than_600_lines():
     lengths = {name_of(path): len(path.read_text().splitlines()) for path in SHIPPED}
-    assert {name: length for name, length in lengths.items() if length > 400} == {}
+    assert {name: length for name, length in lengths.items() if length > 600} == {}
 
 
 def test_no_function_is_longer_than_60_lines():

@@ -1,9 +1,6 @@
 """Publish the judgement of a fleet as JUnit XML: each component (GPU, host or link) and each node is a test.
 
-A slow component is a failure if it was slow in a second measurement too; so is a component on which a case failed. A
-suspect that was not measured again is skipped, as in a gate: it may be chance, and a pipeline that fails by chance is
-soon ignored. Sick devices, and nodes that did not answer, are errors.
-"""
+A slow component is a failure if it was slow in a second measurement too; so is a component on which a case failed."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ _MOST_FINDINGS = 40  # findings in the text of a component's failure; the .json 
 class _TestCase(NamedTuple):
     """A test of the document: `type` and `message` say why it did not pass, and `text` gives the details.
 
-    They are empty for a test that passed, and are not yet escaped.
-    """
+    They are empty for a test that passed, and are not yet escaped."""
 
     name: str
     outcome: TestOutcome
@@ -71,10 +67,6 @@ def _node_tests(judgement: FleetJudgement) -> Iterator[_TestCase]:
 
 
 def _component_test(standing: Standing, findings: Sequence[FleetFinding], failure: FailedCases | None) -> _TestCase:
-    """Return the test of a component from its state, its findings, and its failed cases (None if no case failed).
-
-    The first that applies decides: the component is sick, a case failed, it has a finding, it was compared.
-    """
     name, state = standing.place.text, standing.state
     if standing.sick:
         return _TestCase(name, "error", "sick", standing.sick[0], "\n".join(standing.sick))
@@ -114,10 +106,7 @@ def _suite_element(kind: str, tests: Sequence[_TestCase]) -> str:
 
 
 def _case_element(kind: str, test: _TestCase) -> str:
-    """Return the XML element of a test, with its failure, error or skip if it did not pass.
-
-    `kind` is the kind of its component, or `node`.
-    """
+    """Return the XML element of a test, with its failure, error or skip if it did not pass."""
     opening = f'<testcase classname="gpubench.fleet.{kind}" name={quoteattr(test.name)}'
     if test.outcome == "passed":
         return f"    {opening}/>\n"

@@ -11,23 +11,20 @@ from gpubench.api.gate import Finding, SideFigures, finding_cells, name, sentenc
 def finding_message(finding: Finding) -> str:
     """Return a finding in one line: `bandwidth/triad[…] on cuda:0: slower: 4213 GB/s → 4011 GB/s, −4.8 % (…)`.
 
-    The medians are left out if one of them is missing.
-    """
+    The medians are left out if one of them is missing."""
     texts = finding_cells(finding)
     medians = f"{texts.before} → {texts.after}, " if all(map(_has_median, (finding.before, finding.after))) else ""
     return f"{name(finding)}: {finding.verdict}: {medians}{sentence(finding)}"
 
 
 def _has_median(side: SideFigures) -> bool:
-    """Return whether a side of a finding has a median."""
     return math.isfinite(side.median)
 
 
 def fit_lines(head: str, lines: Iterable[str], tail: Sequence[str], limit: int) -> str:
     """Return `head`, as many of `lines` as fit, and `tail`, joined by newlines; a line says how many did not fit.
 
-    `limit` is the most bytes of the text in UTF-8; 0 means no limit. `head` and `tail` are never shortened.
-    """
+    `limit` is the most bytes of the text in UTF-8; 0 means no limit. `head` and `tail` are never shortened."""
     kept_lines, remaining = [head], list(lines)
     reserve = sum(len(line.encode()) + 1 for line in tail) + 80  # bytes for the line with the number of omitted lines
     room = limit - reserve - len(head.encode()) - 1 if limit else math.inf

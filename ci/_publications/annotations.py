@@ -1,8 +1,7 @@
 """Publish a judgement as annotations of a GitHub workflow: lines that the runner takes from the output of a step.
 
 GitHub shows ten errors and ten warnings of a step and drops the rest (docs.github.com, "Workflow commands" and "About
-check runs"), so the tenth line gives the number of the others.
-"""
+check runs"), so the tenth line gives the number of the others."""
 
 from __future__ import annotations
 
@@ -44,10 +43,7 @@ def _is_error(finding: Finding) -> bool:
 
 
 def _annotation_lines(kind: str, title: str, messages: Sequence[str], judgement: Judgement) -> list[str]:
-    """Return `messages` as at most ten annotations; if there are more, the tenth counts the others.
-
-    `kind` is `error` or `warning`, and `title` the title of each annotation.
-    """
+    """Return `messages` as at most ten annotations; if there are more, the tenth counts the others."""
     listed = list(messages[:_MOST_LINES])
     if len(messages) > _MOST_LINES:
         listed[-1] = f"and {len(messages) - _MOST_LINES + 1} more; in all {tally(judgement)}"

@@ -19,8 +19,7 @@ class Json:
     def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
         """Return the whole document, which ends with a newline.
 
-        `limit` is ignored, because a truncated one would not be JSON.
-        """
+        `limit` is ignored, because a truncated one would not be JSON."""
         del limit
         document = {
             "title": answer.title,
@@ -39,12 +38,7 @@ class Json:
 
 
 def _finding_object(finding: Finding) -> dict[str, Any]:
-    """Return a finding as a dict of plain values; a number that is not finite is None.
-
-    The medians of `baseline` and `candidate` are in `unit`. `change`, its 95 % interval and `threshold` are fractions
-    of the baseline. `p` is the p-value of the change, and `q` the share of chance findings among all that are as
-    convincing.
-    """
+    """Return a finding as a dict of plain values; a number that is not finite is None."""
     low, high = finding.bounds
     return {
         "case": finding.case.id,

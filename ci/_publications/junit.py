@@ -33,8 +33,7 @@ _ELEMENTS = {
 class JUnit:
     """Writes a test for each case: a slower one is a failure, an invalid or not comparable one an error.
 
-    An inconclusive or suspect one is skipped. The output of a test has the figures.
-    """
+    An inconclusive or suspect one is skipped. The output of a test has the figures."""
 
     summary: str = "JUnit XML: a case is a test"
 
@@ -72,10 +71,7 @@ def _answer_element(answer: GateAnswer) -> str:
 
 
 def _count_attributes(findings: list[Finding], unmet: int = 0) -> str:
-    """Return the XML attributes `tests`, `failures`, `errors` and `skipped`, which count `findings` by outcome.
-
-    `unmet` is the number of required patterns that no case matches; each counts as an error.
-    """
+    """Return the XML attributes `tests`, `failures`, `errors` and `skipped`, which count `findings` by outcome."""
     kinds = [_ELEMENTS.get(finding.verdict) for finding in findings]
     return (
         f'tests="{len(kinds) + unmet}" failures="{kinds.count("failure")}" '

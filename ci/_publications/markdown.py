@@ -35,9 +35,7 @@ class Markdown:
     def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
         """Return the document: verdict, reasons, next steps, and the tables of cases.
 
-        `limit` is the most bytes of UTF-8, 0 for no limit. If the document is longer, passing cases are left out first,
-        then the best of the others, and a line counts those that are left out.
-        """
+        `limit` is the most bytes of UTF-8, 0 for no limit."""
         not_passing = [finding for finding in judgement.findings if finding.verdict not in PASSING]
         passing = [finding for finding in judgement.findings if finding.verdict in PASSING]
         head = f"{_MARKER}\n## {escape(answer.title)}: {escape(answer.verdict)}\n"

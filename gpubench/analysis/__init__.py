@@ -3,5 +3,4 @@
 They are figures with intervals, shares of peak, counters over a window of time, energy, the bounds of cases, phases of
 programs, and the views that suites declare.
 
-Pure functions of a run: no device, no clock, no file. Reports, comparisons and tables read everything from here.
-"""
+Pure functions of a run: no device, no clock, no file. Reports, comparisons and tables read everything from here."""

@@ -1,7 +1,6 @@
 """Decide what bounds a piece of work from the share of each resource that it uses.
 
-Pure functions of shares. The rule is in docs/method.md. It applies to cases and to phases of a program.
-"""
+Pure functions of shares. The rule is in docs/method.md. It applies to cases and to phases of a program."""
 
 from __future__ import annotations
 
@@ -36,11 +35,7 @@ class Use:
 class Activity:
     """The used shares in a window as fractions. All are optional; an unknown one is empty or None.
 
-    `compute`, `dram`, `l2` and `link` are shares of the peaks of these resources, one for each source. `busy` is the
-    share of the time in which a GPU ran kernels, None on a host. `capped` is the share of the readings under the power
-    cap, and `clock` the mean clock over the nominal clock. `launch` is the time of an empty kernel over that of a call,
-    both timed in the same way. `dependent` says whether each step waits for the result of the step before it.
-    """
+    `compute`, `dram`, `l2` and `link` are shares of the peaks of these resources, one for each source."""
 
     compute: tuple[Use, ...] = ()
     dram: tuple[Use, ...] = ()
@@ -67,19 +62,9 @@ class Bound:
 
 
 def bound_by(activity: Activity) -> Bound | None:
-    """Return the bound of the work in a window.
+    """Return the bound of the work in a window by the first rule that applies; None for a host without one.
 
-    The result is None for a host (`busy` is None) if none of the first four rules applies. The first rule that applies
-    decides:
-    - the resource with the highest used share, if that share is at least 0.6; not `compute` if the power cap lowered
-      the clock;
-    - `power`, if the power cap lowered the clock: half of the readings are under the cap, and the clock is at most 0.97
-      of nominal;
-    - `launch`, if an empty kernel takes at least half of the time of a call;
-    - `latency`, for a chain of dependent steps;
-    - `host`, for a GPU that runs kernels for less than half of the time;
-    - `latency`, for any other GPU: it is busy and uses little of every resource.
-    """
+    docs/method.md has the rules. On a GPU the last one, `latency`, applies if nothing else does."""
     most_used = _most_used(activity)
     power_evidence = _power_cap_evidence(activity)
     if most_used and not (power_evidence and most_used.label == "compute"):
@@ -99,10 +84,7 @@ def bound_by(activity: Activity) -> Bound | None:
 
 
 def _most_used(activity: Activity) -> Bound | None:
-    """Return the resource with the highest used share as a bound; None if no share is at least 0.6 (MUCH).
-
-    The evidence holds each share of that resource of at least 0.6, the highest first.
-    """
+    """Return the resource with the highest used share as a bound; None if no share is at least 0.6 (MUCH)."""
     resources: tuple[tuple[Label, tuple[Use, ...]], ...] = (
         ("compute", activity.compute),
         ("DRAM", activity.dram),
@@ -117,11 +99,7 @@ def _most_used(activity: Activity) -> Bound | None:
 
 
 def _power_cap_evidence(activity: Activity) -> tuple[Use, ...]:
-    """Return `capped` and `clock` of the activity if the power cap lowered the clock, else an empty tuple.
-
-    That is so if at least half of the readings are under the cap and the mean clock is at most 0.97 of the nominal
-    clock.
-    """
+    """Return `capped` and `clock` of the activity if the power cap lowered the clock, else an empty tuple."""
     if activity.capped is None or activity.clock is None:
         return ()
     is_lowered = activity.capped.fraction >= CAPPED and activity.clock.fraction <= SLOWED

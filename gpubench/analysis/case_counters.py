@@ -24,8 +24,7 @@ class CaseCounters:
 def case_counters(summary: Summary, result: Result) -> CaseCounters:
     """Return what bounds a result, its memory traffic and its throttle reasons, from the counters of its first device.
 
-    The first two are None and the last is empty if the status of the result is not ok, or if it has no series.
-    """
+    The first two are None and the last is empty if the status of the result is not ok, or if it has no series."""
     series = headline(result)
     if series is None or result.status != "ok":
         return CaseCounters(None, None)
@@ -36,11 +35,7 @@ def case_counters(summary: Summary, result: Result) -> CaseCounters:
 
 
 def _load(summary: Summary, result: Result, series: Series) -> WindowLoad:
-    """Return the facts about a case that are not from counters, from `series`, the main series of the result.
-
-    They are its shares of peak, the time of a call, and the rates of moved bytes. `fills_window` is False and
-    `counted_rate` 0 if the counters of the result's window do not belong to this series alone.
-    """
+    """Return the facts about a case that are not from counters, from `series`, the main series of the result."""
     alone = not shared_window_reason(result, series)
     shares = summary.figure(result, series).shares
     specified = [share for share in shares if share.basis != "best"]

@@ -1,7 +1,6 @@
 """Look up the counters of a run by device and time, and compute their figures for a case. Pure functions of a run.
 
-Times are in seconds of the run (CLOCK_MONOTONIC).
-"""
+Times are in seconds of the run (CLOCK_MONOTONIC)."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ class Track:
     """The readings of one counter on one device over a whole run, in order of time, without missing readings.
 
     `device` is the id of the device, `at` are the moments of the readings in seconds of the run, and `values` the
-    readings in the unit of the counter; both have the shape (readings,).
-    """
+    readings in the unit of the counter; both have the shape (readings,)."""
 
     counter: Counter
     device: str
@@ -34,8 +32,7 @@ class Track:
         """Return the track with only the readings in [start, end] (seconds of the run).
 
         A reading of a window counter counts if the whole period before it, which it covers, lies inside. A cumulative
-        counter also keeps the last reading before `start` and the first one after `end`, if there are such readings.
-        """
+        counter also keeps the last reading before `start` and the first one after `end`, if there are such readings."""
         start = start + self.counter.period_s if self.counter.kind == "window" else start
         low, high = int(np.searchsorted(self.at, start, "left")), int(np.searchsorted(self.at, end, "right"))
         if self.counter.kind == "cumulative":
@@ -72,9 +69,7 @@ class CounterFigure:
 def figure_of(track: Track) -> CounterFigure | None:
     """Return the mean, minimum and maximum of a track, in the unit of its counter.
 
-    Of a cumulative counter all three are the rise per second, of an event counter the mask of all bits that were set.
-    The result is None for a track without readings, and for a cumulative counter with fewer than two of them.
-    """
+    The result is None for a track without readings, and for a cumulative counter with fewer than two of them."""
     count = len(track.values)
     if track.counter.kind == "cumulative":
         if count < 2 or track.at[-1] <= track.at[0]:
@@ -95,8 +90,7 @@ def figure_of(track: Track) -> CounterFigure | None:
 class CounterTable:
     """The counters of a run by device and measure; the tracks are built once, on first use.
 
-    `counters` are those that the manifest declares, and `samples` all chunks of readings of the run, in any order.
-    """
+    `counters` are those that the manifest declares, and `samples` all chunks of readings of the run, in any order."""
 
     def __init__(self, counters: Sequence[Counter], samples: Sequence[Samples]) -> None:
         self._counters = counters
@@ -134,8 +128,7 @@ class CounterTable:
     def during(self, result: Result) -> list[CounterFigure]:
         """Return the figures of all counters of a result's devices and of the host over the result's window.
 
-        A counter with too few readings in the window is left out.
-        """
+        A counter with too few readings in the window is left out."""
         start, end = result.window
         wanted = {*result.devices, "host"}
         parts = (track.during(start, end) for track in self.tracks if track.device in wanted)
@@ -143,10 +136,7 @@ class CounterTable:
 
 
 def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Readings]]]) -> None:
-    """Append the finite readings of `samples` to `chunks[counter name][device id]`, as pairs of arrays.
-
-    The pair of a counter has the moments (s) and the values, both of shape (readings,); None and NaN are left out.
-    """
+    """Append the finite readings of `samples` to `chunks[counter name][device id]`, as pairs of arrays."""
     at = np.asarray(samples.at, dtype=float)
     for name, column in samples.columns:
         values = np.asarray(column, dtype=float)  # None becomes NaN
@@ -158,10 +148,7 @@ def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Readings]]]) -> 
 
 
 def _joined(parts: list[_Readings]) -> _Readings:
-    """Return the readings of one counter, given in one or more parts, as one part that is sorted by time.
-
-    A part is a pair of arrays: moments in seconds and values, each of shape (readings,).
-    """
+    """Return the readings of one counter, given in one or more parts, as one part that is sorted by time."""
     if len(parts) == 1:
         return parts[0]
     at, values = np.concatenate([at for at, _ in parts]), np.concatenate([values for _, values in parts])

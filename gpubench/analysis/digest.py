@@ -1,8 +1,7 @@
 """Reduce the run of one node to a digest for the judge of a fleet: the rate of each component in each case.
 
 A *component* can be slow by itself: it is a GPU, the host, or the link between the devices of a case. A run file of
-megabytes becomes a digest of kilobytes, so that thousands of nodes are read once and judged together.
-"""
+megabytes becomes a digest of kilobytes, so that thousands of nodes are read once and judged together."""
 
 from __future__ import annotations
 
@@ -32,10 +31,7 @@ _ARITHMETIC = ("tensor.", "float", "int")
 class CaseKey(NamedTuple):
     """The key of a rate: the rates of two components are compared only if they have the same key.
 
-    `case` is the id of the case, `version` that of its method, `series` the label of its headline, and `unit` its SI
-    unit. `family` groups cases that the same part of a machine bounds: compute, memory, host link, latency, host. The
-    cases of several devices have their suite as family.
-    """
+    `family` groups cases that the same part of a machine bounds: compute, memory, host link, latency, host."""
 
     case: str
     version: int
@@ -49,10 +45,7 @@ class CaseKey(NamedTuple):
 class CaseRate(NamedTuple):
     """The rate of one case on one component.
 
-    `value` is the median of the processes' medians in SI units. `log` is its natural logarithm, negated for a time, and
-    `error` the standard error of `log` over the processes, 0 for one process. `clock_hz` is the median clock of the
-    compute units after the samples, NaN if unknown. `states` are labels and the reasons for discarded samples.
-    """
+    `value` is the median of the processes' medians in SI units."""
 
     value: float
     log: float
@@ -74,10 +67,7 @@ class CaseFailure(NamedTuple):
 class Component:
     """A GPU, a host, or a link between GPUs: `devices` are the ids on the node, `uuids` the ids everywhere.
 
-    `model` is the name of its first device. `temperature_c` is the highest and `power_w` the highest median reading of
-    its devices while their cases ran, NaN if unknown. `sick` and `warnings` are messages about its health. `details`
-    are settings of its link to the host as name and value (`pcie.width`). `failures` are the failed and invalid cases.
-    """
+    `model` is the name of its first device."""
 
     kind: ComponentKind
     devices: tuple[str, ...]
@@ -97,9 +87,7 @@ class Component:
 class NodeDigest:
     """The digest of one node's run: its components with their rates, and the versions of drivers and libraries.
 
-    `node` is the name of the node; `versions` are pairs of name and version. `complete` is False for a run that was
-    interrupted.
-    """
+    `node` is the name of the node; `versions` are pairs of name and version."""
 
     node: str
     components: tuple[Component, ...]
@@ -136,9 +124,7 @@ class DigestBuilder:
     def digest(self, node: str, complete: bool = True) -> NodeDigest:
         """Return the digest of the records added so far; `node` is the name of the node that made the run.
 
-        The caller passes `complete` = False for a file without an end record, that is, for an interrupted run; the
-        cases that the run finished are in the digest all the same. The manifest must have been added.
-        """
+        The manifest must have been added."""
         assert self._manifest is not None  # `store.scan` refuses a file that does not begin with a manifest
         declared = [counter for counter in self._manifest.counters if counter.measures in _SHOWN]
         counters = CounterTable(declared, self._samples)
@@ -146,11 +132,7 @@ class DigestBuilder:
         return NodeDigest(node, components, self._manifest.facts.versions, complete)
 
     def _add_result(self, result: Result) -> None:
-        """Keep the rate of an ok result with its window, or the failure of a failed or invalid one.
-
-        The rate is the median of the result's first series; one that is not positive and finite is not kept. Ignored
-        are results on devices that the manifest does not list, and all results before the manifest.
-        """
+        """Keep the rate of an ok result with its window, or the failure of a failed or invalid one."""
         if self._manifest is None:
             return
         device_ids = {device.id for device in self._manifest.facts.devices}
@@ -172,10 +154,7 @@ class DigestBuilder:
             self._windows.setdefault(device, []).append(result.window)
 
     def _component(self, devices: tuple[str, ...], manifest: Manifest, counters: CounterTable) -> Component:
-        """Return the component of these device ids with its rates, health and failures: a link, a host or a GPU.
-
-        Several devices are a link. `devices` must be a key of `_results`; `counters` are those of the whole run.
-        """
+        """Return the component of these device ids with its rates, health and failures: a link, a host or a GPU."""
         described = [manifest.facts.device(device) for device in devices]
         rates = {key: _rate(key, processes) for key, processes in self._results[devices].items()}
         details = tuple((name, value) for name, value in described[0].details if name in _LINK_DETAILS)
@@ -198,10 +177,7 @@ class DigestBuilder:
         )
 
     def _readings_while_measured(self, counters: CounterTable, device: str, measure: Measure) -> np.ndarray:
-        """Return a device's readings of `measure` from the start of its first ok case to the end of its last.
-
-        The shape is (readings,); the array is empty without readings.
-        """
+        """Return a device's readings of `measure` from the start of its first ok case to the end of its last."""
         windows = self._windows.get(device, [(0.0, 0.0)])
         start, end = min(start for start, _ in windows), max(end for _, end in windows)
         parts = [track.during(start, end).values for track in counters.of(device, measure)]
@@ -222,10 +198,7 @@ class _Process(NamedTuple):
 
 
 def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
-    """Return the key under which the rate of `series`, a result's main series, is compared with other components.
-
-    It is made of case, version, series, unit, direction (better), family and tier.
-    """
+    """Return the key under which the rate of `series`, a result's main series, is compared with other components."""
     return CaseKey(
         result.case.id,
         result.case.version,
@@ -238,12 +211,7 @@ def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
 
 
 def _family(result: Result, series: Series, manifest: Manifest) -> str:
-    """Return the family of a case: the part of the machine that bounds it, or its suite if it runs on several devices.
-
-    It is `host` on the host processor. On one GPU, `series` (the main series) decides: `compute` for a peak of
-    arithmetic, `host link` for `link.h2d` and `link.d2h`, `memory` for the peak of a memory or moved bytes, `latency`
-    for seconds per item, else the suite.
-    """
+    """Return the family of a case: the part of the machine that bounds it."""
     if len(result.devices) > 1:
         return result.case.suite
     if manifest.facts.device(result.devices[0]).backend == "host":
@@ -258,11 +226,7 @@ def _family(result: Result, series: Series, manifest: Manifest) -> str:
 
 
 def _rate(key: CaseKey, processes: Sequence[_Process]) -> CaseRate:
-    """Return the rate of a case over its processes, of which there is at least one.
-
-    Its value is the median of the processes' medians; its error is the standard error of the mean of their logarithms,
-    which are negated if less is better.
-    """
+    """Return the rate of a case over its processes, of which there is at least one."""
     sign = 1.0 if key.better == "more" else -1.0
     logs = [sign * math.log(process.value) for process in processes]
     count = len(logs)

@@ -13,8 +13,7 @@ _DISCARDED = 0.1  # share of discarded samples from which the remaining ones cou
 def other_work(result: Result) -> tuple[str, ...]:
     """Return the signs of other work on the machine, sorted: labels (`loaded`), and frequent discard reasons (`steal`).
 
-    A discard reason is frequent if at least a tenth of the samples were discarded for it.
-    """
+    A discard reason is frequent if at least a tenth of the samples were discarded for it."""
     labels = _OTHER_WORK_LABELS.intersection(result.labels)
     return tuple(sorted(labels | (_frequent_discards(result) & _OTHER_WORK_DISCARDS)))
 
@@ -25,10 +24,7 @@ def slowdowns(result: Result) -> tuple[str, ...]:
 
 
 def _frequent_discards(result: Result) -> set[str]:
-    """Return each reason for which a tenth or more of the samples was discarded.
-
-    The tenth is of all kept samples and those discarded for this reason.
-    """
+    """Return each reason for which a tenth or more of the samples was discarded."""
     if not result.discarded:
         return set()
     kept_count = sum(len(series.values) for series in result.series if series.role == "primary")

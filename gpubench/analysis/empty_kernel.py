@@ -21,8 +21,7 @@ class EmptyKernels:
     def of_run(cls, run: Run) -> EmptyKernels:
         """Return the times that the case `latency/launch` measured in this run, by device id and way of launching.
 
-        Without an ok result there are none. Replicates are joined by the median of their medians.
-        """
+        Without an ok result there are none. Replicates are joined by the median of their medians."""
         medians: dict[tuple[str, Launch], list[float]] = defaultdict(list)
         for result in run.results:
             if result.case.id == EMPTY_KERNEL_CASE and result.status == "ok":
@@ -35,8 +34,6 @@ class EmptyKernels:
     def seconds(self, device_id: str, mode: SeriesMode) -> float:
         """Return the seconds of an empty kernel on the device `device_id`, timed in the mode of a series.
 
-        It is the median of this run, else that recorded on an H200. For a mode that times no launch (`self`, `host`) it
-        is 0.
-        """
+        It is the median of this run, else that recorded on an H200."""
         launch = launch_of(mode)
         return self.medians.get((device_id, launch), EMPTY_KERNEL[launch].value) if launch else 0.0

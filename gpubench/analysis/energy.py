@@ -1,8 +1,7 @@
 """Compute work per joule: the rate of a case over the device's mean power in its window, from the energy counter.
 
 The counter advances only every few tens of milliseconds and is read twice per second. A window must therefore be long,
-and one series must fill it; otherwise the case has a reason in place of an energy figure.
-"""
+and one series must fill it; otherwise the case has a reason in place of an energy figure."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ _OPERATIONS = ("FLOP/s", "OP/s")
 class Energy:
     """The energy of a case: its `rate` in `unit` (work per second) over `watts`.
 
-    `watts` is the mean power between two readings of the energy counter `span_s` seconds apart, idle power included.
-    """
+    `watts` is the mean power between two readings of the energy counter `span_s` seconds apart, idle power included."""
 
     rate: float
     unit: str
@@ -65,10 +63,7 @@ class NoEnergy:
 def energy_of(result: Result, series: Series, rate: float, unit: str, counters: CounterTable) -> Energy | NoEnergy:
     """Return the energy figure of a series of a result, or the reason why it has none.
 
-    `rate` is the median of the series in `unit`, its judged unit. There is a figure only if `unit` is a rate, the
-    series alone fills at least 75 % of the result's window, and the energy counter rose between two readings at least
-    1.5 s apart.
-    """
+    `rate` is the median of the series in `unit`, its judged unit."""
     if not unit.endswith("/s") or not rate > 0:
         return NoEnergy("the figure is a time, not a rate")
     if reason := shared_window_reason(result, series):
@@ -88,9 +83,8 @@ def energy_of(result: Result, series: Series, rate: float, unit: str, counters: 
 def shared_window_reason(result: Result, series: Series) -> str:
     """Return why the counters in a result's window do not belong to `series` alone, as a clause; empty if they do.
 
-    They do not if several devices or processes took part, the cache was flushed between calls, another primary series
-    ran in the window, or the samples fill less than 75 % of it.
-    """
+    They do not if several devices or processes took part, the cache was flushed between calls, another primary
+    series ran in the window, or the samples fill less than 75 % of it."""
     if len(result.devices) != 1 or result.case.ranks != 1:
         return "several processes or devices ran at the same time"
     if series.mode == "cold":
@@ -109,9 +103,8 @@ def shared_window_reason(result: Result, series: Series) -> str:
 def filled_fraction(result: Result, series: Series) -> float:
     """Return the fraction of a result's window in which the calls of a series ran; 0 for an empty window.
 
-    Its early samples, its warm-up and the discarded samples of the result count too; a discarded one is taken to have
-    lasted as long as the median sample.
-    """
+    Its early samples, its warm-up and the discarded samples of the result count too; a discarded one is taken to
+    have lasted as long as the median sample."""
     window = result.window[1] - result.window[0]
     same_load = [timed for timed in result.series if _runs_same_calls(series, timed)]
     seconds = sum(sum(timed.values) * timed.calls for timed in same_load)

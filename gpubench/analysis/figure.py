@@ -24,8 +24,7 @@ class Figure:
 
     The interval of one process holds within that process: the median of another process may lie outside. `name` is the
     label of the series. `shares` has one entry for each known peak, in this order: the data sheet's, the peak at the
-    clock measured during the case, the best figure of this run.
-    """
+    clock measured during the case, the best figure of this run."""
 
     name: str
     unit: str
@@ -81,8 +80,7 @@ class Figure:
     def shares_text(self) -> str:
         """The shares in per cent in the order of `peaks.BASES`: `87.7 · 87.4 · 99.8 dram`; empty without shares.
 
-        An unknown share is `–`.
-        """
+        An unknown share is `–`."""
         if not self.shares:
             return ""
         by_basis = [self.share_of(basis) for basis in peaks.BASES]
@@ -94,8 +92,7 @@ class Figure:
         """Return the figure of a series over its replicates; `figures` holds the figure of each, at least one.
 
         Median, noise and shares are medians over the replicates, `samples` is the sum, and the interval is that of the
-        median of the processes' medians. A single figure is returned unchanged.
-        """
+        median of the processes' medians. A single figure is returned unchanged."""
         first = figures[0]
         if len(figures) == 1:
             return first
@@ -126,8 +123,7 @@ class ImpossibleShare:
 class ResultRow:
     """One result with its headline figure, which is None if nothing was timed.
 
-    `impossible` are the shares of its series that exceed the peak of the device.
-    """
+    `impossible` are the shares of its series that exceed the peak of the device."""
 
     result: Result
     figure: Figure | None
@@ -150,8 +146,7 @@ class Spread:
 
     Noise between processes is as large as within one (Kalibera & Jones, ISMM 2013). `medians` are the headline medians
     of the replicates that are ok, `within` is the median of their noise, and `between` their standard deviation over
-    their mean (n - 1), NaN for fewer than two.
-    """
+    their mean (n - 1), NaN for fewer than two."""
 
     rows: tuple[ResultRow, ...]
 
@@ -194,8 +189,7 @@ class Spread:
     def row(self) -> ResultRow:
         """All replicates as one row: the result of the first ok replicate, with the figure over all ok replicates.
 
-        If no replicate is ok, it is the row of the first replicate, unchanged.
-        """
+        If no replicate is ok, it is the row of the first replicate, unchanged."""
         ok = [row for row in self.rows if row.result.status == "ok"]
         return replace(ok[0], figure=self.figure) if ok else self.rows[0]
 

@@ -1,8 +1,7 @@
 """Describe the settings of devices that change their figures; results are comparable only if these are the same.
 
 Model, number of compute units, driver, clocks, ECC, MIG and power limit change a figure without a change of code. The
-board, its id and its host are not part of the fingerprint: two H200 in the same state have the same one.
-"""
+board, its id and its host are not part of the fingerprint: two H200 in the same state have the same one."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ _UNITS = {"clocks": "Hz", "power limit": "W"}
 class Fingerprint:
     """The settings of devices as pairs of a name and a value; results with unequal fingerprints are not comparable.
 
-    Both are texts. Unknown values are left out; the model comes first.
-    """
+    Both are texts. Unknown values are left out; the model comes first."""
 
     pairs: tuple[tuple[str, str], ...]
 
@@ -51,8 +49,7 @@ class Fingerprint:
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
         """Return each value of this fingerprint that `other` has otherwise: `driver nvidia 580 instead of nvidia 575`.
 
-        A value that one of them lacks is `unknown` there. The result is empty if both are equal.
-        """
+        A value that one of them lacks is `unknown` there. The result is empty if both are equal."""
         here, there = dict(self.pairs), dict(other.pairs)
         return tuple(
             f"{name} {_text(name, here.get(name, 'unknown'))} instead of {_text(name, there.get(name, 'unknown'))}"
@@ -62,10 +59,7 @@ class Fingerprint:
 
 
 def _text(name: str, value: str) -> str:
-    """Return the value of the fingerprint's pair `name` as text for people: clocks and power limits get units.
-
-    Clocks are hertz, several joined by `/`. Other values, and values that are no numbers, are returned unchanged.
-    """
+    """Return the value of the fingerprint's pair `name` as text for people: clocks and power limits get units."""
     unit = _UNITS.get(name)
     if unit is None:
         return value
@@ -78,9 +72,7 @@ def _text(name: str, value: str) -> str:
 def fingerprint(facts: Facts, device_ids: Sequence[str]) -> Fingerprint:
     """Return the fingerprint of devices on the machine of `facts`; the ids are those of `Result.devices`, for example.
 
-    A value that several devices share stands once, else the value of each device is listed; a pair `devices` gives
-    their number if there are several. Raises KeyError if an id is not in the facts.
-    """
+    Raises KeyError if an id is not in the facts."""
     by_device = [dict(_pairs(facts.device(device_id), facts)) for device_id in device_ids]
     names = dict.fromkeys(name for pairs in by_device for name in pairs)
     joined = {name: _joined([pairs.get(name, "unknown") for pairs in by_device]) for name in names}
@@ -102,10 +94,7 @@ def _pairs(device: Device, facts: Facts) -> list[tuple[str, str]]:
 
 
 def _driver(device: Device, facts: Facts) -> str:
-    """Return vendor and major version of the device's driver, such as `nvidia 580`; empty for the host or if unknown.
-
-    Without a version of the vendor's driver, it is the version that the runtime names: `cuda 13`.
-    """
+    """Return vendor and major version of the device's driver, such as `nvidia 580`."""
     if device.backend == "host":
         return ""
     drivers = {name: value for name, value in facts.versions if name.endswith(".driver") and value}

@@ -1,7 +1,6 @@
 """Turn a run into flat lines in SI units, one for each series: the content of CSV, Parquet and data frames.
 
-docs/reports.md lists the columns. pandas is imported only when a frame is requested.
-"""
+docs/reports.md lists the columns. pandas is imported only when a frame is requested."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ _MOST_ROWS = 30  # the most rows that a notebook shows
 class FrameColumn:
     """A column of the flat lines: its name, the kind of its values, and its meaning in words.
 
-    Values of the kind `whole` are counts. An unknown number is a missing value.
-    """
+    Values of the kind `whole` are counts. An unknown number is a missing value."""
 
     name: str
     kind: Literal["text", "number", "whole"]
@@ -102,8 +100,7 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield a dictionary from column name (see `COLUMNS`) to value for each series of a run, in the order measured.
 
     A result without a series has one line of its own. An unknown column is left out or None. Columns on energy, bound
-    and replicates are only in the line of a result's headline, which is its first series.
-    """
+    and replicates are only in the line of a result's headline, which is its first series."""
     spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     for result in summary.run.results:
         shared, headline_series = _result_columns(result), headline(result)
@@ -120,11 +117,7 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _headline_columns(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
-    """Return the columns, by name, that only the line of a result's headline (its first series) has.
-
-    They are energy, bound and memory traffic, and if they are known the spread over replicates and the reproducibility.
-    `spread` is that of the result's case.
-    """
+    """Return the columns, by name, that only the line of a result's headline (its first series) has."""
     joined = spread_record(spread) if summary.replicated else {}
     record = reproducibility_record(summary, spread)
     reproducible = {"reproducibility": record["between"], "reproducibility_of": record["source"]} if record else {}
@@ -158,8 +151,7 @@ def _result_columns(result: Result) -> dict[str, Any]:
 def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
     """Yield a dictionary from column name (see `COLUMNS`) to value for each series of a result, in the order measured.
 
-    It has only the columns of the figure: series, unit, median and interval in SI units, noise, and shares of peaks.
-    """
+    It has only the columns of the figure: series, unit, median and interval in SI units, noise, and shares of peaks."""
     for series in result.series:
         figure = summary.figure(result, series)
         yield {
@@ -181,10 +173,7 @@ def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
 
 
 def _share_columns(figure: Figure) -> dict[str, float | None]:
-    """Return the columns `share_BASIS` (a fraction) and `peak_BASIS` (SI units) for spec, clock and best.
-
-    A value is None if its peak is unknown.
-    """
+    """Return the columns `share_BASIS` (a fraction) and `peak_BASIS` (SI units) for spec, clock and best."""
     record: dict[str, float | None] = {}
     for basis in BASES:
         share = figure.share_of(basis)
@@ -197,8 +186,7 @@ def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
     """Return `work_per_joule`, `watts` and `no_energy` of a result's headline (its first series).
 
     The work is in FLOP, OP, bytes or items. Without an energy figure the first two are None, and `no_energy` gives the
-    reason; otherwise it is empty.
-    """
+    reason; otherwise it is empty."""
     energy = summary.energy(result)
     if isinstance(energy, NoEnergy):
         return {"work_per_joule": None, "watts": None, "no_energy": energy.reason}
@@ -209,8 +197,7 @@ def counter_record(counters: CaseCounters) -> dict[str, Any]:
     """Return what bounds a case and its memory traffic: `bound`, `dram_seen` and `dram_counted`.
 
     `bound` is a label, empty if undecided. The traffic is in B/s, as the counters saw it and as the suite counts it;
-    None if unknown.
-    """
+    None if unknown."""
     traffic = counters.traffic
     return {
         "bound": counters.bound.label if counters.bound else "",
@@ -223,8 +210,7 @@ def spread_record(spread: Spread) -> dict[str, Any]:
     """Return the spread of a case's medians over its ok replicates, by column name.
 
     `replicates` is their number, `within` and `between` are the noise within and between processes as a fraction,
-    `lowest` and `highest` are medians in SI units; a value that is not defined is None.
-    """
+    `lowest` and `highest` are medians in SI units; a value that is not defined is None."""
     medians = spread.medians
     return {
         "replicates": len(medians),
@@ -238,8 +224,7 @@ def spread_record(spread: Spread) -> dict[str, Any]:
 def reproducibility_record(summary: Summary, spread: Spread) -> dict[str, Any] | None:
     """Return `between`, the deviation between processes (a fraction), `processes`, their number, and `source`, a text.
 
-    The result is None if the deviation is unknown.
-    """
+    The result is None if the deviation is unknown."""
     deviation_of_case = summary.reproducibility(spread)
     if deviation_of_case is None:
         return None
@@ -260,8 +245,7 @@ def to_frame(run: Run, samples: bool = False) -> pd.DataFrame:
 
     With `samples` it has a row for each sample instead, with `value` in the judged unit of the series and `at` in
     seconds of the run (None for a timing). A result without a series has one row in the first form and none in the
-    second.
-    """
+    second."""
     import pandas as pd
 
     if samples:
@@ -283,11 +267,7 @@ def _axis_columns(result: Result) -> dict[str, str | int | float]:
 
 
 def _samples(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the columns of one sample as a dictionary, for each sample of each series, in the order measured.
-
-    `sample` counts from 0, `value` is the sample in the judged quantity (such as B/s) in SI units, and `at` is the
-    moment in seconds of the run, None for a timing.
-    """
+    """Yield the columns of one sample as a dictionary, for each sample of each series, in the order measured."""
     for result in run.results:
         shared = {name: _result_columns(result)[name] for name in ("case", "suite", "device", "replicate", "status")}
         for series in result.series:
@@ -305,8 +285,7 @@ def _samples(run: Run) -> Iterator[dict[str, Any]]:
 def to_html(run: Run) -> str:
     """Return the HTML table of the first 30 cases of a run for a notebook; a line below it counts the other cases.
 
-    It has no style sheet and names neither the machine nor its user.
-    """
+    It has no style sheet and names neither the machine nor its user."""
     summary = Summary(tidy(run))
     rows = [spread.row for spread in summary.spreads()]
     devices = {device for row in rows for device in row.result.devices}

@@ -18,8 +18,7 @@ class KeyValue:
     """A key figure with its value in this run.
 
     `title` is the name for people, and `case_id` the case that supplied the value. `floor` is the value expected of
-    this model of GPU, None if it is unknown.
-    """
+    this model of GPU, None if it is unknown."""
 
     title: str
     suite: str
@@ -54,8 +53,7 @@ class KeyValue:
 def key_values(summary: Summary) -> list[KeyValue]:
     """Return the key figures for which a run has values, by suite in the order of the manifest, then as declared.
 
-    A key figure has one entry for each device with a value.
-    """
+    A key figure has one entry for each device with a value."""
     return [
         value
         for suite in summary.run.manifest.suites
@@ -65,11 +63,7 @@ def key_values(summary: Summary) -> list[KeyValue]:
 
 
 def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
-    """Yield the value of the key figure `wanted` of a suite, one for each device that comes first in a case.
-
-    It is taken from the case with the nearest parameters (see `_distance`), the last one of equally near cases.
-    Replicates are joined.
-    """
+    """Yield the value of the key figure `wanted` of a suite, one for each device that comes first in a case."""
     nearest: dict[str, tuple[float, Spread]] = {}  # first device → distance and case
     for spread in summary.spreads():
         case = spread.case
@@ -86,10 +80,7 @@ def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValu
 
 
 def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | None:
-    """Return the distance of a case's parameters (by axis) from the `wanted` ones, summed over the axes in octaves.
-
-    An octave is a factor of two in |value| + 1. The result is None if a text differs or the case has no such axis.
-    """
+    """Return the distance of a case's parameters (by axis) from the `wanted` ones, summed over the axes in octaves."""
     octaves = 0.0
     for axis, value in wanted.params:
         actual = params.get(axis)
@@ -102,10 +93,7 @@ def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | N
 
 
 def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
-    """Return the figure of the series with that label over the ok replicates; None if none has such a series.
-
-    An empty label stands for the headline, the first series of the case.
-    """
+    """Return the figure of the series with that label over the ok replicates; None if none has such a series."""
     if not label:
         return spread.figure
     results = [row.result for row in spread.rows if row.result.status == "ok"]

@@ -28,8 +28,7 @@ class ListedCase:
     `name` leaves out the axes that all cases of its name share. `device` is empty unless cases of the suite ran on
     different devices. `share` is that of the main peak, and `shares` are those of each peak in the order of
     `peaks.BASES`. `within` and `between` are the noise within and between processes. `ended` has the statuses and
-    labels, and `beside` the secondary figures.
-    """
+    labels, and `beside` the secondary figures."""
 
     name: str
     case_id: str
@@ -52,8 +51,7 @@ class ListedSuite:
     """The listed cases of a suite.
 
     `constants` is a text with the axis values that the names of the cases leave out, and the device set if it is
-    common.
-    """
+    common."""
 
     name: str
     constants: str
@@ -66,8 +64,7 @@ def listing(
     """Return the cases whose id contains one of `filters` (with the wildcards * and ?), by suite; without filters, all.
 
     `order` is `measured`, or puts the highest `share`, the highest `noise` or the longest `duration` first. Only the
-    first `top` cases are returned; None returns all.
-    """
+    first `top` cases are returned; None returns all."""
     spreads = [spread for spread in summary.spreads() if not filters or matches(spread.case.id, filters)]
     if order != "measured":
         spreads.sort(key=lambda spread: -_sort_value(spread, order))
@@ -83,10 +80,7 @@ def listed(summary: Summary, spreads: Iterable[Spread]) -> list[ListedSuite]:
 
 
 def _sort_value(spread: Spread, order: Order) -> float:
-    """Return the share, the noise or (in seconds) the duration of a case, by which the highest is listed first.
-
-    A case without the value has minus infinity.
-    """
+    """Return the share, the noise or (in seconds) the duration of a case, by which the highest is listed first."""
     figure = spread.figure
     if order == "duration":
         return sum(row.result.elapsed_s for row in spread.rows)
@@ -107,10 +101,7 @@ def _suite(summary: Summary, name: str, spreads: Sequence[Spread]) -> ListedSuit
 
 
 def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
-    """Return the axes on which all cases of a name have the same value: by case name, from axis to value as text.
-
-    A name with a single case is left out.
-    """
+    """Return the axes on which all cases of a name have the same value: by case name, from axis to value as text."""
     grouped: dict[str, dict[str, Case]] = {}
     for result in summary.results_of(suite):
         grouped.setdefault(result.case.name, {})[result.case.id] = result.case
@@ -129,10 +120,7 @@ def _axis_texts(case: Case) -> dict[str, str]:
 
 
 def _constants(shared: Mapping[str, Mapping[str, str]], spreads: Iterable[Spread]) -> list[str]:
-    """Return each shared axis value with the names of the cases that have it: `dtype=float32 in read, copy`.
-
-    `shared` is the result of `_shared_axes`. Only case names that occur in `spreads` are used.
-    """
+    """Return each shared axis value with the names of the cases that have it: `dtype=float32 in read, copy`."""
     names: dict[str, list[str]] = {}
     for name in dict.fromkeys(spread.case.name for spread in spreads):
         for axis, text in shared.get(name, {}).items():
@@ -141,10 +129,7 @@ def _constants(shared: Mapping[str, Mapping[str, str]], spreads: Iterable[Spread
 
 
 def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], with_device: bool) -> ListedCase:
-    """Return a case over its replicates as texts: name, figure, shares of peaks, noise, bound and outcome.
-
-    The name leaves out the axes in `shared` (from axis to value as text). The devices are named only if `with_device`.
-    """
+    """Return a case over its replicates as texts: name, figure, shares of peaks, noise, bound and outcome."""
     figure = spread.figure
     deviation = summary.reproducibility(spread)
     bound = case_counters(summary, spread.row.result).bound
@@ -169,19 +154,13 @@ def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], wi
 
 
 def _secondary_figures(summary: Summary, spread: Spread, has_stages: bool) -> str:
-    """Return the first three secondary figures of a case as text: `compress 12.1 GB/s, ratio 2.1`.
-
-    If the main series belongs to no stage (`has_stages` is False), only the early samples are such a figure.
-    """
+    """Return the first three secondary figures of a case as text: `compress 12.1 GB/s, ratio 2.1`."""
     figures = [figure for figure in summary.secondary_figures(spread) if has_stages or figure.short == "early"]
     return ", ".join(f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE])
 
 
 def _interval(figure: Figure) -> str:
-    """Return half the width of the interval as `± 0.1 %`, with a second digit if it is smaller than 0.1 %.
-
-    It is empty for fewer than two values. With fewer than six it is the range of the values and is marked `range`.
-    """
+    """Return half the width of the interval as `± 0.1 %`, with a second digit if it is smaller than 0.1 %."""
     half_width = figure.interval.half_width
     values = figure.processes if figure.processes > 1 else figure.samples
     if values < 2 or not math.isfinite(half_width):
@@ -203,10 +182,7 @@ def _of_peak(figure: Figure, basis: Literal["spec", "clock", "best"]) -> str:
 
 
 def _outcome_text(spread: Spread) -> str:
-    """Return how the replicates ended, with cause and labels: `2 ok, 1 failed: wrong answer (loaded)`.
-
-    If all are ok, it is their labels only, joined by commas.
-    """
+    """Return how the replicates ended, with cause and labels: `2 ok, 1 failed: wrong answer (loaded)`."""
     counts = spread.statuses
     cause = spread.rows[0].result.cause.replace("-", " ")
     ending = ", ".join(status if count == len(spread.rows) else f"{count} {status}" for status, count in counts.items())

@@ -37,8 +37,7 @@ class Overview:
 
     `devices` has a line for each model. `conditions` say how the run was made: driver, runtime, tier, number of cases,
     duration, date. `doubts` are reasons not to trust its figures; `limitations` are the three most important other
-    facts about the figures.
-    """
+    facts about the figures."""
 
     devices: tuple[str, ...]
     conditions: tuple[str, ...]
@@ -61,8 +60,7 @@ class Overview:
 def overview(summary: Summary) -> Overview:
     """Return the overview of a run: devices, conditions, key figures, doubts, limitations, and a line for each suite.
 
-    It has at most three limitations, after a note if only the host was measured.
-    """
+    It has at most three limitations, after a note if only the host was measured."""
     values = key_values(summary)
     run_limitations = limitations(summary, values)
     return Overview(
@@ -83,10 +81,7 @@ def _measured_devices(summary: Summary) -> list[Device]:
 
 
 def _device_lines(summary: Summary) -> Iterator[str]:
-    """Yield a line for each model of device: `2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB`.
-
-    Only devices with results count, or all devices of the manifest if there is no result.
-    """
+    """Yield a line for each model of device: `2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB`."""
     models: dict[tuple[str, str], list[str]] = {}
     for device in _measured_devices(summary):
         models.setdefault((device.name, _device_size(device)), []).append(device.id)

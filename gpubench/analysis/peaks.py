@@ -32,8 +32,7 @@ class Share:
 
     `limit` is the id of the peak (`dram`, `tensor.float16`). `basis` names where the value of the peak is from: `spec`
     the data sheet, `clock` the mean clock measured during the case, `best` the best figure of the device in this run.
-    `peak` is the value of the peak in SI units, and `source` names its origin.
-    """
+    `peak` is the value of the peak in SI units, and `source` names its origin."""
 
     basis: Basis
     limit: str
@@ -55,10 +54,7 @@ class Share:
 def impossible(shares: Sequence[Share]) -> Share | None:
     """Return the share of a figure that exceeds the peak of its device; None if the figure is possible.
 
-    `shares` are those of one figure, at most one for each basis. The share at the measured clock decides: it may be up
-    to 1.02. If it is unknown, the share of the data sheet's peak may be up to 1.02 for memory and links, and up to 1.25
-    for arithmetic, whose clock can exceed that of the data sheet.
-    """
+    `shares` are those of one figure, at most one for each basis."""
     by_basis = {share.basis: share for share in shares}
     if clock := by_basis.get("clock"):
         return clock if clock.fraction > _MOST_SHARE else None
@@ -72,8 +68,7 @@ def impossible(shares: Sequence[Share]) -> Share | None:
 def shares_over_replicates(by_replicate: Sequence[tuple[Share, ...]]) -> tuple[Share, ...]:
     """Return the shares of a figure over its replicates: for each basis the median fraction and the median peak.
 
-    `by_replicate` has the shares of each replicate. A basis that no replicate has is left out.
-    """
+    `by_replicate` has the shares of each replicate. A basis that no replicate has is left out."""
     joined = []
     for basis in BASES:
         shares = [share for shares in by_replicate for share in shares if share.basis == basis]
@@ -87,8 +82,7 @@ def shares_over_replicates(by_replicate: Sequence[tuple[Share, ...]]) -> tuple[S
 class Peaks:
     """The peaks of a run: of the data sheet, at the clocks of each case, and the best figure reached.
 
-    `counters` are those of the run; `median` returns the median of a series in the unit of its peak.
-    """
+    `counters` are those of the run; `median` returns the median of a series in the unit of its peak."""
 
     def __init__(self, run: Run, counters: CounterTable, median: Callable[[Series], float]) -> None:
         self._devices = {device.id: device for device in run.manifest.facts.devices}
@@ -102,8 +96,7 @@ class Peaks:
     def shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
         """Return the figure `centre` of a series as a share of each known peak of the series, in the order of `BASES`.
 
-        `centre` is in the unit of the peak. The result is empty for a series that has no peak.
-        """
+        `centre` is in the unit of the peak. The result is empty for a series that has no peak."""
         limit = peak_limit(series)
         if not limit:
             return ()
@@ -111,10 +104,7 @@ class Peaks:
         return _shares(limit, centre, ((basis, peaks[basis](result, limit)) for basis in BASES))
 
     def _spec(self, result: Result, limit: str) -> hardware.Peak | None:
-        """Return the data sheet's peak of a result's first device; None if it is unknown.
-
-        `limit` is the id of a peak, such as `dram`.
-        """
+        """Return the data sheet's peak of a result's first device; None if it is unknown."""
         return hardware.peak(self.device(result.devices[0]), limit)
 
     def _best_possible(self, candidates: list[_Candidate]) -> float:
@@ -124,10 +114,7 @@ class Peaks:
         return next(possible, candidates[0].median)
 
     def _is_impossible(self, candidate: _Candidate) -> bool:
-        """Return whether a median exceeds the peak of its device at the measured clock by more than 2 %.
-
-        If that peak is unknown, the data sheet decides, as the function `impossible` describes.
-        """
+        """Return whether a median exceeds the peak of its device at the measured clock by more than 2 %."""
         peaks: list[tuple[Basis, hardware.Peak | None]] = [
             ("spec", self._spec(candidate.result, candidate.limit)),
             ("clock", self._at_clocks(candidate.result, candidate.limit)),
@@ -140,11 +127,7 @@ class Peaks:
         return hardware.Peak(best, "the best of this run") if best else None
 
     def _at_clocks(self, result: Result, limit: str) -> hardware.Peak | None:
-        """Return the peak of `limit` on a result's first device at the mean clock during the case; None if unknown.
-
-        It is compute units × work per clock × core clock, and for `dram` bytes per clock × memory clock. It is unknown
-        if the clock or the work per clock is.
-        """
+        """Return the peak of `limit` on a result's first device at the mean clock during the case; None if unknown."""
         device = self.device(result.devices[0])
         if limit == "dram":
             rate, clock_hz, count = (
@@ -170,7 +153,6 @@ class Peaks:
 
 
 def _shares(limit: str, centre: float, peaks: Iterable[tuple[Basis, hardware.Peak | None]]) -> tuple[Share, ...]:
-    """Return the figure `centre` as a share of each peak that is not None."""
     return tuple(Share(basis, limit, centre / peak.value, peak.value, peak.source) for basis, peak in peaks if peak)
 
 
@@ -184,11 +166,7 @@ class _Candidate:
 
 
 def _candidates(run: Run, median: Callable[[Series], float]) -> dict[tuple[str, str], list[_Candidate]]:
-    """Return the medians of a run's ok results that may be the best of a device, by device id and id of the peak.
-
-    `median` returns the median of a series in the unit of its peak. Early samples and series without a peak are left
-    out.
-    """
+    """Return the medians of a run's ok results that may be the best of a device, by device id and id of the peak."""
     candidates: dict[tuple[str, str], list[_Candidate]] = {}
     for result in run.results:
         for series in result.series if result.status == "ok" else ():

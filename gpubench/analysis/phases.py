@@ -1,7 +1,6 @@
 """Compute the figures of each device in the phases of a profiled program. Pure functions of a run.
 
-A phase is a result of the suite `profile` whose series `time` holds its starts (`at`) and its durations.
-"""
+A phase is a result of the suite `profile` whose series `time` holds its starts (`at`) and its durations."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ SHARES = (Measure.BUSY, Measure.SM_ACTIVITY, Measure.TENSOR_ACTIVITY, Measure.DR
 class MemoryUse:
     """Bytes of a program's memory in a phase: the highest value, and by how much it grew from begin to end.
 
-    For a phase that ran several times, `change_bytes` is the sum over all times.
-    """
+    For a phase that ran several times, `change_bytes` is the sum over all times."""
 
     peak_bytes: float
     change_bytes: float
@@ -36,9 +34,7 @@ class PhaseFigures:
     """The figures of one device in a phase; a figure is None if the device has no such counter or too few readings.
 
     `begin` is the first start of the phase in seconds of the run, `times` how often it ran, and `seconds` its total
-    time. `shares` are fractions of that time by measure, `memory_bytes` the most used memory of the device, `cores` the
-    mean number of processor cores that the program kept busy, and `program_memory` the program's memory on the host.
-    """
+    time."""
 
     result: Result
     device: str
@@ -69,8 +65,7 @@ def spans_of(result: Result) -> list[Span]:
 def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
     """Return the figures of a phase on the device with that id: time, energy, busy shares, memory and throttling.
 
-    For the id `host` they are those of the program's processes: cores and memory.
-    """
+    For the id `host` they are those of the program's processes: cores and memory."""
     spans = spans_of(result)
     window = Window(table, device, spans)
     shares = {measure: reading.value for measure in SHARES if (reading := window.share(measure))}
@@ -97,11 +92,7 @@ def while_running(track: Track) -> Track:
 
 
 def _program_memory(table: CounterTable, device: str, spans: Sequence[Span]) -> MemoryUse | None:
-    """Return the memory of the program over the spans of a phase; None without such a counter on `device`.
-
-    It is also None if a span lies more than three periods outside the readings. Between two readings the memory is
-    interpolated linearly, so that a phase shorter than the counter's period has a value too.
-    """
+    """Return the memory of the program over the spans of a phase; None without such a counter on `device`."""
     for track in map(while_running, table.of(device, Measure.PROGRAM_MEMORY)):
         begins, ends = np.asarray([begin for begin, _ in spans]), np.asarray([end for _, end in spans])
         reach = 3 * track.counter.period_s

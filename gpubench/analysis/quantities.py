@@ -26,9 +26,7 @@ def rate(work: float, seconds: Number) -> Number:
 def judged(values: Number, series: Series) -> Number:
     """Return samples of a series in the quantity by which the series is judged.
 
-    `values` are in seconds, or in the unit of a series of values. The result is a rate of work in SI units per second,
-    seconds per item, or the unchanged values.
-    """
+    `values` are in seconds, or in the unit of a series of values."""
     if series.quantity == "value":
         return values
     if series.quantity == "item":
@@ -44,9 +42,7 @@ def judged_values(series: Series) -> npt.NDArray[np.float64]:
 def judged_median(series: Series) -> float:
     """Return the median of `judged_values`, NaN without samples.
 
-    It makes no array, because a gate calls it for 100 000 series. For an even count the median of a rate is the mean of
-    the two middle rates.
-    """
+    It makes no array, because a gate calls it for 100 000 series."""
     ordered = sorted(series.values)
     if not ordered:
         return math.nan
@@ -77,25 +73,21 @@ def limited_median(series: Series) -> float:
 def peak_limit(series: Series) -> str:
     """Return the name of the peak that a series is compared with; empty for no peak.
 
-    The peak of a link is that of one direction, counted in bytes on the link. A derived series counts the same samples
-    in another way (`sum` both directions, `algbw` the size of the array), so no peak of a link is its peak.
-    """
+    The peak of a link is that of one direction, counted in bytes on the link."""
     return "" if series.role == "derived" and series.limit.startswith("link.") else series.limit
 
 
 def headline(result: Result) -> Series | None:
     """Return the headline of a result, its first series; None if nothing was timed.
 
-    If several ranks have a series of that label, the headline is the one with the worst median.
-    """
+    If several ranks have a series of that label, the headline is the one with the worst median."""
     return series_labelled(result, result.series[0].label) if result.series else None
 
 
 def series_labelled(result: Result, label: str) -> Series | None:
     """Return the series of a result with that label, the first series for an empty label; None if there is none.
 
-    If several ranks have such a series, it is the one with the worst median.
-    """
+    If several ranks have such a series, it is the one with the worst median."""
     label = label or (result.series[0].label if result.series else "")
     ranks = [series for series in result.series if series.label == label]
     return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
@@ -104,8 +96,7 @@ def series_labelled(result: Result, label: str) -> Series | None:
 def slowest_series(result: Result) -> Iterator[Series]:
     """Yield one series for each label of a result, in the order measured.
 
-    If several ranks have a series of that label, it is the one with the worst median.
-    """
+    If several ranks have a series of that label, it is the one with the worst median."""
     labelled: dict[str, list[Series]] = {}
     for series in result.series:
         labelled.setdefault(series.label, []).append(series)

@@ -1,8 +1,7 @@
 """Look up how much the medians of a case deviate between processes: from replicates of a run, or from recordings.
 
 The 95 % interval of one process does not predict the next process: of the recorded ones, 53 % hold another process's
-median. The reproducibility of a single process is therefore taken from recordings of its model of GPU, if any.
-"""
+median. The reproducibility of a single process is therefore taken from recordings of its model of GPU, if any."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ _FINE = 0.01  # smaller deviations have one more digit, because most bandwidths 
 class Reproducibility:
     """The standard deviation of the medians of `processes` processes over their mean, a fraction, with its source.
 
-    `recorded` is None if this run measured it.
-    """
+    `recorded` is None if this run measured it."""
 
     deviation: float
     processes: int
@@ -49,8 +47,7 @@ class Reproducibility:
 def relative_deviation(medians: Sequence[float]) -> float:
     """Return the standard deviation (n - 1) of medians over the size of their mean, a fraction.
 
-    It is NaN for fewer than two medians and for a mean of 0.
-    """
+    It is NaN for fewer than two medians and for a mean of 0."""
     values = np.asarray(medians, dtype=float)
     if len(values) < 2 or not values.mean():
         return math.nan
@@ -60,9 +57,7 @@ def relative_deviation(medians: Sequence[float]) -> float:
 def reproducibility(medians: Sequence[float], case_id: str, models: Collection[str]) -> Reproducibility | None:
     """Return the reproducibility of a case, from at least three replicates of this run, else from a shipped recording.
 
-    `medians` are those of the replicates that are ok, and `models` the names of the devices of the case. The result is
-    None if there are fewer replicates and no recording of the case on this model, which must be the only one.
-    """
+    `medians` are those of the replicates that are ok, and `models` the names of the devices of the case."""
     deviation = relative_deviation(medians)
     if len(medians) >= LEAST_PROCESSES and math.isfinite(deviation):
         return Reproducibility(deviation, len(medians))
@@ -73,8 +68,7 @@ def reproducibility(medians: Sequence[float], case_id: str, models: Collection[s
 def recorded_sources_text(deviations: Iterable[Reproducibility | None]) -> str:
     """Return a sentence that says where the `recorded` values of a table come from; empty if none is recorded.
 
-    `deviations` are the values of the table, None for a missing one.
-    """
+    `deviations` are the values of the table, None for a missing one."""
     recordings: dict[tuple[str, str], set[str]] = {}
     for deviation in deviations:
         if deviation and deviation.recorded:

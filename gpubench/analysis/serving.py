@@ -4,8 +4,7 @@ A query has a prompt and asks for a number of tokens. A prefill computes its pro
 one further token for every sequence of the batch. Queries arrive at random, and no query waits for another to be sent:
 a latency counts from the moment at which the query was scheduled to arrive. The scheduler is the simplest that keeps a
 device busy: between two steps it prefills waiting queries one by one, in the order of their arrival, as long as the
-batch has a free slot.
-"""
+batch has a free slot."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ def bound_s(work: Work, read_rate: float, product_rate: float) -> float:
 class StepLine:
     """The time of a step of one batch size: `base_s` plus `token_s` for each token of context of its sequences.
 
-    `residual` is the largest relative distance of a measured time from this line.
-    """
+    `residual` is the largest relative distance of a measured time from this line."""
 
     base_s: float
     token_s: float
@@ -48,9 +46,7 @@ class StepLine:
     def fitted(cls, tokens: Sequence[float], seconds: Sequence[float]) -> StepLine:
         """Return the line through measured times of steps that has the least sum of squared relative distances.
 
-        `tokens` are the tokens of context of all sequences and `seconds` the time of a step, one pair for each
-        measurement. Base and slope are at least 0; with a single number of tokens the slope is 0.
-        """
+        Base and slope are at least 0; with a single number of tokens the slope is 0."""
         x, y = np.asarray(tokens, dtype=float), np.asarray(seconds, dtype=float)
         terms = np.stack([1 / y, x / y], axis=1)
         base, slope = _least_squares(terms) if len(set(tokens)) > 1 else (0.0, -1.0)
@@ -69,25 +65,20 @@ class StepLine:
     def seconds(self, batch: int, context: float, steps: float) -> float:
         """Return the seconds of `steps` steps of `batch` sequences that together hold `context` tokens at the start.
 
-        Each step adds a token to each sequence.
-        """
+        Each step adds a token to each sequence."""
         return steps * (self.base_s + self.token_s * (context + batch * (steps + 1) / 2))
 
     def steps_within(self, batch: int, context: float, seconds: float) -> int:
         """Return the least number of steps, at least 1, that together take at least `seconds`.
 
-        The `batch` sequences together hold `context` tokens before the first step.
-        """
+        The `batch` sequences together hold `context` tokens before the first step."""
         linear, square = self.base_s + self.token_s * (context + batch / 2), self.token_s * batch / 2
         root = math.sqrt(linear * linear + 4 * square * seconds)
         return max(1, math.ceil(2 * seconds / (linear + root) - _ENOUGH))
 
 
 def _least_squares(terms: Floats) -> tuple[float, ...]:
-    """Return a factor for each column of `terms`, shape (rows, columns), such that the weighted row sums are near 1.
-
-    The sum of the squared distances from 1 is the smallest possible.
-    """
+    """Return a factor for each column of `terms`, shape (rows, columns), such that the weighted row sums are near 1."""
     return tuple(float(factor) for factor in np.linalg.lstsq(terms, np.ones(len(terms)))[0])
 
 
@@ -95,8 +86,7 @@ def _least_squares(terms: Floats) -> tuple[float, ...]:
 class ServingTimes:
     """The measured times of a model on a device in seconds: prefills by tokens of the prompt, steps by batch size.
 
-    A batch runs in the smallest measured size that holds it; the largest measured size is the number of slots.
-    """
+    A batch runs in the smallest measured size that holds it; the largest measured size is the number of slots."""
 
     prefills: Mapping[int, float]
     steps: Mapping[int, StepLine]
@@ -109,8 +99,7 @@ class ServingTimes:
     def of_sizes(self, sizes: Sequence[int]) -> ServingTimes | None:
         """Return the times of a machine whose batches have these sizes; None if a size is below 1 or above `slots`.
 
-        A size that was not measured takes the time of the next larger one. Without sizes the result is None too.
-        """
+        A size that was not measured takes the time of the next larger one. Without sizes the result is None too."""
         if not sizes or not 1 <= min(sizes) <= max(sizes) <= self.slots:
             return None
         lines = self.lines()
@@ -119,10 +108,7 @@ class ServingTimes:
     def longer(self, prefill_s: float, step_s: Mapping[int, float]) -> ServingTimes:
         """Return the times with `prefill_s` seconds added to each prefill and `step_s[size]` to each step of that size.
 
-        `size` is the number of sequences of a batch. One that is not in `step_s` takes a value interpolated between the
-        sizes around it, or that of the nearest size. Negative seconds shorten a call: a prefill to 1 ns, the base of a
-        step to 0 at most. If `step_s` is empty, nothing is added at all.
-        """
+        `size` is the number of sequences of a batch."""
         if not step_s:
             return self
         sizes = sorted(step_s)
@@ -134,9 +120,8 @@ class ServingTimes:
     def prefill_s(self, tokens: int) -> float:
         """Return the seconds of the prefill of a prompt of `tokens` tokens, interpolated between the measured lengths.
 
-        Above the longest measured length the time is proportional to the length; below the shortest it is that of the
-        shortest.
-        """
+        Above the longest measured length the time is proportional to the length; below the shortest it is that of
+        the shortest."""
         lengths = sorted(self.prefills)
         if tokens > lengths[-1]:
             return self.prefills[lengths[-1]] * tokens / lengths[-1]
@@ -152,8 +137,7 @@ class ServingTimes:
 class Served:
     """The moments in seconds at which each query was scheduled, had its first and had its last token; shape (queries,).
 
-    The queries are in the order of their arrivals. `output` is the number of tokens of each answer.
-    """
+    The queries are in the order of their arrivals. `output` is the number of tokens of each answer."""
 
     output: int
     scheduled: Floats
@@ -184,9 +168,7 @@ class Served:
     def is_sustained(self, slots: int) -> bool:
         """Return whether the mean queue stays level from the third to the last quarter of the queries.
 
-        It does not if the mean number of waiting queries grows by more than `slots` (a full batch) and by more than 1 %
-        of the arrivals in a quarter. At least four queries are needed.
-        """
+        At least four queries are needed."""
         quarter = len(self.scheduled) // 4
         waiting = self.waiting
         growth = waiting[-quarter:].mean() - waiting[-2 * quarter : -quarter].mean()
@@ -196,9 +178,7 @@ class Served:
 def poisson(rate: float, count: int, seed: int) -> Floats:
     """Return the times in seconds of `count` random arrivals (a Poisson process) at `rate` per second, ascending.
 
-    With the same `seed`, another rate gives the same arrivals on another scale of time. Raises ValueError if the rate
-    is not above 0.
-    """
+    With the same `seed`, another rate gives the same arrivals on another scale of time."""
     if not rate > 0:
         raise ValueError(f"the rate of arrivals is {rate}; it must be above 0")
     return np.cumsum(np.random.default_rng(seed).exponential(size=count)) / rate
@@ -207,11 +187,7 @@ def poisson(rate: float, count: int, seed: int) -> Floats:
 def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int) -> Served:
     """Return the moments at which queries that arrive at the times `scheduled` (s, ascending) are served.
 
-    All queries have `prompt` tokens and ask for `output` tokens. Between two steps, waiting queries are prefilled one
-    by one as long as the batch has a free slot. Between two events (an arrival into a free slot, or the end of a
-    sequence) the batch stays the same, so all of its steps are simulated at once. Raises ValueError if the arrivals are
-    not in order.
-    """
+    All queries have `prompt` tokens and ask for `output` tokens."""
     if np.any(np.diff(scheduled) < 0):
         raise ValueError("the arrivals are not in the order of their times; sort them first")
     count, slots, lines = len(scheduled), times.slots, times.lines()
@@ -259,8 +235,7 @@ OBJECTIVES = (Objectives("server", 2.0, 0.1), Objectives("interactive", 0.5, 0.0
 class Workload:
     """The queries of a simulation: `prompt` and `output` are the tokens of each, `queries` is their number.
 
-    `seed` is that of the random arrivals.
-    """
+    `seed` is that of the random arrivals."""
 
     prompt: int
     output: int
@@ -272,10 +247,7 @@ class Workload:
 class RatePoint:
     """The latencies in seconds of queries that arrive at `rate` per second, each as median and 99th percentile.
 
-    The percentile is None if there are too few queries for it. The latencies are the time to the first token, the mean
-    time of a further token, and the time to the last token. `goodput` is the rate of the queries within each of
-    `OBJECTIVES`, in their order. `is_sustained` says that the queue stayed level.
-    """
+    The percentile is None if there are too few queries for it."""
 
     rate: float
     first_token_s: tuple[float, float | None]  # the median and the 99th percentile
@@ -295,8 +267,7 @@ class RatePoint:
 def rate_point(served: Served, rate: float, slots: int) -> RatePoint:
     """Return the latencies, the goodput and the state of the queue of queries that arrived at `rate` per second.
 
-    `slots` is the number of sequences in a full batch; the queue state says whether the rate is sustained.
-    """
+    `slots` is the number of sequences in a full batch; the queue state says whether the rate is sustained."""
     first, token = served.first_token_s, served.token_s
     met = [np.mean((first <= limit.first_token_s) & (token <= limit.token_s)) for limit in OBJECTIVES]
     return RatePoint(
@@ -318,8 +289,7 @@ def _percentiles(seconds: Floats) -> tuple[float, float | None]:
 class SimulatedPercentile:
     """A percentile of a time in seconds, both measured and simulated, with the same arrivals.
 
-    `low` and `high` are the 95 % confidence interval of the measured one; both are None if the queries are too few.
-    """
+    `low` and `high` are the 95 % confidence interval of the measured one; both are None if the queries are too few."""
 
     measured: float
     low: float | None
@@ -342,8 +312,7 @@ class SimulatedPercentile:
 def simulated_percentile(measured: Floats, simulated: Floats, fraction: float) -> SimulatedPercentile:
     """Return the percentile `fraction` (0.99 is the 99th) of measured times in seconds beside that of simulated ones.
 
-    The interval of the measured percentile is None if there are too few queries for it.
-    """
+    The interval of the measured percentile is None if there are too few queries for it."""
     values = measured.tolist()
     low, high = queries.percentile_interval(values, fraction) or (None, None)
     return SimulatedPercentile(quantile(values, fraction), low, high, quantile(simulated.tolist(), fraction))
@@ -365,8 +334,7 @@ def capacity(times: ServingTimes, load: Workload) -> float:
 def knee(times: ServingTimes, load: Workload, objectives: Objectives) -> RatePoint | None:
     """Return the highest rate that meets the objectives, to one per cent, found by bisection, with its latencies.
 
-    The result is None if no rate above a thousandth of the capacity meets them.
-    """
+    The result is None if no rate above a thousandth of the capacity meets them."""
     low, high = 0.0, 1.05 * capacity(times, load)
     best: RatePoint | None = None
     while high - low > _RATE_STEP * high:

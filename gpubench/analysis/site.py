@@ -20,8 +20,7 @@ class SiteRun:
 
     `key` is the same for every copy of the run, `file` the name of the run file, `device` names the models that it
     measured (`2 × NVIDIA H200`), and `at` is its start in seconds since 1970. `results` is their number and `ended`
-    their statuses as text. `figures` are titles and values as text, `doubts` the reasons not to trust them.
-    """
+    their statuses as text. `figures` are titles and values as text, `doubts` the reasons not to trust them."""
 
     key: str
     file: str
@@ -51,8 +50,7 @@ class SiteRun:
 class ListedRun:
     """A run in the index, with the addresses of its page and of its comparison with an earlier run.
 
-    `compared_with` names the earlier run; both texts are empty without a comparison.
-    """
+    `compared_with` names the earlier run; both texts are empty without a comparison."""
 
     run: SiteRun
     page: str
@@ -78,8 +76,7 @@ class SiteDevice:
 class Site:
     """The index of a site: its devices with their runs, and the files that could not be read.
 
-    `refused` are pairs of such a file and the reason.
-    """
+    `refused` are pairs of such a file and the reason."""
 
     devices: tuple[SiteDevice, ...]
     refused: tuple[tuple[str, str], ...]
@@ -89,8 +86,7 @@ def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRu
     """Return the part of a run that a site keeps; `file` is the name of its run file.
 
     A run that does not say when it started takes `content_key` as its key and `written_at` (s since 1970) as its start.
-    Raises ValueError for a start that is no date.
-    """
+    Raises ValueError for a start that is no date."""
     run_overview = overview(Summary(run))
     started = run.manifest.started
     statuses = Tally(result.status for result in run.results)
@@ -116,17 +112,13 @@ def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRu
 def _seconds(started: str) -> float:
     """Return an ISO date and time in seconds since 1970; without a time zone it is in UTC, as gpubench writes it.
 
-    Raises ValueError for a text that is no date.
-    """
+    Raises ValueError for a text that is no date."""
     moment = datetime.fromisoformat(started)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _device_text(run: Run) -> str:
-    """Return the models of the measured devices as text, `2 × NVIDIA H200`; the host only if no GPU was measured.
-
-    It is `no device` if the manifest describes none of them.
-    """
+    """Return the models of the measured devices as text, `2 × NVIDIA H200`; the host only if no GPU was measured."""
     used = {device for result in run.results for device in result.devices} or set(run.manifest.settings.devices)
     devices = [device for device in run.manifest.facts.devices if device.id in used]
     gpus = [device for device in devices if device.backend != "host"]

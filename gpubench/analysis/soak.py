@@ -40,9 +40,8 @@ _GAUGES = {  # the gauges of a device that the ledger shows, with the unit of a 
 class SoakedCase:
     """One case on one device set over the passes of a soak, each of which is a replicate.
 
-    `medians` are those of the ok passes in `unit` (SI) in their order, `compared` is the number of samples whose every
-    bit was right, and `ended` the number of passes by status.
-    """
+    `medians` are those of the ok passes in `unit` (SI) in their order, `compared` is the number of samples whose
+    every bit was right, and `ended` the number of passes by status."""
 
     case_id: str
     devices: tuple[str, ...]
@@ -60,8 +59,7 @@ class SoakedCase:
     def row(self) -> tuple[str, ...]:
         """The cells of a table row as texts: case, devices, passes by status, samples compared, rates, and drift.
 
-        The rates are the first, the lowest and the last median of the ok passes.
-        """
+        The rates are the first, the lowest and the last median of the ok passes."""
         rates = [units.quantity(rate, self.unit) for rate in self._rates()]
         ended = ", ".join(f"{count} {status}" for status, count in self.ended)
         drift = f"{self.drift:+.1%}" if len(self.medians) > 1 else ""
@@ -93,10 +91,7 @@ class SoakedDevice:
 class SoakLedger:
     """The outcome of a soak.
 
-    `passes` is the number of replicates and `seconds` the time from the first to the last result. `wrong` names every
-    wrong result, `unproven` each case without a compared pass and the reason for that, and `sick` the reports on
-    unhealthy devices.
-    """
+    `passes` is the number of replicates and `seconds` the time from the first to the last result."""
 
     passes: int
     seconds: float
@@ -130,8 +125,7 @@ class SoakLedger:
 def ledger_of(run: Run) -> SoakLedger:
     """Return the ledger of a soak: its wrong results, its rates over the passes, and the reports of its devices.
 
-    In the run of a soak, each pass is a replicate.
-    """
+    In the run of a soak, each pass is a replicate."""
     results = run.results
     grouped: dict[tuple[str, tuple[str, ...]], list[Result]] = {}
     for result in results:
@@ -163,8 +157,7 @@ def soak_tables(summary: Summary) -> list[Table]:
 def tables_of(ledger: SoakLedger) -> list[Table]:
     """Return the tables of a ledger: the passes of each case, the devices, the findings, and the cases not compared.
 
-    A table without rows is left out.
-    """
+    A table without rows is left out."""
     rows = tuple(case.row for case in ledger.cases)
     devices = tuple((device.device, line) for device in ledger.devices for line in device.lines)
     findings = tuple((finding,) for finding in (*ledger.sick, *ledger.wrong))
@@ -204,21 +197,14 @@ def _failures(results: Iterable[Result]) -> list[str]:
 
 
 def _unproven_cases(groups: Iterable[Sequence[Result]]) -> Iterable[tuple[str, str]]:
-    """Yield `CASE on DEVICES` and the last reason for each group in which every pass was skipped or invalid.
-
-    A group holds the results of one case on one device set.
-    """
+    """Yield `CASE on DEVICES` and the last reason for each group in which every pass was skipped or invalid."""
     for group in groups:
         if not {"ok", "failed"} & {result.status for result in group}:
             yield f"{group[-1].case.id} on {'+'.join(group[-1].devices)}", group[-1].reason
 
 
 def _deviating_digests(run: Run, results: Iterable[Result]) -> list[str]:
-    """Return a sentence for each pass whose first result has other bits than most passes of its case on the same model.
-
-    The bits are compared by the digest in the notes of a result. If two digests are equally frequent, the one that came
-    first counts as usual.
-    """
+    """Return a sentence for each pass whose first result has other bits than most passes of its case on the model."""
     models = {device.id: device.name for device in run.manifest.facts.devices}
     groups: dict[tuple[str, str], list[tuple[str, Result]]] = {}
     for result in results:
@@ -237,10 +223,7 @@ def _deviating_digests(run: Run, results: Iterable[Result]) -> list[str]:
 
 
 def _soaked_devices(run: Run, results: Sequence[Result], span: Span) -> Iterable[SoakedDevice]:
-    """Yield the counters of each device that the results used, in order of first use.
-
-    `span` is the begin and the end of the whole soak in seconds of the run.
-    """
+    """Yield the counters of each device that the results used, in order of first use."""
     table = CounterTable.of_run(run)
     for device in dict.fromkeys(device for result in results for device in result.devices):
         window = Window(table, device, (span,))
@@ -250,10 +233,7 @@ def _soaked_devices(run: Run, results: Sequence[Result], span: Span) -> Iterable
 
 
 def _gauges(table: CounterTable, device: str, span: Span) -> Iterable[str]:
-    """Yield a line for each gauge with readings in the span (s): `temperature 41 °C to 66 °C, mean 60 °C`.
-
-    The gauges are the temperatures, the core clock and the board power.
-    """
+    """Yield a line for each gauge with readings in the span (s): `temperature 41 °C to 66 °C, mean 60 °C`."""
     for measure, unit in _GAUGES.items():
         for track in table.of(device, measure)[:1]:
             values = track.during(*span).values
@@ -264,10 +244,7 @@ def _gauges(table: CounterTable, device: str, span: Span) -> Iterable[str]:
 
 
 def _errors(table: CounterTable, device: str, results: Sequence[Result]) -> Iterable[str]:
-    """Yield the rise of each counter of errors of a device and the passes in which it rose: `ecc +2 (pass 1, 3)`.
-
-    `results` are those of the device. Counters that did not rise are included.
-    """
+    """Yield the rise of each counter of errors of a device and the passes in which it rose: `ecc +2 (pass 1, 3)`."""
     for track in table.tracks:
         if track.device == device and track.counter.unit == _ERRORS and len(track.values):
             passes = _passes_of(track.at[1:][track.values[1:] > track.values[:-1]], results)
@@ -276,10 +253,7 @@ def _errors(table: CounterTable, device: str, results: Sequence[Result]) -> Iter
 
 
 def _passes_of(moments: Iterable[float], results: Iterable[Result]) -> list[int]:
-    """Return the numbers of the passes, from 1, in which these moments (s) lie, ascending and each once.
-
-    A moment belongs to the pass of the result that began last before it; one before the first result belongs to none.
-    """
+    """Return the numbers of the passes, from 1, in which these moments (s) lie, ascending and each once."""
     begun = sorted(
         (result.window[0], result.replicate + 1) for result in results if result.window[1] > result.window[0]
     )

@@ -13,9 +13,7 @@ from gpubench.base import blocks
 def sparkline(trend: Trend, width: int) -> tuple[str, str]:
     """Return the values of a trend, which has at least one run, as at most `width` bars, and a row of marks below them.
 
-    The bars reach from the minimum to the maximum. If there are more runs than `width`, a bar is the median of several.
-    A `^` marks the first run after a step, and a `~` each run of a drift; the row of marks ends at its last mark.
-    """
+    The bars reach from the minimum to the maximum."""
     values = trend.values
     count = min(width, len(values))
     edges = [index * len(values) // count for index in range(count + 1)]

@@ -31,8 +31,7 @@ _EARLY_DIFFERS = 0.01  # early samples whose median differs from the headline by
 class Summary:
     """A run with its figures, which every report reads; each figure is computed once, when it is first needed.
 
-    `run` is the run, and `counters` its counters by device and measure.
-    """
+    `run` is the run, and `counters` its counters by device and measure."""
 
     def __init__(self, run: Run) -> None:
         """Prepare the counters and the peaks of a run; figures are computed when they are first asked for."""
@@ -49,8 +48,7 @@ class Summary:
     def figure(self, result: Result, series: Series) -> Figure:
         """Return the figure of one series of a result of this run.
 
-        It is computed once, because tables, charts and notices share it.
-        """
+        It is computed once, because tables, charts and notices share it."""
         key = (id(result), id(series))
         if key not in self._figures:
             self._figures[key] = (result, series, self._figure(result, series))
@@ -73,10 +71,7 @@ class Summary:
         )
 
     def _shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
-        """Return the shares of peaks of a series whose figure is `centre`, in SI units; empty if it has no peak.
-
-        For a figure in items per second, the value of each peak is scaled from bytes or operations to items.
-        """
+        """Return the shares of peaks of a series whose figure is `centre`, in SI units; empty if it has no peak."""
         if not series.limit:
             return ()
         limited = limited_median(series)
@@ -89,8 +84,7 @@ class Summary:
         """Return the figures of a case other than its headline (the first series), over its replicates.
 
         They are the first series of each other stage, the observed values, and early samples that differ from the
-        headline by more than 1 %. Only replicates with the status of `spread.row` count.
-        """
+        headline by more than 1 %. Only replicates with the status of `spread.row` count."""
         status = spread.row.result.status
         results = [row.result for row in spread.rows if row.result.status == status]
         by_label: dict[str, list[Figure]] = {}
@@ -127,8 +121,7 @@ class Summary:
     def impossible_shares(self, result: Result) -> Iterator[ImpossibleShare]:
         """Yield each share of an ok result that exceeds the peak of the device, with the label of its series.
 
-        Early samples are left out, because their clock is unknown.
-        """
+        Early samples are left out, because their clock is unknown."""
         for series in result.series if result.status == "ok" else ():
             if series.limit and series.role != "early":
                 share = peaks.impossible(self._peaks.shares(result, series, limited_median(series)))
@@ -138,8 +131,7 @@ class Summary:
     def reproducibility(self, spread: Spread) -> Reproducibility | None:
         """Return the deviation of a case between processes, from replicates of this run or a recording.
 
-        The result is None if there are fewer than three ok replicates and no recording.
-        """
+        The result is None if there are fewer than three ok replicates and no recording."""
         models = {self.device(device_id).name for device_id in spread.devices}
         return reproducibility(spread.medians, spread.case.id, models)
 
@@ -163,8 +155,7 @@ class Summary:
     def spreads(self) -> list[Spread]:
         """Return the spread of each case on each device set, in the order measured.
 
-        If there are replicates, the spreads are sorted by suite, case name, parameters and devices.
-        """
+        If there are replicates, the spreads are sorted by suite, case name, parameters and devices."""
         return list(self._spreads)
 
     @cached_property
@@ -205,12 +196,7 @@ class Summary:
 
 
 def _secondary_series(result: Result) -> Iterator[Series]:
-    """Yield the series of a result that are reported besides its first one, the headline, in the order measured.
-
-    They are the first series of each other stage, every observed value, and the early samples of the headline (from
-    before the device settled) if their medians differ by more than 1 %. If several ranks have a series, it is the worst
-    one.
-    """
+    """Yield the series of a result that are reported besides its first one, the headline, in the order measured."""
     stages = {series.stage for series in result.series[:1]}
     for series in list(slowest_series(result))[1:]:
         if series.role == "primary" and series.stage not in stages:

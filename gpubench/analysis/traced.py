@@ -1,8 +1,7 @@
 """Read from a traced run how its devices spent their time, and their kernels and copies. Pure functions of a run.
 
 `gpubench profile --trace` writes these results in the suite `profile`. A result of the same name without one of these
-parts was written by another program and is left out.
-"""
+parts was written by another program and is left out."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ _COUNTS = ("kernels", "copies", "dropped")
 class TracedDevice:
     """One traced device: `seconds` by the names of TIMES, out of `span_s` seconds.
 
-    `counts` are the numbers of kernels, copies and dropped events as texts.
-    """
+    `counts` are the numbers of kernels, copies and dropped events as texts."""
 
     device: str
     span_s: float
@@ -33,8 +31,7 @@ class TracedDevice:
 class TracedWork:
     """One kernel or one kind of copy on one device: its number of calls and their seconds in total.
 
-    `each_s` are the seconds of each call, and `size_bytes` the bytes of all copies; None for a kernel.
-    """
+    `each_s` are the seconds of each call, and `size_bytes` the bytes of all copies; None for a kernel."""
 
     name: str
     device: str
@@ -47,8 +44,7 @@ class TracedWork:
 def traced_devices(run: Run) -> list[TracedDevice]:
     """Return the traced devices of a run, in the order of the file.
 
-    Devices with missing times or counts are left out.
-    """
+    Devices with missing times or counts are left out."""
     devices = []
     for result in _results(run, "trace"):
         values, notes = _values(result), dict(result.notes)
@@ -62,8 +58,7 @@ def traced_devices(run: Run) -> list[TracedDevice]:
 def traced_work(run: Run) -> list[TracedWork]:
     """Return the traced kernels of a run, then its copies, both in the order of the file.
 
-    A result without its parameter, total, calls or times is left out.
-    """
+    A result without its parameter, total, calls or times is left out."""
     work = []
     for result in (*_results(run, "kernel"), *_results(run, "copy")):
         values = _values(result)
@@ -79,9 +74,7 @@ def traced_work(run: Run) -> list[TracedWork]:
 class WaitingCalls:
     """The fewest and the most calls of a traced program that would wait if they were forwarded to another machine.
 
-    `fewest` counts its copies to the host, whose result a program needs; `most` counts all launches and copies.
-    `span_s` is the traced time in seconds.
-    """
+    `fewest` counts its copies to the host, whose result a program needs; `most` counts all launches and copies."""
 
     device: str
     span_s: float
@@ -91,8 +84,7 @@ class WaitingCalls:
     def slowdowns(self, round_trip_s: float) -> tuple[float, float]:
         """Return the slowdowns of the program if only the fewest calls wait for a round trip, and if the most do.
 
-        A slowdown is the run time with waiting over that without; `round_trip_s` is in seconds.
-        """
+        A slowdown is the run time with waiting over that without; `round_trip_s` is in seconds."""
         return (
             forwarding_slowdown(self.fewest, round_trip_s, self.span_s),
             forwarding_slowdown(self.most, round_trip_s, self.span_s),
@@ -102,17 +94,14 @@ class WaitingCalls:
 def forwarding_slowdown(waiting_calls: float, round_trip_s: float, run_s: float) -> float:
     """Return the run time of a program whose calls are forwarded over its run time without forwarding.
 
-    The model is 1 + waiting calls × round trip / run time, both in seconds. It leaves out the bytes that cross the
-    wire, and overlap.
-    """
+    The model is 1 + waiting calls × round trip / run time, both in seconds."""
     return 1.0 + waiting_calls * round_trip_s / run_s
 
 
 def waiting_calls(run: Run) -> list[WaitingCalls]:
     """Return for each traced device the fewest and the most of its calls that would wait if they were forwarded.
 
-    A device whose numbers of kernels and copies are unknown is left out.
-    """
+    A device whose numbers of kernels and copies are unknown is left out."""
     to_host = {work.device: work.calls for work in traced_work(run) if work.name == "copy d2h"}
     forwarded = []
     for traced in traced_devices(run):

@@ -29,8 +29,7 @@ State = Literal["changed", "no change", "too few runs"]
 class Line:
     """A series that is comparable over time: of one version of a case, on devices of one fingerprint.
 
-    `case` is the id of the case and `series` the label of the series; `devices` are ids.
-    """
+    `case` is the id of the case and `series` the label of the series; `devices` are ids."""
 
     case: str
     version: int
@@ -52,8 +51,7 @@ class Line:
 class Entry:
     """The figures of one result for a line: the median with its 95 % interval in SI units, noise, number of samples.
 
-    `headline` says that the series is the headline of its result; `noise` is a fraction (`stats.noise`).
-    """
+    `headline` says that the series is the headline of its result; `noise` is a fraction (`stats.noise`)."""
 
     line: Line
     headline: bool
@@ -91,8 +89,7 @@ class TrendPoint:
 class Moment:
     """One run of a line: the median of its replicates' medians in SI units, and the number of replicates.
 
-    The interval spans the medians of the replicates; with a single replicate it is its confidence interval.
-    """
+    The interval spans the medians of the replicates; with a single replicate it is its confidence interval."""
 
     source: RunSource
     interval: stats.Interval
@@ -154,9 +151,7 @@ class Change(Shift):
 class Drift(Shift):
     """A slow rise or fall over the moments from `start` to before `end`.
 
-    `before` and `after` are the values of the fitted line at the first and the last of these moments. `rate` is the
-    change over 10 runs as a fraction of `before`, with its 95 % interval.
-    """
+    `before` and `after` are the values of the fitted line at the first and the last of these moments."""
 
     start: int
     end: int
@@ -211,8 +206,7 @@ class Trend:
     def of(cls, line: Line, points: Sequence[TrendPoint]) -> Trend:
         """Return the trend of a line's points, which must be in order of time; points of one run are its replicates.
 
-        Only the last 400 runs are searched for steps and drifts.
-        """
+        Only the last 400 runs are searched for steps and drifts."""
         moments = tuple(_moment(list(group)) for _, group in itertools.groupby(points, lambda point: point.source))
         first, values = max(len(moments) - MOST_JUDGED, 0), [moment.value for moment in moments]
         parts = [(first + part.start, first + part.end, part.is_drift) for part in stretches(values[first:])]
@@ -285,7 +279,6 @@ def _more_or_less(fraction: float) -> str:
 
 
 def _worse_or_better(is_worse: bool) -> str:
-    """Return `worse` or `better`."""
     return "worse" if is_worse else "better"
 
 
@@ -307,9 +300,7 @@ def _hostless(difference: str) -> str:
 def entries(run: Run) -> Iterator[Entry]:
     """Yield an entry for each series of each result whose status is ok; the first one of a result is its headline.
 
-    An entry has the median, interval and noise of its series. If several ranks have a series of the same label, it is
-    that of the rank with the worst median. A series whose median is not finite has none.
-    """
+    An entry has the median, interval and noise of its series."""
     summary = Summary(run)
     for result in run.results:
         if result.status != "ok":
@@ -362,10 +353,7 @@ def _drift(level: TrendLevel, drift_slope: Slope, line: Line) -> Drift:
 
 
 def _steps_between(line: Line, moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> Iterator[Change]:
-    """Yield the steps between levels, with the differences of the runs around them.
-
-    Where a drift begins or ends, only a jump of more than three times the noise between runs is a step.
-    """
+    """Yield the steps between levels, with the differences of the runs around them."""
     noise = _noise_between_runs(moments, levels)
     for before, after in itertools.pairwise(levels):
         joins_a_drift = before.is_drift or after.is_drift

@@ -32,9 +32,7 @@ _POWER_CAPPED = "power-capped"
 def doubts(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
     """Return the reasons not to trust the figures of a run, each as a clause, the worst first; empty if there is none.
 
-    `values` are the key figures of the run. The reasons are a stand-in for a GPU, an interruption, failed cases,
-    figures above a peak, a sick device, disturbances, and key figures with an interval wider than ± 5 %.
-    """
+    `values` are the key figures of the run."""
     return [
         *_dry_run(summary),
         *_defects(summary),
@@ -47,8 +45,7 @@ def doubts(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
 def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
     """Return other facts that limit the figures of a run, each as a clause, the most important first.
 
-    `values` are the key figures of the run. The facts are, for example, low figures, power caps and skipped cases.
-    """
+    `values` are the key figures of the run. The facts are, for example, low figures, power caps and skipped cases."""
     return [
         *_below_expectation(values),
         *_cases_with_status(summary.run.results, "invalid", "without a valid result"),
@@ -77,10 +74,7 @@ def _dry_run(summary: Summary) -> Iterator[str]:
 
 
 def _cases_with_status(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
-    """Yield one clause with the number of cases of a status and their causes, the most frequent cause first.
-
-    `verb` says how the cases ended: `3 cases VERB (wrong answer)`. Without such cases nothing is yielded.
-    """
+    """Yield one clause with the number of cases of a status and their causes, the most frequent cause first."""
     causes = Tally(result.cause for result in results if result.status == status)
     if causes:
         causes_text = ", ".join(cause.replace("-", " ") or "no cause given" for cause, _ in causes.most_common())
@@ -88,7 +82,6 @@ def _cases_with_status(results: Iterable[Result], status: Status, verb: str) -> 
 
 
 def _case_count(count: int) -> str:
-    """Return `1 case` or `2 cases`."""
     return "1 case" if count == 1 else f"{count} cases"
 
 
@@ -99,10 +92,7 @@ def _sick(summary: Summary) -> Iterator[str]:
 
 
 def _disturbances(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]:
-    """Yield a clause for other work and one for slowdowns, with the number of disturbed cases and the causes.
-
-    A clause is yielded only if a tenth of the ok cases or any key figure was disturbed; `values` are the key figures.
-    """
+    """Yield a clause for other work and one for slowdowns, with the number of disturbed cases and the causes."""
     measured = [result for result in summary.run.results if result.status == "ok"]
     key = {(value.case_id, value.devices) for value in values}
     for disturbances in (other_work, slowdowns):
@@ -122,10 +112,7 @@ def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:
 
 
 def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
-    """Yield a clause for each key figure that misses the value expected of its model by more than the tolerance.
-
-    `values` are the key figures of a run; those without an expected value are left out.
-    """
+    """Yield a clause for each key figure that misses the value expected of its model by more than the tolerance."""
     for value in values:
         if value.is_below_expectation and value.floor and value.of_expected is not None:
             expected = units.quantity(value.floor.expected, value.floor.unit)
@@ -164,10 +151,7 @@ def _unsettled(summary: Summary) -> Iterator[str]:
 
 
 def _skipped(results: Iterable[Result]) -> Iterator[str]:
-    """Yield a clause for each missing library with its number of skipped cases, then one for all other skipped cases.
-
-    The last clause gives the most frequent reason and the number of further reasons.
-    """
+    """Yield a clause for each missing library with its number of skipped cases."""
     skipped = [result for result in results if result.status == "skipped"]
     missing = Tally(result.reason for result in skipped if result.cause == "missing")
     for reason, count in missing.most_common():

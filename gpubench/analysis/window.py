@@ -1,8 +1,7 @@
 """Evaluate the counters of one device over one or more spans of time of a case or of a phase of a program.
 
 Counters are looked up by what they measure, never by name, so that a new collector only has to declare its measures. Of
-several counters with the same measure, the first in the order of the manifest that was read in the window is used.
-"""
+several counters with the same measure, the first in the order of the manifest that was read in the window is used."""
 
 from __future__ import annotations
 
@@ -39,9 +38,7 @@ _LINKS = (
 class CounterReading:
     """A counter over a window: its value in the counter's unit, or as a fraction or a rate as the method says.
 
-    `by` is the counter's name. `span_s` is the time between the first and the last reading in seconds, 0 if it does not
-    matter.
-    """
+    `by` is the counter's name."""
 
     value: float
     by: str
@@ -66,8 +63,7 @@ class Throttle:
 class EnergyUse:
     """Joules and mean watts over a window.
 
-    `is_integrated` says that the joules are mean power × time, because the energy counter could not be used.
-    """
+    `is_integrated` says that the joules are mean power × time, because the energy counter could not be used."""
 
     joules: float
     watts: float
@@ -78,8 +74,7 @@ class EnergyUse:
 class Traffic:
     """The memory traffic over a window in bytes per second: `seen` by the counter `by`, and `counted` by the suite.
 
-    `counted` is the work of the calls over the whole window, including the gaps that the counter sees too.
-    """
+    `counted` is the work of the calls over the whole window, including the gaps that the counter sees too."""
 
     seen: float
     counted: float
@@ -101,13 +96,7 @@ class Traffic:
 class WindowLoad:
     """The facts about the work in a window that are not from counters; all are optional.
 
-    `limit` is the peak that the work is compared with, `of_peak` its share of that peak, and `clock_of_spec` its clock
-    over that of the data sheet. `call_s` is the time of a call in seconds, `launch_s` that of an empty kernel timed in
-    the same way (0 if launches are not timed). `moved_rate` is the counted bytes per second of a running call,
-    `counted_rate` those over the whole window. `is_capped` says that the power cap limited the work. `is_dependent`
-    says that each step waits for the result of the step before it. `fills_window` says that the counters belong to this
-    load alone; if not, only the throttle reasons are used.
-    """
+    `moved_rate` is the counted bytes per second of a running call, `counted_rate` those over the whole window."""
 
     limit: str = ""
     of_peak: tuple[Use, ...] = ()
@@ -124,10 +113,7 @@ class WindowLoad:
 class Window:
     """The counters of one device over one or more spans of time.
 
-    `table` has the counters of the whole run. `device` is the id of the device (`cuda:0`, `host`), and `spans` are
-    pairs of a start and an end in seconds of the run. `model` is the device's entry in the inventory; without one its
-    peaks are unknown.
-    """
+    `table` has the counters of the whole run."""
 
     def __init__(self, table: CounterTable, device: str, spans: Sequence[Span], model: Device | None = None) -> None:
         """Store the arguments, which the class describes; nothing is evaluated yet."""
@@ -145,8 +131,7 @@ class Window:
     def mean(self, measure: Measure) -> CounterReading | None:
         """Return the mean of the readings of a counter with that measure inside the spans; None without readings.
 
-        Each reading counts alike; readings of all spans are taken together.
-        """
+        Each reading counts alike; readings of all spans are taken together."""
         if measure not in self._means:
             parts = ((track, self._inside(track)[1]) for track in self._table.of(self.device, measure))
             means = (CounterReading(float(values.mean()), track.counter.name) for track, values in parts if len(values))
@@ -166,9 +151,7 @@ class Window:
     def rate(self, measure: Measure) -> CounterReading | None:
         """Return the rate per second: the mean of a counter of rates, or the rise of a cumulative counter over time.
 
-        The rise is that between the first and the last reading inside the window, whose distance is `span_s`; for
-        several spans it is that of `rise` over their total length. The result is None without enough readings.
-        """
+        The result is None without enough readings."""
         for track in self._table.of(self.device, measure):
             if track.counter.kind != "cumulative":
                 if mean := self.mean(measure):
@@ -186,18 +169,15 @@ class Window:
     def rise(self, measure: Measure) -> float | None:
         """Return the rise of a cumulative counter over the spans, in its unit, interpolated linearly between readings.
 
-        The result is None if a span is shorter than four reading periods or not covered by readings, or if the counter
-        fell.
-        """
+        The result is None if a span is shorter than four reading periods or not covered by readings, or if the
+        counter fell."""
         rises = (self._rise(track) for track in self._table.of(self.device, measure))
         return next((value for value in rises if value is not None), None)
 
     def clock(self, measure: Measure) -> float | None:
         """Return the mean of the readings of a clock (core or memory) inside the spans in hertz; None if unknown.
 
-        If no reading lies inside, it is the mean of the last reading before and the first after the spans, as far as
-        these are at most two periods away. It is unknown if the two differ by more than 5 %, or if there is none.
-        """
+        It is unknown if the two differ by more than 5 %, or if there is none."""
         if mean := self.mean(measure):
             return mean.value
         for track in self._table.of(self.device, measure):
@@ -211,8 +191,7 @@ class Window:
         """Return the energy of the device in the spans: from its energy counter, else mean power × time.
 
         The result is None if the device was lost during the spans, or if there are fewer than five readings of the
-        power.
-        """
+        power."""
         powers = self._table.of(self.device, Measure.BOARD_POWER)
         if any(len(track.at) > 1 and not self._reaches_end(track) for track in powers):
             return None
@@ -237,8 +216,7 @@ class Window:
     def throttled(self, kind: EventClass) -> float | None:
         """Return the largest share, a fraction, of the readings that any single throttle reason of a class has.
 
-        It is 0 if no such reason occurred, and None if the throttle reasons were not read.
-        """
+        It is 0 if no such reason occurred, and None if the throttle reasons were not read."""
         if not any(len(self._inside(track)[1]) for track in self._table.of(self.device, Measure.THROTTLE_REASONS)):
             return None
         return max((reason.share for reason in self.throttling() if reason.bit.kind is kind), default=0.0)
@@ -267,10 +245,7 @@ class Window:
         return bound_by(self._activity(load))
 
     def _activity(self, load: WindowLoad) -> Activity:
-        """Return the used share of each resource, from the counters and from the load's share of its peak.
-
-        If the load does not fill the window, only the throttle reasons of the counters are used.
-        """
+        """Return the used share of each resource, from the counters and from the load's share of its peak."""
         is_gpu = self._model is not None and self._model.backend != "host"
         alone, limit = load.fills_window, load.limit
         capped = max(self.throttled(EventClass.POWER_CAP) or 0.0, 1.0 if load.is_capped else 0.0)
@@ -301,11 +276,7 @@ class Window:
         return uses
 
     def _served_by_cache(self, load: WindowLoad) -> list[Use]:
-        """Return the share of the load's counted bytes that caches served, as a list of one use, or an empty list.
-
-        It is empty if the caches served less than half, if the load counts fewer bytes per second than half of the
-        memory's peak, or if that peak or the memory traffic is unknown.
-        """
+        """Return the share of the load's counted bytes that caches served, as a list of one use, or an empty list."""
         peak, seen = self.peak_dram(), self.dram()
         if not peak or not seen or load.moved_rate < peak / 2 or seen.value > load.moved_rate / 2:
             return []
@@ -328,11 +299,7 @@ class Window:
         return Use(mean.value / nominal_hz, "mean clock over nominal clock") if mean and nominal_hz else None
 
     def _inside(self, track: Track) -> tuple[Floats, Floats]:
-        """Return the moments (s) and values read in any of the spans, shape (readings,).
-
-        A reading of a window counter covers the period before it, and the whole period must lie inside. Overlapping
-        spans repeat their readings.
-        """
+        """Return the moments (s) and values read in any of the spans, shape (readings,)."""
         before = track.counter.period_s if track.counter.kind == "window" else 0.0
         if len(self.spans) == 1:  # nearly every case has one span
             ((begin, end),) = self.spans
@@ -348,10 +315,7 @@ class Window:
         )
 
     def _rise(self, track: Track) -> float | None:
-        """Return the rise of a track over the spans; None if its readings fall or do not cover the spans well enough.
-
-        The readings must reach to two periods from both ends, and the shortest span must be at least four periods long.
-        """
+        """Return the rise of a track over the spans."""
         if len(track.at) < 2 or not self.spans:
             return None
         gap = stats.median(np.diff(track.at).tolist())

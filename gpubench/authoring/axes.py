@@ -19,8 +19,7 @@ class Target:
     """The target of a plan.
 
     `facts` describes the machine, `device` the device to measure. `data` are the user's own data files, and `nodes` is
-    the number of nodes of the run.
-    """
+    the number of nodes of the run."""
 
     facts: Facts
     device: Device
@@ -69,9 +68,7 @@ Axis = Values | Points | Callable[[Target], "Values | Points"]
 def axis_values(axis: Axis, target: Target) -> Values:
     """Return the values of an axis in the tier of `target`, with NumPy's numbers converted to Python's.
 
-    An axis that is a function is called with `target` first. Raises SuiteError if the axis is not a sequence, or if a
-    value is neither one line of text nor a finite number.
-    """
+    An axis that is a function is called with `target` first."""
     of_target = axis(target) if callable(axis) else axis
     values = getattr(of_target, target.tier) if isinstance(of_target, Points) else of_target
     if isinstance(values, str) or not isinstance(values, Iterable):

@@ -23,8 +23,7 @@ from gpubench.plugins.backend import Backend, Kernel, OpenDevice, OpensUntimed, 
 class Exchange(Protocol):
     """The communication of ranks: every rank calls it with a value, and each gets the values of all in rank order.
 
-    Raises PeerDied, once, if a rank has ended since; afterwards the value of that rank is None.
-    """
+    Raises PeerDied, once, if a rank has ended since; afterwards the value of that rank is None."""
 
     def __call__(self, value: Any) -> list[Any]: ...
 
@@ -41,8 +40,7 @@ class Bench:
     `package` is the package whose folder holds the suite's kernels. `rank` is the number of this process among `world`
     ranks, and `exchange` passes values between them. `node_host` is the address of this node for the others, empty for
     a case on one node. `peers` has the device of every rank, and `devices` every device of the case: one rank of a case
-    with two devices gets memory of the second one by `device.peer_memory(devices[1], nbytes)`.
-    """
+    with two devices gets memory of the second one by `device.peer_memory(devices[1], nbytes)`."""
 
     open_device: OpenDevice
     case: Case
@@ -62,8 +60,7 @@ class Bench:
 
         `package` is the name of the package whose folder holds the suite's kernels. If the backend can open a device
         without preparing its clock, it does, and `device` cannot time. Raises UsageError or BrokenPlugin if the backend
-        cannot be loaded.
-        """
+        cannot be loaded."""
         backend: Backend = plugins.load("backends", target.device.backend)
         open_device = backend.open_untimed if isinstance(backend, OpensUntimed) else backend.open
         return cls(open_device(target.device), case, target, package, seed)
@@ -96,8 +93,7 @@ class Bench:
         """Return how many buffers of `nbytes` bytes must be used in turn so that none is still in the last-level cache.
 
         It is four times the size of the cache over `nbytes`, rounded up, plus 1: while one buffer is in use, the others
-        together are at least four times as large as the cache.
-        """
+        together are at least four times as large as the cache."""
         return -(-4 * max(self.target.device.cache_bytes, 1) // nbytes) + 1
 
     def need(self, nbytes: float) -> None:
@@ -111,8 +107,7 @@ class Bench:
 
         The text of `prelude.cuh`, if that file exists, is put in front. Both files are searched in the suite's package
         and then in the package above it, so that several suites can share them. Raises FileNotFoundError if `file` is
-        in neither.
-        """
+        in neither."""
         prelude, kernels = self._find_source("prelude.cuh"), self._find_source(file)
         parts = (prelude, kernels) if prelude.is_file() else (kernels,)
         source = "".join(part.read_text(encoding="utf-8") for part in parts)
@@ -122,8 +117,7 @@ class Bench:
         """Compile the kernel `name` of `file` once for each set of macros in `variants`, in parallel threads.
 
         A later call of `kernel` with the same macros then returns at once. Raises the error of the first variant that
-        cannot be compiled.
-        """
+        cannot be compiled."""
         with ThreadPoolExecutor(thread_name_prefix="gpubench-compile") as threads:
             for compiled in [threads.submit(self.kernel, file, name, **defines) for defines in variants]:
                 compiled.result()

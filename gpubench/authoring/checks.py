@@ -20,8 +20,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029]{1,200}")
 def invalid_value(field: str, value: object, expected: str) -> SuiteError:
     """Return, without raising it, the SuiteError which says that `field` has `value` and not what is `expected`.
 
-    `field` is the name in the message (`Stage.work`), as in every check, and `expected` a noun phrase (`a number`).
-    """
+    `field` is the name in the message (`Stage.work`), as in every check, and `expected` a noun phrase (`a number`)."""
     return SuiteError(f"{field} is {type(value).__name__} {value!r:.80}, not {expected}")
 
 
@@ -34,10 +33,7 @@ def choice(field: str, value: object, choices: Collection[str]) -> None:
 def number(field: str, value: object, least: float = -math.inf, most: float = math.inf) -> float:
     """Return `value`, a real number of Python or NumPy, as a float.
 
-    Raises SuiteError, which names `field`, if it is a bool, is not a real number, is too large for a float64, or is not
-    from `least` to `most`. NaN passes only if both bounds are infinite: the engine decides that a case with an observed
-    NaN is invalid.
-    """
+    NaN passes only if both bounds are infinite: the engine decides that a case with an observed NaN is invalid."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise invalid_value(field, value, "a number")
     try:
@@ -53,8 +49,7 @@ def number(field: str, value: object, least: float = -math.inf, most: float = ma
 def count(field: str, value: object, most: int) -> int:
     """Return `value`, a whole number of Python or NumPy from 0 to `most`, as an int.
 
-    Raises SuiteError, which names `field`, for any other value.
-    """
+    Raises SuiteError, which names `field`, for any other value."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 0 <= int(value) <= most:
         raise invalid_value(field, value, f"a whole number from 0 to {most}")
     return int(value)
@@ -70,8 +65,7 @@ def name(field: str, value: object) -> str:
 def names(field: str, values: object) -> tuple[str, ...]:
     """Return a sequence of names, each one line of 1 to 200 characters, as a tuple.
 
-    Raises SuiteError, which names `field`, for any other value, also for a single text.
-    """
+    Raises SuiteError, which names `field`, for any other value, also for a single text."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise invalid_value(field, values, "a tuple of texts")
     return tuple(name(field, value) for value in values)
@@ -81,8 +75,7 @@ def axis_value(value: object) -> str | int | float:
     """Return a value of an axis as a text, an int or a finite float, with NumPy's numbers converted to Python's.
 
     Raises SuiteError for any other value, and for a text that is empty, longer than 200 characters or more than one
-    line.
-    """
+    line."""
     if isinstance(value, str):
         return name("an axis's value", value)
     real = number("an axis's value", value)
@@ -94,8 +87,7 @@ def axis_value(value: object) -> str | int | float:
 def text(field: str, value: object) -> str:
     """Return `value` if it is a text of at most 8192 characters, or a number as text.
 
-    Raises SuiteError, which names `field`, for any other value.
-    """
+    Raises SuiteError, which names `field`, for any other value."""
     if isinstance(value, numbers.Real):
         return str(value)
     if not isinstance(value, str) or len(value) > _MOST_LETTERS:
@@ -112,8 +104,7 @@ def function(field: str, value: object) -> None:
 def functions(field: str, values: object) -> tuple[Callable[[], object], ...]:
     """Return `values`, a sequence of functions, as a tuple.
 
-    Raises SuiteError, which names `field`, for any other value.
-    """
+    Raises SuiteError, which names `field`, for any other value."""
     if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(callable, values)):
         raise invalid_value(field, values, "a sequence of functions")
     return tuple(values)
@@ -135,10 +126,7 @@ def limit(field: str, value: object) -> None:
 def work(field: str, value: object, quantity: str) -> Work:
     """Return the Work `value` with its counts as floats.
 
-    Raises SuiteError, which names `field`, if a count is negative or not finite, or if the count of which a figure of
-    this `quantity` is made is 0: `moved`, `payload` or `flops`, and `items` for `item` and `items`. The quantity
-    `value` needs no count.
-    """
+    The quantity `value` needs no count."""
     if not isinstance(value, Work):
         raise invalid_value(field, value, "a Work")
     counts = {part: number(f"{field}.{part}", getattr(value, part), 0.0, limits.MOST_WORK) for part in _WORKS}

@@ -16,8 +16,7 @@ class Effort:
     """The purpose of a stage's samples: `TIER`, `POINT`, `Effort.sustained(…)` or `Effort.exactly(…)`.
 
     `seconds` is the minimum time for sampling a sustained rate. `samples` is the minimum number for a tail: 10 000 show
-    the 99.9th percentile. For `exactly` it is the number of all samples, which are taken without a warm-up.
-    """
+    the 99.9th percentile. For `exactly` it is the number of all samples, which are taken without a warm-up."""
 
     kind: Literal["tier", "point", "sustained", "exactly"] = "tier"
     seconds: float = 0.0
@@ -38,8 +37,7 @@ class Effort:
     def exactly(cls, samples: int) -> Effort:
         """Return the effort of taking exactly `samples` samples in every tier, at least one, without a warm-up.
 
-        It is for calls that take seconds and start from nothing, such as the start of a process.
-        """
+        It is for calls that take seconds and start from nothing, such as the start of a process."""
         return cls("exactly", samples=max(samples, 1))
 
     def with_tail(self, samples: int) -> Effort:

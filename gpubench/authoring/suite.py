@@ -14,8 +14,7 @@ A suite that is a folder is assembled from its topics: each file of the folder d
 views that show them, and `__init__.py` lists the topics in the order in which they run::
 
     topic = Topic(views=[...])                       # in _stream.py, whose cases follow: @topic.case(...)
-    suite = Suite("memory bandwidth", topics=[_stream.topic, _copies.topic])    # in __init__.py
-"""
+    suite = Suite("memory bandwidth", topics=[_stream.topic, _copies.topic])    # in __init__.py"""
 
 from __future__ import annotations
 
@@ -86,15 +85,13 @@ class Topic:
         changes. `headline` marks the case that represents the suite in a headline run: among the points that share most
         of these values, the last that can run.
 
-        The decorator raises TypeError if the function does not take its axes in that order, or if the name is taken.
-        """
+        The decorator raises TypeError if the function does not take its axes in that order, or if the name is taken."""
 
         def declare(build: Builder) -> Builder:
             """Declare the case that `build` builds, and return `build` unchanged.
 
             The case has the name of `build` without underscores at its ends. Raises TypeError if the parameters of
-            `build` after the first are not the axes in the same order, or if the name is taken.
-            """
+            `build` after the first are not the axes in the same order, or if the name is taken."""
             wanted = list(inspect.signature(build).parameters)[1:]
             if wanted != list(axes):
                 raise TypeError(f"{build.__qualname__}{wanted} does not take its axes {list(axes)} in that order")
@@ -117,8 +114,7 @@ class Topic:
 class Suite(Topic):
     """A named set of cases: its own and those of its topics; its .cu files are in the same folder.
 
-    Its name is that of its file, or, if it is assembled from topics, that of their folder.
-    """
+    Its name is that of its file, or, if it is assembled from topics, that of their folder."""
 
     def __init__(
         self,
@@ -127,11 +123,7 @@ class Suite(Topic):
         topics: Sequence[Topic] = (),
         key_figures: Sequence[KeyFigure] = (),
     ) -> None:
-        """Create a suite with its own views and key figures and all cases, views and key figures of its topics.
-
-        `summary` is the line that describes the suite in lists. Raises TypeError if two topics have a case of the same
-        name.
-        """
+        """Create a suite with its own views and key figures and all cases, views and key figures of its topics."""
         parts = [Topic(views, key_figures), *topics]
         super().__init__(
             [view for part in parts for view in part.views], [figure for part in parts for figure in part.key_figures]
@@ -157,8 +149,7 @@ class Suite(Topic):
         """Yield every case that this suite has in the tier and on the device of `target`, without using the device.
 
         The cases come in the order of declaration; within a declaration, the values of the last axis change fastest.
-        Raises SuiteError if the values of an axis are not valid.
-        """
+        Raises SuiteError if the values of an axis are not valid."""
         for definition in self.definitions.values():
             if not definition.when(target):
                 continue
@@ -174,8 +165,7 @@ class Suite(Topic):
         """Return the task of `bench.case`, built by the function that declares the case.
 
         Raises Skip if the case cannot run here, and SuiteError if the function returns no Task or a Task with a wrong
-        field.
-        """
+        field."""
         task: object = self.definitions[bench.case.name].build(bench, **dict(bench.case.params))
         if not isinstance(task, Task):
             raise SuiteError(f"the case returned {type(task).__name__} {task!r:.80}, not a Task")
@@ -184,8 +174,7 @@ class Suite(Topic):
     def info(self) -> SuiteInfo:
         """Return the suite's name, summary, views and key figures, which reports need.
 
-        Raises SuiteError if a key figure belongs to no case of this suite.
-        """
+        Raises SuiteError if a key figure belongs to no case of this suite."""
         for figure in self.key_figures:
             if figure.case not in self.definitions:
                 raise SuiteError(f"the key figure {figure.title!r} is of {figure.case!r}; {self.name} has no such case")

@@ -1,8 +1,7 @@
 """Define the result of building a case: stages to time, a check, and observed values other than times.
 
 Every value is checked where it is created, in the worker: a mistake raises SuiteError, which names the field and costs
-only that case.
-"""
+only that case."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ _MOST_NAMES = 1000  # the most stages, notes or observed values of a task
 class Observed:
     """A value that is not a time: a ratio, an error, a number of bytes.
 
-    `better` says which direction is better, `more` or `less`.
-    """
+    `better` says which direction is better, `more` or `less`."""
 
     value: float
     unit: str = ""
@@ -49,8 +47,7 @@ class Observed:
 class Profile:
     """Values other than times that belong together in order, such as a row of a matrix; a check returns them.
 
-    `unit` and `better` (the direction that is better, `more` or `less`) hold for all values.
-    """
+    `unit` and `better` (the direction that is better, `more` or `less`) hold for all values."""
 
     values: tuple[float, ...]
     unit: str = ""
@@ -93,8 +90,7 @@ class Stage:
     in other ways, each as its own series: a rate in addition to the sum of both directions. `rest_s` is the idle time
     of the device before each sample, which shows its speed in a burst, before its power cap acts. `item` names an item
     if the quantity is `items`: the figure is then in `token/s`. `checked` marks a call that times itself, overwrites
-    its output and compares all of it in each call: it is not called again for a check.
-    """
+    its output and compares all of it in each call: it is not called again for a check."""
 
     call: Callable[[], object]
     work: Work = field(default_factory=Work)
@@ -114,11 +110,7 @@ class Stage:
     checked: bool = False
 
     def __post_init__(self) -> None:
-        """Check every field, and convert numbers and sequences to plain floats, ints, bools and tuples.
-
-        Raises SuiteError, which names the wrong field; also if the device's clock has neither a mode nor a rotation to
-        time, and if `checked` is set with a clock other than `self`.
-        """
+        """Check every field, and convert numbers and sequences to plain floats, ints, bools and tuples."""
         put = object.__setattr__
         for name in ("call", "lead"):
             checks.function(f"Stage.{name}", getattr(self, name))
@@ -149,10 +141,7 @@ class Stage:
 
 
 def _modes(modes: object) -> tuple[Mode, ...]:
-    """Return `modes`, a tuple or list of names, as a tuple with each mode once, in order.
-
-    Raises SuiteError for any other value and for an unknown mode.
-    """
+    """Return `modes`, a tuple or list of names, as a tuple with each mode once, in order."""
     if isinstance(modes, str) or not isinstance(modes, tuple | list):
         raise checks.invalid_value("Stage.modes", modes, f"a tuple of {', '.join(_MODES)}")
     for mode in modes:
@@ -171,8 +160,7 @@ class Task:
 
     `poison` overwrites the outputs before the call that is checked. `check` raises WrongAnswer, or returns observed
     values or None. `close` releases what this rank opened; `release`, which runs after every rank has closed, releases
-    the objects that other ranks had open. `labels` describe the state in which its figures hold: `time-sliced`.
-    """
+    the objects that other ranks had open. `labels` describe the state in which its figures hold: `time-sliced`."""
 
     stages: Mapping[str, Stage]
     check: Callable[[], Observation | None] = no_values
@@ -183,10 +171,7 @@ class Task:
     release: Callable[[], None] = nothing
 
     def __post_init__(self) -> None:
-        """Check every field, and convert the values of `notes` to texts.
-
-        Raises SuiteError, which names the wrong field.
-        """
+        """Check every field, and convert the values of `notes` to texts."""
         for name in ("check", "poison", "close", "release"):
             checks.function(f"Task.{name}", getattr(self, name))
         for name, stage in _entries("Task.stages", self.stages).items():
@@ -213,8 +198,7 @@ class Task:
     ) -> Task:
         """Return a task with `stage` as its only stage.
 
-        The other arguments are fields of Task; None means no notes. Raises SuiteError if a field is wrong.
-        """
+        The other arguments are fields of Task; None means no notes. Raises SuiteError if a field is wrong."""
         return cls({"": stage}, check, poison, close, notes or {}, labels, release)
 
     @classmethod
@@ -224,10 +208,7 @@ class Task:
 
 
 def _entries(field: str, value: object) -> Mapping[str, object]:
-    """Return `value` unchanged if it is a mapping of at most 1000 entries.
-
-    Else raise SuiteError, which names `field`.
-    """
+    """Return `value` unchanged if it is a mapping of at most 1000 entries."""
     entries = checks.mapping(field, value)
     if len(entries) > _MOST_NAMES:
         raise SuiteError(f"{field} has {len(entries)} entries, more than {_MOST_NAMES}")
@@ -243,9 +224,7 @@ def expect(condition: bool, message: str) -> None:
 def observed(source: str, returned: object) -> dict[str, Observed | Profile]:
     """Return the observed values by name in what a check or a probe `returned`, with plain numbers as `Observed`.
 
-    `source` names the function in errors (`the check`). None, which a check without values returns, gives an empty
-    dictionary. Raises SuiteError if `returned` is no mapping, has more than 1000 entries, or has a wrong name or value.
-    """
+    `source` names the function in errors (`the check`)."""
     if returned is None:
         return {}
     values: dict[str, Observed | Profile] = {}

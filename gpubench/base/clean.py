@@ -33,8 +33,7 @@ _COMMANDS = re.compile(r"(?:^|(?<=\r))[^\S\r\n]*(?=::)|#(?=#\w*\[)", re.MULTILIN
 def clean(text: str) -> str:
     """Return `text` on one line, without escape sequences or control, bidi, invisible and surrogate characters.
 
-    Each line break and each tab becomes a blank.
-    """
+    Each line break and each tab becomes a blank."""
     if text.isprintable() and (text.isascii() or not _IGNORABLE.search(text)):
         return text
     return "".join(map(_visible, _IGNORABLE.sub("", _ESCAPES.sub("", text))))
@@ -51,8 +50,7 @@ def without_commands(text: str, is_json: bool = False) -> str:
     r"""Return `text` with every mark disabled by which a CI system would execute a line of it as a command.
 
     A backslash is put into the mark: `\::` at the start of a line, `#\#[` anywhere. In a JSON document the first # is
-    escaped instead, as `\u0023#[`, so that a program reads the same text.
-    """
+    escaped instead, as `\u0023#[`, so that a program reads the same text."""
     if "::" not in text and "##" not in text:
         return text
     return _COMMANDS.sub(r"\\u0023" if is_json else r"\g<0>\\", text)
@@ -62,8 +60,7 @@ def one_line(text: str) -> str:
     """Return `text` as a clean single line of at most MESSAGE_LETTERS (500) characters.
 
     A longer text has … in place of its middle. The beginning says what happened, and the end what to do. The file that
-    the message names has the whole text.
-    """
+    the message names has the whole text."""
     if len(text) > 8 * MESSAGE_LETTERS:  # shorten it before cleaning, which takes time for each letter
         text = f"{text[: 4 * MESSAGE_LETTERS]}…{text[-4 * MESSAGE_LETTERS :]}"
     line = clean(text)

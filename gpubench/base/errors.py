@@ -36,8 +36,7 @@ class DeviceError(GpubenchError):
 class Unavailable(GpubenchError):  # noqa: N818 - the thing is missing
     """A library, driver or device is unavailable.
 
-    `problem` names it and gives the reason, and `remedy` says what to do; an empty remedy means that nothing helps.
-    """
+    `problem` names it and gives the reason, and `remedy` says what to do; an empty remedy means that nothing helps."""
 
     exit_status = 2
 
@@ -54,15 +53,13 @@ class OptionalUnavailable(Unavailable):
 class Skip(Exception):  # noqa: N818 - control flow, not an error
     """A case cannot run here; the message gives the reason.
 
-    It is the only exception that a suite may raise to end a case.
-    """
+    It is the only exception that a suite may raise to end a case."""
 
 
 class SuiteError(GpubenchError):
     """A mistake of a suite's author: the message names the field, its wrong value, and the allowed ones.
 
-    Its case fails.
-    """
+    Its case fails."""
 
     exit_status = 2
 
@@ -86,8 +83,7 @@ class GateTimedOut(Exception):  # noqa: N818 - an event: the engine then times s
 class Untrustworthy(Exception):  # noqa: N818 - a finding about the measurement, not an error of ours
     """The samples cannot be trusted, so the case is invalid: neither a pass nor a slow result.
 
-    `cause` is a slug of the cause (`device-clock`), and the message gives the reason.
-    """
+    `cause` is a slug of the cause (`device-clock`), and the message gives the reason."""
 
     def __init__(self, cause: str, reason: str) -> None:
         super().__init__(reason)
@@ -97,8 +93,7 @@ class Untrustworthy(Exception):  # noqa: N818 - a finding about the measurement,
 class BadOutput(Exception):  # noqa: N818 - a finding about a file, to which its reader adds the file's name
     """The output of another tool is damaged, of an unknown tool, or newer than the known versions.
 
-    The text says where.
-    """
+    The text says where."""
 
 
 class ReaderLeft(GpubenchError):  # noqa: N818 - an event: whoever read standard output has closed it
@@ -110,8 +105,7 @@ class ReaderLeft(GpubenchError):  # noqa: N818 - an event: whoever read standard
 class Terminated(BaseException):
     """A signal that ends the process has arrived; `number` is the signal's number.
 
-    It derives from BaseException to pass handlers of plugin errors.
-    """
+    It derives from BaseException to pass handlers of plugin errors."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -16,9 +16,7 @@ _STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # a pipe that the calle
 def write_whole(path: Path, data: bytes) -> None:
     """Write `data` to the file `path` completely or not at all: to a random name in its folder, which is then renamed.
 
-    If `path` is a device or a pipe, such as /dev/null, the data are written into it, and it is not replaced. Raises
-    OSError if writing fails.
-    """
+    If `path` is a device or a pipe, such as /dev/null, the data are written into it, and it is not replaced."""
     if path.exists() and not path.is_file() and not path.is_dir():
         path.write_bytes(data)
         return
@@ -37,9 +35,7 @@ def write_whole(path: Path, data: bytes) -> None:
 def open_to_read(path: Path) -> int:
     """Return the descriptor of the file `path`, opened for reading; the caller closes it.
 
-    `path` is a regular file, a folder, or a stream that the user's shell opened (`/dev/fd/63`). Raises OSError if it
-    cannot be opened or is another kind of file: a named pipe would wait for a writer, perhaps forever.
-    """
+    `path` is a regular file, a folder, or a stream that the user's shell opened (`/dev/fd/63`)."""
     if str(path).startswith(_STREAMS):
         return os.open(path, _READ)
     descriptor = os.open(path, _READ | os.O_NONBLOCK)

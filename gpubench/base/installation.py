@@ -26,8 +26,7 @@ PACKAGES = {
 def check() -> None:
     """Check that every package in PACKAGES is installed, without importing any of them.
 
-    Raises Unavailable for the first missing one, with the pip command that installs it.
-    """
+    Raises Unavailable for the first missing one, with the pip command that installs it."""
     for module in PACKAGES:
         if importlib.util.find_spec(module) is None:
             raise _unavailable(module, "is not installed")
@@ -36,8 +35,7 @@ def check() -> None:
 def reason(error: ImportError) -> Unavailable | None:
     """Return the error for a failed import of another package, with the pip command that repairs it.
 
-    The result is None, because it is a bug, if the failed module is gpubench's own or `error` names no module.
-    """
+    The result is None, because it is a bug, if the failed module is gpubench's own or `error` names no module."""
     module = (error.name or "").partition(".")[0]
     if not module or module == __name__.partition(".")[0]:
         return None
@@ -47,20 +45,14 @@ def reason(error: ImportError) -> Unavailable | None:
 
 
 def _unavailable(module: str, problem: str) -> Unavailable:
-    """Return the error for the distribution that contains `module`, with the pip command that repairs it.
-
-    `problem` continues the sentence `the Python package NAME …`, such as `is not installed`.
-    """
+    """Return the error for the distribution that contains `module`, with the pip command that repairs it."""
     distribution = PACKAGES.get(module, module.replace("_", "-"))
     command = f"{sys.executable} -m pip install --force-reinstall '{_requirement(distribution)}'"
     return Unavailable(f"the Python package {distribution} {problem}", f"install it: {command}")
 
 
 def _requirement(distribution: str) -> str:
-    """Return gpubench's requirement on a distribution (`numpy>=1.26`), or the plain name if there is none.
-
-    Requirements of extras do not count. The plain name is also returned if gpubench runs from its source folder.
-    """
+    """Return gpubench's requirement on a distribution (`numpy>=1.26`), or the plain name if there is none."""
     try:
         required = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:  # gpubench runs from its source folder

@@ -19,8 +19,7 @@ _TASKS_HINT = "raise the limit with `ulimit -u`, or that of the container (docke
 def check() -> None:
     """Raise UsageError if fewer than 64 files, or too few processes and threads, may be open at once.
 
-    The number of processes and threads that is needed is 16, and one more for each of at most 64 usable cores.
-    """
+    The number of processes and threads that is needed is 16, and one more for each of at most 64 usable cores."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < _FILES:
         raise UsageError(f"only {files} files may be open at once, and {_FILES} are needed; {_FILES_HINT}")
@@ -28,10 +27,7 @@ def check() -> None:
 
 
 def _check_tasks(count: int) -> None:
-    """Start `count` threads at once and end them; raise UsageError if they cannot all be started.
-
-    The kernel limits threads and processes together, so the threads stand for both.
-    """
+    """Start `count` threads at once and end them; raise UsageError if they cannot all be started."""
     release = threading.Event()
     threads = [threading.Thread(target=release.wait, daemon=True) for _ in range(count)]
     started = []
@@ -51,8 +47,7 @@ def _check_tasks(count: int) -> None:
 def reason(error: BaseException) -> str:
     """Return the limit that `error` shows to be reached, with the remedy, as a clause; empty for any other error.
 
-    The limits are those of open files, and of processes and threads.
-    """
+    The limits are those of open files, and of processes and threads."""
     code = error.errno if isinstance(error, OSError) else None
     if code in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open; {_FILES_HINT}"

@@ -2,8 +2,7 @@
 
 GitHub and GitLab search the rendered text for references, so that a backslash or an entity does not disable them. They
 do not search code. Therefore a word that could be more than a plain word is shown as code; all other words stay
-unchanged.
-"""
+unchanged."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def escape(text: str) -> str:
     """Return `text`, which is already clean, as Markdown that shows the same text.
 
     This also holds in a cell of a table and at the start of a line. Words are joined by single blanks, and each word
-    that Markdown could interpret becomes code.
-    """
+    that Markdown could interpret becomes code."""
     plain_words = text.split()
     escaped_words = [code(word) if _LIVE.search(word) else word for word in plain_words]
     if plain_words and _LINE_START.fullmatch(plain_words[0]):
@@ -41,7 +39,6 @@ def escape(text: str) -> str:
 def code(text: str) -> str:
     """Return `text`, which is already clean, as Markdown code.
 
-    Each backtick and bar becomes an entity outside the code, between two pieces of code.
-    """
+    Each backtick and bar becomes an entity outside the code, between two pieces of code."""
     pieces = re.split(r"([`|])", text)
     return "".join(_SPLITTING.get(piece) or (f"`{piece}`" if piece else "") for piece in pieces)

@@ -2,8 +2,7 @@
 
 Printed text cannot start a command of a CI system, although names of cases and devices come from files and drivers.
 Rich and Typer end with status 1 if a pipe is closed, and Python does if standard error is full. Here status 1 means a
-regression, so the streams themselves turn errors of the operating system into those of gpubench.
-"""
+regression, so the streams themselves turn errors of the operating system into those of gpubench."""
 
 from __future__ import annotations
 
@@ -49,11 +48,7 @@ _TABLE, _JSON = "gpubench.table", "gpubench.json"
 def make_safe(is_json: bool) -> None:
     """Replace `sys.stdout` and `sys.stderr` by streams whose lines cannot start a command of a CI system.
 
-    A closed standard stream is opened on /dev/null; streams that a test has installed stay. A failed write to standard
-    output raises ReaderLeft or UsageError, and one to standard error is ignored. `is_json` says that a program reads
-    standard output: a character that cannot be encoded is then escaped as in JSON, and otherwise replaced by similar
-    ASCII characters.
-    """
+    A closed standard stream is opened on /dev/null; streams that a test has installed stay."""
     _open_closed()
     codecs.register_error(_TABLE, _replace_with_ascii)
     codecs.register_error(_JSON, _replace_with_escape)
@@ -81,11 +76,7 @@ def _is_own(stream: TextIO | None, original: TextIO | None) -> bool:
 
 
 def _guarded_stream(stream: TextIO | None, raw: io.FileIO, errors: str) -> io.TextIOWrapper:
-    """Return a text stream on `raw` whose lines cannot start a command of a CI system.
-
-    It has the encoding of `stream`, which it replaces and which is flushed first, or UTF-8 if `stream` is None.
-    `errors` is the name of a registered handler for characters that the encoding does not have.
-    """
+    """Return a text stream on `raw` whose lines cannot start a command of a CI system."""
     if stream is not None:
         stream.flush()
     encoding = stream.encoding if stream is not None else "utf-8"
@@ -110,7 +101,6 @@ class _CommandFreeStream(io.TextIOWrapper):
         return super().write(without_commands(text, is_json=self.errors == _JSON))
 
     def write_unchanged(self, text: str) -> None:
-        """Write text that is intended as a command."""
         super().write(text)
 
 
@@ -118,11 +108,7 @@ class _Output(io.FileIO):
     """Standard output: a failed write ends the command, and buffered text is dropped."""
 
     def write(self, data: Any, /) -> int:
-        """Write `data`, any object with a buffer, and return the number of bytes written.
-
-        After a failure the stream continues on /dev/null, so that buffered text is dropped. Raises ReaderLeft if the
-        reader has closed the pipe, and UsageError if writing fails otherwise.
-        """
+        """Write `data`, any object with a buffer, and return the number of bytes written."""
         try:
             return super().write(data) or 0
         except OSError as error:
@@ -137,10 +123,7 @@ class _ErrorOutput(io.FileIO):
     """Standard error: a failed write is ignored, because the error could not be shown, and the command continues."""
 
     def write(self, data: Any, /) -> int:
-        """Write `data`, any object with a buffer, and return the number of its bytes.
-
-        If writing fails, the data are dropped.
-        """
+        """Write `data`, any object with a buffer, and return the number of its bytes."""
         try:
             return super().write(data) or 0
         except OSError:
@@ -148,22 +131,14 @@ class _ErrorOutput(io.FileIO):
 
 
 def _replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Return similar ASCII characters, or else JSON escapes, for the characters that the encoding does not have.
-
-    The second result is the position at which encoding continues. Any error other than UnicodeEncodeError is raised
-    again.
-    """
+    """Return similar ASCII characters, or else JSON escapes, for the characters that the encoding does not have."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return _escape(error.object[error.start : error.end].translate(_ASCII)), error.end
 
 
 def _replace_with_escape(error: UnicodeError) -> tuple[str, int]:
-    r"""Return the JSON escape (`\uXXXX`, two above 16 bits) of each character that the encoding does not have.
-
-    The second result is the position at which encoding continues. Any error other than UnicodeEncodeError is raised
-    again.
-    """
+    r"""Return the JSON escape (`\uXXXX`, two above 16 bits) of each character that the encoding does not have."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return _escape(error.object[error.start : error.end]), error.end

@@ -43,8 +43,7 @@ def axis_label(axis: str) -> str:
 def axis_text(axis: str, value: str | int | float) -> str:
     """Return the text of an axis's value in a case id: a whole number of an axis `…_bytes` as a size (64MiB).
 
-    Any other value is written as Python does.
-    """
+    Any other value is written as Python does."""
     if axis.endswith("_bytes") and isinstance(value, int):
         return size(value)
     return str(value)
@@ -53,8 +52,7 @@ def axis_text(axis: str, value: str | int | float) -> str:
 def significant(value: float, digits: int = 4) -> str:
     """Return `value` with `digits` significant digits, without an exponent from 1e-4 to below 1e7.
 
-    Infinity and NaN are `n/a`.
-    """
+    Infinity and NaN are `n/a`."""
     if not math.isfinite(value):
         return "n/a"
     if value == 0:
@@ -74,8 +72,7 @@ def scale(value: float, unit: str) -> tuple[float, str]:
 
     Divide the value by the factor to show it. Rates of bytes stay in GB/s from 0.1 to 10,000 GB/s, because the field
     compares them so. A counted thing keeps its name: 1.2e8 message/s → (1e6, M message/s). A unit that takes no prefix
-    is returned unchanged with factor 1.
-    """
+    is returned unchanged with factor 1."""
     if unit.endswith("/s") and unit not in _SCALED and 1e6 <= abs(value) < math.inf:  # message/s, token/s
         return (1e6, f"M {unit}") if abs(value) < 1e9 else (1e9, f"G {unit}")
     if unit not in _SCALED or value == 0 or not math.isfinite(value):
@@ -91,8 +88,7 @@ def scale(value: float, unit: str) -> tuple[float, str]:
 def quantity(value: float, unit: str, digits: int = 4) -> str:
     """Return `value`, given in `unit`, with a prefixed unit and `digits` significant digits: 4213 GB/s, 341.2 ns.
 
-    A number of bytes (`B`) has a binary unit and four significant digits: 139.8 GiB.
-    """
+    A number of bytes (`B`) has a binary unit and four significant digits: 139.8 GiB."""
     if unit == "B":
         return round_size(value)
     factor, text = scale(_rounded(value, digits), unit)
@@ -113,8 +109,7 @@ def percent(fraction: float, digits: int = 1) -> str:
 def duration(seconds: float) -> str:
     """Return a duration for people: 850 ms, 12.4 s, 3 min 20 s, 2 h 05 min.
 
-    It has three significant digits below one minute, whole seconds below one hour, and whole minutes above.
-    """
+    It has three significant digits below one minute, whole seconds below one hour, and whole minutes above."""
     if seconds < 60:
         return quantity(seconds, "s", 3)
     minutes, rest = divmod(round(seconds), 60)
@@ -128,8 +123,7 @@ def fact(name: str, text: str) -> tuple[str, str]:
 
     ("clock.sm_hz", "1980000000") becomes ("clock.sm", "1980 MHz"). The units are `_hz`, `_w`, `_bytes` and `_bits`; a
     fact whose name begins with `cache.` is a size in bytes. Any other fact stays unchanged, as does a text that is not
-    a finite number.
-    """
+    a finite number."""
     try:
         value = float(text)
     except ValueError:

@@ -18,8 +18,7 @@ Change = Callable[[str], str]
 class WordMark(Enum):
     """Marks the type of a text that code chose, such as the name of a case or a unit: `Annotated[str, WORD]`.
 
-    Such a text is not a sentence, a path, or the name of a person or a machine.
-    """
+    Such a text is not a sentence, a path, or the name of a person or a machine."""
 
     WORD = "word"
 
@@ -32,17 +31,14 @@ def with_texts(value: Value, change: Change, change_word: Change | None = None) 
 
     A part without a changed text is returned as the same object. `change` is called once for each text, however often
     the text occurs. If `change_word` is given, it is applied instead to texts whose type is marked by WORD, and texts
-    of a `Literal` type stay unchanged.
-    """
+    of a `Literal` type stay unchanged."""
     return _TextChanger(cache(change), cache(change_word) if change_word else None).changed(value)  # type: ignore[no-any-return]
 
 
 class _Shape(NamedTuple):
     """The facts that a type gives about a value: whether it is a marked or literal text, and the shapes of its items.
 
-    `items` of a tuple has one shape that holds for all items, one shape for each item, or none if they are unknown. A
-    tuple is flat if each item is a text, or a value that may be one, or a flat tuple: then it is quickly hashed.
-    """
+    `items` of a tuple has one shape that holds for all items, one shape for each item, or none if they are unknown."""
 
     is_word: bool = False
     is_literal: bool = False
@@ -58,8 +54,7 @@ class _TextChanger:
     """Changes the texts in one value.
 
     `unchanged` holds the texts of dataclasses that hold nothing but texts and did not change, so that equal ones are
-    skipped; `unchanged_tuples` holds flat tuples, each with the `id` of its shape.
-    """
+    skipped; `unchanged_tuples` holds flat tuples, each with the `id` of its shape."""
 
     def __init__(self, change: Change, change_word: Change | None) -> None:
         self.change = change
@@ -68,10 +63,7 @@ class _TextChanger:
         self.unchanged_tuples: set[tuple[int, tuple[Any, ...]]] = set()
 
     def changed(self, value: Any, shape: _Shape = _ANY) -> Any:
-        """Return `value` with the texts in it changed, or the same object if none changed.
-
-        `value` is a text, a tuple, a dataclass or any other object, which stays unchanged; `shape` describes its type.
-        """
+        """Return `value` with the texts in it changed, or the same object if none changed."""
         if isinstance(value, str):
             return value if isinstance(value, Enum) else self._change_text(value, shape)
         if isinstance(value, tuple):
@@ -88,10 +80,7 @@ class _TextChanger:
         return new
 
     def _change_text(self, value: str, shape: _Shape) -> str:
-        """Return `value` changed by the function for its type, or the same object if the text stays equal.
-
-        `shape` says whether the type is marked by WORD or a `Literal`.
-        """
+        """Return `value` changed by the function for its type, or the same object if the text stays equal."""
         if self.change_word and shape.is_literal:
             return value
         changed = self.change_word(value) if self.change_word and shape.is_word else self.change(value)
@@ -110,11 +99,7 @@ class _TextChanger:
         return changed
 
     def _change_tuple(self, value: tuple[Any, ...], shapes: tuple[_Shape, ...]) -> tuple[Any, ...]:
-        """Return the tuple with the texts in it changed, or the same object if none changed.
-
-        `shapes` describe the types of the items: one shape for each item, one for all, or none if they are unknown. A
-        tuple that begins with a number or None holds samples and stays unchanged.
-        """
+        """Return the tuple with the texts in it changed, or the same object if none changed."""
         if not value or value[0] is None or isinstance(value[0], float | int):  # a column of samples has no text
             return value
         if len(shapes) == len(value):
@@ -125,10 +110,7 @@ class _TextChanger:
         return changed if any(map(operator.is_not, changed, value)) else value
 
     def _change_fields(self, value: Any, fields: tuple[tuple[str, _Shape], ...]) -> Any:
-        """Return the dataclass `value` with its texts changed, or the same object if none changed.
-
-        `fields` has the name and the shape of each field that can hold a text.
-        """
+        """Return the dataclass `value` with its texts changed, or the same object if none changed."""
         changed = {}
         for name, shape in fields:
             old = getattr(value, name)
@@ -140,11 +122,7 @@ class _TextChanger:
 
 @cache
 def _text_fields(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[Any], tuple[str, ...]] | None]:
-    """Return the name and shape of each field of the type `kind` that can hold a text, and a getter of their values.
-
-    The getter is None unless `kind` has at least two such fields and each is a text. A type that is not a dataclass has
-    no fields.
-    """
+    """Return the name and shape of each field of the type `kind` that can hold a text, and a getter of their values."""
     names, hints = _text_field_names(kind), _field_types(kind)
     fields = tuple((name, _shape(hints.get(name))) for name in names)
     if len(names) < 2 or not all(_is_text(hints.get(name)) for name in names):
@@ -153,11 +131,9 @@ def _text_fields(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[A
 
 
 def _shape(hint: Any) -> _Shape:
-    """Return the shape of the type annotation `hint`, from which `with_texts` takes how to change a value of that type.
-
-    The shape says whether the value is a text marked by WORD, whether its type is a Literal, and the shapes of the
-    items of a tuple. `hint` is None for an unknown type, which is neither and has no items.
-    """
+    """Return the shape of the type annotation `hint`."""
+    # The shape says whether the value is a text marked by WORD, whether its type is a Literal, and the shapes of the
+    # items of a tuple. `hint` is None for an unknown type, which is neither and has no items.
     bare = _without_annotations(hint)
     items: tuple[Any, ...] = ()
     if typing.get_origin(bare) is tuple:
@@ -186,10 +162,7 @@ def _without_annotations(hint: Any) -> Any:
 
 @cache
 def _field_types(kind: Any) -> dict[str, Any]:
-    """Return the type annotation of each field of the dataclass `kind`.
-
-    The result is empty if a type exists only for the type checker.
-    """
+    """Return the type annotation of each field of the dataclass `kind`."""
     try:
         return typing.get_type_hints(kind, include_extras=True)
     except NameError:
@@ -211,10 +184,7 @@ def _text_field_names(kind: Any) -> tuple[str, ...]:
 
 
 def _can_hold_text(hint: Any) -> bool:
-    """Return whether a value of the type `hint` can hold a text, itself or in its parts.
-
-    The result is True for None, an unknown type.
-    """
+    """Return whether a value of the type `hint` can hold a text, itself or in its parts."""
     hint = _without_annotations(hint)
     if hint in (*_NUMBERS, Ellipsis) or (isinstance(hint, type) and issubclass(hint, Enum)):
         return False

@@ -2,8 +2,7 @@
 
 A command turns its options into calls of `gpubench.tools` and `gpubench.measuring` and prints what they return.
 
-It computes nothing, and imports slow modules only when a command runs, so that `--help` stays fast.
-"""
+It computes nothing, and imports slow modules only when a command runs, so that `--help` stays fast."""
 
 from __future__ import annotations
 
@@ -73,10 +72,7 @@ def call() -> int:
 
 
 def _usage_error(error: typer.BadParameter) -> UsageError:
-    """Return Typer's error about an argument as a UsageError of one line that names the command's --help.
-
-    The exit status is that of Typer's error.
-    """
+    """Return Typer's error about an argument as a UsageError of one line that names the command's --help."""
     command = error.ctx.command_path if error.ctx else "gpubench"
     usage_error = UsageError(f"{error.format_message().rstrip('.')}; see {command} --help")
     usage_error.exit_status = error.exit_code

@@ -28,8 +28,7 @@ def write(target: Path, device: list[str] | None) -> None:
     """Measure the smallest run, and write it and the driver's files about GPUs, anonymised, to the archive `target`.
 
     `device` are the ids to measure, as for `run --device`; None measures the first GPU, or the host. Raises UsageError
-    if `target` exists or cannot be written, or for an unknown device, and DeviceError if a device is lost meanwhile.
-    """
+    if `target` exists or cannot be written, or for an unknown device, and DeviceError if a device is lost meanwhile."""
     import json
 
     from gpubench.model import store
@@ -49,11 +48,7 @@ def write(target: Path, device: list[str] | None) -> None:
 
 
 def _measure_smoke(device: list[str] | None) -> Run:
-    """Measure all suites in the smoke tier and return the run; its run file is temporary.
-
-    `device` are the ids to measure; None measures the first GPU, or the host. Raises UsageError for an unknown device,
-    and DeviceError if a device is lost meanwhile.
-    """
+    """Measure all suites in the smoke tier and return the run; its run file is temporary."""
     from gpubench.cli._progress import run_display
     from gpubench.measuring import inventory, plan
     from gpubench.tools import session

@@ -26,8 +26,7 @@ def answer_parts(judgement: Judgement, answer: GateAnswer, every: bool = False, 
     """Return the lines and tables of a gate's answer: verdict, reasons, next steps, then the cases, the worst first.
 
     With `every`, passing cases are listed too, and no case is left out; else a line says how many are hidden. With
-    `wide`, the table also has the processes and q of each case.
-    """
+    `wide`, the table also has the processes and q of each case."""
     parts = verdict_parts(answer.verdict, answer.reasons, answer.next_steps, _ENDS.get(answer.status, ""))
     passing = PASSING[:1] if answer.title == AB else PASSING  # a comparison of two builds also lists what became faster
     listed_findings = [finding for finding in judgement.findings if every or finding.verdict not in passing]
@@ -44,8 +43,7 @@ def finding_parts(findings: Sequence[Finding], sides: Sequence[str], every: bool
     """Return the table of the cases in `findings`, and a note with the number of cases that are left out of it.
 
     `findings` are sorted, the worst first, and `sides` are the headings of the two compared figures. The first 60 cases
-    are listed; `every` lists all. `wide` adds the number of processes on each side and q, the false discovery rate.
-    """
+    are listed; `every` lists all. `wide` adds the number of processes on each side and q, the false discovery rate."""
     printed = findings if every else findings[:_MOST_ROWS]
     rest = len(findings) - len(printed)
     note = f"not listed: {plural(rest, 'more case')}, none worse; --all lists them"
@@ -67,11 +65,7 @@ def verdict_parts(verdict: str, reasons: Sequence[str], next_steps: Sequence[Nex
 
 
 def _table(findings: Sequence[Finding], sides: Sequence[str], wide: bool) -> list[Part]:
-    """Return the table of the cases with the figures of both sides, or nothing if there are no cases.
-
-    `sides` are the headings of the two figures, and `wide` adds the columns of `_statistics`. Columns without any value
-    are left out. If all cases have the same threshold, it is written once above the table.
-    """
+    """Return the table of the cases with the figures of both sides, or nothing if there are no cases."""
     if not findings:
         return []
     several = len({finding.devices for finding in findings if finding.devices}) > 1

@@ -58,8 +58,7 @@ def judge(
     """Find the slow GPU, node or link in the run files of a fleet, and say how sure that is.
 
     The exit status is 0 if nothing is slow, 1 if something slow is confirmed, 3 if a case failed on one component and
-    not on the others, 4 if the fleet cannot be judged, and 6 if a device is sick.
-    """
+    not on the others, 4 if the fleet cannot be judged, and 6 if a device is sick."""
     from gpubench.judging.fleet import fleet_status
     from gpubench.tools.fleet import judging
     from gpubench.tools.fleet.digests import read
@@ -75,8 +74,7 @@ def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: boo
     """Write a report to each path in `out`, then print the answer, or with `json` the JSON document.
 
     Reports and the document are anonymised unless `no_redact` is set; in a CI, so is the printed answer. `force`
-    replaces existing files. Raises UsageError if a file exists without `force`, or cannot be written.
-    """
+    replaces existing files. Raises UsageError if a file exists without `force`, or cannot be written."""
     import sys
 
     from gpubench.base.clean import tidy
@@ -104,11 +102,7 @@ def show(judged: FleetJudgement) -> None:
 
 
 def _parts(judged: FleetJudgement) -> Iterator[Part]:
-    """Yield the texts and tables of a judgement in the order in which the terminal shows them.
-
-    The order is: answer, devices, smallest detectable slowdown, failures and notes, missing nodes, suspects, next
-    steps.
-    """
+    """Yield the texts and tables of a judgement in the order in which the terminal shows them."""
     from gpubench.cli import _print
     from gpubench.judging import fleet_text
     from gpubench.judging.fleet import fleet_status

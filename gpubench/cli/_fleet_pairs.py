@@ -39,8 +39,7 @@ def pairs(
     """Measure between nodes, in rounds of disjoint pairs, and find the node or the link that is slow.
 
     The exit status is 0 if none is slow, 1 if one is slow again when it is measured alone, and 4 if there are too few
-    nodes or figures for a verdict.
-    """
+    nodes or figures for a verdict."""
     from gpubench.tools.fleet import pairs as measuring
     from gpubench.tools.fleet.messages import NodeOrder
     from gpubench.tools.fleet.session import FleetRequest
@@ -58,10 +57,7 @@ def pairs(
 
 
 def _show(judgement: PairsJudgement) -> None:
-    """Print for each case the slowest pairs and nodes, then the pairs that failed, the suspects, and the verdict.
-
-    A table has at most 40 rows. Tables go to standard output, and the lines after them to standard error.
-    """
+    """Print for each case the slowest pairs and nodes, then the pairs that failed, the suspects, and the verdict."""
     from gpubench.base import units
     from gpubench.cli import _print
 

@@ -106,8 +106,7 @@ class FleetRunCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments before `--`, and store the arguments after it in `ctx.meta` for `srun_options`.
 
-        `ctx` is a context of Click. Returns the arguments that the command did not use.
-        """
+        `ctx` is a context of Click. Returns the arguments that the command did not use."""
         if "--" in args:
             place = args.index("--")
             ctx.meta[_SRUN] = tuple(args[place + 1 :])
@@ -132,8 +131,7 @@ def run(
 ) -> None:
     """Measure many machines at the same time: one run file per node, and fleet.json.
 
-    The exit status is 0 if every node answered, 4 if some did not, 6 if no node has a device that is well.
-    """
+    The exit status is 0 if every node answered, 4 if some did not, 6 if no node has a device that is well."""
     from gpubench.tools.fleet.collect import Patience
     from gpubench.tools.fleet.launch import read_racks
     from gpubench.tools.fleet.messages import NodeOrder
@@ -196,8 +194,7 @@ World = Annotated[int, typer.Argument(help="The number of nodes.")]
 def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
     """Work as one node of a fleet for the launcher that made this board.
 
-    A negative `rank` means that rank and number of nodes are read from srun's environment variables.
-    """
+    A negative `rank` means that rank and number of nodes are read from srun's environment variables."""
     from gpubench.tools.fleet.board import FolderBoard
     from gpubench.tools.fleet.environment import SLURM, job_rank
     from gpubench.tools.fleet.member import serve
@@ -212,8 +209,7 @@ def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tu
     """Return the options of srun that follow `--` on the command line; empty if there are none.
 
     `ctx` is the context in which `FleetRunCommand` stored them. Raises UsageError unless exactly one of the launchers
-    `on`, `slurm` and `from_env` is named, or if options of srun are given without `slurm`.
-    """
+    `on`, `slurm` and `from_env` is named, or if options of srun are given without `slurm`."""
     from gpubench.base.errors import UsageError
 
     srun: tuple[str, ...] = ctx.meta.get(_SRUN, ())
@@ -230,8 +226,7 @@ def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -
 
     The launch talks to the nodes. `srun` are options of srun. With --from-env every process of the job calls this: a
     process whose rank is not 0 works as a node here and raises typer.Exit at the end. Raises UsageError if the folder
-    of the request exists.
-    """
+    of the request exists."""
     from gpubench.tools.fleet import environment, member
     from gpubench.tools.fleet.ray_cluster import ray_launch
     from gpubench.tools.fleet.session import new_folder
@@ -258,8 +253,7 @@ def node_display() -> Iterator[Callable[[Sequence[NodeView]], None]]:
     """Yield a function that shows the nodes' states on standard error; call it with the views of all nodes.
 
     On a terminal it draws a table of the nodes that measure, and prints a line for each node that ends. Elsewhere it
-    prints a line for each change.
-    """
+    prints a line for each change."""
     from gpubench.cli._print import err
 
     console = err()
@@ -279,10 +273,7 @@ def node_display() -> Iterator[Callable[[Sequence[NodeView]], None]]:
 
 
 def _measuring_nodes_table(views: Sequence[NodeView], height: int) -> Table:
-    """Return a table with the phase of each measuring node in `views`, for a terminal of `height` lines.
-
-    If not all nodes fit, a last row has the number of the others.
-    """
+    """Return a table with the phase of each measuring node in `views`, for a terminal of `height` lines."""
     from gpubench.cli import _print
 
     room = max(height - 4, 1)
@@ -312,10 +303,7 @@ class _NodeLines:
 
 
 def _status(view: NodeView) -> str:
-    """Return the status text of a node: empty before it measures, `measures` while it does, then the outcome.
-
-    The outcome has the time that the node took and, if it failed, the reason: `answered after 12.4 s`.
-    """
+    """Return the status text of a node: empty before it measures, `measures` while it does, then the outcome."""
     from gpubench.base import units
 
     if view.outcome is None:
@@ -325,10 +313,7 @@ def _status(view: NodeView) -> str:
 
 
 def _print_outcomes(fleet: Fleet, folder: Path) -> None:
-    """Print a table with the outcome of each node, the reasons of failures, and the command that judges the fleet.
-
-    The run files are in `folder`. The table goes to standard output, and the lines to standard error.
-    """
+    """Print a table with the outcome of each node, the reasons of failures, and the command that judges the fleet."""
     from gpubench.base import units
     from gpubench.cli import _print
 

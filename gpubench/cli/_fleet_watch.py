@@ -27,8 +27,7 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
     """Follow each GPU, host and link through several measurements of a fleet, by its UUID.
 
     Lists the components that were slow, those that recovered, and those whose figures became worse by the rules of
-    `gpubench history`. The exit status is 1 if a component is slow in the newest fleet and was before.
-    """
+    `gpubench history`. The exit status is 1 if a component is slow in the newest fleet and was before."""
     from gpubench.cli import _print
     from gpubench.judging.fleet_watch import watch as watched
     from gpubench.tools.fleet import watching

@@ -24,8 +24,7 @@ _RIGHT_TO_LEFT = ("R", "AL")
 class NamedRow:
     """A row of a list: a leading word, a name, and a figure for each further column.
 
-    `style` is Rich's style for the leading word.
-    """
+    `style` is Rich's style for the leading word."""
 
     lead: str
     name: str
@@ -38,8 +37,7 @@ def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> It
 
     The first two headings belong to the lead and the name, the others to the figures. Each row is one line if the names
     fit. Otherwise the figures stand in columns below the lead and the name. On a terminal that is too narrow for that,
-    each figure follows its heading, in lines of at most `width` columns.
-    """
+    each figure follows its heading, in lines of at most `width` columns."""
     rows = [
         NamedRow(one_line(row.lead), one_line(row.name), tuple(map(one_line, row.figures)), row.style) for row in rows
     ]
@@ -60,18 +58,14 @@ def least_room(names: Sequence[str]) -> int:
     """Return the least width for a column of these names, in columns of the terminal.
 
     It is the width of the longest name or, if less, that of the longest part between commas (at most 40) with an
-    indent.
-    """
+    indent."""
     whole = max(map(cell_len, names), default=0)
     longest = max((cell_len(part) for name in names for part in name_parts(name)), default=0)
     return min(whole, min(longest, LONGEST_PART) + len(INDENT))
 
 
 def _is_right_to_left(name: str) -> bool:
-    """Return whether `name` has a letter of a script that is written from right to left.
-
-    A terminal may then show the figures that follow the name in another order.
-    """
+    """Return whether `name` has a letter of a script that is written from right to left."""
     return not name.isascii() and any(unicodedata.bidirectional(letter) in _RIGHT_TO_LEFT for letter in name)
 
 
@@ -92,11 +86,7 @@ def _one_line_each(heads: Sequence[str], rows: Sequence[NamedRow], room: int) ->
 def _two_lines_each(
     heads: Sequence[str], rows: Sequence[NamedRow], columns: Sequence[int], lead: int, width: int
 ) -> Iterator[Text]:
-    """Yield the headings in two lines, and then each row: lead and name, then the figures below their headings.
-
-    The first two of `heads` belong to lead and name. `columns` are the widths of the figures, `lead` is that of the
-    leading words, and `width` that of the terminal.
-    """
+    """Yield the headings in two lines, and then each row: lead and name, then the figures below their headings."""
     yield _print.plain(f"{heads[0]:{lead}}  {heads[1]}", "bold")
     yield _aligned(heads[2:], columns, "bold")
     for row in rows:
@@ -111,10 +101,7 @@ def _aligned(figures: Sequence[str], columns: Sequence[int], style: str = "") ->
 
 
 def _lead_and_name(row: NamedRow, lead: int, width: int) -> Iterator[Text]:
-    """Yield the lines of a row's lead, padded to `lead` columns, and name, folded to the terminal's `width`.
-
-    They stand side by side if the name then has at least 20 columns; else the name begins on the next line.
-    """
+    """Yield the lines of a row's lead, padded to `lead` columns, and name, folded to the terminal's `width`."""
     start = f"{row.lead:{lead}}  "
     room = width - len(start)
     if room < _LEAST_BESIDE:
@@ -152,8 +139,7 @@ def folded(name: str, room: int) -> Text:
 def joined(start: str, parts: Sequence[str], room: int) -> list[str]:
     """Return `parts` joined into lines of at most `room` characters; a longer part has a line to itself.
 
-    The first line begins with `start`, and the others are indented.
-    """
+    The first line begins with `start`, and the others are indented."""
     lines = [start]
     for part in parts:
         if cell_len(lines[-1]) + cell_len(part) > room and lines[-1].strip():

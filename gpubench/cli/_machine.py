@@ -28,8 +28,7 @@ def machine(
     """Return the texts and tables of `gpubench doctor`, beginning with a line that says whether a GPU can be measured.
 
     The section on health is left out if `healths` is empty. `available` has every counter of the devices; the reason of
-    an available counter is empty. `not_sampled` are the collectors that read none of the devices.
-    """
+    an available counter is empty. `not_sampled` are the collectors that read none of the devices."""
     parts: list[Part] = [_print.plain(_verdict(facts, healths), "bold")]
     if facts.absent:
         parts += [*_heading_parts("unavailable"), *_unavailable_parts(facts.absent)]
@@ -50,8 +49,7 @@ def machine(
 def counters(available: Sequence[DeviceCounter]) -> list[Part]:
     """Return a table of every counter of the devices, with its unit, period, availability and the vendor's command.
 
-    An entry of `available` whose reason is not empty is unavailable.
-    """
+    An entry of `available` whose reason is not empty is unavailable."""
     heads = ("device", "counter", "unit", "kind", "period", "available", "vendor command")
     rows = [
         (
@@ -73,10 +71,7 @@ def counters(available: Sequence[DeviceCounter]) -> list[Part]:
 
 
 def _verdict(facts: Facts, healths: Sequence[Health]) -> str:
-    """Return one line: how many GPUs can be measured, their models, and the ids of the unhealthy ones.
-
-    Without a GPU, the line says that `gpubench run` measures the host processor.
-    """
+    """Return one line: how many GPUs can be measured, their models, and the ids of the unhealthy ones."""
     gpus = [device for device in facts.devices if device.backend != "host"]
     if not gpus:
         return "no GPU is usable: `gpubench run` measures the host processor"
@@ -123,10 +118,7 @@ def _pairs_part(facts: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) ->
 
 
 def _health_parts(health: Health) -> Iterator[Part]:
-    """Yield the lines on one device's health: its state, bad findings with advice and command, unavailable readings.
-
-    The commands are printed and never run. A device without readings has one line with the reason.
-    """
+    """Yield the lines on one device's health: its state, bad findings with advice and command, unavailable readings."""
     if not health.findings:
         yield _print.plain(f"{health.device}: unavailable: {health.unavailable}", "yellow")
         return
@@ -146,11 +138,7 @@ def _health_parts(health: Health) -> Iterator[Part]:
 
 
 def _counter_parts(entries: Sequence[DeviceCounter], not_sampled: Sequence[UnavailablePart]) -> Iterator[Part]:
-    """Yield lines on the counters of each device, and on the collectors that read none of the devices.
-
-    They say how many counters are available, and why the others are not; the reason of an available entry is empty.
-    `not_sampled` has the collectors, with their reasons.
-    """
+    """Yield lines on the counters of each device, and on the collectors that read none of the devices."""
     for device in dict.fromkeys(entry.device for entry in entries):
         of_device = [entry for entry in entries if entry.device == device]
         available = [entry for entry in of_device if not entry.reason]

@@ -69,10 +69,7 @@ class Picture:
     def _device_lines(
         self, latest: live.Latest, device: Device, current: Sequence[gauges.Gauge], console: Console, now: float
     ) -> list[Text]:
-        """Return the lines of a device: its name, each gauge with bar and history, its activity, and an empty line.
-
-        `current` are the device's gauges, `now` is in monotonic seconds, and the lines fit the width of the console.
-        """
+        """Return the lines of a device: its name, each gauge with bar and history, its activity, and an empty line."""
         title = _print.plain(f"{device.id}  {device.name}", "bold")
         if reasons := gauges.throttle_text(latest, device):
             title.append_text(_print.plain(f"  {reasons}", "yellow"))
@@ -97,10 +94,7 @@ class Picture:
         return [*lines, Text("")]
 
     def _table(self, latest: live.Latest, width: int) -> Iterator[RenderableType]:
-        """Yield a table with one row per GPU, and one for the host, for terminals without enough lines for gauges.
-
-        Only columns with a value are drawn, from the left as many as fit a terminal of `width` columns.
-        """
+        """Yield a table with one row per GPU, and one for the host, for terminals without enough lines for gauges."""
         rows = [live.device_cells(latest, device.id) for device in self._devices if device.backend != "host"]
         filled = [place for place in range(len(live.COLUMNS)) if any(row[place] for row in rows)]
         filled = filled[: next(columns for least, columns in _NARROW if width >= least)]
@@ -114,8 +108,7 @@ def widths(room: int) -> tuple[int, int]:
     """Return the widths of a bar and of a history chart that share `room` columns.
 
     The history gets two thirds, at most 60 columns, and the bar gets the rest. Below 12 columns there is no history:
-    its width is 0, and the bar's may be 0 too.
-    """
+    its width is 0, and the bar's may be 0 too."""
     if room < 2 * _LEAST_HISTORY:
         return max(room, 0), 0
     history = min(room * 2 // 3, _HISTORY)
@@ -136,11 +129,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _processes(processes: Sequence[RunningProcess], room: int, width: int) -> Iterator[RenderableType]:
-    """Yield the table of the first `room` processes, and a line with the number of the others, if there are any.
-
-    `processes` are sorted, those with the most memory first. On a terminal with less than 60 columns of `width`, user
-    and command are left out.
-    """
+    """Yield the table of the first `room` processes, and a line with the number of the others, if there are any."""
     from gpubench.base import units
 
     heads = ["process", "device", "memory", "user"] if width >= _WITH_COMMAND else ["process", "device", "memory"]
@@ -178,8 +167,7 @@ class Keys:
     def wait(self, seconds: float) -> None:
         """Wait for `seconds`, or until a key is pressed.
 
-        Raises KeyboardInterrupt if the key is q, which ends the command like Ctrl-C.
-        """
+        Raises KeyboardInterrupt if the key is q, which ends the command like Ctrl-C."""
         if self._descriptor < 0:
             time.sleep(seconds)
         elif select.select([self._descriptor], [], [], seconds)[0]:

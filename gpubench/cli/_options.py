@@ -85,8 +85,7 @@ Json = Annotated[
 def check_suites(suites: list[str] | None) -> None:
     """Raise UsageError for an unknown suite, and print which of the suites cannot be loaded, on standard error.
 
-    `suites` are the command's arguments; None or an empty list stands for all suites. No device is opened.
-    """
+    `suites` are the command's arguments; None or an empty list stands for all suites. No device is opened."""
     from gpubench.cli import _print
     from gpubench.measuring import plan as planning
 
@@ -111,8 +110,7 @@ def settings(
 
     `suites` and `devices` are the words of the command line, `filters` patterns of case ids, `data` files and folders,
     and `links` texts such as `25GbE`. Raises UsageError, with the valid choices, for an invalid option or a file that
-    cannot be used.
-    """
+    cannot be used."""
     from gpubench import model
     from gpubench.analysis.views import breakeven
     from gpubench.measuring import joining
@@ -137,8 +135,7 @@ def run_file(out: Path | None, kind: str = "") -> Path:
     """Return the path of a new run file: `out`, or if `out` is None a new name in the folder gpubench-runs.
 
     The folder is made. The new name consists of the time (UTC) and `kind`, such as `-gate`. Raises UsageError if the
-    folder cannot be made.
-    """
+    folder cannot be made."""
     from datetime import UTC, datetime
 
     from gpubench.base.errors import UsageError

@@ -46,11 +46,7 @@ def phases(summary: Summary, console: Console) -> list[Part]:
 
 
 def _table_parts(table: PhaseTable, width: int) -> Iterator[Part]:
-    """Yield a table of phases that fits `width` columns of the terminal.
-
-    A column of texts that are equal in all rows moves into the title; columns that do not fit move into further tables
-    below. Names are folded, and headings between words; numbers are never folded.
-    """
+    """Yield a table of phases that fits `width` columns of the terminal."""
     constants = [
         f"{head} {table.rows[0][place]}"
         for place, head in enumerate(table.heads)
@@ -78,11 +74,7 @@ def _key_count(table: PhaseTable) -> int:
 
 
 def _column_width(table: PhaseTable, place: int) -> int:
-    """Return the width of the column with the index `place`: that of its longest cell or of its heading, if longer.
-
-    A heading counts with its longest word, because headings are folded; the heading of a column of names counts as a
-    whole.
-    """
+    """Return the width of the column with the index `place`: that of its longest cell or of its heading, if longer."""
     head, cells = table.heads[place], [row[place] for row in table.rows]
     parts = head.split() if head not in table.text_heads or place >= _key_count(table) else [head]
     return max(map(cell_len, [*parts, *cells]))
@@ -103,10 +95,7 @@ def _column_groups(places: Sequence[int], rooms: dict[int, int], left: int) -> I
 
 
 def _rich_table(table: PhaseTable, places: Sequence[int], rooms: dict[int, int], title: str) -> Table:
-    """Return the columns with the indices `places` as a table of the terminal; `rooms` are the widths by index.
-
-    A column of numbers is at least as wide as `rooms` says, and a column of texts at most. `title` may be empty.
-    """
+    """Return the columns with the indices `places` as a table of the terminal; `rooms` are the widths by index."""
     heads = [table.heads[place] for place in places]
     rows = [[row[place] for place in places] for row in table.rows]
     printed = _print.table(heads, rows, title, right=[head for head in heads if head not in table.text_heads])
@@ -120,10 +109,7 @@ def _rich_table(table: PhaseTable, places: Sequence[int], rooms: dict[int, int],
 
 
 def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
-    """Yield a line for each phase and, below, for each counter, all on one axis of time, and then the axis.
-
-    Nothing is yielded for a run without phases, or if the console is too narrow.
-    """
+    """Yield a line for each phase and, below, for each counter, all on one axis of time, and then the axis."""
     from gpubench.analysis.views.phase_lanes import phase_lanes
 
     narrowest = phase_lanes(summary, 1)
@@ -139,11 +125,7 @@ def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
 
 
 def _lane_lines(drawn: PhaseLanes, name_room: int, columns: int, ascii_only: bool) -> Iterator[Text]:
-    """Yield a line for each phase and each counter, then the time axis, and a line if short phases are not drawn.
-
-    A line has a name of `name_room` characters and `columns` characters of time. `ascii_only` uses ASCII characters in
-    place of blocks.
-    """
+    """Yield a line for each phase and each counter, then the time axis, and a line if short phases are not drawn."""
     from gpubench.base import units
 
     yield Text("")
@@ -173,10 +155,7 @@ def _padded_name(name: str, room: int) -> str:
 
 
 def _share_block(share: float, ascii_only: bool) -> str:
-    """Return the character for the share (0 to 1) of a column's time in which a phase ran.
-
-    It is a full block from 0.5, a half one below that, and a blank for 0; `ascii_only` uses # and - in place of blocks.
-    """
+    """Return the character for the share (0 to 1) of a column's time in which a phase ran."""
     if share <= 0.0:
         return " "
     full, part = ("#", "-") if ascii_only else ("█", "▒")

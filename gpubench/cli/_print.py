@@ -18,8 +18,7 @@ _WIDE = 1000  # characters of a line where standard output is no terminal
 def out() -> Console:
     """Return the console of standard output.
 
-    If standard output is no terminal, the console has 1000 columns, so that a log has no folded lines.
-    """
+    If standard output is no terminal, the console has 1000 columns, so that a log has no folded lines."""
     size = shutil.get_terminal_size()  # rich would assume 80 columns for a dumb terminal
     width = size.columns if sys.stdout.isatty() else _WIDE
     return Console(width=width, height=size.lines, highlight=False, emoji=False)
@@ -58,8 +57,7 @@ def table(
     """Return a table of plain cells, with `title` above it unless that is empty.
 
     Columns whose heading is in `right` are aligned to the right. A cell that is a `Text` keeps its style; any other
-    value becomes one line of text.
-    """
+    value becomes one line of text."""
     printed = Table(
         title=plain(title) if title else None, title_justify="left", box=None, pad_edge=False, header_style="bold"
     )

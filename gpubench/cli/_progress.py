@@ -28,8 +28,7 @@ def run_display() -> Iterator[Observer]:
     """Yield an observer of a run's progress, which prints to standard error.
 
     It draws one changing line on a terminal; elsewhere it prints a line for each suite, or for each replicate if there
-    are several. Failed and invalid cases are printed at once.
-    """
+    are several. Failed and invalid cases are printed at once."""
     console = err()
     if not console.is_terminal or console.is_dumb_terminal:
         yield _ProgressLines().watch
@@ -74,8 +73,7 @@ class _ProgressLines:
     def watch(self, event: ProgressEvent) -> None:
         """Print the problem of the event's result, if it has one, and the line of the group whose last case it is.
 
-        The first event of a run, which has index 0 and no result, only starts the count.
-        """
+        The first event of a run, which has index 0 and no result, only starts the count."""
         if event.result is None:
             if event.index == 0:
                 self._begin(event.jobs)
@@ -100,11 +98,7 @@ class _ProgressLines:
 
 
 def _group_names(jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield for each job, in order, the name of the group that the job counts for.
-
-    The group is the replicate if the run has several replicates, else the suite and, if the run has several devices,
-    the device.
-    """
+    """Yield for each job, in order, the name of the group that the job counts for."""
     replicates = {job.replicate for job in jobs}
     devices = {job.devices[0].id for job in jobs}
     for job in jobs:
@@ -120,10 +114,7 @@ def _left_text(seconds: float) -> str:
 
 
 def _problem_text(result: Result | None) -> str:
-    """Return a line on a failed or invalid result, or an empty text for any other.
-
-    None stands for a job that has not ended.
-    """
+    """Return a line on a failed or invalid result, or an empty text for any other."""
     if result is None or result.status not in ("failed", "invalid"):
         return ""
     return f"{result.status}: {result.case.id}: {result.reason}"

@@ -32,8 +32,7 @@ def shareable(runs: list[Run], no_redact: bool, others: Sequence[Manifest] = ())
     """Return the runs with pseudonyms, by one salt, for names and ids of people, hosts and devices.
 
     A text of one run can name the machine of another run, so the names in all runs and in the manifests `others` are
-    replaced in each run. With `no_redact`, the runs are returned unchanged, and a warning is printed.
-    """
+    replaced in each run. With `no_redact`, the runs are returned unchanged, and a warning is printed."""
     from gpubench.tools import identity
     from gpubench.tools.redact import redacted
 
@@ -56,8 +55,7 @@ def anonymised_value(value: Value, manifests: Sequence[Manifest], no_redact: boo
     """Return `value` without the names of people, hosts and devices that the manifests contain.
 
     `value` is any tuple or dataclass of texts that was made from the runs of the manifests, such as a judgement. With
-    `no_redact` it is returned unchanged.
-    """
+    `no_redact` it is returned unchanged."""
     from gpubench.tools import identity
     from gpubench.tools.redact import without_names
 
@@ -74,8 +72,7 @@ def shareable_value(value: Value, manifests: Sequence[Manifest], no_redact: bool
 def is_ci() -> bool:
     """Return whether a CI system runs this process, by its environment variables; others can read the log then.
 
-    Most systems set CI, but Azure and Jenkins do not.
-    """
+    Most systems set CI, but Azure and Jenkins do not."""
     variables = ("CI", "GITHUB_ACTIONS", "TF_BUILD", "JENKINS_URL")
     return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in variables)
 
@@ -135,10 +132,7 @@ def _warn_not_redacted() -> None:
 
 
 def _salt() -> bytes:
-    """Return the user's salt for pseudonyms, 32 bytes.
-
-    If it cannot be read or stored, print a warning and return a random salt for this command only.
-    """
+    """Return the user's salt for pseudonyms, 32 bytes."""
     from gpubench.tools import identity
 
     return _read_salt(identity.salt_file())
@@ -146,10 +140,7 @@ def _salt() -> bytes:
 
 @functools.cache
 def _read_salt(path: Path) -> bytes:
-    """Return the salt in the file `path`, 32 bytes; the file is made if it does not exist.
-
-    If the salt cannot be read or stored, print a warning and return a random one, the same for the whole command.
-    """
+    """Return the salt in the file `path`, 32 bytes; the file is made if it does not exist."""
     import secrets
 
     from gpubench.base.errors import FileError
@@ -192,8 +183,7 @@ def make_folder(folder: Path) -> None:
 def write(out: Path, content: str | bytes) -> None:
     """Write `content` to the file `out` completely or not at all, text as UTF-8.
 
-    Raises UsageError if it cannot be written.
-    """
+    Raises UsageError if it cannot be written."""
     from gpubench.base.errors import UsageError
     from gpubench.base.files import write_whole
 

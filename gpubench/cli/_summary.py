@@ -29,8 +29,7 @@ _EXPECTED_NOTE = "of expected: what this model of GPU reached on other machines 
 def run_parts(run: Run, path: object) -> list[Part]:
     """Return the texts and tables that `run` prints at its end: the overview, and the cases if they are at most 40.
 
-    If there are more, a line with the command that lists them follows the overview; `path` is the run file in it.
-    """
+    If there are more, a line with the command that lists them follows the overview; `path` is the run file in it."""
     if len({result.case.id for result in run.results}) <= FEW_CASES:
         return [*overview(run), *cases(run)]
     return [*overview(run), Text(""), _print.plain(f"every case: gpubench show {path} --all", "dim")]
@@ -98,8 +97,7 @@ def cases(
 
     `filters` selects cases by patterns in their ids; empty selects all. `order` is `measured`, or the figure by which
     the cases are sorted, the highest first: `share` of peak, `noise` or `duration`. `top` lists only that number of
-    cases. `wide` adds every kind of peak and the noise within and between processes.
-    """
+    cases. `wide` adds every kind of peak and the noise within and between processes."""
     from gpubench.analysis.listing import listing
     from gpubench.analysis.soak import soak_tables
     from gpubench.analysis.summary import Summary
@@ -127,10 +125,7 @@ def derived_parts(table: DerivedTable) -> list[Part]:
 
 
 def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
-    """Return a note that the intervals hold within one process, for a run without replicates; else nothing.
-
-    With `wide`, a further note says where the between-process deviations come from, if that was recorded.
-    """
+    """Return a note that the intervals hold within one process, for a run without replicates; else nothing."""
     from gpubench.analysis.reproducibility import recorded_sources_text
 
     notes = []
@@ -161,11 +156,7 @@ def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
 
 
 def _column_variants(suite: ListedSuite, wide: bool) -> list[Columns]:
-    """Return three variants of the columns: complete, without the peaks' names, and also without the bounds.
-
-    A column has a heading and a cell per case. Columns without any value are left out; `wide` adds shares of every kind
-    of peak and the noise.
-    """
+    """Return three variants of the columns: complete, without the peaks' names, and also without the bounds."""
     whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
     unnamed = [
         (head, [_without_peak_name(cell) for cell in cells] if head == "of peak" else cells) for head, cells in whole
@@ -174,15 +165,11 @@ def _column_variants(suite: ListedSuite, wide: bool) -> list[Columns]:
 
 
 def _without_peak_name(share: str) -> str:
-    """Return a share without the name of its peak: `95.9 %` of `95.9 % dram`."""
     return share.partition("%")[0] + "%" if share else ""
 
 
 def _columns(suite: ListedSuite, wide: bool) -> Columns:
-    """Return the columns of figures, each with its heading and one cell per case.
-
-    `wide` adds shares of every kind of peak, and the noise within and between processes.
-    """
+    """Return the columns of figures, each with its heading and one cell per case."""
     named = [
         ("device", [case.device for case in suite.cases]),
         ("median", [case.median for case in suite.cases]),
@@ -251,10 +238,7 @@ def _folded(name: str, secondary: str, room: int) -> Text:
 
 
 def _warnings(run: Run) -> list[str]:
-    """Return the warnings and remarks of a run, without remarks on the health and the state of devices.
-
-    Those remarks, and remarks on what is unavailable, are printed elsewhere.
-    """
+    """Return the warnings and remarks of a run, without remarks on the health and the state of devices."""
     from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
 
     sources = (HEALTH_SOURCE, STATE_SOURCE)
@@ -263,10 +247,7 @@ def _warnings(run: Run) -> list[str]:
 
 
 def _reasons(results: Sequence[Result]) -> list[str]:
-    """Return why cases failed or are invalid, each reason once, with a case and the number of further cases.
-
-    After eight reasons, a last line says how many more there are.
-    """
+    """Return why cases failed or are invalid, each reason once, with a case and the number of further cases."""
     cases_by_reason: dict[tuple[str, str], dict[str, None]] = {}
     for result in results:
         if result.status in ("failed", "invalid"):

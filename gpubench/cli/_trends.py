@@ -21,8 +21,7 @@ def trend_rows(trends: Sequence[Trend], judged: bool, width: int) -> list[Part]:
     """Return the rows of the series, one each, for a terminal of `width` columns.
 
     A line above names the device if all series are of one device. If `judged`, the rows have the newest change, and
-    those whose newest change is for the worse come first.
-    """
+    those whose newest change is for the worse come first."""
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
 
@@ -98,11 +97,7 @@ def _events(trend: Trend) -> Iterator[Text]:
 
 
 def _row(trend: Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[str, ...], str]:
-    """Return the state, name, figures and style of a series' row.
-
-    `several` says that the rows are of several devices: the name then contains the device. Unless `is_judged`, the
-    state is empty and the figures do not contain the newest change.
-    """
+    """Return the state, name, figures and style of a series' row."""
     from gpubench.analysis.sparkline import sparkline
     from gpubench.base import units
 
@@ -116,10 +111,7 @@ def _row(trend: Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[
 
 
 def _newest_event(trend: Trend) -> str:
-    """Return the step or drift that began last as text; – if there is none.
-
-    If there are too few runs to find one, the text says how the newest run differs from the others.
-    """
+    """Return the step or drift that began last as text; – if there is none."""
     event = trend.newest_event
     if event is None:
         return trend.newest_comparison.partition(" than")[0] if trend.state == "too few runs" else "–"

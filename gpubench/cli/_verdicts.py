@@ -66,8 +66,7 @@ def policy(file: Path | None, threshold: float | None, strict: bool, allow_misma
 
     If `file` is None, it is that of gpubench.toml or pyproject.toml in the current folder, or the built-in one.
     `threshold` is in per cent; None keeps the policy's threshold. `strict` and `allow_mismatch` are the options of
-    these names. Raises UsageError if the file is invalid.
-    """
+    these names. Raises UsageError if the file is invalid."""
     from dataclasses import replace
 
     from gpubench.judging.policy import load
@@ -94,8 +93,7 @@ def publish(
     documents; `every` and `wide` are the options --all and --wide. Publications receive texts without control
     characters and, unless `no_redact` is set, without names of people and machines. A terminal shows the names; the log
     of a CI, which others read, does not. The files are written first, so that a closed pipe prevents none of them.
-    Raises UsageError if a file cannot be written.
-    """
+    Raises UsageError if a file cannot be written."""
     from gpubench import plugins
     from gpubench.base.clean import tidy
     from gpubench.base.streams import write_commands
@@ -144,10 +142,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _append(path: Path, text: str) -> None:
-    """Append `text` to the file `path`, or print a warning if that fails.
-
-    A missing summary must not fail the gate.
-    """
+    """Append `text` to the file `path`, or print a warning if that fails."""
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(text)

@@ -87,11 +87,7 @@ def ab(
 
 
 def _make_folder(out: Path | None) -> Path:
-    """Make a new folder for the run files of both builds, with its parents, and return its absolute path.
-
-    `out` is the folder; None means `gpubench-runs/TIME-ab` in the current folder, with the time in UTC. Raises
-    UsageError if the folder exists or cannot be made.
-    """
+    """Make a new folder for the run files of both builds, with its parents, and return its absolute path."""
     from gpubench.base.errors import UsageError
     from gpubench.tools import history
 

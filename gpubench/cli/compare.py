@@ -47,8 +47,7 @@ class CaseSelection:
     """The cases to list, and whether to print all their columns.
 
     `filters` are patterns of case ids (empty: all), `top` is the most cases to list (None: no limit). `every` also
-    lists cases with the verdict same, and `wide` adds columns.
-    """
+    lists cases with the verdict same, and `wide` adds columns."""
 
     filters: tuple[str, ...] = ()
     top: int | None = None
@@ -92,10 +91,7 @@ def compare(
 
 
 def _output_form(out: Path | None, json: bool) -> str:
-    """Return the form of the output: `html`, `md` or `json`, or an empty text for the terminal.
-
-    Raises UsageError if both `out` and `json` are given, or if the suffix of `out` names no form that can compare.
-    """
+    """Return the form of the output: `html`, `md` or `json`, or an empty text for the terminal."""
     from gpubench import plugins
     from gpubench.base.errors import UsageError
     from gpubench.tools import rendering
@@ -124,11 +120,7 @@ def _run_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _comparison(run_readings: list[Reading], names: list[str], threshold: float | None, no_redact: bool) -> Comparison:
-    """Return the comparison of each run with the first one, anonymised unless `no_redact` is set.
-
-    `threshold` is the smallest change that matters, in per cent; None means that of the built-in policy. `names`, one
-    for each run, replace the paths of the run files.
-    """
+    """Return the comparison of each run with the first one, anonymised unless `no_redact` is set."""
     from dataclasses import replace
 
     from gpubench.judging.comparison import compare
@@ -145,10 +137,7 @@ def _comparison(run_readings: list[Reading], names: list[str], threshold: float 
 
 
 def _parts(comparison: Comparison, selection: CaseSelection = CaseSelection()) -> list[Part]:
-    """Return the texts and tables of a comparison: the verdict of each run, the runs, then the cases.
-
-    The verdict and the cases are those against the first run; `selection` says which cases are listed.
-    """
+    """Return the texts and tables of a comparison: the verdict of each run, the runs, then the cases."""
     from gpubench.cli import _findings
     from gpubench.judging.comparison import answer, letter, one_sided_cases
 
@@ -181,21 +170,14 @@ def _run_parts(comparison: Comparison, letters: Sequence[str]) -> list[Part]:
 
 
 def _suite_parts(against: RunComparison, name: str) -> list[Part]:
-    """Return the table of each suite's geometric mean; an undecided change has a sign but no verb.
-
-    `name` is the letter of the run that is compared with the run A. Without suites, there is no table.
-    """
+    """Return the table of each suite's geometric mean; an undecided change has a sign but no verb."""
     rows = [(mean.suite, _print.plain(mean.text, _COLORS[mean.direction]), mean.counts) for mean in against.geomeans]
     heads = ("suite", f"{name} against A", "cases")
     return [_print.table(heads, rows, right=heads[1:2])] if rows else []
 
 
 def _case_parts(against: RunComparison, name: str, selection: CaseSelection) -> list[Part]:
-    """Return the table of the selected cases, the worst first, and a note on those that are not listed.
-
-    If more than 40 cases are selected, those with the verdict same are left out unless `selection.every` is set. `name`
-    is the letter of the run that is compared with the run A.
-    """
+    """Return the table of the selected cases, the worst first, and a note on those that are not listed."""
     from gpubench.base.patterns import matches
     from gpubench.cli import _findings
     from gpubench.cli._summary import FEW_CASES

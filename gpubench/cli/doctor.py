@@ -115,11 +115,6 @@ def _write_bundle(target: Path, device: list[str] | None, more: bool) -> None:
 
 
 def _read_replicates(source: Path) -> Run:
-    """Return the run in the file `source`.
-
-    Raises UsageError if the run has fewer replicates than a noise floor needs, and FileError if the file cannot be
-    read.
-    """
     from gpubench.base.errors import UsageError
     from gpubench.judging import noise
     from gpubench.model import store
@@ -131,12 +126,7 @@ def _read_replicates(source: Path) -> Run:
 
 
 def _measure(replicates: int | None, device: list[str] | None, tier: options.TierName | None, out: Path | None) -> Run:
-    """Measure identical code repeatedly: the headline cases, each replicate in new processes and in a new order.
-
-    Returns the run, which is also written to the run file `out`. None means the default of an option: 10 replicates,
-    the first GPU, the tier quick, and a file in gpubench-runs. Raises UsageError for too few replicates, and the errors
-    of `session.measure`.
-    """
+    """Measure identical code repeatedly: the headline cases, each replicate in new processes and in a new order."""
     from gpubench.base import units
     from gpubench.base.errors import UsageError
     from gpubench.cli import _print
@@ -165,10 +155,7 @@ def _measure(replicates: int | None, device: list[str] | None, tier: options.Tie
 
 
 def _print_noise(run: Run, json: bool) -> None:
-    """Print the noise floors of a run, then the cases without a floor and why; with `json` as one JSON document.
-
-    It always ends by raising typer.Exit, with the exit status of the run.
-    """
+    """Print the noise floors of a run, then the cases without a floor and why; with `json` as one JSON document."""
     from dataclasses import asdict
 
     from gpubench.analysis import summary

@@ -123,11 +123,7 @@ def gate(
 def _check_arguments(
     arguments: list[str] | None, baseline: list[str] | None, run: bool, floor: bool, save: str | None
 ) -> None:
-    """Check that the arguments fit together; `save` is the name of a baseline to save, or None.
-
-    Raises UsageError if baseline and floor are both given, if there is nothing to compare with and nothing to save, if
-    there is no candidate, or if `save` is not a valid name of a baseline.
-    """
+    """Check that the arguments fit together; `save` is the name of a baseline to save, or None."""
     from gpubench.base.errors import UsageError
     from gpubench.tools.gating import baselines
 
@@ -142,10 +138,7 @@ def _check_arguments(
 
 
 def _check_no_run_options(**given: object) -> None:
-    """Raise UsageError if an option was given that only `--run` uses.
-
-    `given` has the options by name; None or an empty list means that an option was not given.
-    """
+    """Raise UsageError if an option was given that only `--run` uses."""
     from gpubench.base.errors import UsageError
 
     if names := [f"--{name}" for name, value in given.items() if value not in (None, [])]:
@@ -153,11 +146,7 @@ def _check_no_run_options(**given: object) -> None:
 
 
 def _request(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | None) -> GateRequest:
-    """Return the request to the regression gate, or with `floor` to the gate that compares with floors.
-
-    `noise` are run files whose noise the policy uses, and `rounds` is how often suspects are measured again. None means
-    no files, and the default number of rounds.
-    """
+    """Return the request to the regression gate, or with `floor` to the gate that compares with floors."""
     from dataclasses import replace
 
     from gpubench import plugins
@@ -170,11 +159,7 @@ def _request(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int 
 
 
 def _judge_files(request: GateRequest, baseline: list[str] | None, paths: list[Path]) -> GateResult:
-    """Return the judgement of the candidate's run files `paths`.
-
-    `baseline` has run files, folders, saved names and `last:N`, which is looked up in the history for the candidate's
-    cases; None means a comparison with floors. Raises FileError if a file cannot be read or is missing.
-    """
+    """Return the judgement of the candidate's run files `paths`."""
     from gpubench.tools.gating import baselines
     from gpubench.tools.gating import gate as gating
 
@@ -192,10 +177,7 @@ def _judge_files(request: GateRequest, baseline: list[str] | None, paths: list[P
 def _plan(
     suites: list[str] | None, device: list[str] | None, tier: options.TierName, filters: list[str] | None, count: int
 ) -> Plan:
-    """Return the plan of the candidate's measurement: `count` replicates of the suites.
-
-    None means the default of an option. Raises UsageError for an unknown suite or device.
-    """
+    """Return the plan of the candidate's measurement: `count` replicates of the suites."""
     from gpubench.measuring import inventory, plan
 
     options.check_suites(suites)
@@ -204,12 +186,7 @@ def _plan(
 
 
 def _measure_and_judge(request: GateRequest, baseline: list[str] | None, planned: Plan, path: Path) -> GateResult:
-    """Measure the candidate into the run file `path`, measure suspects again, and return the judgement.
-
-    `baseline` has run files, folders, saved names and `last:N`. It is read first, so that a missing baseline or one of
-    another machine costs no measurement. Raises FileError if it cannot be read, CannotJudge for another machine unless
-    the policy allows that, and DeviceError for an unhealthy device.
-    """
+    """Measure the candidate into the run file `path`, measure suspects again, and return the judgement."""
     from dataclasses import replace
 
     from gpubench.base import units

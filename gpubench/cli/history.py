@@ -27,14 +27,12 @@ _FILE_STATUS = 5
 class CaseFirst(TyperGroup):
     """A group of commands whose first argument may be a case instead: `gpubench history CASE`.
 
-    The context is Click's, which newer versions of Typer include and older ones import.
-    """
+    The context is Click's, which newer versions of Typer include and older ones import."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put `show` before arguments that name no command, and parse them.
 
-        `ctx` is a context of Click. Returns the arguments that the group did not use.
-        """
+        `ctx` is a context of Click. Returns the arguments that the group did not use."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["show", *args]
         return super().parse_args(ctx, args)
@@ -129,11 +127,7 @@ def _store_path(store: Path | None) -> Path:
 
 
 def _selected_lines(history: History, cases: list[str], series: str) -> list[StoredLine]:
-    """Return the stored lines of the series `series` whose case id matches a text in `cases`; all if it is empty.
-
-    There is one line per case, device set and series; an empty `series` is the headline. Raises UsageError with a hint
-    if no line matches.
-    """
+    """Return the stored lines of the series `series` whose case id matches a text in `cases`; all if it is empty."""
     from gpubench import plugins
     from gpubench.base.errors import UsageError
 
@@ -176,10 +170,7 @@ def _print_trends(history: History, stored_lines: list[StoredLine], last: int, n
 def _write_page(
     history: History, stored_lines: list[StoredLine], last: int, html: Path, force: bool, no_redact: bool
 ) -> None:
-    """Write the trends as an HTML page to the file `html`, anonymised unless `no_redact` is set.
-
-    Only the newest `last` runs of a series count. Raises UsageError if the file exists without `force`.
-    """
+    """Write the trends as an HTML page to the file `html`, anonymised unless `no_redact` is set."""
     from gpubench.tools import rendering
 
     sharing.check_target(html, force, history.path)
@@ -259,10 +250,7 @@ def rebuild(sources: MoreSources = None, store: Store = None) -> None:
 
 
 def _print_records(recorder: HistoryRecorder, records: Iterable[RecordedFile]) -> None:
-    """Print why each refused file was refused, and how many runs are new, updated and known in the history.
-
-    Raises typer.Exit with status 5 if a file was refused.
-    """
+    """Print why each refused file was refused, and how many runs are new, updated and known in the history."""
     from gpubench.cli import _print
 
     counts = {"new": 0, "updated": 0, "known": 0, "refused": 0}
@@ -283,8 +271,7 @@ def _print_records(recorder: HistoryRecorder, records: Iterable[RecordedFile]) -
 def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Store = None) -> None:
     """Drop all but the newest --keep runs and the newest --keep runs of each case.
 
-    Without --files the run files stay, and `rebuild` would record them again.
-    """
+    Without --files the run files stay, and `rebuild` would record them again."""
     from gpubench.base import units
     from gpubench.cli import _print
     from gpubench.tools.history import HistoryRecorder

@@ -26,10 +26,7 @@ def list_(
 
 
 def _print_suites(suites: list[str] | None, json: bool) -> None:
-    """Print each suite with a sentence on what it measures, in a table, or with `json` as one JSON document.
-
-    `suites` are names; None means all.
-    """
+    """Print each suite with a sentence on what it measures, in a table, or with `json` as one JSON document."""
     from gpubench.cli import _print
     from gpubench.measuring import plan
 
@@ -42,10 +39,7 @@ def _print_suites(suites: list[str] | None, json: bool) -> None:
 
 
 def _print_cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:
-    """Print the ids of the cases that the suites have on these devices in this tier, each once, one per line.
-
-    With `json`, they are a JSON list. None means all suites, and the default device.
-    """
+    """Print the ids of the cases that the suites have on these devices in this tier, each once, one per line."""
     from gpubench.cli import _print
     from gpubench.measuring import inventory, plan
 

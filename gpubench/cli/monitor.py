@@ -59,8 +59,7 @@ def monitor(
     """Monitor every device: live on a terminal, elsewhere with one line per device and sample.
 
     It draws the use, memory, power, temperature and clock of each device with the last minute, and lists its throttle
-    reasons and its processes. Press q to quit.
-    """
+    reasons and its processes. Press q to quit."""
     from gpubench.measuring import inventory
     from gpubench.measuring.plan import sampled_devices
     from gpubench.measuring.sampler import SamplingProcess
@@ -97,11 +96,7 @@ def _killing(sampler: SamplingProcess) -> Iterator[None]:
 def _take_samples(
     sampler: SamplingProcess, latest: Latest, seconds: float, wait: Callable[[float], None] = time.sleep
 ) -> None:
-    """Add the samples that arrive within `seconds` to `latest`.
-
-    `wait` is called with the seconds of each pause and may end the command. Raises DeviceError if the sampler has
-    ended.
-    """
+    """Add the samples that arrive within `seconds` to `latest`."""
     from gpubench.base.errors import DeviceError
 
     deadline = time.monotonic() + seconds
@@ -115,10 +110,7 @@ def _take_samples(
 
 
 def _print_once(sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
-    """Print every counter of the devices once, in the format of Prometheus, after sampling for 1.2 seconds.
-
-    Raises DeviceError if the sampler has ended.
-    """
+    """Print every counter of the devices once, in the format of Prometheus, after sampling for 1.2 seconds."""
     from gpubench.tools.monitor.live import prometheus
 
     _take_samples(sampler, latest, _FIRST_S)
@@ -127,10 +119,7 @@ def _print_once(sampler: SamplingProcess, latest: Latest, devices: list[Device])
 
 
 def _watch(sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, count: int) -> None:
-    """Show the devices every `interval` seconds: drawn if standard output is a terminal, else as lines.
-
-    `count` is the number of updates; 0 means no end. Raises DeviceError if the sampler has ended.
-    """
+    """Show the devices every `interval` seconds: drawn if standard output is a terminal, else as lines."""
     from gpubench.cli import _print
 
     updates = range(count) if count else itertools.count()
@@ -142,10 +131,7 @@ def _watch(sampler: SamplingProcess, latest: Latest, devices: list[Device], inte
 
 
 def _log(sampler: SamplingProcess, latest: Latest, devices: list[str], interval: float, updates: Iterable[int]) -> None:
-    """Print a line for each device every `interval` seconds, without any cursor movement.
-
-    `devices` are ids, and there is one update for each item of `updates`. Raises DeviceError if the sampler has ended.
-    """
+    """Print a line for each device every `interval` seconds, without any cursor movement."""
     from gpubench.tools.monitor import live
 
     for _ in updates:
@@ -159,11 +145,7 @@ def _log(sampler: SamplingProcess, latest: Latest, devices: list[str], interval:
 def _draw(
     sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, updates: Iterable[int]
 ) -> None:
-    """Draw the devices on the whole terminal until q or Ctrl-C, and then restore the terminal.
-
-    There is one update every `interval` seconds for each item of `updates`. Raises KeyboardInterrupt for q and Ctrl-C,
-    and DeviceError if the sampler has ended.
-    """
+    """Draw the devices on the whole terminal until q or Ctrl-C, and then restore the terminal."""
     from rich.live import Live
 
     from gpubench.cli import _monitor, _print
@@ -182,10 +164,6 @@ def _draw(
 
 
 def _address_and_port(listen: str) -> tuple[str, int]:
-    """Return the address and the port in `ADDRESS:PORT`, `[::1]:PORT` or `PORT`; without an address, 127.0.0.1.
-
-    Raises UsageError if the port is no number up to 65535.
-    """
     from gpubench.base.errors import UsageError
 
     address, _, port = listen.rpartition(":")
@@ -197,10 +175,7 @@ def _address_and_port(listen: str) -> tuple[str, int]:
 def _serve(
     place: tuple[str, int], sampler: SamplingProcess, latest: Latest, devices: list[Device], names: list[str]
 ) -> None:
-    """Answer GET /metrics with the newest counters at the address and port in `place`, until Ctrl-C.
-
-    `names` are further host names under which the endpoint answers. Raises DeviceError if the sampler has ended.
-    """
+    """Answer GET /metrics with the newest counters at the address and port in `place`, until Ctrl-C."""
     from gpubench.cli import _print
     from gpubench.tools.monitor import endpoint
 

@@ -63,8 +63,7 @@ def profile(
 ) -> None:
     """Sample every device while a program runs, find its phases, and write a run file.
 
-    The exit status is the program's.
-    """
+    The exit status is the program's."""
     from gpubench.base.errors import GpubenchError
     from gpubench.tools.profile import ProfileError
     from gpubench.tools.profile.program import CannotRun
@@ -85,12 +84,7 @@ def profile(
 def _run_profiled(
     command: list[str], out: Path | None, trace: bool, device: list[str] | None
 ) -> tuple[ProgramProfile, Path]:
-    """Run the command while the devices are sampled, and return the profile and the path of its run file.
-
-    The run file is `out`, or a new one in gpubench-runs if `out` is None. With `trace` the command is a Python script
-    whose kernels and copies are recorded too. `device` are the ids to sample, None for every device. Raises CannotRun
-    if the program cannot be started.
-    """
+    """Run the command while the devices are sampled, and return the profile and the path of its run file."""
     import os
 
     from gpubench.measuring import inventory
@@ -107,10 +101,7 @@ def _run_profiled(
 
 
 def _print_outcome(outcome: ProgramProfile, path: Path) -> None:
-    """Print the phases and warnings on standard error, because standard output belongs to the program.
-
-    `path` is the run file, which a last line names.
-    """
+    """Print the phases and warnings on standard error, because standard output belongs to the program."""
     from gpubench.cli import _phases, _print
 
     if outcome.run is not None:

@@ -37,11 +37,7 @@ def redact(run: Source, out: Out, force: sharing.Force = False) -> None:
 
 
 def _redact_file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...] = ()) -> None:
-    """Write an anonymised copy of the run file `run` to `out`.
-
-    The names in the manifests `others` are hidden too. Raises UsageError if `out` exists without `force`, and FileError
-    if `run` cannot be read.
-    """
+    """Write an anonymised copy of the run file `run` to `out`."""
     from gpubench.model import store
 
     sharing.check_target(out, force, run)
@@ -50,11 +46,7 @@ def _redact_file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...]
 
 
 def _redact_folder(folder: Path, out: Path, force: bool) -> None:
-    """Write anonymised copies of all run files in `folder` and below to the folder `out`, under anonymised names.
-
-    Unreadable files are skipped with a warning. `force` replaces existing files. Raises UsageError if `out` is inside
-    the folder or a file exists without `force`, and FileError at the end if a file was skipped.
-    """
+    """Write anonymised copies of all run files in `folder` and below to the folder `out`, under anonymised names."""
     from gpubench.base.errors import FileError, UsageError
     from gpubench.cli import _print
     from gpubench.tools import history

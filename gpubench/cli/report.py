@@ -72,10 +72,7 @@ def report(
 
 
 def _render(report: CleanReport, runs: Sequence[Run], source: Path) -> str | bytes:
-    """Return the document that `report` makes of one run or of several side by side.
-
-    `source` is the run file of the first run, which a page of one run encloses.
-    """
+    """Return the document that `report` makes of one run or of several side by side."""
     from gpubench.tools import enclosing
 
     if len(runs) > 1:
@@ -86,10 +83,7 @@ def _render(report: CleanReport, runs: Sequence[Run], source: Path) -> str | byt
 
 
 def _format_name(out: Path, name: str | None) -> str:
-    """Return the format of the report: `name` or, if `name` is None, the suffix of `out` without its point.
-
-    Raises UsageError for an unknown format.
-    """
+    """Return the format of the report: `name` or, if `name` is None, the suffix of `out` without its point."""
     from gpubench import plugins
     from gpubench.base.errors import UsageError
 

@@ -130,11 +130,7 @@ def _warn(message: str) -> None:
 
 
 def _print_command(name: ProfilerName, planned: Plan, suites: list[str]) -> None:
-    """Print the command that runs the planned case under the profiler `name`.
-
-    `suites` are the suites of the command line. Raises UsageError unless the plan has exactly one case that fits the
-    profiler.
-    """
+    """Print the command that runs the planned case under the profiler `name`."""
     from gpubench.tools import profilers
 
     typer.echo(shlex.join(profilers.command(profilers.Tool(name.value), planned, suites)))

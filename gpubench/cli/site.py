@@ -48,8 +48,7 @@ class _SiteSharing:
 def site(folder: Folder, out: Out, no_redact: sharing.NoRedact = False) -> None:
     """Write a static site of many runs: an index, each run's page, comparisons with the run before, and trends.
 
-    Only new and changed runs are read again. The site needs no server and no network; its index is DIR/index.html.
-    """
+    Only new and changed runs are read again. The site needs no server and no network; its index is DIR/index.html."""
     from gpubench.cli import _print
     from gpubench.tools import site as sites
 

@@ -41,8 +41,7 @@ def soak(
     """Repeat products, memory patterns and copies on fixed inputs and compare every bit of every result.
 
     The exit status is 3 if a result was wrong, and 6 if a device is unhealthy: errors of its memory, hardware errors
-    that its driver reports. The run file is an ordinary one, with one replicate per pass.
-    """
+    that its driver reports. The run file is an ordinary one, with one replicate per pass."""
     from gpubench.base.errors import UsageError
     from gpubench.measuring import inventory
     from gpubench.measuring import plan as planning
@@ -62,11 +61,7 @@ def soak(
 
 
 def _measure_and_print(plan: Plan, path: Path, is_json: bool, resume: bool, exclusive: bool) -> int:
-    """Measure `plan`, print the ledger or with `is_json` the run, and return the exit status.
-
-    `resume` continues the run file at `path`; `exclusive` raises DeviceError while another run uses a device. An
-    interrupted soak prints its ledger and raises Interrupted again.
-    """
+    """Measure `plan`, print the ledger or with `is_json` the run, and return the exit status."""
     from gpubench.analysis.soak import ledger_of
     from gpubench.base.errors import Interrupted
     from gpubench.cli import _print

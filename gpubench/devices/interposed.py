@@ -3,8 +3,7 @@
 Virtualisers interpose in three ways. A library in LD_PRELOAD or /etc/ld.so.preload defines the driver's functions, or
 `dlsym` and with it every look-up of them (HAMi's libvgpu.so). Another library has the name libcuda.so.1 (LUPINE,
 rCUDA). Or the driver's own look-up, cuGetProcAddress, returns other functions. Each way shows in the address of a
-function and in the file mapped at that address.
-"""
+function and in the file mapped at that address."""
 
 from __future__ import annotations
 
@@ -36,9 +35,8 @@ _PRELOAD_FILE = Path("/etc/ld.so.preload")
 class DriverLibrary:
     """One of the driver's libraries in this process.
 
-    `name` is its soname, `origin` a clause that says where its functions come from, and `is_interposed` whether another
-    library stands in front of the driver's own.
-    """
+    `name` is its soname, `origin` a clause that says where its functions come from, and `is_interposed` whether
+    another library stands in front of the driver's own."""
 
     name: str
     origin: str
@@ -74,9 +72,7 @@ def has_driver() -> bool:
 def libraries(version: str | None = None, is_served: bool | None = None) -> tuple[DriverLibrary, ...]:
     """Return the driver's libraries, libcuda and libnvidia-ml, that this process has already loaded.
 
-    This function loads no library. `version` is the version of the kernel's driver (empty if unknown), and `is_served`
-    says whether the kernel has a driver; with None, the kernel is asked.
-    """
+    This function loads no library."""
     kernel_version = driver_version() if version is None else version
     served = has_driver() if is_served is None else is_served
     loaded = []
@@ -97,16 +93,15 @@ def libraries(version: str | None = None, is_served: bool | None = None) -> tupl
 def labels() -> tuple[str, ...]:
     """Return the label of results that go through an interposed library; empty if no library is interposed.
 
-    The first answer is kept.
-    """
+    The first answer is kept."""
     return (LABEL,) if any(library.is_interposed for library in libraries()) else ()
 
 
 def facts() -> dict[str, str]:
     """Return the entries of the inventory: the origin of each loaded driver library by its name (`libcuda`).
 
-    An entry `preloaded`, if there is one, lists the libraries that are loaded into every program, separated by commas.
-    """
+    An entry `preloaded`, if there is one, lists the libraries that are loaded into every program, separated by
+    commas."""
     origins = {library.name.partition(".")[0]: library.origin for library in libraries()}
     preloaded = [*os.environ.get("LD_PRELOAD", "").replace(":", " ").split(), *_preloaded_by_file()]
     return {**origins, **({"preloaded": ", ".join(preloaded)} if preloaded else {})}
@@ -133,11 +128,7 @@ def _file_of(address: int, mapped: Sequence[MappedFile]) -> str:
 
 
 def _addresses(library: ctypes.CDLL, functions: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the name and the address of each of `functions` that is found in `library`, and then among all symbols.
-
-    Functions that the driver's own look-up (cuGetProcAddress) returns follow, marked `by cuGetProcAddress`. A function
-    may be yielded up to three times, with different addresses if a library interposes.
-    """
+    """Yield the name and the address of each of `functions` that is found in `library`, and then among all symbols."""
     for scope in (library, ctypes.CDLL(None)):
         for function in functions:
             if hasattr(scope, function):
@@ -155,12 +146,7 @@ def _address(function: object) -> int:
 
 
 def _driver_library(name: str, files: dict[str, list[str]], version: str, is_served: bool) -> DriverLibrary:
-    """Return the library `name` with the verdict on whether it is the driver's own.
-
-    `files` has, for each file that holds a function, the functions in it; an empty path is memory without a file. The
-    library is interposed if a file has another name, if the kernel has no driver (`is_served` is False), or if a file
-    shows no version although the driver's `version` is known (not empty). A file of another version is not interposed.
-    """
+    """Return the library `name` with the verdict on whether it is the driver's own."""
     stem = name.partition(".")[0]
     foreign = {path: names for path, names in files.items() if not Path(path).name.startswith(f"{stem}.so")}
     if foreign:

@@ -1,7 +1,6 @@
 """Find what prevents the use of an AMD GPU of this machine, and how to fix it, from a probe of the machine's files.
 
-Nothing of ROCm is loaded, so that this works where ROCm itself would end the process.
-"""
+Nothing of ROCm is loaded, so that this works where ROCm itself would end the process."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ _CUDA_WHEEL = re.compile(r"cupy(-cuda\w+)?")
 class Install:
     """One ROCm: its folder, its version (`7.0.1`, empty if unknown), and the libraries of `NEEDED` that are missing.
 
-    `has_thrust` and `has_hipcc` say whether the folder has Thrust's headers and the compiler hipcc.
-    """
+    `has_thrust` and `has_hipcc` say whether the folder has Thrust's headers and the compiler hipcc."""
 
     path: str
     version: str
@@ -53,10 +51,7 @@ class Install:
 class Probe:
     """The facts that the files of a machine give.
 
-    `gpus` are the PCI addresses of AMD GPUs, `driverless` those without a running driver. `closed` are the device files
-    that this user may not open, `wheels` the relevant Python distributions with their versions, `chosen` the ROCm that
-    the environment names, `override` the value of HSA_OVERRIDE_GFX_VERSION, `hipcc` the compiler on the path.
-    """
+    `gpus` are the PCI addresses of AMD GPUs, `driverless` those without a running driver."""
 
     gpus: tuple[str, ...] = ()
     driverless: tuple[str, ...] = ()
@@ -79,8 +74,7 @@ def probe(
     """Return the facts about ROCm from the files below `root` and from the variables in `environment`.
 
     `wheels` are the installed Python distributions with their versions (None: none), and `may_open` returns whether
-    this user may read and write a device file.
-    """
+    this user may read and write a device file."""
     cards = [path for path in sorted((root / "sys/bus/pci/devices").glob("*")) if _is_amd_gpu(path)]
     nodes = [root / "dev/kfd", *sorted((root / "dev/dri").glob("renderD*"))] if cards else []
     return Probe(
@@ -98,10 +92,7 @@ def probe(
 
 
 def _find_program(program: str, root: Path, path: str) -> str:
-    """Return the first path of `program` in the folders of `path`, a PATH variable; empty if none has it.
-
-    The folders are searched below `root`, and the result does not contain `root`.
-    """
+    """Return the first path of `program` in the folders of `path`, a PATH variable; empty if none has it."""
     folders = [folder for folder in path.split(os.pathsep) if folder.startswith("/")]
     return next((f"{folder}/{program}" for folder in folders if (root / folder.lstrip("/") / program).is_file()), "")
 
@@ -119,20 +110,14 @@ def _is_amd_gpu(path: Path) -> bool:
 
 
 def _find_installs(root: Path) -> tuple[Install, ...]:
-    """Return every ROCm below `root`: each folder /opt/rocm*, and /usr if it has libraries of ROCm.
-
-    A folder that has several names by links is returned once.
-    """
+    """Return every ROCm below `root`: each folder /opt/rocm*, and /usr if it has libraries of ROCm."""
     folders = {path.resolve(): path for path in sorted((root / "opt").glob("rocm*"), reverse=True) if path.is_dir()}
     folders |= {root / "usr": root / "usr"} if _libraries(root / "usr") else {}
     return tuple(_read_install(root, path) for path in sorted(folders.values()))
 
 
 def _read_install(root: Path, path: Path) -> Install:
-    """Return the ROCm in the folder `path`: its version, and which parts are missing that CuPy needs.
-
-    `root` is the folder that stands for /.
-    """
+    """Return the ROCm in the folder `path`: its version, and which parts are missing that CuPy needs."""
     libraries = _libraries(path)
     version = re.match(r"[\d.]+", _read_text(path / ".info/version")) or re.search(r"[\d.]*\d$", path.resolve().name)
     missing_libraries = tuple(name for name in NEEDED if name not in libraries)

@@ -25,8 +25,7 @@ def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield number (from 1) and text of each line that is not blank, without colour codes and outer blanks.
 
     A line of more than 4096 characters is cut there, because matching a pattern may take a time quadratic in its
-    length.
-    """
+    length."""
     number, counted = 1, 0
     for filled_line in _FILLED.finditer(text):
         number += text.count("\n", counted, filled_line.start())
@@ -37,8 +36,7 @@ def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
 def number(text: str, where: str) -> float:
     """Parse `text` as a finite number.
 
-    Raises BadOutput, which names the place `where` in the output, if the text is no number, infinite or NaN.
-    """
+    Raises BadOutput, which names the place `where` in the output, if the text is no number, infinite or NaN."""
     try:
         value = float(text)
     except ValueError:
@@ -56,8 +54,7 @@ def to_si(value: float, power: int) -> float:
 def size_bytes(value: float, factor: int) -> int:
     """Return the size of `value` units of `factor` bytes, rounded to whole bytes.
 
-    Raises BadOutput if the size is negative or not below 2⁶³.
-    """
+    Raises BadOutput if the size is negative or not below 2⁶³."""
     if not 0 <= value * factor < 2**63:
         raise BadOutput(f"a size of {value:g} times {factor} bytes is not possible")
     return round(value * factor)
@@ -67,8 +64,7 @@ def whole_number(text: str, where: str) -> int:
     """Parse `text` as a whole number.
 
     Raises BadOutput, which names the place `where` in the output, if the text is no whole number or has more than 18
-    digits.
-    """
+    digits."""
     if not re.fullmatch(r"-?\d{1,18}", text):
         raise BadOutput(f"{where}: {text[:40]!r} is not a whole number")
     return int(text)
@@ -87,17 +83,14 @@ def time_series(name: str, *values: float) -> Series:
 def make_device(device_id: str, name: str = "", **facts: Any) -> Device:
     """Return a device `device_id` of the backend `imported`; an empty `name` becomes that of UNSTATED.
 
-    `facts` are further fields of `Device` that the tool stated, such as `memory_bytes` or `arch`.
-    """
+    `facts` are further fields of `Device` that the tool stated, such as `memory_bytes` or `arch`."""
     return Device(device_id, "imported", name or UNSTATED.name, facts.pop("arch", ""), **facts)
 
 
 def json_object(text: str) -> dict[str, Any]:
     """Parse the JSON object in a text; lines before its opening and after its closing brace are ignored.
 
-    Both braces begin a line, unless the whole text is JSON. Raises BadOutput if the text has no JSON object, a number
-    that is not finite, or more than 2²⁰ values.
-    """
+    Both braces begin a line, unless the whole text is JSON."""
     _check_size(text)
     first, last = f"\n{text}".find("\n{"), f"\n{text}".rfind("\n}")
     try:
@@ -114,9 +107,7 @@ def json_object(text: str) -> dict[str, Any]:
 def json_objects(text: str) -> list[dict[str, Any]]:
     """Parse the JSON objects in a text, one after another or in a list; there is at least one.
 
-    Lines before the first object are ignored. `Infinity` is accepted, because SGLang writes an unlimited rate so.
-    Raises BadOutput if an object is damaged, if there is none, or if there are more than 2²⁰ values.
-    """
+    Lines before the first object are ignored. `Infinity` is accepted, because SGLang writes an unlimited rate so."""
     _check_size(text)
     begin = re.search(r"^[ \t]*[\[{]", text, re.MULTILINE)
     decoder, position, parsed = (
@@ -156,8 +147,7 @@ def _refuse_constant(text: str) -> float:
 def measured_number(value: object, key: str) -> float:
     """Return the number under `key` of the JSON object `value`, which is 0 or from 1e-12 to below 1e15.
 
-    Raises BadOutput if `value` is no object, or if the key is missing or has any other value.
-    """
+    Raises BadOutput if `value` is no object, or if the key is missing or has any other value."""
     number = value.get(key) if isinstance(value, dict) else None
     if isinstance(number, bool) or not isinstance(number, int | float) or not (number == 0 or 1e-12 <= number < 1e15):
         raise BadOutput(f"{key!r} is missing, or is not a measured number")
@@ -167,8 +157,7 @@ def measured_number(value: object, key: str) -> float:
 def json_value(value: object, key: str, kind: type[_T]) -> _T:
     """Return the value under `key` of the JSON object `value`, which has the type `kind`.
 
-    Raises BadOutput if `value` is no object, or if the key is missing or has a value of another type.
-    """
+    Raises BadOutput if `value` is no object, or if the key is missing or has a value of another type."""
     member = value.get(key) if isinstance(value, dict) else None
     if not isinstance(member, kind) or (isinstance(member, bool) and kind is not bool):
         raise BadOutput(f"{key!r} is missing, or has another form than in the known versions")

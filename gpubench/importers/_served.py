@@ -48,10 +48,7 @@ class UnstatedError(Exception):
 class ServedModel:
     """A model as a server runs it: its published name, the stated format of its weights, and the number of its GPUs.
 
-    An empty `quantization` means that no format is stated. Each of `gpus` holds a part of every matrix (tensor
-    parallelism). `cache_itemsize` is the size of a cached key or value in bytes. `unstated` names any other unknown
-    fact on which the bytes of a step depend; it is empty if there is none.
-    """
+    An empty `quantization` means that no format is stated."""
 
     name: str
     quantization: str = ""
@@ -67,8 +64,7 @@ class ServedModel:
     def published_model(self) -> Model:
         """Return the published model of this name, with the shapes of its matrices.
 
-        Raises UnstatedError if `unstated` is not empty or the table of language models does not have the name.
-        """
+        Raises UnstatedError if `unstated` is not empty or the table of language models does not have the name."""
         key = model_named(self.short_name)
         if self.unstated or not key:
             raise UnstatedError(self.unstated or f"the table of language models does not have {self.short_name}")
@@ -77,9 +73,7 @@ class ServedModel:
     def weight_bytes(self) -> tuple[float, str]:
         """Return the bytes of all weights, which each step reads, and a text that names their format.
 
-        The format follows from `quantization` or from the name. The head of a quantised model keeps 16 bits, as in the
-        published ones. Raises UnstatedError if the format or the model is unknown.
-        """
+        The format follows from `quantization` or from the name."""
         model, formats = self.published_model(), f"{self.quantization} {self.short_name}".lower()
         layers = model.size - model.head.size
         if re.search(_EIGHT_BITS, formats):
@@ -97,10 +91,7 @@ class ServedModel:
 class ServingLoad:
     """A period in which a server answered `requests`, with the numbers of tokens in all prompts and in all answers.
 
-    `decode_s` is the mean time of a request from its first to its last token in seconds, 0 if it is not stated. With
-    `is_open`, requests arrive at random; otherwise the client keeps a fixed number of them in flight. `tokens_per_step`
-    is the mean number of tokens that a step gives one sequence, above 1 with speculative decoding.
-    """
+    `decode_s` is the mean time of a request from its first to its last token in seconds, 0 if it is not stated."""
 
     duration_s: float
     requests: float
@@ -119,18 +110,14 @@ class ServingLoad:
     def batch(self) -> float:
         """Return the mean number of sequences in a step, at least 1 unless requests arrive at random.
 
-        Little's law gives the mean over the whole period. With random arrivals, no sequence runs for the share
-        exp(-mean) of the period, which therefore has no steps.
-        """
+        Little's law gives the mean over the whole period."""
         mean = self.requests * self.decode_s / self.duration_s
         return mean / -math.expm1(-mean) if self.is_open and mean > 0 else max(1.0, mean)
 
     def work(self, served: ServedModel) -> tuple[Work, str]:
         """Return the minimum work of each GPU in the whole period, and a text that explains its bytes.
 
-        The work has the bytes and the tokens of all answers. Raises UnstatedError if the model, its weights or the time
-        of decoding is unknown, or if the answers have no more than one token each.
-        """
+        The work has the bytes and the tokens of all answers."""
         model, (weights, weight_format) = served.published_model(), served.weight_bytes()
         decoded_tokens = self.output_tokens - self.requests  # the first token of an answer comes from the prefill
         if decoded_tokens <= 0:
@@ -149,9 +136,7 @@ class ServingLoad:
     def output_rate(self, served: ServedModel) -> tuple[Series, tuple[str, str]]:
         """Return the series of the tokens of all answers per second, and a note (name, text).
 
-        The series has one sample, the duration in s, with the tokens as its work. It is compared with the memory
-        bandwidth if the bytes can be counted; otherwise the note gives the reason.
-        """
+        The series has one sample, the duration in s, with the tokens as its work."""
         try:
             work, explanation = self.work(served)
         except UnstatedError as unstated:
@@ -165,9 +150,7 @@ class ServingLoad:
 def client_load(fields: Mapping[str, Any], tokens_per_step: float) -> ServingLoad:
     """Return the load that the JSON object of a client states, with the names that vLLM and SGLang share.
 
-    `tokens_per_step` is that of `ServingLoad`. Raises BadOutput if a number is missing, or if the rate differs by more
-    than 1 % from the tokens over the duration.
-    """
+    `tokens_per_step` is that of `ServingLoad`."""
     keys = ("duration", "completed", "total_input_tokens", "total_output_tokens")
     duration, requests, inputs, outputs = (parsing.measured_number(fields, key) for key in keys)
     rate = parsing.measured_number(fields, "output_throughput")
@@ -180,10 +163,7 @@ def client_load(fields: Mapping[str, Any], tokens_per_step: float) -> ServingLoa
 
 
 def _decode_s(fields: Mapping[str, Any], output: float) -> float:
-    """Return the mean seconds from the first to the last token of an answer; 0 if the client does not state them.
-
-    `output` is the mean number of tokens of an answer. Raises BadOutput if a stated time is not a number.
-    """
+    """Return the mean seconds from the first to the last token of an answer; 0 if the client does not state them."""
     whole_key = next((key for key in ("mean_e2el_ms", "mean_e2e_latency_ms") if fields.get(key) is not None), "")
     if whole_key and fields.get("mean_ttft_ms") is not None:
         return (
@@ -197,8 +177,7 @@ def _decode_s(fields: Mapping[str, Any], output: float) -> float:
 def request_rate(fields: Mapping[str, Any]) -> float:
     """Return the requested rate in the JSON object of a client, in requests per second.
 
-    It is infinite if all requests were sent at once or at recorded times. Raises BadOutput if the rate is not a number.
-    """
+    It is infinite if all requests were sent at once or at recorded times."""
     rate = fields.get("request_rate")
     return (
         math.inf
@@ -210,8 +189,7 @@ def request_rate(fields: Mapping[str, Any]) -> float:
 def request_times(fields: Mapping[str, Any]) -> list[Series]:
     """Return a series in seconds for each time of requests that vLLM or SGLang states, such as `mean_ttft`.
 
-    `fields` is the client's JSON object. Raises BadOutput if one of the times is not a number.
-    """
+    `fields` is the client's JSON object. Raises BadOutput if one of the times is not a number."""
     named_keys = [(match[1], key) for key in fields if (match := _TIMES.fullmatch(key)) and fields[key] is not None]
     return [
         parsing.time_series(name, parsing.to_si(parsing.measured_number(fields, key), parsing.MILLI))
@@ -222,8 +200,7 @@ def request_times(fields: Mapping[str, Any]) -> list[Series]:
 def is_empty(fields: Mapping[str, Any]) -> bool:
     """Return whether no request of a run was answered with a token.
 
-    `fields` is the client's JSON object. Raises BadOutput if the counts are not numbers.
-    """
+    `fields` is the client's JSON object. Raises BadOutput if the counts are not numbers."""
     return not (parsing.measured_number(fields, "completed") and parsing.measured_number(fields, "total_output_tokens"))
 
 
@@ -236,10 +213,7 @@ def failed_result(suite: str, device: Device, served: ServedModel) -> Result:
 def case_axes(load: ServingLoad, served: ServedModel, rate: float, concurrency: object) -> tuple[str, Params]:
     """Return the name (`closed` or `open`) and the axes of the case of a load.
 
-    It is `closed` if `concurrency`, the stated number of requests in flight, is a positive whole number, which is then
-    an axis. Otherwise it is `open`, and the number of all requests is an axis. `rate` is in requests per second, and an
-    axis unless it is infinite. The lengths of prompts and answers are means, rounded to whole tokens.
-    """
+    Otherwise it is `open`, and the number of all requests is an axis."""
     mean = {"input": load.input_tokens, "output": load.output_tokens}
     lengths = tuple((name, round(tokens / load.requests)) for name, tokens in mean.items())
     rate_axis = (("rate", rate),) if math.isfinite(rate) else ()
@@ -253,9 +227,7 @@ def make_imported(
 ) -> Imported:
     """Return the results of a client as the content of the suite called `suite`, with the devices, each once.
 
-    The view of `closed` cases is a curve over the requests in flight. `title` describes the suite, and `versions` are
-    names and versions of software.
-    """
+    The view of `closed` cases is a curve over the requests in flight."""
     curve = View("curve", f"Output tokens per second by requests in flight, {suite}", ("closed",), x="concurrency")
     views = (curve,) if any(result.case.name == "closed" for result in results) else ()
     devices_by_id = {device.id: device for device in devices}

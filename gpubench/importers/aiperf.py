@@ -4,8 +4,7 @@ The files are `profile_export_aiperf.json` and `profile_export_genai_perf.json`.
 `JsonExportData` (schema 1.0 to 1.4, versions to 0.13) and of GenAI-Perf 0.0.16. Each metric is an object with its unit.
 `input_config` names the model and the load in three forms: AIPerf's `models` and `phases`, its earlier
 `endpoint.model_names` and `loadgen`, and GenAI-Perf's `model_names` and `perf_analyzer.stimulus`. AIPerf's telemetry
-names the GPUs of the server's machine.
-"""
+names the GPUs of the server's machine."""
 
 from __future__ import annotations
 
@@ -38,9 +37,7 @@ class Aiperf:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with a result per run.
 
-        The axes are the model, the mean lengths, and the requests in flight or their rate. Raises BadOutput if the
-        output is damaged.
-        """
+        The axes are the model, the mean lengths, and the requests in flight or their rate."""
         runs = [_Export(export) for export in parsing.json_objects(text)]
         title = "imported: a served language model as AIPerf measured it"
         versions = [("aiperf", run.version) for run in runs if run.version]
@@ -52,8 +49,7 @@ class Aiperf:
 class _Export:
     """One exported run, made from its JSON object; `version` is that of AIPerf, empty if unstated.
 
-    Raises BadOutput if the object has no configuration.
-    """
+    Raises BadOutput if the object has no configuration."""
 
     def __init__(self, export: dict[str, Any]) -> None:
         """Take one object of the output; raises BadOutput if the configuration is missing."""
@@ -67,37 +63,25 @@ class _Export:
         self._served = _served.ServedModel(_model_name(self._config), unstated=unstated)
 
     def _metric(self, name: str, statistic: str = "avg") -> float:
-        """Return a statistic (`avg`, `p50`, …) of a metric in the metric's own unit.
-
-        Raises BadOutput if it is missing.
-        """
+        """Return a statistic (`avg`, `p50`, …) of a metric in the metric's own unit."""
         return parsing.measured_number(parsing.json_value(self._fields, name, dict), statistic)
 
     def _seconds(self, name: str, statistic: str) -> float:
-        """Return a statistic (`avg`, `p50`, …) of a metric in seconds.
-
-        Raises BadOutput if it is missing or its unit is unknown.
-        """
+        """Return a statistic (`avg`, `p50`, …) of a metric in seconds."""
         unit = parsing.json_value(parsing.json_value(self._fields, name, dict), "unit", str)
         if unit not in _SECONDS:
             raise BadOutput(f"{name} is in {unit[:40]!r}, which is not a known unit of time")
         return parsing.to_si(self._metric(name, statistic), _SECONDS[unit])
 
     def _latencies(self) -> Iterator[Series]:
-        """Yield a series in seconds for each statistic that is stated of each latency of requests.
-
-        Raises BadOutput if a unit is unknown.
-        """
+        """Yield a series in seconds for each statistic that is stated of each latency of requests."""
         for name in _LATENCIES:
             for statistic in _STATISTICS if isinstance(self._fields.get(name), dict) else ():
                 if self._fields[name].get(statistic) is not None:
                     yield parsing.time_series(f"{statistic}_{name}", self._seconds(name, statistic))
 
     def _load(self, is_open: bool) -> _served.ServingLoad:
-        """Return the load of the run: requests, tokens and times. With `is_open`, requests arrive at random.
-
-        Raises BadOutput if a metric is missing, is no number or has an unknown unit.
-        """
+        """Return the load of the run: requests, tokens and times. With `is_open`, requests arrive at random."""
         requests, rate = self._metric("request_count"), self._metric("request_throughput")
         duration = requests / rate
         inputs, outputs = (self._metric(f"{side}_sequence_length") for side in ("input", "output"))
@@ -110,10 +94,7 @@ class _Export:
         return _served.ServingLoad(duration, requests, inputs * requests, tokens, max(0.0, decode_s), is_open)
 
     def result(self) -> Result:
-        """Return the result of the run, which has failed if no request was answered with a token.
-
-        Raises BadOutput if a metric is missing.
-        """
+        """Return the result of the run, which has failed if no request was answered with a token."""
         rates = [self._metric(name) for name in ("request_count", "request_throughput", "output_token_throughput")]
         if not all(rates):
             return _served.failed_result(_SUITE, self.device, self._served)
@@ -134,10 +115,7 @@ def _nested(value: object, *keys: str) -> object:
 
 
 def _gpus(export: dict[str, Any]) -> Iterator[str]:
-    """Yield the name of each GPU in the telemetry of an exported run.
-
-    Raises BadOutput if a GPU has no name.
-    """
+    """Yield the name of each GPU in the telemetry of an exported run."""
     endpoints = _nested(export, "telemetry_data", "endpoints")
     for endpoint in endpoints.values() if isinstance(endpoints, dict) else ():
         gpus = _nested(endpoint, "gpus")
@@ -154,11 +132,7 @@ def _model_name(config: dict[str, Any]) -> str:
 
 
 def _requested_load(config: dict[str, Any]) -> tuple[object, float]:
-    """Return the number of requests in flight, as it is stated, and the requests per second.
-
-    They are None and infinite if they are not stated. `config` is the `input_config` of a run. Raises BadOutput if the
-    rate is not a number.
-    """
+    """Return the number of requests in flight, as it is stated, and the requests per second."""
     phases = config.get("phases")
     measured = [phase for phase in phases if _is_measured(phase)] if isinstance(phases, list) else []
     forms = (measured[0] if measured else None, config.get("loadgen"), _nested(config, "perf_analyzer", "stimulus"))

@@ -2,8 +2,7 @@
 
 The csv is that of `--csv`. The rate is that of the fastest run by STREAM's counting rule, in MB of 1e6 bytes, or with
 `--mibibytes` in MiB. The tool does not print single runs; a case therefore has its best, mean and worst time and no
-samples.
-"""
+samples."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class BabelStream:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with a result per kernel; its axes are array size and precision.
 
-        The size is exact if the tool printed it exactly. Raises BadOutput if the output is damaged.
-        """
+        The size is exact if the tool printed it exactly. Raises BadOutput if the output is damaged."""
         facts: dict[str, str] = {}
         devices: list[Device] = []
         results: list[Result] = []
@@ -77,10 +75,7 @@ def _device_id(implementation: str) -> str:
 
 
 def _unit_factor(head: re.Match[str], where: str) -> float:
-    """Return the number of B/s in one unit of the rates below the head of a table, such as 1e6 for MBytes/sec.
-
-    `where` names the head's line. Raises BadOutput if the unit is unknown.
-    """
+    """Return the number of B/s in one unit of the rates below the head of a table, such as 1e6 for MBytes/sec."""
     unit_name = head[head.lastindex or 1]
     unit = next((factor for name, factor in _UNITS.items() if name.lower() == unit_name.lower()), None)
     if unit is None:
@@ -95,12 +90,7 @@ def _is_row(line: str, head: re.Match[str]) -> bool:
 
 
 def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], devices: Sequence[Device]) -> Result:
-    """Return the result of a row: the best rate in B/s, and the shortest, mean and longest time in s.
-
-    `where` names the row's line, `head` is the match of the table's head, and `facts` are the lines `name: value`
-    before the table. The device is the first of `devices`, or unstated if there is none. Raises BadOutput if the row is
-    damaged.
-    """
+    """Return the result of a row: the best rate in B/s, and the shortest, mean and longest time in s."""
     cells = line.split() if head.lastindex == 1 else line.split(head[1])
     if len(cells) != (5 if head.lastindex == 1 else 8):
         raise BadOutput(f"{where}: the row of {cells[0]} is incomplete")
@@ -117,10 +107,7 @@ def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], d
 
 
 def _size_from_facts(facts: dict[str, str]) -> Params:
-    """Return the axes of the printed size: the number of elements, or in older versions the rounded megabytes.
-
-    The axis `precision` follows if it is printed. `facts` are the lines `name: value` before the table.
-    """
+    """Return the axes of the printed size: the number of elements, or in older versions the rounded megabytes."""
     precision = (("precision", facts["Precision"]),) if "Precision" in facts else ()
     if re.fullmatch(r"\d{1,18}", facts.get("Number of elements", "")):
         return (("elements", int(facts["Number of elements"])), *precision)
@@ -129,10 +116,7 @@ def _size_from_facts(facts: dict[str, str]) -> Params:
 
 
 def _size_from_columns(where: str, cells: Sequence[str]) -> Params:
-    """Return the axes `elements` and `precision` from the cells of a csv row; `where` names its line.
-
-    Raises BadOutput if a number is damaged, or an element has neither 4 nor 8 bytes.
-    """
+    """Return the axes `elements` and `precision` from the cells of a csv row; `where` names its line."""
     if cells[3] not in _SIZES:
         raise BadOutput(f"{where}: elements of {cells[3]} bytes: newer than the known versions")
     return (("elements", parsing.whole_number(cells[2], where)), ("precision", _SIZES[cells[3]]))

@@ -1,8 +1,7 @@
 """Import RRZE's gpu-benches: gpu-stream, -latency, -cache, -l2-cache, -roofline, cuda-memcpy and um-stream, as text.
 
 A kB is 1024 B, an MB of um-stream 2^20 B, and a GB/s 1e9 B/s. The other programs of the collection print columns
-without a head, which therefore cannot be recognised.
-"""
+without a head, which therefore cannot be recognised."""
 
 from __future__ import annotations
 
@@ -55,9 +54,7 @@ class GpuBenches:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with a result per row; for gpu-stream, per row and kernel.
 
-        The case is the program, and the axes are those of the program's table. Raises BadOutput if the output is
-        damaged.
-        """
+        The case is the program, and the axes are those of the program's table."""
         results: list[Result] = []
         devices: dict[str, Device] = {}
         kernels: list[str] = []
@@ -88,11 +85,7 @@ def _result(row: _Row, devices: dict[str, Device]) -> Result:
 
 
 def _stream_rows(where: str, match: re.Match[str], kernels: list[str]) -> Iterator[_Row]:
-    """Yield a row for each of the `kernels`, from a match of _STREAM that has one rate per kernel.
-
-    The head of the table has the names of the second and third column in the wrong order. Raises BadOutput, which names
-    the line by `where`, if the numbers do not fit together.
-    """
+    """Yield a row for each of the `kernels`, from a match of _STREAM that has one rate per kernel."""
     rates = match[5].split()
     block, threads, blocks = (parsing.whole_number(match[index] or "1", where) for index in (1, 2, 3))
     if len(rates) != len(kernels) or block * blocks == 0 or threads % (block * blocks):
@@ -107,10 +100,7 @@ def _stream_rows(where: str, match: re.Match[str], kernels: list[str]) -> Iterat
 
 
 def _parse_row(line: str, is_below_head: bool) -> _Row | None:
-    """Return the row that a line of any program but gpu-stream has, or None if the line is no row.
-
-    `is_below_head` is true once a head was read: some patterns, which also match lines of other tools, count only then.
-    """
+    """Return the row that a line of any program but gpu-stream has, or None if the line is no row."""
     for pattern, parse, needs_head in _ROWS:
         if (is_below_head or not needs_head) and (match := pattern.match(line)):
             return parse(match)
@@ -118,11 +108,7 @@ def _parse_row(line: str, is_below_head: bool) -> _Row | None:
 
 
 def _latency_row(match: re.Match[str]) -> _Row:
-    """Return the row of gpu-latency in a match of _LATENCY; its axis is the size.
-
-    The series are the median cycles of a load, the time in s if the clock is printed, and the mean, 5th and 95th
-    percentile of the cycles.
-    """
+    """Return the row of gpu-latency in a match of _LATENCY; its axis is the size."""
     iterations, clock, size, _, mean, median, low, high = (
         parsing.number(cell, "gpu-latency") for cell in match.groups()
     )
@@ -134,10 +120,7 @@ def _latency_row(match: re.Match[str]) -> _Row:
 
 
 def _cache_row(match: re.Match[str]) -> _Row:
-    """Return the row in a match of _CACHE: of gpu-cache, or of gpu-l2-cache if the total size is printed.
-
-    The axes are the sizes in bytes, and the series is the bandwidth in B/s.
-    """
+    """Return the row in a match of _CACHE: of gpu-cache, or of gpu-l2-cache if the total size is printed."""
     size, total, _, spread, rate = (
         None if cell is None else parsing.number(cell, "gpu-cache") for cell in match.groups()
     )
@@ -151,10 +134,7 @@ def _cache_row(match: re.Match[str]) -> _Row:
 
 
 def _roofline_row(match: re.Match[str]) -> _Row:
-    """Return the row of gpu-roofline in a match of _ROOFLINE; its axes are the iterations and the blocks.
-
-    The series are operations and bytes per second; the intensity, the clock, the power and the temperature are notes.
-    """
+    """Return the row of gpu-roofline in a match of _ROOFLINE; its axes are the iterations and the blocks."""
     device, blocks, iterations, intensity, rate, flops, clock, power, heat = match.groups()
     series = (
         Series(
@@ -173,10 +153,7 @@ def _roofline_row(match: re.Match[str]) -> _Row:
 
 
 def _memcpy_row(match: re.Match[str]) -> _Row:
-    """Return the row of cuda-memcpy in a match of _MEMCPY; its axis is the size in bytes.
-
-    The series are the bandwidth in B/s and the time in s.
-    """
+    """Return the row of cuda-memcpy in a match of _MEMCPY; its axis is the size in bytes."""
     device, size, time, rate, spread = match.groups()
     series = (
         parsing.rate_series("bandwidth", parsing.to_si(parsing.number(rate, "cuda-memcpy"), parsing.GIGA)),
@@ -187,10 +164,7 @@ def _memcpy_row(match: re.Match[str]) -> _Row:
 
 
 def _um_stream_row(match: re.Match[str]) -> _Row:
-    """Return the row of um-stream in a match of _UNIFIED; its axis is the size of the buffer in bytes.
-
-    The series are the bandwidth in B/s and the time in s.
-    """
+    """Return the row of um-stream in a match of _UNIFIED; its axis is the size of the buffer in bytes."""
     size, time, spread, rate = (parsing.number(cell, "um-stream") for cell in match.groups())
     series = (
         parsing.rate_series("bandwidth", parsing.to_si(rate, parsing.GIGA)),

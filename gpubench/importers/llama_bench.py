@@ -3,8 +3,7 @@
 The names are those of `tools/llama-bench/llama-bench.cpp` of build 5163 (2025) and of 2026; builds of 2023 do not write
 `n_depth`, which is then 0. Every repetition is a sample, in ns. A test processes a prompt (pp), generates tokens one by
 one (tg), or both (pg). The number of parameters identifies the model, and the size of the file gives the bytes that a
-step reads.
-"""
+step reads."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class LlamaBench:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with a result per test.
 
-        The axes are the model, the numbers of tokens and the settings. Raises BadOutput if the output is damaged.
-        """
+        The axes are the model, the numbers of tokens and the settings. Raises BadOutput if the output is damaged."""
         tests = [_LlamaTest(fields) for fields in parsing.json_objects(text)]
         devices = {test.device.id: test.device for test in tests}
         builds = [("llama.cpp", test.build) for test in tests if test.build]
@@ -63,8 +61,7 @@ class LlamaBench:
 class _LlamaTest:
     """One test: an object of the output, with its tokens, its device and its build.
 
-    `build` is empty if it is not stated. Raises BadOutput if a field is missing or there are no tokens.
-    """
+    `build` is empty if it is not stated. Raises BadOutput if a field is missing or there are no tokens."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         """Take one object of the output; raises BadOutput if a field or the tokens are missing."""
@@ -95,10 +92,7 @@ class _LlamaTest:
         return "pg" if self._prompt and self._generated else "pp" if self._prompt else "tg"
 
     def result(self) -> Result:
-        """Return the result of the test: a sample per repetition, in s, with the tokens as the work.
-
-        Raises BadOutput if a field is missing.
-        """
+        """Return the result of the test: a sample per repetition, in s, with the tokens as the work."""
         samples = parsing.json_value(self._fields, "samples_ns", list)
         seconds = tuple(parsing.measured_number({"samples_ns": sample}, "samples_ns") / 1e9 for sample in samples)
         tokens = self._prompt + self._generated
@@ -118,11 +112,7 @@ class _LlamaTest:
         return (("model", self._type), *axes)
 
     def _work_and_note(self) -> tuple[Work, str, tuple[str, str]]:
-        """Return the work of a repetition, the name of the peak to compare with, and a note (name, text).
-
-        A prompt counts operations, and generation counts bytes. If neither can be counted, the work and the name are
-        empty, and the note gives the reason. Raises BadOutput if a field is missing.
-        """
+        """Return the work of a repetition, the name of the peak to compare with, and a note (name, text)."""
         reason = self._reason_not_counted()
         if reason:
             return Work(), "", ("no share", reason)

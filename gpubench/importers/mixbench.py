@@ -1,8 +1,7 @@
 """Import mixbench: operations and bytes per second over arithmetic intensity, for each type of number.
 
 GFLOPS, GIOPS and GB/sec are multiples of 1e9. The time is that of one kernel, in ms. An intensity is per byte as the
-kernel counts them.
-"""
+kernel counts them."""
 
 from __future__ import annotations
 
@@ -27,9 +26,7 @@ _VERSION_NAMES = {"CUDA driver version": "cuda.driver", "Driver version": "drive
 class _MixbenchOutput:
     """The content of the output, as far as it has been read.
 
-    `facts` are the lines `name: value` before the table, and `versions` are those of software by name. The results have
-    no device yet.
-    """
+    `facts` are the lines `name: value` before the table, and `versions` are those of software by name."""
 
     facts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -51,8 +48,7 @@ class Mixbench:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with a result per type of number and row.
 
-        The axis is the number of iterations. Raises BadOutput if the output is damaged.
-        """
+        The axis is the number of iterations. Raises BadOutput if the output is damaged."""
         output = _MixbenchOutput()
         for number, line in parsing.numbered_lines(text):
             _read_line(output, f"line {number}", line)
@@ -98,10 +94,7 @@ def _first_columns(columns: Sequence[str]) -> list[int]:
 
 
 def _row(output: _MixbenchOutput, where: str, cells: Sequence[str]) -> Iterator[Result]:
-    """Yield a result without a device for each type of number in a row; `where` names the line.
-
-    `cells` are the cells of the row. Raises BadOutput if the row is damaged.
-    """
+    """Yield a result without a device for each type of number in a row; `where` names the line."""
     if len(cells) != len(output.columns):
         raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(output.columns)}")
     iterations = parsing.whole_number(cells[0], where)
@@ -112,11 +105,7 @@ def _row(output: _MixbenchOutput, where: str, cells: Sequence[str]) -> Iterator[
 
 
 def _result(kind: str, iterations: int, cells: dict[str, str], where: str) -> Result:
-    """Return the result, without a device, of one type of number in a row; `where` names the line.
-
-    `kind` is the printed name of the type, and `cells` has the cell of each of its columns by name. The series are
-    operations and bytes per second, and the time in s. Raises BadOutput if a column is missing or a cell damaged.
-    """
+    """Return the result, without a device, of one type of number in a row; `where` names the line."""
     series = {_COLUMNS[name]: _series(name, cell, where) for name, cell in cells.items() if name in _COLUMNS}
     if set(series) != {"time", "operations", "bandwidth"}:
         raise BadOutput(f"{where}: the time, the rate of operations or the bandwidth of {kind} is missing")
@@ -129,10 +118,7 @@ def _result(kind: str, iterations: int, cells: dict[str, str], where: str) -> Re
 
 
 def _series(column: str, cell: str, where: str) -> Series:
-    """Return the series, in SI units, of the cell in `column`: `ex.time`, `GB/sec`, `GFLOPS` or `GIOPS`.
-
-    Raises BadOutput, which names the line by `where`, if the cell is not a number.
-    """
+    """Return the series, in SI units, of the cell in `column`: `ex.time`, `GB/sec`, `GFLOPS` or `GIOPS`."""
     value = parsing.number(cell, where)
     if column == "ex.time":
         return parsing.time_series("time", parsing.to_si(value, parsing.MILLI))
@@ -144,15 +130,11 @@ def _series(column: str, cell: str, where: str) -> Series:
 
 
 def _on_device(device: Device, result: Result) -> Result:
-    """Return a copy of the result with this device."""
     return Result(result.case, (device.id,), "ok", series=result.series, notes=result.notes)
 
 
 def _device(facts: dict[str, str]) -> Device:
-    """Return the device that the lines `name: value` before the table describe; unstated if they do not.
-
-    Its name is empty with AMD's runtime.
-    """
+    """Return the device that the lines `name: value` before the table describe; unstated if they do not."""
     if "Device" not in facts and "Total SPs" not in facts:
         return parsing.UNSTATED
     memory = re.fullmatch(r"(\d{1,12}) MB", facts.get("Total global mem", ""))

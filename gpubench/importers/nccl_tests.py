@@ -2,8 +2,7 @@
 
 Bandwidths are algbw and busbw in GB of 1e9 bytes as the tools' doc/PERFORMANCE.md defines them, and times are means of
 the iterations. The collective is printed since version 2.17. For older versions it is taken from the command line if
-the log repeats that; otherwise the case is called `unnamed`.
-"""
+the log repeats that; otherwise the case is called `unnamed`."""
 
 from __future__ import annotations
 
@@ -57,9 +56,7 @@ class NcclTests:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with two results per collective and row: out of place and in place.
 
-        The axes are size, type, operation, root, number of ranks and place. Raises BadOutput if the output is damaged
-        or newer than the known versions.
-        """
+        The axes are size, type, operation, root, number of ranks and place."""
         table, has_head = _CollectiveTable(), False
         devices: dict[str, Device] = {}
         results: list[Result] = []
@@ -83,10 +80,7 @@ class NcclTests:
 
 
 def _columns(where: str, line: str) -> tuple[str, ...]:
-    """Return the names of the columns in the head of a table, the line called `where`.
-
-    Raises BadOutput if size, count or type is missing.
-    """
+    """Return the names of the columns in the head of a table, the line called `where`."""
     columns = tuple(line.lstrip("# ").split())
     if not {"size", "count", "type"} <= set(columns):
         raise BadOutput(f"{where}: the head of the table is incomplete")
@@ -103,16 +97,12 @@ def _device(rank: re.Match[str]) -> Device:
 
 
 def _with_id(name: str, device: Device) -> Device:
-    """Return a copy of the device with `name` as its id."""
     facts = {"arch": device.arch, "pci": device.pci, "details": device.details}
     return parsing.make_device(name, device.name, **facts)
 
 
 def _read_names(line: str, table: _CollectiveTable, versions: dict[str, str]) -> None:
-    """Read the collective into `table` and versions of software into `versions`, if `line` has any of them.
-
-    If the line is that of the units, it is checked. Raises BadOutput for an unknown unit.
-    """
+    """Read the collective into `table` and versions of software into `versions`, if `line` has any of them."""
     if match := _NAME.search(line):
         table.name = match[1]
     if match := _LIBRARY.search(line):
@@ -131,10 +121,7 @@ def _check_units(line: str) -> None:
 
 
 def _results(where: str, line: str, table: _CollectiveTable) -> Iterator[Result]:
-    """Yield the two results of a row, out of place and in place; `where` names the line.
-
-    Raises BadOutput if the row does not fit the columns of `table` or has a damaged number.
-    """
+    """Yield the two results of a row, out of place and in place; `where` names the line."""
     cells = _TIMESTAMP.sub("", line).split()
     key = [column for column in table.columns if column not in _MEASURED and column != "timestamp"]
     measured = [column for column in table.columns if column in _MEASURED]
@@ -154,11 +141,7 @@ def _results(where: str, line: str, table: _CollectiveTable) -> Iterator[Result]
 def _result(
     where: str, shared_cells: dict[str, str], place: str, cells: dict[str, str], table: _CollectiveTable
 ) -> Result:
-    """Return the result of one place (`out` or `in`) in a row; `where` names the line.
-
-    `shared_cells` are the cells by column that hold for both places, and `cells` those of this place. The result has
-    failed if the tool counted wrong values. Raises BadOutput if a cell is missing or damaged.
-    """
+    """Return the result of one place (`out` or `in`) in a row; `where` names the line."""
     ids = table.ids() or (parsing.UNSTATED.id,)
     size = parsing.whole_number(shared_cells["size"], where)
     params: list[tuple[str, str | int | float]] = [("size_bytes", size), ("type", shared_cells["type"])]
@@ -175,11 +158,7 @@ def _result(
 
 
 def _series(where: str, size_bytes: int, cells: dict[str, str]) -> tuple[Series, ...]:
-    """Return the bandwidths in B/s and the times in s of one place in a row, the headline first.
-
-    It is `busbw`, but below 64 KiB the time. `cells` are the cells by column, and `where` names the line. Raises
-    BadOutput if a cell is missing or damaged.
-    """
+    """Return the bandwidths in B/s and the times in s of one place in a row, the headline first."""
     time = "time" if "time" in cells else "cputime"
     if not {time, "algbw", "busbw"} <= cells.keys():
         raise BadOutput(f"{where}: time, algbw or busbw is missing")

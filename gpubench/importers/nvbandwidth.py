@@ -1,8 +1,7 @@
 """Import NVIDIA's nvbandwidth: matrices of bandwidths and latencies, as text or JSON, from one process or many.
 
 The JSON is that of `-j`. nvbandwidth counts the bytes of a copy once (payload) and prints GB of 1e9 bytes. A cell is
-the median of its samples, or with `-m` their mean. The samples themselves are not printed.
-"""
+the median of its samples, or with `-m` their mean. The samples themselves are not printed."""
 
 from __future__ import annotations
 
@@ -31,9 +30,7 @@ _VERSIONS = {
 class _PrintedMatrix:
     """One printed matrix: `cells` by row as printed, `N/A` where nothing was measured.
 
-    `name` is the name of the case. `where` is its place in the output for messages, and `total` is the printed sum of
-    all cells, empty if there is none.
-    """
+    `name` is the name of the case."""
 
     name: str
     description: str
@@ -50,10 +47,7 @@ class _PrintedMatrix:
         return unit[1]
 
     def values(self) -> Iterator[tuple[int, int, float]]:
-        """Yield row, column and value, in the printed unit, of each measured cell.
-
-        Raises BadOutput if a cell is no number, or if the values do not add up to the printed sum.
-        """
+        """Yield row, column and value, in the printed unit, of each measured cell."""
         numbers = [
             (row, column, parsing.number(cell, self.where))
             for row, cells in enumerate(self.cells)
@@ -84,9 +78,7 @@ class Nvbandwidth:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with a result per measured cell of each test's matrix.
 
-        The axes are row and column. A test without a matrix gives a failed or skipped result. Raises BadOutput if the
-        output is damaged.
-        """
+        The axes are row and column. A test without a matrix gives a failed or skipped result."""
         if re.search(r'^[ \t]*"nvbandwidth"[ \t]*:', text, re.MULTILINE):
             return _parse_json(text)
         return _parse_text(text)
@@ -98,11 +90,7 @@ def _imported(
     unmeasured: Sequence[Result],
     versions: dict[str, str],
 ) -> Imported:
-    """Return the matrices as a suite, with a view for each that has a cell between two devices.
-
-    `devices` are the printed devices, in order, `unmeasured` the results of tests without a matrix, and `versions`
-    those of software by name. Raises BadOutput if there is no result.
-    """
+    """Return the matrices as a suite, with a view for each that has a cell between two devices."""
     devices_by_id = {device.id: device for device in devices}
     results = [result for matrix in matrices for result in _results(matrix, list(devices_by_id))]
     for result in results:
@@ -118,11 +106,7 @@ def _imported(
 
 
 def _results(matrix: _PrintedMatrix, devices: Sequence[str]) -> Iterator[Result]:
-    """Yield a result for each measured cell of a matrix: a latency in s or a bandwidth in B/s.
-
-    `devices` are the ids of the printed devices, in order. A cell beside the diagonal of a matrix `GPU(row)` is between
-    two devices; any other cell is on the device of its column.
-    """
+    """Yield a result for each measured cell of a matrix: a latency in s or a bandwidth in B/s."""
     is_between_gpus = "GPU(row)" in matrix.description
     for row, column, value in matrix.values():
         places = (row, column) if is_between_gpus and row != column else (column,)
@@ -147,9 +131,7 @@ def _parse_text(text: str) -> Imported:
 class _TextReader:
     """Reads the text form line by line: a test starts, describes its matrix, prints it, and prints its sum.
 
-    Call `read_line` for each line, then `finish`. `failed` are the results of tests without a matrix, and `versions`
-    those of software by name.
-    """
+    Call `read_line` for each line, then `finish`."""
 
     def __init__(self) -> None:
         """Make a reader that has read nothing."""
@@ -183,10 +165,7 @@ class _TextReader:
         self._columns, self._has_matrix = 0, True
 
     def _read_row(self, where: str, line: str) -> None:
-        """Read the head or a row of the current matrix; `where` names the line.
-
-        Raises BadOutput if the row is damaged.
-        """
+        """Read the head or a row of the current matrix; `where` names the line."""
         cells = line.split()
         if self._columns == 0:
             self._columns = len(cells)
@@ -197,10 +176,7 @@ class _TextReader:
         self.matrices[-1] = _PrintedMatrix(matrix.name, matrix.description, (*matrix.cells, tuple(cells[1:])), where)
 
     def _read_sum(self, where: str, line: str) -> None:
-        """Read the name and the sum of the current matrix, and end it; `where` names the line.
-
-        Raises BadOutput if there is no matrix.
-        """
+        """Read the name and the sum of the current matrix, and end it; `where` names the line."""
         cells = line.split()
         if len(cells) != 3 or not self.matrices or not self.matrices[-1].cells:
             raise BadOutput(f"{where}: a SUM without a matrix")
@@ -223,10 +199,7 @@ class _TextReader:
             self._message = self._message or line
 
     def finish(self) -> None:
-        """End the current test; a test without a matrix has failed, and the line that it printed is the reason.
-
-        Raises BadOutput if the output ends within the test.
-        """
+        """End the current test; a test without a matrix has failed, and the line that it printed is the reason."""
         if self._columns == 0 or (self.matrices and not self.matrices[-1].cells):
             raise BadOutput(f"{self.matrices[-1].where}: the output ends before the matrix of {self._test}")
         if self._test and not self._has_matrix:
@@ -277,10 +250,7 @@ def _json_matrix(name: str, test: dict[str, object]) -> _PrintedMatrix:
 
 
 def _result_without_matrix(name: str, test: object, ids: tuple[str, ...]) -> Result:
-    """Return the result of a test in the JSON that has no matrix: skipped if it was waived or not found, else failed.
-
-    `test` is its object, and `ids` are those of all devices. Raises BadOutput if the status is missing.
-    """
+    """Return the result of a test in the JSON that has no matrix."""
     status = parsing.json_value(test, "status", str)
     case = Case(_SUITE, name)
     if status in ("Waived", "Not Found"):

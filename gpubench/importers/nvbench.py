@@ -2,8 +2,7 @@
 
 The options are `--json` and `--csv`. Both forms are in seconds and B/s, so that nothing is converted; only the output
 for people is in GiB/s. The JSON keeps the single samples in separate binary files, which are not read: a series has one
-value, nvbench's summary.
-"""
+value, nvbench's summary."""
 
 from __future__ import annotations
 
@@ -48,16 +47,12 @@ class Nvbench:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with a result per state of each benchmark.
 
-        The axes are those of the benchmark. Raises BadOutput if the output is damaged or newer than the known versions.
-        """
+        The axes are those of the benchmark."""
         return _parse_csv(text.strip()) if text.lstrip().startswith(_CSV_HEAD) else _parse_json(text)
 
 
 def _imported(devices: Sequence[Device], results: Sequence[Result], versions: Sequence[tuple[str, str]]) -> Imported:
-    """Return the results as a suite; `versions` are names and versions of software.
-
-    Raises BadOutput if there is no result.
-    """
+    """Return the results as a suite; `versions` are names and versions of software."""
     if not results:
         raise BadOutput("no benchmark has a state")
     info = SuiteInfo(_SUITE, "imported: benchmarks as nvbench measured them")
@@ -65,10 +60,7 @@ def _imported(devices: Sequence[Device], results: Sequence[Result], versions: Se
 
 
 def _axis_value(text: str) -> str | int | float:
-    """Return the number that an axis value is, else the text itself.
-
-    So the JSON and the csv, which has no types, give equal case ids.
-    """
+    """Return the number that an axis value is, else the text itself."""
     if re.fullmatch(r"-?\d{1,18}", text):
         return int(text)
     if re.fullmatch(r"-?\d{1,18}(\.\d+)?([eE][+-]?\d{1,2})?", text):
@@ -108,10 +100,7 @@ def _parse_json(text: str) -> Imported:
 
 
 def _device(item: dict[str, Any]) -> Device:
-    """Return a device of the JSON, the object `item`, with the facts that it states.
-
-    Raises BadOutput if the device has no name.
-    """
+    """Return a device of the JSON, the object `item`, with the facts that it states."""
 
     def number(key: str) -> int:
         """Return a whole number of the device; 0 if it is missing."""
@@ -131,10 +120,7 @@ def _device(item: dict[str, Any]) -> Device:
 
 
 def _state_result(bench: str, state: dict[str, Any], devices: dict[int, Device]) -> Result:
-    """Return the result of a state of the benchmark `bench` in the JSON; `state` is its object.
-
-    `devices` are by their numbers in the JSON. Raises BadOutput if the state is damaged.
-    """
+    """Return the result of a state of the benchmark `bench` in the JSON; `state` is its object."""
     device = devices.get(state["device"]) if isinstance(state.get("device"), int) else None
     ids = (device.id if device else parsing.UNSTATED.id,)
     axes = state.get("axis_values") or []
@@ -153,11 +139,7 @@ def _state_result(bench: str, state: dict[str, Any], devices: dict[int, Device])
 
 
 def _summary_series(bench: str, summaries: object) -> Iterator[tuple[str, Series]]:
-    """Yield tag and series of each summary of a state that is a duration or a rate, except its deviations.
-
-    `summaries` is the list of objects in the JSON, and `bench` names the benchmark in messages. Raises BadOutput if one
-    of them is damaged.
-    """
+    """Yield tag and series of each summary of a state that is a duration or a rate, except its deviations."""
     if not isinstance(summaries, list):
         raise BadOutput(f"the summaries of {bench} have another form than in the known versions")
     for item in summaries:
@@ -199,10 +181,7 @@ def _parse_csv(text: str) -> Imported:
 
 
 def _row_result(where: str, head: Sequence[str], row: Sequence[str], device: Device) -> Result:
-    """Return the result of a row of the csv on this device; `where` names the line in messages.
-
-    `head` has the names of the columns of `row`. Raises BadOutput if the row is damaged or has no times.
-    """
+    """Return the result of a row of the csv on this device; `where` names the line in messages."""
     mark = head.index("Skipped")
     axes: Params = tuple(
         (name, _axis_value(cell))

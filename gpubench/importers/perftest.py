@@ -4,8 +4,7 @@ A file has one message size. The names are those of `src/perftest_parameters.c` 
 since 24.01. Older versions do not write JSON, and neither does any version with `--sl` for quality of service. The file
 does not state the unit of a rate: it is MiB/s, or Gb/s with `--report_gbits`. The message rate, whose unit is known,
 shows which one it is. Latencies are in µs; a file of `--report-cycles` looks the same and must not be imported. The
-latency of a write or send test is half a round trip, that of a read or atomic test a whole one.
-"""
+latency of a write or send test is half a round trip, that of a read or atomic test a whole one."""
 
 from __future__ import annotations
 
@@ -48,9 +47,7 @@ class Perftest:
     def read(self, text: str) -> Imported:
         """Return the content of the output: one result, whose case is the test.
 
-        The axes are the size of a message and the connection. Raises BadOutput if the output is damaged or of a version
-        before 24.01.
-        """
+        The axes are the size of a message and the connection."""
         if not re.search(r'"test_info"', text):
             raise BadOutput("written by perftest before version 24.01, which left out the quotes; use a newer one")
         body = parsing.json_object(text)
@@ -71,11 +68,7 @@ class Perftest:
 
 
 def _rates(results: dict[str, Any], size: int) -> tuple[Series, ...]:
-    """Return the average rate and, if it is stated, the peak rate (both in B/s), and the messages per second.
-
-    `results` is the object in the file, for messages of `size` bytes. Raises BadOutput if a number is missing, or if
-    the message rate does not show whether the rates are in MiB/s or Gb/s.
-    """
+    """Return the average rate and, if it is stated, the peak rate (both in B/s), and the messages per second."""
     messages = _number(results, "MsgRate") * 1e6
     average = _number(results, "BW_average")
     payload = messages * size
@@ -90,10 +83,7 @@ def _rates(results: dict[str, Any], size: int) -> tuple[Series, ...]:
 
 
 def _times(results: dict[str, Any]) -> tuple[Series, ...]:
-    """Return the latencies that the object `results` states, in seconds, the headline first.
-
-    Raises BadOutput if there are none.
-    """
+    """Return the latencies that the object `results` states, in seconds, the headline first."""
     if not any(key in results for key in _TIMES):
         raise BadOutput("there is neither a bandwidth nor a latency")
     return tuple(
@@ -104,10 +94,7 @@ def _times(results: dict[str, Any]) -> tuple[Series, ...]:
 
 
 def _number(results: dict[str, Any], key: str) -> float:
-    """Return the number under `key` of the object `results`, which is from 0 to below 1e15.
-
-    Raises BadOutput if the key is missing or has any other value.
-    """
+    """Return the number under `key` of the object `results`, which is from 0 to below 1e15."""
     value = results.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         raise BadOutput(f"{key!r} is missing, or is not a measured number")

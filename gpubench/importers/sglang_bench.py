@@ -3,8 +3,7 @@
 The names are those of `python/sglang/bench_serving.py` of version 0.5. Times are in ms, and an unlimited request rate
 is written as `Infinity`. `server_info` has the arguments of an SGLang server: the model, the formats of its weights and
 its cache, and the number of GPUs that hold a part of each matrix. The GPUs are not named. Version 0.4 did not write
-`server_info`; such a run has no % of peak.
-"""
+`server_info`; such a run has no % of peak."""
 
 from __future__ import annotations
 
@@ -33,9 +32,7 @@ class SglangBench:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with a result per run.
 
-        The axes are the model, the mean lengths, and the requests in flight or their rate. Raises BadOutput if the
-        output is damaged.
-        """
+        The axes are the model, the mean lengths, and the requests in flight or their rate."""
         runs = parsing.json_objects(text)
         infos = [fields["server_info"] for fields in runs if isinstance(fields.get("server_info"), dict)]
         versions = [("sglang", info["version"]) for info in infos if isinstance(info.get("version"), str)]
@@ -44,10 +41,7 @@ class SglangBench:
 
 
 def _model(fields: dict[str, Any]) -> _served.ServedModel:
-    """Return the model that the server states in a run's JSON object, with the unknown facts about it.
-
-    Raises BadOutput if a number of GPUs, replicas or stages is not possible.
-    """
+    """Return the model that the server states in a run's JSON object, with the unknown facts about it."""
     info = fields.get("server_info")
     if not isinstance(info, dict) or not isinstance(info.get("model_path"), str):
         return _served.ServedModel("", unstated="the client did not ask the server for its model (server_info)")
@@ -60,10 +54,7 @@ def _model(fields: dict[str, Any]) -> _served.ServedModel:
 
 
 def _count(info: dict[str, Any], key: str) -> int:
-    """Return the count under a key of the server's arguments, 1 if it is missing.
-
-    Raises BadOutput if the value is not a whole number from 1 to 4096.
-    """
+    """Return the count under a key of the server's arguments, 1 if it is missing."""
     count = parsing.json_value(info, key, int) if key in info else 1
     if not 0 < count <= _MOST_GPUS:
         raise BadOutput(f"{key} is {count}, which is not possible")
@@ -71,10 +62,7 @@ def _count(info: dict[str, Any], key: str) -> int:
 
 
 def _result(fields: dict[str, Any]) -> Result:
-    """Return the result of a run from its JSON object; it has failed if no request was answered with a token.
-
-    Raises BadOutput if a field is missing.
-    """
+    """Return the result of a run from its JSON object; it has failed if no request was answered with a token."""
     served = _model(fields)
     if _served.is_empty(fields):
         return _served.failed_result(_SUITE, parsing.UNSTATED, served)

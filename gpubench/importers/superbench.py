@@ -2,8 +2,7 @@
 
 The metrics have the flat names of `results-summary.json`, without units. The documentation of SuperBench states the
 units of the benchmarks below. Other metrics are left out and counted, because it is unknown whether more of them is
-better.
-"""
+better."""
 
 from __future__ import annotations
 
@@ -57,9 +56,7 @@ class SuperBench:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with a result per node and metric.
 
-        The case is the benchmark with the metric. The rank in a metric's name becomes the device, and the node becomes
-        the device's host. Raises BadOutput if a line is damaged, or if no metric has a known unit.
-        """
+        The case is the benchmark with the metric."""
         nodes = [(number, _parse_node(number, line)) for number, line in enumerate(text.split("\n"), 1) if line]
         results: list[Result] = []
         devices: dict[str, Device] = {}
@@ -77,10 +74,7 @@ class SuperBench:
 
 
 def _parse_node(number: int, line: str) -> dict[str, Any]:
-    """Return the node's name and metrics from line number `number`, a JSON object.
-
-    Raises BadOutput if the line is no JSON object.
-    """
+    """Return the node's name and metrics from line number `number`, a JSON object."""
     try:
         metrics = json.loads(line, parse_constant=_none_for_constant)
     except (ValueError, RecursionError) as error:
@@ -96,16 +90,11 @@ def _none_for_constant(text: str) -> None:
 
 
 def _device(device_id: str, node: str) -> Device:
-    """Return the device with the name of its node."""
     return parsing.make_device(device_id, details=(("hostname", node),))
 
 
 def _result(where: str, node: int, metric: str, value: object, left_out: dict[str, None]) -> Iterator[Result]:
-    """Yield the result of a metric, or add its name to `left_out` if its unit is unknown.
-
-    `node` is the index of the node, `where` names its line, and `left_out` has names as keys. A return code other than
-    0 gives a failed result. Raises BadOutput if the value is not a number.
-    """
+    """Yield the result of a metric, or add its name to `left_out` if its unit is unknown."""
     name, _, rank = metric.partition(":") if metric.count(":") == 1 else (metric, "", "")
     if name.endswith("return_code"):
         yield from _failed_result(where, node, name, value)
@@ -122,10 +111,7 @@ def _result(where: str, node: int, metric: str, value: object, left_out: dict[st
 
 
 def _failed_result(where: str, node: int, name: str, value: object) -> Iterator[Result]:
-    """Yield a failed result if the return code `value` of a benchmark is not 0; nothing otherwise.
-
-    `name` is the metric's name, `node` the index of the node, and `where` names its line.
-    """
+    """Yield a failed result if the return code `value` of a benchmark is not 0; nothing otherwise."""
     if isinstance(value, int | float) and value != 0:
         value = parsing.number(str(value), f"{where}, {name}")
         case = Case(_SUITE, name.rpartition("/")[0])

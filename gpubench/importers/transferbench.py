@@ -1,8 +1,7 @@
 """Import AMD's TransferBench: the transfers of a configuration, and the peer-to-peer matrices (`p2p`), as text.
 
 Bandwidths are GB of 1e9 bytes, each byte counted once (payload). With SHOW_ITERATIONS=1 every iteration is printed, and
-all of them are read, in the order in which they ran.
-"""
+all of them are read, in the order in which they ran."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ _DIRECTIONS = ("send", "receive", "both")
 class _PeerTable:
     """The peer-to-peer table that is being read: name of its case, executor of the copies, devices of the columns.
 
-    The executor is empty if it is not printed, and `columns` are the ids of the devices, empty before the head.
-    """
+    The executor is empty if it is not printed, and `columns` are the ids of the devices, empty before the head."""
 
     name: str
     executor: str
@@ -41,10 +39,7 @@ class _PeerTable:
 class _TransferBenchOutput:
     """The content of the output, as far as it has been read.
 
-    `test` is the number of the current test, and `table` the current peer-to-peer table, None outside one. `size_bytes`
-    is the size of a copy in such a table. `iterations` are the B/s and seconds of the last transfer's iterations by
-    number.
-    """
+    `test` is the number of the current test, and `table` the current peer-to-peer table, None outside one."""
 
     version: str = ""
     test: int = 0
@@ -71,8 +66,7 @@ class TransferBench:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with a result per transfer and per pair of devices in a matrix.
 
-        The axes of a transfer are its test, path and size. Raises BadOutput if the output is damaged.
-        """
+        The axes of a transfer are its test, path and size. Raises BadOutput if the output is damaged."""
         output = _TransferBenchOutput()
         for number, line in parsing.numbered_lines(text):
             _read_line(output, f"line {number}", line)
@@ -122,10 +116,7 @@ def _finish_transfer(output: _TransferBenchOutput) -> None:
 
 
 def _rate_and_seconds(where: str, cells: Sequence[str]) -> tuple[float, float]:
-    """Return the B/s and the seconds in the cells of a line such as `Transfer 1 | 33.520 GB/s | 2.002 ms`.
-
-    Raises BadOutput, which names the line by `where`, if the line has no such cells.
-    """
+    """Return the B/s and the seconds in the cells of a line such as `Transfer 1 | 33.520 GB/s | 2.002 ms`."""
     rate = re.fullmatch(rf"{_NUMBER}\s*GB/s.*", cells[1]) if len(cells) > 1 else None
     seconds = re.fullmatch(rf"{_NUMBER}\s*ms", cells[2]) if len(cells) > 2 else None
     if not rate or not seconds:
@@ -137,20 +128,14 @@ def _rate_and_seconds(where: str, cells: Sequence[str]) -> tuple[float, float]:
 
 
 def _add_iteration(output: _TransferBenchOutput, where: str, cells: Sequence[str]) -> None:
-    """Add the iteration in the cells of a line to the last transfer; `where` names the line.
-
-    Raises BadOutput if there is no transfer, or if the line is damaged.
-    """
+    """Add the iteration in the cells of a line to the last transfer; `where` names the line."""
     if not output.results:
         raise BadOutput(f"{where}: the iteration has no transfer")
     output.iterations[parsing.whole_number(cells[0].split()[1], where)] = _rate_and_seconds(where, cells)
 
 
 def _transfer_result(output: _TransferBenchOutput, where: str, cells: Sequence[str]) -> Result:
-    """Return the result of a line: of one transfer, of one executor, or of all transfers together (aggregate).
-
-    `cells` are the cells of the line, which `where` names. Raises BadOutput if the line is damaged.
-    """
+    """Return the result of a line: of one transfer, of one executor, or of all transfers together (aggregate)."""
     rate, seconds = _rate_and_seconds(where, cells)
     size = re.fullmatch(r"(\d{1,18}) bytes", cells[3]) if len(cells) > 3 else None
     if not size:
@@ -172,10 +157,7 @@ def _transfer_result(output: _TransferBenchOutput, where: str, cells: Sequence[s
 
 
 def _ids(path: str) -> tuple[str, ...]:
-    """Return the device ids of a path: `G0->GPU00:004->G1` is from GPU 0 to GPU 1, and `C0` is the memory of CPU 0.
-
-    Each is returned once; the executor of the copy, in the middle, is left out.
-    """
+    """Return the device ids of a path: `G0->GPU00:004->G1` is from GPU 0 to GPU 1, and `C0` is the memory of CPU 0."""
     ends = [end for index, end in enumerate(path.split("->")) if index != 1]
     ids = [
         f"{'cpu' if kind in 'CUBHD' else 'gpu'}:{index}"
@@ -186,10 +168,7 @@ def _ids(path: str) -> tuple[str, ...]:
 
 
 def _read_table_line(output: _TransferBenchOutput, table: _PeerTable, where: str, line: str) -> None:
-    """Add the head of a peer-to-peer table to `table`, or a result for each cell of a row to `output`.
-
-    Raises BadOutput, which names the line by `where`, if the row is damaged.
-    """
+    """Add the head of a peer-to-peer table to `table`, or a result for each cell of a row to `output`."""
     if not table.columns and "DST" in line:
         table.columns = tuple(
             f"{_DEVICE[kind]}:{int(index[:9])}" for kind, index in re.findall(r"(CPU|GPU) (\d+)", line)
@@ -209,11 +188,6 @@ def _read_table_line(output: _TransferBenchOutput, table: _PeerTable, where: str
 def _pair_result(
     output: _TransferBenchOutput, table: _PeerTable, direction: str, source: str, target: str, rate: float
 ) -> Result:
-    """Return the result of a cell of the peer-to-peer `table`.
-
-    `source` and `target` are device ids, `direction` is one of _DIRECTIONS, as seen from `source`, and `rate` is in
-    B/s. `output` gives the size of the copies.
-    """
     name = table.name if table.name == "p2p.uni" else f"{table.name}.{direction}"
     params: Params = (("from", source), ("to", target))
     params += (("executor", table.executor),) if table.executor else ()

@@ -2,8 +2,7 @@
 
 The names are those of `vllm/benchmarks/serve.py` of 2026; those of `benchmark_serving.py` of 2024 are the same, without
 `failed`. Times are in ms. The file names neither the GPUs nor the format of the weights, but `--metadata` can add them:
-`gpu=NAME`, `tp=N` (or `tensor_parallel_size=N`) and `quantization=FORMAT`.
-"""
+`gpu=NAME`, `tp=N` (or `tensor_parallel_size=N`) and `quantization=FORMAT`."""
 
 from __future__ import annotations
 
@@ -32,9 +31,7 @@ class VllmBench:
     def read(self, text: str) -> Imported:
         """Return the content of the output, with a result per run.
 
-        The axes are the model, the mean lengths, and the requests in flight or their rate. Raises BadOutput if the
-        output is damaged.
-        """
+        The axes are the model, the mean lengths, and the requests in flight or their rate."""
         runs = [(fields, _device(fields)) for fields in parsing.json_objects(text)]
         results = [_result(fields, device) for fields, device in runs]
         title = "imported: a served language model as vLLM's client measured it"
@@ -47,10 +44,7 @@ def _device(fields: dict[str, Any]) -> Device:
 
 
 def _model(fields: dict[str, Any]) -> _served.ServedModel:
-    """Return the model with the facts that a run's JSON object states.
-
-    Raises BadOutput if it names no model, or if the number of GPUs is not from 1 to 4096.
-    """
+    """Return the model with the facts that a run's JSON object states."""
     # `--metadata` writes numbers as texts.
     stated = next((fields[key] for key in ("tp", "tensor_parallel_size") if key in fields), "1")
     gpus = parsing.whole_number(str(stated), "tp")
@@ -62,11 +56,7 @@ def _model(fields: dict[str, Any]) -> _served.ServedModel:
 
 
 def _result(fields: dict[str, Any], device: Device) -> Result:
-    """Return the result of a run on this device from the run's JSON object.
-
-    It has failed if no request was answered with a token. Single requests that failed give a label and a note. Raises
-    BadOutput if a field is missing.
-    """
+    """Return the result of a run on this device from the run's JSON object."""
     served = _model(fields)
     if _served.is_empty(fields):
         return _served.failed_result(_SUITE, device, served)

@@ -43,8 +43,7 @@ class NextStep:
 class GateAnswer:
     """The answer of a gate: the verdict with its exit status, the reasons, and the next steps, all in plain sentences.
 
-    `title` names the command that judged, such as `gpubench gate`; `status` is its exit status.
-    """
+    `title` names the command that judged, such as `gpubench gate`; `status` is its exit status."""
 
     title: str
     status: int
@@ -56,9 +55,7 @@ class GateAnswer:
 def answer(judgement: Judgement, status: int, title: str) -> GateAnswer:
     """Return the answer of a gate: one sentence with the verdict and the exit status, the reasons, and the next steps.
 
-    `status` is the exit status of the gate, a key of `STATUS_TEXTS`. `title` is the command that judged. All texts come
-    from the judgement; they are clean (`gpubench.base.clean`) if the texts of the judgement are.
-    """
+    `status` is the exit status of the gate, a key of `STATUS_TEXTS`. `title` is the command that judged."""
     verdict = f"{_verdict(judgement, status)} (exit status {status}: {STATUS_TEXTS[status]})"
     return GateAnswer(title, status, verdict, reasons(judgement), next_steps(judgement, title))
 
@@ -66,8 +63,7 @@ def answer(judgement: Judgement, status: int, title: str) -> GateAnswer:
 def tally(judgement: Judgement) -> str:
     """Return the number of cases with each verdict, the worst first: `2 slower, 90 same, 1 missing`.
 
-    Missing cases come last. If there are neither findings nor missing cases, the text is `nothing to judge`.
-    """
+    Missing cases come last. If there are neither findings nor missing cases, the text is `nothing to judge`."""
     counts = [f"{count} {verdict}" for verdict, count in judgement.counts().items()]
     missing = [f"{len(judgement.missing)} missing"] if judgement.missing else []
     return ", ".join([*counts, *missing]) or "nothing to judge"
@@ -79,11 +75,7 @@ def decided(judgement: Judgement) -> str:
 
 
 def _verdict(judgement: Judgement, status: int) -> str:
-    """Return the verdict on all cases as a clause that begins in capitals: `SLOWER: 1 of 9 cases is slower`.
-
-    `status` is the exit status of the gate, which decides the first word: 3 FAILED, 1 SLOWER, 4 CANNOT JUDGE. For 0 it
-    is INCONCLUSIVE if no case is decided, INCOMPLETE if some are not, and otherwise PASSED.
-    """
+    """Return the verdict on all cases as a clause that begins in capitals: `SLOWER: 1 of 9 cases is slower`."""
     cases = plural(judgement.cases)
     if status == 3:
         failed = sum(finding.cause == "failed" for finding in judgement.findings)
@@ -101,11 +93,7 @@ def _verdict(judgement: Judgement, status: int) -> str:
 
 
 def _obstacle(judgement: Judgement) -> str:
-    """Return why a gate cannot judge (exit status 4), as a clause.
-
-    The reason is the first pattern of required cases that matches no case, or else that no case has a figure on both
-    sides, or else the number of decided cases with the tally.
-    """
+    """Return why a gate cannot judge (exit status 4), as a clause."""
     if judgement.unmet:
         return f"no case matches the required pattern {judgement.unmet[0]}"
     if not judgement.findings:
@@ -116,8 +104,8 @@ def _obstacle(judgement: Judgement) -> str:
 def reasons(judgement: Judgement) -> tuple[str, ...]:
     """Return the lines that justify the verdict: the tally, each reason with its cases, and the notes of the judgement.
 
-    If the tally and the reasons make more than eight lines, the further ones are replaced by a line with their number.
-    """
+    If the tally and the reasons make more than eight lines, the further ones are replaced by a line with their
+    number."""
     lines = [*_tally_line(judgement), *_reason_lines(judgement)]
     rest = len(lines) - _MOST_REASONS
     lines = lines[:_MOST_REASONS] + ([f"{plural(rest, 'more reason')}: --json has them all"] if rest > 0 else [])
@@ -125,11 +113,7 @@ def reasons(judgement: Judgement) -> tuple[str, ...]:
 
 
 def _tally_line(judgement: Judgement) -> Iterator[str]:
-    """Yield one line with the tally, devices and numbers of processes: `2 slower on cuda:0 (5 and 5 processes)`.
-
-    The devices are left out if the findings differ in them. Nothing is yielded if the judgement has neither findings
-    nor missing cases.
-    """
+    """Yield one line with the tally, devices and numbers of processes: `2 slower on cuda:0 (5 and 5 processes)`."""
     devices = {finding.devices for finding in judgement.findings if finding.devices}
     where = f" on {'+'.join(*devices)}" if len(devices) == 1 else ""
     compared = [finding for finding in judgement.findings if finding.effect]
@@ -147,12 +131,7 @@ def _tally_line(judgement: Judgement) -> Iterator[str]:
 
 
 def _reason_lines(judgement: Judgement) -> Iterator[str]:
-    """Yield a line for each reason why the gate does not pass, with the cases that the reason holds for.
-
-    Findings with one verdict and one reason share a line: `slower: suite/case and 2 more: …`. If noise alone leaves
-    more than three cases undecided, one line sums them up. The first lines are the required patterns that match no
-    case, and the last line is about the missing cases.
-    """
+    """Yield a line for each reason why the gate does not pass, with the cases that the reason holds for."""
     yield from (f"no case matches the required pattern {pattern}" for pattern in judgement.unmet)
     noisy = _undecided_by_noise(judgement.findings)
     summarised = {finding.key for finding in noisy} if len(noisy) > _MANY else set()
@@ -173,10 +152,7 @@ def _reason_lines(judgement: Judgement) -> Iterator[str]:
 
 
 def _undecided_by_noise(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that are inconclusive or suspects, have an effect, and have no other cause than noise.
-
-    Noise is the cause if `cause` is empty, `chance` or `few-processes`.
-    """
+    """Return the findings that are inconclusive or suspects, have an effect, and have no other cause than noise."""
     return [
         finding for finding in findings if finding.verdict in UNDECIDED and finding.effect and finding.cause in _NOISE
     ]
@@ -185,9 +161,7 @@ def _undecided_by_noise(findings: Sequence[Finding]) -> list[Finding]:
 def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
     """Return the next steps with the commands and the numbers of processes; empty if there is nothing to do.
 
-    They are for failed, slower, undecided, moved and incomparable cases, in this order. `title` is the command that
-    judged, because `gpubench ab` and `gpubench compare` recommend other steps than a gate.
-    """
+    They are for failed, slower, undecided, moved and incomparable cases, in this order."""
     causes: dict[str, list[Finding]] = {}
     for finding in judgement.findings:
         causes.setdefault(finding.cause, []).append(finding)
@@ -207,10 +181,7 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
 
 
 def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) -> Iterator[NextStep]:
-    """Yield the next steps for disturbed cases, other machines, other methods, and required cases that do not exist.
-
-    `causes` maps each `Finding.cause` of the judgement to the findings that have it.
-    """
+    """Yield the next steps for disturbed cases, other machines, other methods, and required cases that do not exist."""
     if "contended" in causes:
         yield NextStep("measure again while no other work runs on the machine")
     if others := causes.get("machine"):
@@ -223,11 +194,7 @@ def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) 
 
 
 def _step_for_slower(slower: Sequence[Finding], title: str) -> NextStep:
-    """Return the next step for slower cases; `title` is the command that judged.
-
-    After `gpubench ab` it is a profile of the first case. Otherwise it is `gpubench doctor` if the baseline is a
-    published floor, and else a measurement of both builds in turn.
-    """
+    """Return the next step for slower cases; `title` is the command that judged."""
     if title == AB:
         command = f"gpubench run {selection(slower[:1])} --print-profiler-command ncu"
         return NextStep("find the cause with a profiler", command)
@@ -242,12 +209,7 @@ def _is_floor(findings: Sequence[Finding]) -> bool:
 
 
 def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
-    """Yield the next steps for cases that noise leaves undecided: `noisy`, the worst first.
-
-    One step measures the cases that at most 100 processes per side decide. Another names the cases that need more, and
-    the threshold with which they would pass. Only the first 200 cases are estimated. `title` is the command that
-    judged.
-    """
+    """Yield the next steps for cases that noise leaves undecided: `noisy`, the worst first."""
     estimated = noisy[:_MOST_ESTIMATED]
     needed = {finding.key: processes_needed(finding) for finding in estimated}
     decidable = [finding for finding in estimated if needed[finding.key]]
@@ -268,11 +230,7 @@ def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
 
 
 def _measure_again(findings: Sequence[Finding], title: str, count: int, reason: str) -> NextStep:
-    """Return the next step that measures the cases of `findings` again with `count` processes per side.
-
-    After `gpubench ab`, and if the baseline is a published floor, it repeats the same command; otherwise it measures
-    both sides in turn. `reason` is the clause that says why. `title` is the command that judged.
-    """
+    """Return the next step that measures the cases of `findings` again with `count` processes per side."""
     if title == AB:
         return NextStep(f"repeat with {selection(findings)} --replicates {count}: {reason}")
     if _is_floor(findings):
@@ -289,8 +247,7 @@ def _ab_command(findings: Sequence[Finding]) -> str:
 def selection(findings: Sequence[Finding]) -> str:
     """Return the command-line arguments that select the cases of `findings`: the suites, and a filter for each case.
 
-    For more than three cases there are no filters, so that the whole suites are selected.
-    """
+    For more than three cases there are no filters, so that the whole suites are selected."""
     ids = list(dict.fromkeys(finding.case.id for finding in findings))
     filters = [f"--filter {shlex.quote(case_id)}" for case_id in ids] if len(ids) <= _MOST_FILTERS else []
     return " ".join([_suites(findings), *filters])
@@ -304,8 +261,7 @@ def _suites(findings: Sequence[Finding]) -> str:
 def warnings(judgement: Judgement) -> list[str]:
     """Return the warnings that a gate prints even if it ends with status 0, one line each.
 
-    They are about missing cases, cases with too few processes, and the number of cases that are not decided.
-    """
+    They are about missing cases, cases with too few processes, and the number of cases that are not decided."""
     names = [case.id for case in judgement.missing]
     few = [finding.case.id for finding in judgement.findings if finding.cause == "few-processes"]
     lines = [f"{first(names)}: the baseline has a figure, the candidate has none"] if names else []

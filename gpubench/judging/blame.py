@@ -15,10 +15,7 @@ Findings = dict[Place, list[FleetFinding]]
 def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Component]) -> list[Suspect]:
     """Return the suspects: each component with findings, or the whole node if all GPUs of a node are slow.
 
-    A node is slow if it has at least two GPUs and every GPU has a finding in the same family; its GPUs are then no
-    suspects of their own. `components` has every component of the fleet by place. A finding on a link also names the
-    slow devices at the ends of the link as causes.
-    """
+    `components` has every component of the fleet by place."""
     by_place: Findings = {}
     for finding in findings:
         by_place.setdefault(finding.place, []).append(finding)
@@ -43,10 +40,7 @@ def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Componen
 
 
 def _slow_nodes(by_place: Findings, components: Mapping[Place, Component]) -> Iterator[Suspect]:
-    """Yield each node with at least two GPUs in which every GPU has a finding in the same family.
-
-    `by_place` has the findings by place, and `components` every component of the fleet by place.
-    """
+    """Yield each node with at least two GPUs in which every GPU has a finding in the same family."""
     gpus: dict[str, list[Place]] = {}
     for place, component in components.items():
         if component.kind == "GPU":
@@ -61,10 +55,7 @@ def _slow_nodes(by_place: Findings, components: Mapping[Place, Component]) -> It
 
 
 def _with_slow_devices(finding: FleetFinding, slow: set[tuple[str, str]]) -> FleetFinding:
-    """Return the finding; if it is about a link, its causes also name the ends of the link that are slow by themselves.
-
-    `slow` has the node and the device id of each slow GPU.
-    """
+    """Return the finding; on a link, with the slow ends among its causes."""
     if finding.kind != "link":
         return finding
     ends = [device for device in finding.place.devices if (finding.place.node, device) in slow]

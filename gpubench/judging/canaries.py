@@ -4,8 +4,7 @@ A stored baseline comes from another session. Between two sessions a machine can
 its temperature, another load, or a setting that nobody records. Cases that move together are the sign of such a step,
 because a change of the code rarely slows all cases alike. docs/gate.md ("A step of the machine") states the rule.
 
-Shifts are on logarithms, signed so that more is worse, as in `judging.effect`.
-"""
+Shifts are on logarithms, signed so that more is worse, as in `judging.effect`."""
 
 from __future__ import annotations
 
@@ -50,9 +49,7 @@ def resource(limit: str) -> str:
 class CommonShift:
     """The shift that the canaries have in common between baseline and candidate.
 
-    `error` is the standard error of the shift. `scatter` is the standard deviation by which the shifts of single cases
-    differ beyond their noise, because a load slows some cases more than others.
-    """
+    `error` is the standard error of the shift."""
 
     shift: float
     error: float
@@ -62,9 +59,7 @@ class CommonShift:
     def of(cls, shifts: Sequence[float], variances: Sequence[float]) -> CommonShift:
         """Return the common shift of at least two cases; `variances` are those of the single shifts, in the same order.
 
-        The common shift is the median of the pairwise means of the shifts; with more than 200 cases it is their plain
-        median. Its standard error comes from the scatter of the shifts or from `variances`, whichever is larger.
-        """
+        Its standard error comes from the scatter of the shifts or from `variances`, whichever is larger."""
         noise, total = statistics.fmean(variances), statistics.variance(shifts)
         error = math.sqrt(max(noise, total) / len(shifts))
         scatter = math.sqrt(total - noise) if total > _UNLIKE * noise else 0.0
@@ -94,9 +89,7 @@ class CommonShift:
 class CaseShift:
     """One judged case with the logarithms of its processes, signed so that more is worse.
 
-    `before` are the logarithms of the baseline, and `first` those of the candidate's first run file. `after` is the
-    whole side of the candidate, with the run files in which the case was measured again.
-    """
+    `before` are the logarithms of the baseline, and `first` those of the candidate's first run file."""
 
     finding: Finding
     before: tuple[float, ...]
@@ -140,9 +133,7 @@ class CaseShift:
     def repeated_shift(self, readings: frozenset[int], step: float) -> tuple[float, float] | None:
         """Return how far the case moved in the run files `readings` from its usual level, and the variance of this.
 
-        The usual level is the mean of the baseline's processes and those of the first measurement, from which `step`, a
-        logarithm, is subtracted. The result is None if the run files do not contain the case.
-        """
+        The result is None if the run files do not contain the case."""
         logs = self.after.only(readings).logs
         if not logs:
             return None
@@ -154,15 +145,10 @@ class CaseShift:
 class CaseGroup:
     """Cases on the same devices, bound by the same resource if `name` is not empty.
 
-    `canaries` are the members that moved together; it is empty if too few did.
-    """
+    `canaries` are the members that moved together; it is empty if too few did."""
 
     def __init__(self, name: str, members: Sequence[CaseShift]) -> None:
-        """Find the members that moved together: those whose shifts agree with the median shift of all members.
-
-        A shift agrees if it is closer to the median than `CaseShift.room` or than half of the median. There are no
-        canaries if fewer than three members, or fewer than 75 % of them, agree.
-        """
+        """Find the members that moved together: those whose shifts agree with the median shift of all members."""
         self.name = name
         self.members = members
         middle = statistics.median(case.moved for case in members)
@@ -185,8 +171,7 @@ class CaseGroup:
     def shift_of(self, case: CaseShift) -> CommonShift:
         """Return the common shift that applied while the processes of `case` were measured, at first and again.
 
-        The common shifts of both measurements are weighted by the numbers of these processes.
-        """
+        The common shifts of both measurements are weighted by the numbers of these processes."""
         if not case.repeat_readings:
             return self.first
         if case.repeat_readings not in self._repeated:
@@ -209,9 +194,7 @@ class CaseGroup:
 class MachineSteps:
     """The steps of the machine that the canaries of a candidate show, and the canaries to measure again.
 
-    A case is compared with the cases that are bound by the same resource. If fewer than three of them moved together,
-    it is compared with all cases of its devices.
-    """
+    A case is compared with the cases that are bound by the same resource."""
 
     def __init__(self, judgement: Judgement, before: Evidence, after: Evidence) -> None:
         """Group the judged cases of a baseline and a candidate by their devices and the resource that bounds them."""
@@ -227,8 +210,7 @@ class MachineSteps:
         """Return the cases to measure again with `suspects`: up to five canaries of each group, none of them a suspect.
 
         Canaries that were already measured again come first, so that all rounds have the same, then the least noisy
-        ones.
-        """
+        ones."""
         suspect_keys = {finding.key for finding in suspects}
         groups = {id(group): group for finding in suspects if (group := self._group(finding.key))}
         chosen: dict[Key, Finding] = {}
@@ -241,10 +223,7 @@ class MachineSteps:
     def judgement(self) -> Judgement:
         """Return the judgement after the steps of the machine are subtracted from the cases that look slower.
 
-        A case is inconclusive if the shift of its canaries explains its slowdown. If a case is slower than its canaries
-        by more than the threshold, the verdict is slower, and the finding has the remaining effect. A note names each
-        step that changed a finding, and another the slower cases that no canaries could test.
-        """
+        A case is inconclusive if the shift of its canaries explains its slowdown."""
         raw = self._judgement.findings
         steps = {finding.key: step for finding in raw if (step := self._step(finding))}
         if not steps:
@@ -258,10 +237,7 @@ class MachineSteps:
         return replace(self._judgement, findings=tuple(sorted(findings, key=badness)), notes=notes)
 
     def _group(self, key: Key) -> CaseGroup | None:
-        """Return the group that a case is compared with: the cases of its resource, or else all cases of its devices.
-
-        The result is None if neither group has three canaries besides the case, or if the case has no shift.
-        """
+        """Return the group that a case is compared with: the cases of its resource."""
         case = self._cases.get(key)
         if case is None:
             return None
@@ -269,12 +245,7 @@ class MachineSteps:
         return next((group for group in groups if group.can_judge(case)), None)
 
     def _step(self, finding: Finding) -> CommonShift | None:
-        """Return the step of the machine that a finding contains; None if no group can judge it or it is too small.
-
-        Too small is a common shift for which `is_step` is false. The result is also None if the finding has a cause
-        other than `chance`. A step to faster counts only among cases that are bound by the same resource, because only
-        these can show that a case should have become faster.
-        """
+        """Return the step of the machine that a finding contains; None if no group can judge it or it is too small."""
         group = self._group(finding.key)
         if group is None or finding.effect is None or finding.cause not in _OPEN:
             return None
@@ -282,11 +253,7 @@ class MachineSteps:
         return common if common.is_step(finding.threshold) and (common.shift > 0 or group.name) else None
 
     def _finding_to_report(self, raw: Finding, remaining: Finding, step: CommonShift) -> Finding:
-        """Return the finding to report for a case with `step`; `raw` is its finding before the step is subtracted.
-
-        It is `remaining`, the finding without the step, if the case still looks slower, and `raw` if it did not look
-        slower before. Otherwise the case is reported as inconclusive, with the step as the reason.
-        """
+        """Return the finding to report for a case with `step`; `raw` is its finding before the step is subtracted."""
         verdict = _verdict(remaining)
         moved = f"{self._group(raw.key)} became {_shift_text(step)} together"
         if verdict in _LOOKS_SLOWER:
@@ -299,10 +266,7 @@ class MachineSteps:
         return replace(raw, verdict=Verdict.INCONCLUSIVE, cause=CAUSE, reason=reason)
 
     def _step_notes(self, raw: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
-        """Return a list of one note about the steps that changed a finding, or an empty list if none did.
-
-        `raw` and `findings` are the findings with and without the steps, in the same order.
-        """
+        """Return a list of one note about the steps that changed a finding, or an empty list if none did."""
         changed = [old.key for old, new in zip(raw, findings, strict=True) if old is not new]
         groups = {str(group): group for key in changed if (group := self._group(key))}
         if not groups:
@@ -323,10 +287,7 @@ class MachineSteps:
 
 
 def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dict[Key, CaseShift]:
-    """Return by key the cases whose figures were compared and that have enough processes to show a shift.
-
-    Such a case has at least two processes in the baseline and in the candidate's first run file.
-    """
+    """Return by key the cases whose figures were compared and that have enough processes to show a shift."""
     grounds = Grounds(before, after)
     sides = {
         (new.case.id, new.devices): (grounds.of_same_card(old, new), new)
@@ -346,10 +307,7 @@ def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dic
 
 
 def _without_steps(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key, Finding]:
-    """Return by key the findings of `cases` with the effects that remain after `steps`, one step for each case.
-
-    The uncertainty of the steps widens intervals and raises p; verdicts and q-values stay. Every case has an effect.
-    """
+    """Return by key the findings of `cases` with the effects that remain after `steps`, one step for each case."""
     differences = [stats.welch(np.array(case.before), np.array(case.after.logs)) for case in cases]
     shifts, errors = (np.array([getattr(step, name) for step in steps]) for name in ("shift", "uncertainty"))
     difference, error, freedom = (
@@ -394,6 +352,5 @@ def _is_slower(finding: Finding) -> bool:
 
 
 def _shift_text(step: CommonShift) -> str:
-    """Return a common shift as text: `1.5 % slower`."""
     size = units.percent(abs(math.expm1(step.shift)), 1 if abs(step.shift) >= 0.001 else 2)
     return f"{size} {'slower' if step.shift > 0 else 'faster'}"

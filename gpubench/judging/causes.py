@@ -34,8 +34,7 @@ _OF_LINKS = ("host link",)
 class SlowCause:
     """An explanation of a slow component.
 
-    Causes are counted by `kind`. `text` is a sentence without a full stop.
-    """
+    Causes are counted by `kind`. `text` is a sentence without a full stop."""
 
     kind: CauseKind
     text: str
@@ -46,10 +45,7 @@ def causes(
 ) -> tuple[SlowCause, ...]:
     """Return the causes that explain why a component is slow in a case, or in a family if `key` is None.
 
-    `family` is the family of the case. `slowdown` is the natural logarithm of the expected rate over the measured one.
-    `others` are the comparable components that are not slow in the case. The result is empty if nothing explains the
-    slowdown.
-    """
+    `family` is the family of the case."""
     keys = [key] if key else [case_key for case_key in component.rates if case_key.family == family]
     explanations: list[SlowCause] = [SlowCause("health", text) for text in (*component.sick, *component.warnings)]
     for case_key in keys:
@@ -72,11 +68,7 @@ def _disturbances(rate: CaseRate, others: Sequence[CaseRate]) -> list[SlowCause]
 
 
 def _lower_clock(rate: CaseRate, others: Sequence[CaseRate], slowdown: float) -> list[SlowCause]:
-    """Return the core clock as a cause if it was low enough to explain half of the slowdown or more; else nothing.
-
-    `rate` is the rate of the slow component; `others` are the rates of the other components, whose median clock is the
-    expected one. `slowdown` is a natural logarithm.
-    """
+    """Return the core clock as a cause if it was low enough to explain half of the slowdown or more; else nothing."""
     clocks = [other.clock_hz for other in others if other.clock_hz > 0]
     if not clocks or not rate.clock_hz > 0:
         return []

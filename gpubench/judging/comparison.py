@@ -2,8 +2,7 @@
 
 The functions are pure functions of readings, and the verdicts are those of the gate (docs/gate.md). Unlike a gate, a
 comparison also judges runs of different machines, drivers and settings, because the user asked for that; it names the
-differences first.
-"""
+differences first."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ class Difference:
     """A fact about the environment that differs between the runs.
 
     `name` says which fact it is. `values` has its value in each run, in the order of the runs, empty where it is
-    unknown.
-    """
+    unknown."""
 
     name: str
     values: tuple[str, ...]
@@ -41,8 +39,7 @@ class Geomean:
     """The geometric mean of the ratios of a suite's figures: 1.02 means 2 % better, whatever the unit.
 
     `decided` is the number of cases that are slower, faster or the same. `direction` is 1 if the mean and all decided
-    changes are for the better, -1 if they are for the worse, and otherwise 0.
-    """
+    changes are for the better, -1 if they are for the worse, and otherwise 0."""
 
     suite: str
     ratio: float
@@ -67,8 +64,7 @@ class Geomean:
 class RunComparison:
     """One run compared with the first run: its findings, the worst first, and the geometric mean of each suite.
 
-    `name` is the name of the run, as in its `Column`.
-    """
+    `name` is the name of the run, as in its `Column`."""
 
     name: str
     judgement: Judgement
@@ -108,8 +104,7 @@ def one_sided_cases(comparison: Comparison, against: RunComparison) -> list[str]
     """Return up to two sentences: on the cases that only the first run has, and on those that only `against` has.
 
     Each names up to three cases and the number of the others. `against` is one of `comparison.against`. A sentence is
-    left out if there are no such cases.
-    """
+    left out if there are no such cases."""
     first = comparison.columns[0].name
     cases_by_run = ((against.judgement.missing, first), (against.judgement.new, against.name))
     return [_only_text([case.id for case in cases], name) for cases, name in cases_by_run if cases]
@@ -125,8 +120,7 @@ def compare(readings: Sequence[Reading], threshold: Callable[[str], float]) -> C
     """Compare every run with the first one, case by case; `source` of a reading is the name of its run.
 
     `threshold` takes the id of a case and returns the smallest relevant change of the case as a fraction. Raises
-    UsageError if the first run has no case in common with any other run.
-    """
+    UsageError if the first run has no case in common with any other run."""
     first, *others = readings
     against = tuple(_against(first, other, threshold) for other in others)
     if not any(compared.judgement.findings for compared in against):
@@ -136,10 +130,7 @@ def compare(readings: Sequence[Reading], threshold: Callable[[str], float]) -> C
 
 
 def _against(first: Reading, other: Reading, threshold: Callable[[str], float]) -> RunComparison:
-    """Return the comparison of the run `other` with the run `first`, its findings sorted with the worst first.
-
-    `threshold` is that of `compare`.
-    """
+    """Return the comparison of the run `other` with the run `first`, its findings sorted with the worst first."""
     judgement = settled(judge(Evidence([[first]]), Evidence([[other]]), threshold, allow_mismatch=True))
     ordered = tuple(sorted(judgement.findings, key=_order))
     return RunComparison(other.source, replace(judgement, findings=ordered), tuple(_geomeans(ordered)))
@@ -155,8 +146,7 @@ def _order(finding: Finding) -> tuple[int, float, str]:
 def ratio(finding: Finding) -> float:
     """Return how many times as good the figure of the candidate is as that of the baseline: 1.02 is 2 % better.
 
-    The result is NaN if the figures cannot be compared or their ratio is not positive and finite.
-    """
+    The result is NaN if the figures cannot be compared or their ratio is not positive and finite."""
     grown = 1 + change(finding)
     if not grown > 0 or not math.isfinite(grown):
         return math.nan
@@ -166,8 +156,7 @@ def ratio(finding: Finding) -> float:
 def answer(against: RunComparison, name: str) -> GateAnswer:
     """Return the answer of a comparison: verdict, reasons and next steps; its exit status is 0.
 
-    `name` is the letter of the run that was compared with run A.
-    """
+    `name` is the letter of the run that was compared with run A."""
     judgement = replace(against.judgement, missing=())  # `one_sided_cases` already lists the missing cases
     counts = judgement.counts()
     changes = [f"{counts[verdict]} {verdict}" for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdict in counts]
@@ -195,11 +184,7 @@ def _geomeans(findings: Sequence[Finding]) -> Iterator[Geomean]:
 
 
 def _direction(mean: float, verdicts: Sequence[Verdict]) -> int:
-    """Return the direction of a suite: 1 if it is better, −1 if it is worse, and 0 if neither is certain.
-
-    It is 1 if the geometric `mean` of the ratios is above 1 and the verdicts contain `faster` but not `slower`. It is
-    −1 if the mean is below 1 and they contain `slower` but not `faster`.
-    """
+    """Return the direction of a suite: 1 if it is better, −1 if it is worse, and 0 if neither is certain."""
     ways = {Verdict.SLOWER, Verdict.FASTER}.intersection(verdicts)
     if ways == {Verdict.FASTER} and mean > 1:
         return 1
@@ -223,8 +208,7 @@ def _column(reading: Reading) -> Column:
 def differences(manifests: Sequence[Manifest]) -> Iterator[Difference]:
     """Yield the facts about the environment that differ between the runs, the facts about the devices first.
 
-    The values of each difference are in the order of `manifests`.
-    """
+    The values of each difference are in the order of `manifests`."""
     environments = [dict(_environment(manifest)) for manifest in manifests]
     for name in dict.fromkeys(name for environment in environments for name in environment):
         values = tuple(environment.get(name, "") for environment in environments)

@@ -29,10 +29,7 @@ class _Counts(NamedTuple):
 
 @cache
 def _counts(sides: int) -> _Counts:
-    """Return the numbers of processes to try with their quantiles and chance errors.
-
-    `sides` is 2, or 1 if the baseline is a floor that has no processes.
-    """
+    """Return the numbers of processes to try with their quantiles and chance errors."""
     processes = np.array([_COUNTS], dtype=float)
     freedom = sides * (processes - 1)
     return _Counts(processes, stats.student_quantile(freedom), chance_errors(freedom))
@@ -40,10 +37,7 @@ def _counts(sides: int) -> _Counts:
 
 @cache
 def _places(freedom: int) -> stats.Vector:
-    """Return 21 evenly spread quantiles of Student's distribution, in standard errors, of shape (21, 1).
-
-    Their probabilities are 1/42, 3/42, …, 41/42. `freedom` is the number of degrees of freedom.
-    """
+    """Return 21 evenly spread quantiles of Student's distribution, in standard errors, of shape (21, 1)."""
     tails = 2 * np.minimum(_PLACES, 1 - _PLACES)
     sizes = [float(stats.student_quantile(np.array(float(freedom)), tail)) for tail in tails]
     return np.copysign(sizes, _PLACES - 0.5)[:, np.newaxis]
@@ -52,12 +46,7 @@ def _places(freedom: int) -> stats.Vector:
 def processes_needed(finding: Finding) -> int:
     """Return the estimated number of processes per side that decide a case with a probability of 80 %.
 
-    It is 0 if 100 are not enough, and if the finding has no effect or the processes do not differ at all. The
-    probability is the mean over the true changes that the measured change and the noise between processes allow. With n
-    processes per side and the standard deviation s between processes, the effect has the standard error s·√(2/n), or
-    s·√(1/n) if the baseline is a floor. A case is decided if its 95 % interval lies beyond the threshold, which noise
-    widens, or within the threshold that the user asked for.
-    """
+    It is 0 if 100 are not enough, and if the finding has no effect or the processes do not differ at all."""
     effect = finding.effect
     if effect is None or not effect.between:
         return 0
@@ -77,13 +66,7 @@ def processes_needed(finding: Finding) -> int:
 def _fewest_processes(
     shift: float, between: float, user_threshold: float, other_sessions: float, before: int, after: int
 ) -> int:
-    """Return the smallest number of processes per side that decides a case with a probability of 80 %; 0 above 100.
-
-    All arguments but the last two are logarithms. `shift` is the measured effect, `between` the standard deviation
-    between processes, `user_threshold` the threshold of the policy, and `other_sessions` the smallest threshold that
-    the noise between sessions allows, 0 if it does not count. `before` and `after` are the numbers of processes that
-    the baseline (0 for a floor) and the candidate have so far.
-    """
+    """Return the smallest number of processes per side that decides a case with a probability of 80 %; 0 above 100."""
     sides, measured = (2, 1 / before + 1 / after) if before else (1, 1 / after)
     processes, quantiles, chances = _counts(sides)
     error = between * np.sqrt(sides / processes)

@@ -1,8 +1,7 @@
 """Compute the effect of a change on one case, and the smallest effect that noise leaves visible.
 
 docs/gate.md has the reasons. All values are logarithms whose sign makes more worse: +0.02 is 2 % slower, whatever the
-unit. Nothing here depends on a policy, because a comparison and a gate call the same functions.
-"""
+unit. Nothing here depends on a policy, because a comparison and a gate call the same functions."""
 
 from __future__ import annotations
 
@@ -23,10 +22,7 @@ _LEAST_SESSIONS = 3  # the deviation of two sessions has one degree of freedom, 
 class Scatter(NamedTuple):
     """How much identical code scatters, on logarithms.
 
-    `error` is the standard error of an effect between identical code, and `errors` the number of standard errors that
-    chance does not exceed. `deviation` is the standard deviation between the values, and `counted` names those values:
-    `5 and 5 processes`.
-    """
+    `deviation` is the standard deviation between the values, and `counted` names those values: `5 and 5 processes`."""
 
     error: float
     errors: float = ERRORS
@@ -73,9 +69,8 @@ class Effect:
 class SidePair:
     """The logarithms of two sides, and further estimates of how much identical code scatters.
 
-    `other_scatters` are the estimates that do not come from the processes of the two sides: those of a noise run and of
-    several sessions of the baseline.
-    """
+    `other_scatters` are the estimates that do not come from the processes of the two sides: those of a noise run and
+    of several sessions of the baseline."""
 
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -90,9 +85,7 @@ def is_judgeable(side: Side) -> bool:
 def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
     """Return the logarithms of two judgeable sides, with the scatters that other measurements show for the same case.
 
-    `noise` is the case in a run of identical code, or None; a noise run that is not judgeable does not count. The
-    sessions of the baseline count if there are at least three.
-    """
+    `noise` is the case in a run of identical code, or None; a noise run that is not judgeable does not count."""
     scatters = []
     if noise is not None and is_judgeable(noise):
         counted = f"{len(noise.logs)} processes of the noise run"
@@ -104,11 +97,7 @@ def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
 
 
 def _scatter(logs: Sequence[float], before: int, after: int, counted: str) -> Scatter:
-    """Return the scatter of the difference between the means of `before` values and of `after` values.
-
-    It is estimated from `logs`, at least two logarithms of such values; `before` and `after` are numbers of values.
-    `counted` names the logarithms for people: `4 sessions of the baseline`.
-    """
+    """Return the scatter of the difference between the means of `before` values and of `after` values."""
     mean = sum(logs) / len(logs)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
     error = deviation * math.sqrt(1 / before + 1 / after)
@@ -118,8 +107,7 @@ def _scatter(logs: Sequence[float], before: int, after: int, counted: str) -> Sc
 def effects(pairs: Sequence[SidePair]) -> list[Effect]:
     """Return the effect of each pair, in the order of `pairs`.
 
-    Pairs with the same numbers of processes are computed together, which is much faster.
-    """
+    Pairs with the same numbers of processes are computed together, which is much faster."""
     shapes: dict[tuple[int, int], list[int]] = {}
     for index, side_pair in enumerate(pairs):
         shapes.setdefault((len(side_pair.before), len(side_pair.after)), []).append(index)
@@ -154,12 +142,7 @@ def _effects_of_equal_counts(pairs: Sequence[SidePair]) -> list[Effect]:
 
 
 def _scatters_of_processes(before: stats.Vector, after: stats.Vector, welch: stats.Welch) -> Iterator[Scatter]:
-    """Yield for each pair of sides the scatter between the processes of both sides.
-
-    `before` and `after` are logarithms of shape (pairs, processes of the side), and `welch` is their difference. Two
-    estimates of the standard error are compared, and the one with the wider threshold counts: the pooled one if one
-    side is quiet by chance, and Welch's if the side with fewer processes is the noisier one.
-    """
+    """Yield for each pair of sides the scatter between the processes of both sides."""
     old, new = before.shape[-1], after.shape[-1]
     deviations = stats.pooled_deviation(before, after)
     pooled, unequal = deviations * math.sqrt(1 / old + 1 / new), welch.error
@@ -175,8 +158,7 @@ def against(side: Side, expected: float) -> Effect:
     """Return the effect of a judgeable side compared with an expected figure, with Student's 95 % interval.
 
     `expected` is positive and in the unit of the side. `shift` is the median of the processes' logarithms less that of
-    `expected`. `p` is NaN, because the question is not whether the side differs from the expected figure.
-    """
+    `expected`. `p` is NaN, because the question is not whether the side differs from the expected figure."""
     logs = np.array(side.logs)
     centre = (-1.0 if side.kinds[0].better == "more" else 1.0) * math.log(expected)
     error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
@@ -189,6 +171,5 @@ def against(side: Side, expected: float) -> Effect:
 def as_change(shift: float, better: str) -> float:
     """Return a shift (a logarithm, more is worse) as a fraction of the figure: +0.02 for a time that is 2 % longer.
 
-    `better` says whether `more` or `less` of the figure is better; of a rate, the same shift is -0.0196.
-    """
+    `better` says whether `more` or `less` of the figure is better; of a rate, the same shift is -0.0196."""
     return math.expm1(-shift if better == "more" else shift)

@@ -1,8 +1,7 @@
 """Collect the results of runs by case and process, as the two sides that a comparison or a gate compares.
 
 A *process* is one replicate of a case: the median of its headline series. A *session* holds the run files that were
-measured together; its processes share a state of the machine that the processes of another session do not share.
-"""
+measured together; its processes share a state of the machine that the processes of another session do not share."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ class Kind:
     """The method of a figure; two figures whose kinds have `differences` are not comparable.
 
     `version` is that of the case, `series` the label of the headline series, and `limit` the peak that bounds the
-    figure, such as `dram`; empty if none does.
-    """
+    figure, such as `dram`; empty if none does."""
 
     version: int
     series: str
@@ -41,8 +39,7 @@ class Kind:
     def differences(self, other: Kind) -> tuple[str, ...]:
         """Return a phrase for each of version, series, unit and better direction in which `other` differs.
 
-        Example: `unit was s, is B/s`; the second value is that of `other`.
-        """
+        Example: `unit was s, is B/s`; the second value is that of `other`."""
         names = {"version": "case version", "series": "series", "unit": "unit", "better": "the better direction"}
         return tuple(
             f"{label} was {getattr(self, name)}, is {getattr(other, name)}"
@@ -54,11 +51,7 @@ class Kind:
 class Process(NamedTuple):
     """One replicate of a case: `value` is its median in SI units, or NaN if its status is not ok.
 
-    `kind` is None if there is no value, and `reason` then says why. `window` is the begin and end of the measurement,
-    in seconds since the start of its run. `clock_hz` is the clock that the worker read after the samples, NaN if it
-    read none. `neighbours` are the labels and the reasons for discarded samples that show that other work disturbed the
-    replicate. The class is a tuple, because the programs that read files send hundreds of thousands of them.
-    """
+    `kind` is None if there is no value, and `reason` then says why."""
 
     status: Status
     value: float
@@ -74,9 +67,7 @@ class Process(NamedTuple):
 class Gathering:
     """The records of one run file, reduced to the parts that a gate needs while they are read.
 
-    `results` has, by case id and device set, each result as its case and its process, in the order of the file.
-    `clocks` are the samples of counters that contain a clock of a device, which may explain a slower case.
-    """
+    `results` has, by case id and device set, each result as its case and its process, in the order of the file."""
 
     results: dict[Key, list[tuple[Case, Process]]] = field(default_factory=dict)
     clocks: list[Samples] = field(default_factory=list)
@@ -86,8 +77,7 @@ class Gathering:
     def add(self, record: Manifest | Result | Samples | Remark) -> None:
         """Add one record; the manifest must come first, as in a file, because it declares which counters are clocks.
 
-        Remarks, and samples without a clock, are ignored.
-        """
+        Remarks, and samples without a clock, are ignored."""
         if isinstance(record, Manifest):
             clocks = (counter.name for counter in record.counters if counter.measures in _CLOCKS)
             self._clock_names = frozenset(clocks)
@@ -98,10 +88,7 @@ class Gathering:
             self.clocks.append(record)
 
     def _process(self, result: Result) -> Process:
-        """Return `result` as one process; without a valid figure its value is NaN and its kind None.
-
-        A result that is ok but has no headline series becomes invalid.
-        """
+        """Return `result` as one process; without a valid figure its value is NaN and its kind None."""
         series = headline(result)
         if series is None and result.status == "ok":
             reason = "a dry run measures nothing" if "dry-run" in result.labels else "nothing was timed"
@@ -126,9 +113,7 @@ class Gathering:
 class Reading:
     """The parts of one run file that a gate needs: the manifest, the figure of each result, and the clocks.
 
-    `source` is the file's name for people. `complete` is False for a run that ended early. `warnings` are the warnings
-    that reading the file gave.
-    """
+    `source` is the file's name for people. `complete` is False for a run that ended early."""
 
     manifest: Manifest
     gathered: Gathering
@@ -140,8 +125,7 @@ class Reading:
     def of(cls, run: Run, source: str = "") -> Reading:
         """Return the reading of a run in memory: its manifest, the figure of each result, and the clocks.
 
-        `source` is the name of the run in messages.
-        """
+        `source` is the name of the run in messages."""
         gathered = Gathering()
         gathered.add(run.manifest)
         for result in run.results:
@@ -155,8 +139,7 @@ class Reading:
 class Side:
     """One case on one device set, with all its processes on this side.
 
-    `readings` and `sessions` give for each process the index of its run file and of its session.
-    """
+    `readings` and `sessions` give for each process the index of its run file and of its session."""
 
     case: Case
     devices: tuple[str, ...]
@@ -199,8 +182,7 @@ class Side:
     def only(self, readings: Collection[int]) -> Side:
         """Return the side with only the processes of some run files.
 
-        `readings` are the indices of these run files, as in the field `readings`.
-        """
+        `readings` are the indices of these run files, as in the field `readings`."""
         selected = [index for index, reading in enumerate(self.readings) if reading in readings]
         columns = (self.processes, self.readings, self.sessions)
         processes, sources, sessions = (tuple(column[index] for index in selected) for column in columns)
@@ -231,8 +213,7 @@ class Side:
     def problem(self) -> str:
         """The statuses of the processes that are not ok, each once, with the first reason: `2 of 5 invalid: …`.
 
-        The text is empty if all processes are ok. The numbers are left out if no process is ok.
-        """
+        The text is empty if all processes are ok. The numbers are left out if no process is ok."""
         bad = [process for process in self.processes if process.status != "ok"]
         if not bad:
             return ""
@@ -246,8 +227,7 @@ class Evidence:
     """The results of several runs by case.
 
     `sessions` groups the readings that were measured together. `readings` are all readings in this order. `sides` has,
-    by case id and device set, the processes of all readings.
-    """
+    by case id and device set, the processes of all readings."""
 
     def __init__(self, sessions: Sequence[Sequence[Reading]]) -> None:
         self.sessions = tuple(tuple(session) for session in sessions)
@@ -272,15 +252,11 @@ class Evidence:
     def clocks(self, side: Side, measure: Measure = Measure.CORE_CLOCK) -> tuple[float, ...]:
         """Return for each ok process of `side` the median that a clock had in the window of the process, in Hz.
 
-        `measure` says which clock. The value is NaN if no counter of the clock was read in the window.
-        """
+        `measure` says which clock. The value is NaN if no counter of the clock was read in the window."""
         return tuple(self._clock(side, index, measure) for index in side.ok)
 
     def _clock(self, side: Side, index: int, measure: Measure) -> float:
-        """Return the median that a clock had in the window of one process, in Hz; NaN if no counter was read in it.
-
-        `index` is the index of the process in `side.processes`, and `measure` says which clock.
-        """
+        """Return the median that a clock had in the window of one process, in Hz; NaN if no counter was read in it."""
         source, process = side.readings[index], side.processes[index]
         if source not in self._tables:
             reading = self.readings[source]
@@ -295,10 +271,7 @@ class Evidence:
 
 
 def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
-    """Return the side of each case and device set, with the processes in the order of the sessions and their readings.
-
-    The side has for each process the index of its reading, counted through all sessions, and the index of its session.
-    """
+    """Return the side of each case and device set."""
     columns: dict[Key, tuple[Case, list[Process], list[int], list[int]]] = {}
     numbered = ((session_number, reading) for session_number, session in enumerate(sessions) for reading in session)
     for source, (session_number, reading) in enumerate(numbered):
@@ -316,9 +289,7 @@ def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
 def paired(before: Evidence, after: Evidence) -> list[tuple[Side | None, Side | None]]:
     """Return the two sides of each case, that of `before` and that of `after`, where None stands for a missing one.
 
-    Sides belong together if their case and their device set are equal. The device set is ignored if each evidence has
-    the case on one set only, so that `cuda:0` of one machine can be compared with `cuda:1` of another.
-    """
+    Sides belong together if their case and their device set are equal."""
     old, new = _by_case(before), _by_case(after)
     pairs: list[tuple[Side | None, Side | None]] = []
     for case_id in dict.fromkeys([*old, *new]):

@@ -33,8 +33,7 @@ class FindingCells:
 def finding_cells(finding: Finding) -> FindingCells:
     """Return the cells of a finding: both figures, the change with its interval, the threshold, and the explanation.
 
-    A cell is MISSING if there is no figure, or, for the last three numbers, no effect.
-    """
+    A cell is MISSING if there is no figure, or, for the last three numbers, no effect."""
     fraction = change(finding)
     return FindingCells(
         str(finding.verdict),
@@ -51,8 +50,7 @@ def change(finding: Finding) -> float:
     """Return the change of a figure from baseline to candidate as a fraction: +0.02 is a figure that is 2 % larger.
 
     It is the change of the effect, or of the medians if the finding has no effect. The result is NaN if a figure is
-    missing or the figures are not comparable.
-    """
+    missing or the figures are not comparable."""
     if finding.effect:
         return finding.change
     before, after = finding.before.median, finding.after.median
@@ -86,8 +84,7 @@ def name(finding: Finding) -> str:
 def sentence(finding: Finding) -> str:
     """Return a finding as one line: `+4.9 % (+4.1 to +5.6 %), threshold 2.0 %; measured on another card`.
 
-    Without an effect the line is only the reason, which may be empty.
-    """
+    Without an effect the line is only the reason, which may be empty."""
     if finding.effect is None:
         return finding.reason
     threshold = _widened_threshold(finding) or f"threshold {percent(math.expm1(finding.threshold))}"
@@ -110,11 +107,6 @@ def _widened_threshold(finding: Finding) -> str:
 
 
 def _reason(finding: Finding) -> str:
-    """Return the reason of a finding as a clause.
-
-    If an inconclusive or suspect finding has none, the clause names the number of processes that would decide it. For
-    any other finding without a reason the text is empty.
-    """
     if finding.reason or finding.verdict not in UNDECIDED:
         return finding.reason
     count = processes_needed(finding)

@@ -1,7 +1,6 @@
 """Hold the judgement of a fleet: which GPU, node or link is slow, how certain that is, and what explains it.
 
-`judging.fleet_rule` makes it; reports and publications show it. docs/fleet.md explains the rule.
-"""
+`judging.fleet_rule` makes it; reports and publications show it. docs/fleet.md explains the rule."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class FleetFinding:
     `basis` says what it was compared with. `slowdown` is the missing fraction of the expected rate: 0.03 is 3 % slow.
     `detectable` is the smallest slowdown that the rule would have found. `again` is the slowdown in the second
     measurement, NaN without one. `expected` is the median of the other components, the baseline, or the floor; `value`
-    and `expected` are in SI units, NaN for a family.
-    """
+    and `expected` are in SI units, NaN for a family."""
 
     place: Place
     kind: ComponentKind
@@ -65,8 +63,7 @@ class FleetFinding:
 class SuspectCase:
     """One case of a suspect with the median of the comparable components, both in SI units.
 
-    `share` is the suspect's rate as a fraction of the median's rate.
-    """
+    `share` is the suspect's rate as a fraction of the median's rate."""
 
     place: Place
     case: Word
@@ -82,8 +79,7 @@ class Suspect:
     """A component that is to blame: a GPU, a node (all its GPUs are slow), a host, or a link.
 
     `uuids` are those of its devices. `findings` start with the slowest. `cases` are all cases of the suspect, also
-    those in which it is not slow, the lowest share first.
-    """
+    those in which it is not slow, the lowest share first."""
 
     unit: Literal["GPU", "node", "host", "link"]
     place: Place
@@ -136,8 +132,7 @@ class TwoPopulations:
 
     `slower` are the places of the slower population, `faster` is the number of components in the other, and `gap` the
     fraction by which the slower one is slower. `differences` describe the details in which the two differ; empty if
-    none is known.
-    """
+    none is known."""
 
     cases: tuple[Word, ...]
     slower: tuple[Place, ...]
@@ -161,8 +156,7 @@ class FleetGroup:
 class Standing:
     """The standing of a component: for each family of cases its mean rate as a share of the group's median (`shares`).
 
-    Temperature, power and clock are NaN if they are unknown. `sick` and `warnings` are the remarks about its health.
-    """
+    Temperature, power and clock are NaN if they are unknown. `sick` and `warnings` are the remarks about its health."""
 
     place: Place
     kind: ComponentKind
@@ -191,8 +185,7 @@ class FailedCases:
 class FleetJudgement:
     """The judgement of a fleet: its record, groups of comparable components, suspects (the worst first), and notes.
 
-    `standings` has every component. `failures` has the failed and the invalid cases of each component.
-    """
+    `standings` has every component. `failures` has the failed and the invalid cases of each component."""
 
     fleet: Fleet
     groups: tuple[FleetGroup, ...]
@@ -231,10 +224,7 @@ def fleet_status(judgement: FleetJudgement, strict: bool = False) -> int:
     """Return the exit status of a judgement: the first of 6, 3, 1, 4 and 0 that applies.
 
     It is 6 if a device is sick, 3 if a case failed on one component and not on the others, 1 if a slow component is
-    confirmed, 4 if the fleet cannot be judged, and else 0. A fleet cannot be judged if nothing is comparable, and with
-    `strict` also if nodes are missing, a suspect was not measured again, or a component has no valid result in a case
-    that others have.
-    """
+    confirmed, 4 if the fleet cannot be judged, and else 0."""
     if judgement.sick:
         return 6
     if any(failure.status == "failed" for failure in judgement.failures):

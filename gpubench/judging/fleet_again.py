@@ -32,10 +32,7 @@ def measured_again(
 ) -> FleetFinding:
     """Return the finding as confirmed or transient if its component was measured again, and otherwise unchanged.
 
-    It is confirmed if the slowdown in the second measurement is beyond chance, on average over the cases of the
-    finding. `first` has the first measurement of all comparable components by place. `suspects` are the places and
-    cases of all findings, with an empty case for a family. `again` are the second measurements of all nodes.
-    """
+    `first` has the first measurement of all comparable components by place."""
     second = _second_measurement(finding.place, again)
     if second is None:
         return finding
@@ -53,7 +50,6 @@ def measured_again(
 
 
 def _second_measurement(place: Place, again: Sequence[SecondMeasurement]) -> Component | None:
-    """Return the component at this place in the second measurement, or None if that has none."""
     nodes = (repeat.digest for repeat in again if not repeat.is_control and repeat.digest.node == place.node)
     return next((part for node in nodes for part in node.components if part.devices == place.devices), None)
 
@@ -61,11 +57,7 @@ def _second_measurement(place: Place, again: Sequence[SecondMeasurement]) -> Com
 def _healthy_rates(
     key: CaseKey, finding: FleetFinding, first: Mapping[Place, Component], suspects: Collection[tuple[Place, str]]
 ) -> dict[Place, float]:
-    """Return by place the logarithms of the first rates in the case `key` of the components without a finding in it.
-
-    `first` and `suspects` are those of `measured_again`. If `finding` is about a family, the components with a finding
-    in a family are left out too.
-    """
+    """Return by place the logarithms of the first rates in the case `key` of the components without a finding in it."""
     return {
         place: component.rates[key].log
         for place, component in first.items()
@@ -76,13 +68,7 @@ def _healthy_rates(
 def _slowdown_and_limit(
     key: CaseKey, second: Component, others: Mapping[Place, float], again: Sequence[SecondMeasurement], suspects: int
 ) -> tuple[float, float]:
-    """Return the slowdown of a component in its second measurement of a case, and its limit, as natural logarithms.
-
-    A slowdown above the limit is beyond chance. `key` is the case, `second` the component in the second measurement,
-    `others` are the logarithms of the first rates of the healthy components by place, `again` are the second
-    measurements of all nodes, and `suspects` is the number of findings for which the level is corrected. The expected
-    rate is the mean of `others`, shifted by the mean change of the healthy controls between the two measurements.
-    """
+    """Return the slowdown of a component in its second measurement of a case, and its limit, as natural logarithms."""
     moved = [log - others[place] for place, log in _control_rates(key, again) if place in others]
     values, count = list(others.values()), len(others)
     spread = max(statistics.stdev(values) if count > 1 else 0.0, second.rates[key].error, LEAST_SPREAD)

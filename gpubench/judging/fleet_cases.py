@@ -1,7 +1,6 @@
 """List all cases of the suspects of a fleet, each with the median of the comparable components.
 
-They show in which other cases a suspect is slow.
-"""
+They show in which other cases a suspect is slow."""
 
 from __future__ import annotations
 
@@ -19,9 +18,7 @@ from gpubench.judging.outliers import Matrix
 def with_cases(suspects: Sequence[Suspect], groups: Sequence[ComparableGroup]) -> list[Suspect]:
     """Return the suspects, in order, with all cases of their components, also those in which they are not slow.
 
-    The case with the lowest share of the group's median comes first. `groups` are all comparable components of the
-    fleet.
-    """
+    The case with the lowest share of the group's median comes first."""
     wanted = {place for suspect in suspects for place in suspect.parts}
     cases: dict[Place, list[SuspectCase]] = {}
     for group in groups:
@@ -36,10 +33,7 @@ def with_cases(suspects: Sequence[Suspect], groups: Sequence[ComparableGroup]) -
 
 
 def _cases(group: ComparableGroup, column: int, medians: Matrix) -> Iterator[SuspectCase]:
-    """Yield the cases of the member with the index `column` in a group.
-
-    `medians` has the median rate of the group in each case, as natural logarithms of shape (cases,).
-    """
+    """Yield the cases of the member with the index `column` in a group."""
     place, component = group.members[column]
     for row, key in enumerate(group.keys):
         if key in component.rates:

@@ -37,9 +37,7 @@ class FleetRow:
 class ComparableGroup:
     """Comparable members with their rates and the standard errors of these, both as natural logarithms.
 
-    The matrices have one row for each case (`keys`) and one column for each member, NaN where a member has no rate. The
-    logarithm of a time is negated, so that a smaller value is always slower.
-    """
+    The matrices have one row for each case (`keys`) and one column for each member, NaN where a member has no rate."""
 
     members: tuple[Member, ...]
     keys: tuple[CaseKey, ...]
@@ -55,10 +53,7 @@ class ComparableGroup:
 def fleet_rows(group: ComparableGroup) -> tuple[list[FleetRow], Matrix, Matrix, tuple[TwoPopulations, ...]]:
     """Return the rows to judge, their rates and standard errors as matrices, and the cases that have two populations.
 
-    The rows are the cases, then the slower population of each case with two populations, then the families. In a case
-    with two populations, its own row keeps only the faster one. Both matrices have shape (rows, members) and natural
-    logarithms, NaN where a member has no rate.
-    """
+    The rows are the cases, then the slower population of each case with two populations, then the families."""
     rows = [FleetRow(key, key.family) for key in group.keys]
     rates, errors = group.rates.copy(), group.errors
     split = outliers.populations(rates)
@@ -77,13 +72,7 @@ def fleet_rows(group: ComparableGroup) -> tuple[list[FleetRow], Matrix, Matrix, 
 
 
 def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[FleetRow], Matrix, Matrix]:
-    """Return a row for each family of two cases or more, the weighted means of its rates, and their standard errors.
-
-    `rates` and both results have a column for each member; `rates` has a row for each case, and the results have one
-    for each family, NaN for a member without a rate in all its cases. A case in which the components agree closely
-    weighs more. The mean of several noisy cases shows smaller slowdowns than each of them. A slowdown that all cases of
-    a component share stays in the mean, and therefore in the deviation that the rule compares with.
-    """
+    """Return a row for each family of two cases or more, the weighted means of its rates, and their standard errors."""
     rows, means, errors = [], [], []
     for family in dict.fromkeys(key.family for key in group.keys):
         chosen = [
@@ -108,10 +97,7 @@ def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[FleetRow],
 
 
 def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulations, ...]:
-    """Return the cases with two populations; cases that have the same components in the slower one stand together.
-
-    `split` has the number of components in the slower population of each case, 0 for one population, shape (cases,).
-    """
+    """Return the cases with two populations; cases that have the same components in the slower one stand together."""
     parts: dict[tuple[int, ...], list[int]] = {}
     for row in np.nonzero(split)[0]:
         parts.setdefault(tuple(sorted(np.argsort(group.rates[row])[: split[row]].tolist())), []).append(int(row))
@@ -119,10 +105,7 @@ def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulati
 
 
 def _two_populations(group: ComparableGroup, slower: tuple[int, ...], rows: Sequence[int]) -> TwoPopulations:
-    """Return the description of two populations that several cases share.
-
-    `slower` are the columns of the members in the slower population, and `rows` the indices of the cases in the group.
-    """
+    """Return the description of two populations that several cases share."""
     is_slower = np.isin(np.arange(len(group.members)), slower)
     gaps = [np.nanmedian(group.rates[row][~is_slower]) - np.nanmedian(group.rates[row][is_slower]) for row in rows]
     slow = [group.members[column].component for column in np.flatnonzero(is_slower)]

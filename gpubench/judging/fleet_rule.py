@@ -42,11 +42,6 @@ def judge_fleet(
     bases: Sequence[Basis] = (),
     notes: Sequence[str] = (),
 ) -> FleetJudgement:
-    """Judge a fleet by the digests of its nodes.
-
-    `again` are the second measurements of suspects and of healthy controls. `other_findings` are findings against the
-    baselines and floors that `bases` names. `notes` come before the notes of the rule.
-    """
     members, duplicate_notes = _members(digests)
     groups = [_group(members) for members in _comparable(members)]
     findings: list[FleetFinding] = []
@@ -71,10 +66,7 @@ def judge_fleet(
 
 
 def _members(digests: Sequence[NodeDigest]) -> tuple[list[Member], list[str]]:
-    """Return every component once, and a note for each GPU that two nodes report.
-
-    A component belongs to the first node that reports the UUIDs of its devices.
-    """
+    """Return every component once, and a note for each GPU that two nodes report."""
     node_of_uuid: dict[str, str] = {}
     members, notes = [], []
     for digest in digests:
@@ -92,10 +84,7 @@ def _members(digests: Sequence[NodeDigest]) -> tuple[list[Member], list[str]]:
 
 
 def _disturbance_notes(members: Sequence[Member]) -> Iterator[str]:
-    """Yield a note for each component that other programs used in at least half of its cases.
-
-    If there are more such components than others, a single note gives their number.
-    """
+    """Yield a note for each component that other programs used in at least half of its cases."""
     counts = {member.place: (disturbed_cases(member.component), len(member.component.rates)) for member in members}
     used = {
         place: disturbed_of_cases
@@ -128,10 +117,7 @@ def _group(members: Sequence[Member]) -> ComparableGroup:
 
 
 def _judge_group(group: ComparableGroup, again: Sequence[SecondMeasurement]) -> tuple[list[FleetFinding], FleetGroup]:
-    """Return the findings of a group and its description; a group of fewer than five members has no findings.
-
-    `again` are the second measurements of all nodes, which confirm or clear the findings.
-    """
+    """Return the findings of a group and its description; a group of fewer than five members has no findings."""
     first = group.members[0].component
     described = FleetGroup(first.kind, first.fingerprint.text, len(group.members), ())
     if not group.is_comparable:
@@ -154,11 +140,7 @@ def _judge_group(group: ComparableGroup, again: Sequence[SecondMeasurement]) -> 
 def _finding(
     group: ComparableGroup, row: FleetRow, column: int, rates: Matrix, judged: outliers.Outliers, index: int
 ) -> FleetFinding:
-    """Return the finding about one member in one row of the judged matrix.
-
-    `row` says which case or family the row is, `index` is its number in the `judged` matrices, and `rates` are the
-    rates of all members in it as logarithms, shape (members,). `column` is the index of the slow member.
-    """
+    """Return the finding about one member in one row of the judged matrix."""
     place, component = group.members[column]
     slowdown = float(judged.slowdown[index, column])
     others = [
@@ -191,10 +173,7 @@ def _without_repeats(findings: Sequence[FleetFinding]) -> list[FleetFinding]:
 
 
 def _cases(group: ComparableGroup, detectable: Matrix) -> tuple[FleetCase, ...]:
-    """Return the cases of a group with their medians, their spread and the smallest detectable slowdowns.
-
-    `detectable` has a row for each case and a column for each member, as logarithms, NaN where it is unknown.
-    """
+    """Return the cases of a group with their medians, their spread and the smallest detectable slowdowns."""
     cases = []
     for row, key in enumerate(group.keys):
         rates: list[CaseRate] = [
@@ -210,10 +189,6 @@ def _cases(group: ComparableGroup, detectable: Matrix) -> tuple[FleetCase, ...]:
 
 
 def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) -> Iterator[Standing]:
-    """Yield the standing of each member of a group.
-
-    `index` is the number of the group in the judgement, and `suspects` are the suspects of the whole fleet.
-    """
     states = {place: suspect.state for suspect in suspects for place in suspect.parts}
     families = list(dict.fromkeys(key.family for key in group.keys))
     centred = group.rates - np.nanmedian(group.rates, axis=1, keepdims=True) if len(group.keys) else group.rates
@@ -275,8 +250,5 @@ def _failures(group: ComparableGroup) -> Iterator[FailedCases]:
 
 
 def _is_informative(failure: CaseFailure, group: ComparableGroup, valid: Collection[str]) -> bool:
-    """Return whether a failure says something about its component: another member has a result, or there is no other.
-
-    `valid` are the ids of the cases in which any member of `group` has a rate.
-    """
+    """Return whether a failure says something about its component: another member has a result."""
     return failure.case in valid or len(group.members) == 1

@@ -28,8 +28,7 @@ def fleet_answer(judgement: FleetJudgement) -> str:
 
     It is about the first of these that applies: sick devices; components with failed cases; the reason why the fleet
     cannot be judged; that no component is slow; the slow components that a second measurement confirmed; those that
-    were not measured again. At most three are named.
-    """
+    were not measured again. At most three are named."""
     if judgement.sick:
         places = ", ".join(standing.place.text for standing in judgement.sick[:_MOST_NAMED])
         return f"{plural(len(judgement.sick), 'sick device')}: {places}: {judgement.sick[0].sick[0]}"
@@ -94,8 +93,7 @@ def devices_text(judgement: FleetJudgement) -> str:
 def detectable_text(judgement: FleetJudgement) -> str:
     """Return for each family the median of the smallest detectable slowdowns: `memory 2.0 %, compute 11.2 %`.
 
-    Families in which no case has such a slowdown are left out.
-    """
+    Families in which no case has such a slowdown are left out."""
     limits_by_family: dict[str, list[float]] = {}
     for group in judgement.groups:
         for case in group.cases:
@@ -131,8 +129,7 @@ def missing_node_lines(judgement: FleetJudgement) -> list[str]:
 def next_steps_text(judgement: FleetJudgement) -> list[str]:
     """Return the next step as a sentence: for the first confirmed suspect, or else to measure suspects again.
 
-    The list is empty if there is neither.
-    """
+    The list is empty if there is neither."""
     if confirmed := judgement.of("confirmed"):
         place = confirmed[0].place
         if any(cause.kind == "other programs" for cause in confirmed[0].causes):

@@ -29,9 +29,7 @@ class WatchedFleet:
 class ComponentHistory:
     """A component over several fleets: its latest place and its UUIDs.
 
-    `states` has its state in each fleet that measured it, in order of time, None where it was no suspect. `trends` are
-    those of its cases with a change for the worse, the largest change first.
-    """
+    `states` has its state in each fleet that measured it, in order of time, None where it was no suspect."""
 
     place: Place
     uuids: tuple[str, ...]
@@ -62,9 +60,7 @@ class ComponentHistory:
 def watch(fleets: Sequence[WatchedFleet]) -> list[ComponentHistory]:
     """Return the components that were suspects in any fleet or became slower, the most often suspected first.
 
-    `fleets` are in order of time. Two components are the same if their UUIDs are equal, or, without UUIDs, their
-    places.
-    """
+    `fleets` are in order of time."""
     by_identity: dict[tuple[str, ...], list[tuple[WatchedFleet, Place, Component]]] = {}
     for fleet in fleets:
         for digest in fleet.digests:
@@ -90,11 +86,6 @@ def _states(judgement: FleetJudgement) -> dict[tuple[str, str], SuspectState]:
 def _history(
     days: Sequence[tuple[WatchedFleet, Place, Component]], states: dict[int, dict[tuple[str, str], SuspectState]]
 ) -> ComponentHistory:
-    """Return the history of a component from the fleets that measured it.
-
-    `days` has each of these fleets with the component and its place there, in order of time. `states` has the suspects
-    of each fleet, by the id() of the fleet, then by node and device.
-    """
     _, place, component = days[-1]
     of_days = tuple(
         next((states[id(fleet)].get((where.node, device)) for device in where.devices), None)
@@ -106,11 +97,7 @@ def _history(
 
 
 def _trend(key: CaseKey, days: Sequence[tuple[WatchedFleet, Place, Component]]) -> Trend | None:
-    """Return the trend of a case of one component over the fleets that measured it with its newest fingerprint.
-
-    `days` is that of `_history`. The result is None if fewer than two of the fleets have the case, or if its values
-    differ by less than 1 % of their median.
-    """
+    """Return the trend of a case of one component over the fleets that measured it with its newest fingerprint."""
     newest = days[-1][2].fingerprint
     measured = [
         (fleet, place, component.rates[key])
@@ -140,8 +127,7 @@ def _worse(trend: Trend) -> float:
 def newest_event_text(trend: Trend) -> str:
     """Return the newest change of a trend as text: `bandwidth/read: 3.1 % less (worse) since fleet-2026-11-20`.
 
-    The trend must have a change.
-    """
+    The trend must have a change."""
     event = trend.newest_event
     assert event is not None  # only trends with a change are kept
     first = event.start if isinstance(event, Drift) else event.index

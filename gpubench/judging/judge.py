@@ -1,7 +1,6 @@
 """Decide the verdict on each case from an effect and a threshold. Pure functions of evidence.
 
-docs/gate.md states the rule.
-"""
+docs/gate.md states the rule."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ _OTHER_CARDS = (
 class SideFigures:
     """One side as numbers: the median of its processes' medians in SI units, and their number.
 
-    The median is NaN if there are no processes.
-    """
+    The median is NaN if there are no processes."""
 
     median: float = math.nan
     processes: int = 0
@@ -50,8 +48,7 @@ class Finding:
     is the user's threshold; for the other verdicts it is never below the smallest difference that noise leaves
     decidable. `user_threshold` is always the user's threshold, a logarithm too. `q` is the share of chance findings
     among all that are at least as convincing. A case that is not `required` changes the exit status only if it is
-    slower or failed.
-    """
+    slower or failed."""
 
     case: Case
     devices: tuple[str, ...]
@@ -92,8 +89,7 @@ class Judgement:
     """The findings, the worst first; the cases that only one side has, and notes.
 
     `missing` are cases with a figure of the baseline and none of the candidate; a policy may remove cases from it that
-    it does not require.
-    """
+    it does not require."""
 
     findings: tuple[Finding, ...]
     missing: tuple[Case, ...] = ()
@@ -122,10 +118,7 @@ class Judgement:
 def verdict_of(measured: Effect, user_threshold: float) -> Verdict:
     """Return the verdict on a measured effect for the user's threshold; both are on logarithms.
 
-    A case is slower or faster if the whole interval and the estimate lie beyond the threshold, which noise may widen.
-    It is the same if the whole interval lies within the user's threshold. Any other case is a suspect if the estimate
-    is beyond half the threshold, and otherwise inconclusive.
-    """
+    It is the same if the whole interval lies within the user's threshold."""
     threshold = max(user_threshold, measured.least_threshold)
     if measured.low > threshold and measured.shift > threshold:
         return Verdict.SLOWER
@@ -148,8 +141,7 @@ def judge(
     `threshold` takes the id of a case and returns the smallest relevant change as a fraction; the effective threshold
     is never below the smallest difference that noise leaves decidable (`Effect.least_threshold`). `noise` is a run of
     identical code, whose deviation counts if it is larger. With `allow_mismatch`, runs of other machines or settings
-    are compared.
-    """
+    are compared."""
     pairs = paired(before, after)
     grounds = Grounds(before, after, allow_mismatch)
     both = [
@@ -181,10 +173,7 @@ def judge(
 
 
 def _partial_run_notes(name: str, evidence: Evidence) -> list[str]:
-    """Return a note for each run that ended early, and a note for each warning of a run.
-
-    `name` is `baseline` or `candidate`, with which the notes begin.
-    """
+    """Return a note for each run that ended early, and a note for each warning of a run."""
     return [f"{name}: {reading.source} is a partial run" for reading in evidence.readings if not reading.complete] + [
         f"{name}: {warning}" for reading in evidence.readings for warning in reading.warnings
     ]
@@ -208,10 +197,7 @@ def settled(judgement: Judgement) -> Judgement:
 def exit_status(judgement: Judgement, strict: bool = False) -> int:
     """Return the exit status of a gate: 3 a case failed, 1 a case is slower, 4 it cannot judge, 0 nothing is slower.
 
-    If several apply, the first of 3, 1, 4 and 0 counts. A gate cannot judge if there is no finding, if a required case
-    is invalid or not comparable, or if a pattern of required cases matches no case. With `strict` it also cannot judge
-    if a required case is inconclusive, or if any case is missing from the candidate.
-    """
+    If several apply, the first of 3, 1, 4 and 0 counts."""
     silent = {Verdict.INVALID, Verdict.NOT_COMPARABLE, *([Verdict.INCONCLUSIVE, Verdict.SUSPECT] if strict else [])}
     required = [finding.verdict for finding in judgement.findings if finding.required]
     if any(finding.cause == "failed" for finding in judgement.findings):
@@ -233,10 +219,7 @@ def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: st
 def _findings_with_effects(
     pairs: Sequence[tuple[Side, Side]], threshold: Callable[[str], float], noise: Evidence | None
 ) -> list[Finding]:
-    """Return the findings of comparable pairs of sides (baseline, candidate), with effects and verdicts.
-
-    `threshold` and `noise` are those of `judge`.
-    """
+    """Return the findings of comparable pairs of sides (baseline, candidate), with effects and verdicts."""
     noises = noise.sides if noise else {}
     effects = effect.effects([effect.pair(old, new, noises.get((old.case.id, old.devices))) for old, new in pairs])
     plain = [_finding(old, new, Verdict.INCONCLUSIVE) for old, new in pairs]
@@ -246,9 +229,7 @@ def _findings_with_effects(
 def decide(plain: Sequence[Finding], effects: Sequence[Effect], threshold: Callable[[str], float]) -> list[Finding]:
     """Return the findings with effects, thresholds and q-values, and the verdicts that follow from these alone.
 
-    `plain` are findings without an effect, and `effects` are those of the same cases in the same order. `threshold`
-    takes the id of a case and returns the user's threshold as a fraction.
-    """
+    `plain` are findings without an effect, and `effects` are those of the same cases in the same order."""
     adjusted = stats.false_discovery([case_effect.p for case_effect in effects]).tolist()
     decided = []
     for finding, case_effect, q in zip(plain, effects, adjusted, strict=True):
@@ -284,11 +265,7 @@ def _by_enough_processes(finding: Finding) -> Finding:
 
 
 def _as_undecided(finding: Finding, cause: str, reason: str) -> Finding:
-    """Return the finding as undecided for the given cause and reason if its verdict is slower or faster.
-
-    Slower becomes a suspect, which may be measured again, and faster becomes inconclusive. A finding with any other
-    verdict is returned unchanged.
-    """
+    """Return the finding as undecided for the given cause and reason if its verdict is slower or faster."""
     if finding.verdict not in (Verdict.SLOWER, Verdict.FASTER):
         return finding
     verdict = Verdict.SUSPECT if finding.verdict is Verdict.SLOWER else Verdict.INCONCLUSIVE
@@ -296,11 +273,7 @@ def _as_undecided(finding: Finding, cause: str, reason: str) -> Finding:
 
 
 def _with_explanation(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
-    """Return the finding; if something other than the code may explain its change, with that as verdict and reason.
-
-    `old` and `new` are the sides of the finding. A case without a change is examined too, because a faster clock may
-    hide a slowdown.
-    """
+    """Return the finding; if something other than the code may explain its change, with that as verdict and reason."""
     if finding.effect is None:
         return finding
     is_change = finding.verdict not in (Verdict.SAME, Verdict.INCONCLUSIVE)

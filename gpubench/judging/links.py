@@ -9,8 +9,7 @@ after the other, and the suspects are all links up to the last one that is slow 
 
 A median polish finds the same slow nodes and links, but its residuals have no known distribution: with noise of 2 %, it
 accused a node or link in 11 to 23 % of healthy fleets, where this rule does so in 1 %. tests/links_simulation.py has
-the simulation.
-"""
+the simulation."""
 
 from __future__ import annotations
 
@@ -35,10 +34,7 @@ _FULL_LEVERAGE = 1 - 1e-6  # a pair with a larger leverage is the only source of
 def schedule(nodes: int, rounds: int) -> list[list[Pair]]:
     """Return the pairs of nodes that measure together in each of `rounds` rounds; the nodes are 0 to `nodes` − 1.
 
-    The pairs of a round are disjoint and sorted. After every `nodes` − 1 rounds (or `nodes`, if this is odd) all pairs
-    have occurred equally often. With an odd number of nodes, a different node pauses in each round. Fewer than two
-    nodes have no rounds.
-    """
+    The pairs of a round are disjoint and sorted."""
     seats = nodes + nodes % 2
     rounds_of_pairs = []
     for round_number in range(rounds if nodes > 1 else 0):
@@ -52,8 +48,7 @@ def schedule(nodes: int, rounds: int) -> list[list[Pair]]:
 class LinkEffect:
     """The slowdown of a node or a link against the others, as a share of the rate, and whether it is beyond chance.
 
-    `detectable` is the smallest slowdown that would have been beyond chance. Both are NaN if there are too few pairs.
-    """
+    `detectable` is the smallest slowdown that would have been beyond chance."""
 
     slowdown: float
     detectable: float
@@ -64,8 +59,7 @@ class LinkEffect:
 class LinkJudgement:
     """The judgement of the rates of pairs: the typical rate of a pair in B/s, and the effect of each node and link.
 
-    `too_few` gives the reason why nothing is judged, and is otherwise empty.
-    """
+    `too_few` gives the reason why nothing is judged, and is otherwise empty."""
 
     typical: float
     nodes: dict[int, LinkEffect]
@@ -76,9 +70,7 @@ class LinkJudgement:
 def judge(rates: Mapping[Pair, float]) -> LinkJudgement:
     """Return the judgement of the rates of pairs, in B/s; a pair holds the numbers of its nodes, the lower first.
 
-    The numbers need not be consecutive. With fewer than five nodes, or too few pairs to fit the model, nothing is a
-    suspect, and `too_few` gives the reason.
-    """
+    The numbers need not be consecutive."""
     pairs = sorted(rates)
     values = np.log([rates[pair] for pair in pairs])
     numbers = sorted({node for pair in pairs for node in pair})
@@ -101,12 +93,7 @@ def judge(rates: Mapping[Pair, float]) -> LinkJudgement:
 
 
 def _reason_too_few(ends: npt.NDArray[np.intp], count: int) -> str:
-    """Return the reason why the pairs are too few for a verdict, as a clause; empty if they are enough.
-
-    There must be at least five nodes, and two pairs more than nodes, and the pairs must determine the effect of each
-    node. `ends` has the indices of both nodes of each pair, 0 to `count` − 1, shape (pairs, 2), and `count` is the
-    number of nodes.
-    """
+    """Return the reason why the pairs are too few for a verdict, as a clause; empty if they are enough."""
     if count < outliers.LEAST_COMPONENTS:
         return f"{count} nodes are too few for a verdict, which needs at least {outliers.LEAST_COMPONENTS}"
     rank = int(np.linalg.matrix_rank(_design(ends, count)))
@@ -116,10 +103,7 @@ def _reason_too_few(ends: npt.NDArray[np.intp], count: int) -> str:
 
 
 def _design(ends: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.float64]:
-    """Return the matrix of the model, shape (pairs, count): a row for each pair, with a 1 for both of its nodes.
-
-    `ends` has the indices of both nodes of each pair, shape (pairs, 2); `count` is the number of nodes.
-    """
+    """Return the matrix of the model, shape (pairs, count): a row for each pair, with a 1 for both of its nodes."""
     design = np.zeros((len(ends), count))
     design[np.arange(len(ends))[:, None], ends] = 1.0
     return design
@@ -129,10 +113,7 @@ def _design(ends: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.float64]:
 class _Fit:
     """Least squares of the model, from which pairs can be removed one after the other.
 
-    `ends` has the indices of both nodes of each pair, shape (pairs, 2), and `values` the logarithms of the rates, shape
-    (pairs,). `effects` has μ/2 + aᵢ of each node. `inverse` is (XᵀX)⁻¹; removing a row changes it by a matrix of rank 1
-    (Sherman and Morrison).
-    """
+    `effects` has μ/2 + aᵢ of each node."""
 
     ends: npt.NDArray[np.intp]
     values: Vector
@@ -161,13 +142,7 @@ class _Fit:
 
 
 def _slow_links(ends: npt.NDArray[np.intp], values: Vector, count: int) -> tuple[npt.NDArray[np.intp], Vector, Vector]:
-    """Return the indices of the slow links, and for every link its distance below its prediction and the limit.
-
-    A link is slow if its distance exceeds the limit; at most 20 % of the links are. `ends` has the indices of both
-    nodes of each pair, shape (pairs, 2), `values` the logarithms of the rates, shape (pairs,), and `count` is the
-    number of nodes. The distances and limits are differences of such logarithms, shape (pairs,), from the fit without
-    the slow links.
-    """
+    """Return the indices of the slow links, and for every link its distance below its prediction and the limit."""
     fit = _Fit.of(ends, values, count)
     removed: list[int] = []
     suspects = 0
@@ -192,12 +167,7 @@ def _slow_links(ends: npt.NDArray[np.intp], values: Vector, count: int) -> tuple
 
 
 def _deletion_residuals(fit: _Fit, removed: list[int]) -> tuple[Vector, Vector]:
-    """Return for each link how far it is below the prediction from the other pairs, and the limit of this distance.
-
-    Both are differences of natural logarithms, shape (pairs,). A distance above the limit is beyond chance. `removed`
-    are the indices of the pairs that `fit` leaves out already. A link that is the only source of an effect has an
-    infinite limit.
-    """
+    """Return for each link how far it is below the prediction from the other pairs, and the limit of this distance."""
     residuals, leverages = fit.residuals()
     is_in = np.ones(len(residuals), dtype=bool)
     is_in[removed] = False

@@ -1,7 +1,6 @@
 """Compute the noise floors of an A/A test: the smallest changes that can be seen on this machine, by identical code.
 
-They are pure functions of a run with replicates in fresh processes; `gpubench doctor --noise` measures one.
-"""
+They are pure functions of a run with replicates in fresh processes; `gpubench doctor --noise` measures one."""
 
 from __future__ import annotations
 
@@ -30,10 +29,8 @@ COARSE = 0.1  # a threshold above this is too coarse for a gate, because real re
 class NoiseFloor:
     """The noise floor of one case on one device set.
 
-    `between` is the coefficient of variation of the processes' medians, and `log_deviation` the standard deviation of
-    their logarithms (n - 1). `threshold` is the smallest change, as a fraction, that a gate with `replicates` fresh
-    processes per side can decide.
-    """
+    `between` is the coefficient of variation of the processes' medians, and `log_deviation` the standard deviation
+    of their logarithms (n - 1)."""
 
     case: str
     devices: tuple[str, ...]
@@ -63,10 +60,7 @@ def log_deviation(medians: Sequence[float]) -> float:
 def chance_errors(freedom: stats.Vector) -> stats.Vector:
     """Return the number of standard errors that identical code exceeds with the probability `CHANCE`, by Student's t.
 
-    `freedom` has the degrees of freedom, and the result has its shape. An error that is estimated with few degrees of
-    freedom is itself uncertain: with 5 against 5 processes the number is 4.3, with 20 against 20 it is 3.2, and with
-    very many it is `ERRORS`.
-    """
+    `freedom` has the degrees of freedom, and the result has its shape."""
     return stats.student_quantile(freedom, CHANCE)
 
 
@@ -86,8 +80,7 @@ def threshold(deviation: float, replicates: int) -> float:
         SE = √(s²/n + s²/n) = s · √(2/n)
 
     with 2(n - 1) degrees of freedom (Student, Biometrika 6, 1908). The threshold is `chance_errors` times SE on
-    logarithms, which is exp(…) - 1 as a change.
-    """
+    logarithms, which is exp(…) - 1 as a change."""
     error = deviation * math.sqrt(2 / replicates)
     return math.expm1(error * chance_errors_of(2 * (replicates - 1)))
 
@@ -106,8 +99,7 @@ def is_decided(spread: Spread) -> bool:
 def undecided(run: Run) -> list[str]:
     """Return a sentence for each case that has no noise floor.
 
-    Example: `ipc/pull[…]: no floor, 2 of 10 replicates are ok: needs 2 devices`.
-    """
+    Example: `ipc/pull[…]: no floor, 2 of 10 replicates are ok: needs 2 devices`."""
     return [_missing_floor_text(spread) for spread in Summary(run).spreads() if not is_decided(spread)]
 
 

@@ -1,7 +1,6 @@
 """Find reasons why two sides cannot be compared, and explanations of a slowdown other than the code.
 
-All are pure functions of evidence.
-"""
+All are pure functions of evidence."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ _Sources = tuple[tuple[int, ...], tuple[int, ...], _Devices, _Devices]  # readin
 class Objection:
     """A verdict that replaces that of the figures, or stands where the figures cannot be compared.
 
-    `cause` is a slug for programs, and `reason` a clause for people.
-    """
+    `cause` is a slug for programs, and `reason` a clause for people."""
 
     verdict: Verdict
     cause: str
@@ -49,14 +47,10 @@ class Objection:
 class Grounds:
     """The whole baseline and the whole candidate, which decide whether their sides are comparable.
 
-    The answers are computed once for each set of runs, because many cases share one.
-    """
+    The answers are computed once for each set of runs, because many cases share one."""
 
     def __init__(self, before: Evidence, after: Evidence, allow_mismatch: bool = False) -> None:
-        """Set up comparisons of sides of the baseline `before` with sides of the candidate `after`.
-
-        With `allow_mismatch`, runs of other machines or settings are comparable too.
-        """
+        """Set up comparisons of sides of the baseline `before` with sides of the candidate `after`."""
         self._before = before
         self._after = after
         self._allow_mismatch = allow_mismatch
@@ -67,9 +61,7 @@ class Grounds:
     def objection(self, old: Side, new: Side) -> Objection | None:
         """Return the reason why the sides of one case cannot be compared; None if they can.
 
-        The verdict is `same` if both sides have identical figures. `old` is the baseline's side and `new` the
-        candidate's, here and in all methods.
-        """
+        The verdict is `same` if both sides have identical figures."""
         if reasons := _kind_differences(old, new) or self._data_differences(old, new):
             return Objection(Verdict.NOT_COMPARABLE, "method", "; ".join(reasons))
         if not self._allow_mismatch and (reasons := self.machine_differences(old, new)):
@@ -81,8 +73,7 @@ class Grounds:
     def machine_differences(self, old: Side, new: Side) -> tuple[str, ...]:
         """Return the differences between the machines, drivers and settings of the two sides, as clauses, each once.
 
-        It is empty if there are none.
-        """
+        It is empty if there are none."""
         sources = _cache_key(old, new)
         if sources not in self._machines:
             reasons = [
@@ -96,9 +87,8 @@ class Grounds:
     def of_same_card(self, old: Side, new: Side) -> Side:
         """Return the baseline's side with only the processes that ran on the cards of the candidate.
 
-        The whole side is returned if fewer than three of these processes are ok, or if all its processes ran on these
-        cards.
-        """
+        The whole side is returned if fewer than three of these processes are ok, or if all its processes ran on
+        these cards."""
         if self.are_other_cards(old, new) and len(set(old.readings)) > 1:
             before, after = self._before.readings, self._after.readings
             cards = {_card_uuids(after[index].manifest, new.devices) for index in new.readings}
@@ -111,8 +101,7 @@ class Grounds:
     def are_other_cards(self, old: Side, new: Side) -> bool:
         """Return whether any run of the baseline has other cards than any run of the candidate, by their UUIDs.
 
-        Runs without known UUIDs do not count.
-        """
+        Runs without known UUIDs do not count."""
         sources = _cache_key(old, new)
         if sources not in self._cards:
             pairs = self._manifests(old, new)
@@ -142,8 +131,7 @@ class Grounds:
     def other_card(self, old: Side, new: Side, effect: Effect) -> Objection | None:
         """Return an objection if the sides have different cards and the effect may be a difference of cards; else None.
 
-        It may be one if an end of its 95 % interval is closer to 0 than 8 %.
-        """
+        It may be one if an end of its 95 % interval is closer to 0 than 8 %."""
         nearest = min(abs(effect.low), abs(effect.high))
         if nearest > math.log1p(_CARDS_DIFFER) or not self.are_other_cards(old, new):
             return None
@@ -153,10 +141,7 @@ class Grounds:
     def explanation(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
         """Return an explanation of `verdict` other than the code, or a slowdown that a faster clock hides; else None.
 
-        `threshold` is that of the finding, a logarithm. A change is explained by other work during either side, or by a
-        clock that differs between the sides while the cycles do not. A case of arithmetic or shared memory that also
-        needs more cycles is slower in any case.
-        """
+        `threshold` is that of the finding, a logarithm."""
         if verdict in (Verdict.SAME, Verdict.INCONCLUSIVE):
             return self._hidden_slowdown(old, new, threshold)
         if disturbed := _disturbance_text(old, new):
@@ -165,11 +150,7 @@ class Grounds:
         return explained or (self._hidden_slowdown(old, new, threshold) if verdict is Verdict.SUSPECT else None)
 
     def _explained_by_clock(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
-        """Return the change of the clock as an objection if it explains the change of the figure; else None.
-
-        It does if the 95 % interval of the clock's change excludes 0 and that of the cycles' change does not lie beyond
-        `threshold`, a logarithm.
-        """
+        """Return the change of the clock as an objection if it explains the change of the figure; else None."""
         change = self._clock_change(old, new)
         if change is None or abs(change.clock.difference) <= change.clock.margin:
             return None
@@ -181,12 +162,9 @@ class Grounds:
         return Objection(_verdict_if_explained(verdict), "clock", reason)
 
     def _hidden_slowdown(self, old: Side, new: Side, threshold: float) -> Objection | None:
-        """Return a slowdown in cycles of arithmetic or shared memory that a faster clock hides in the times, or None.
-
-        `threshold` is a logarithm, which the cycles must exceed. The result is None with fewer than five processes on a
-        side, on other cards, under other work, and at the power cap: there the clock depends on the code itself,
-        because code that draws less power has a faster clock.
-        """
+        """Return a slowdown in cycles of arithmetic or shared memory that a faster clock hides in the times."""
+        # Not at the power cap: there the clock depends on the code itself, because code that draws less power has a
+        # faster clock.
         if not new.kinds[0].limit.startswith(_PER_CLOCK) or min(len(old.ok), len(new.ok)) < _LEAST_FOR_CYCLES:
             return None
         change = _clock_and_cycles("clock", old, new, old.watched_clocks, new.watched_clocks)
@@ -208,11 +186,7 @@ class Grounds:
         return Objection(Verdict.SLOWER, "clock", reason)
 
     def _clock_change(self, old: Side, new: Side) -> _ClockChange | None:
-        """Return the change of the clock that the figure depends on; None without such a clock or enough readings.
-
-        Half of the processes of each side, and at least two, need a reading. The clocks of both sides have the same
-        source: the workers, which read them after their samples, or, in runs of older versions, the sampling process.
-        """
+        """Return the change of the clock that the figure depends on; None without such a clock or enough readings."""
         limit = new.kinds[0].limit
         if limit.startswith("link."):  # the clock of a link is not measured
             return None
@@ -227,8 +201,7 @@ class Grounds:
 class _ClockChange:
     """The clock and the cycles of the candidate against those of the baseline, on logarithms.
 
-    `text` describes the change of the clock.
-    """
+    `text` describes the change of the clock."""
 
     clock: stats.Welch
     cycles: stats.Welch
@@ -238,11 +211,7 @@ class _ClockChange:
 def _clock_and_cycles(
     name: str, old: Side, new: Side, old_hz: Sequence[float], new_hz: Sequence[float]
 ) -> _ClockChange | None:
-    """Return the change of clock and cycles from `old` to `new`; None if fewer than half of either side have a clock.
-
-    `old_hz` and `new_hz` are the clocks of the ok processes in hertz, NaN where unknown; `name` is the clock's name.
-    The result is also None if all processes had the same clock, which makes this common case cheap.
-    """
+    """Return the change of clock and cycles from `old` to `new`."""
     if len({*old_hz, *new_hz}) == 1 or not (_have_enough_clocks(old_hz) and _have_enough_clocks(new_hz)):
         return None
     before, after = _with_clock(old, old_hz), _with_clock(new, new_hz)
@@ -287,11 +256,7 @@ def _cache_key(old: Side, new: Side) -> _Sources:
 
 
 def _machine_differences(before: Manifest, old: _Devices, after: Manifest, new: _Devices) -> tuple[str, ...]:
-    """Return the differences of schema, tier and device fingerprints between two runs, as clauses.
-
-    `old` are the devices in the run `before`, and `new` those in the run `after`. Tiers count because they settle and
-    sample differently.
-    """
+    """Return the differences of schema, tier and device fingerprints between two runs, as clauses."""
     differences = [] if before.schema == after.schema else [f"schema {after.schema} instead of {before.schema}"]
     if before.settings.tier != after.settings.tier:
         differences.append(f"tier {after.settings.tier} instead of {before.settings.tier}")
@@ -322,24 +287,17 @@ def unjudged(side: Side, name: str = "candidate") -> Objection | None:
     """Return the reason why a side by itself cannot be compared with an expected figure; None if it can.
 
     `name` is `baseline` or `candidate`, which stands in the reason; a failed process is an objection only for the
-    latter.
-    """
+    latter."""
     return _side_objection(name, side) or _logarithm_objection(side.logs, side.logs, side.values)
 
 
 def _process_objection(old: Side, new: Side) -> Objection | None:
-    """Return an objection if a process of the candidate `new` failed, or if a side has processes that are not ok.
-
-    The latter counts only if fewer than three processes of the side are ok.
-    """
+    """Return an objection if a process of the candidate `new` failed, or if a side has processes that are not ok."""
     return _side_objection("candidate", new) or _side_objection("baseline", old)
 
 
 def _side_objection(name: str, side: Side) -> Objection | None:
-    """Return an objection if a process failed, or if processes are not ok and fewer than three are; else None.
-
-    `name` is `baseline` or `candidate`, and a failed process counts only for the candidate.
-    """
+    """Return an objection if a process failed, or if processes are not ok and fewer than three are; else None."""
     if name == "candidate" and any(process.status == "failed" for process in side.processes):
         return Objection(Verdict.INVALID, "failed", f"candidate: {side.problem}")
     if side.problem and len(side.values) < LEAST_REPLICATES:
@@ -348,21 +306,14 @@ def _side_objection(name: str, side: Side) -> Objection | None:
 
 
 def _figure_objection(old: Side, new: Side) -> Objection | None:
-    """Return an objection if the figures are identical (the verdict is then `same`) or cannot be compared; else None.
-
-    They cannot be compared if `_logarithm_objection` has an objection.
-    """
+    """Return an objection if the figures are identical or cannot be compared; else None."""
     if sorted(old.values) == sorted(new.values):
         return Objection(Verdict.SAME, "identical", "the same figures to the last digit")
     return _logarithm_objection(old.logs, new.logs, (*old.values, *new.values))
 
 
 def _logarithm_objection(old: Sequence[float], new: Sequence[float], values: Sequence[float]) -> Objection | None:
-    """Return an objection if a figure is not positive and finite, or a side has fewer than three ok processes.
-
-    `old` and `new` are the logarithms of both sides, the same object for a side by itself; `values` are their figures.
-    The result is None if neither holds.
-    """
+    """Return an objection if a figure is not positive and finite, or a side has fewer than three ok processes."""
     if not all(0 < value < math.inf for value in values):
         return Objection(Verdict.INCONCLUSIVE, "no-ratio", "a figure that is not positive has no ratio")
     if min(len(old), len(new)) < LEAST_REPLICATES:

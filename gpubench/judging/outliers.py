@@ -6,8 +6,7 @@ components, including the suspect, misses slow components in small fleets, becau
 1)/√n standard deviations from the mean of all. A rule that removes one suspect after the other until none is left
 misses slow components if there are several, because they hide each other. The limit is Student's quantile corrected for
 the number of comparisons, which is the number of components times that of cases, so that the share of healthy fleets in
-which any component is accused stays below `ALPHA`. tests/fleet_simulation.py has the simulations.
-"""
+which any component is accused stays below `ALPHA`. tests/fleet_simulation.py has the simulations."""
 
 from __future__ import annotations
 
@@ -38,10 +37,7 @@ _GAPS = np.array([13.8, 10.5, 9.1, 6.1, 5.1, 4.3, 3.3, 3.0])
 class Outliers:
     """The result of the rule. Every array has one row for each case and one column for each component.
 
-    `slowdown` is the natural logarithm of the others' mean rate over the component's rate: positive if it is slow, and
-    NaN if it was not compared. `detectable` is the smallest slowdown that would have made it a suspect, as a logarithm.
-    `is_suspect` is true for the slow components.
-    """
+    `detectable` is the smallest slowdown that would have made it a suspect, as a logarithm."""
 
     slowdown: Matrix
     detectable: Matrix
@@ -51,11 +47,7 @@ class Outliers:
 def find(rates: Matrix, errors: Matrix | None = None) -> Outliers:
     """Return for each component in each case its slowdown against the others and whether this makes it a suspect.
 
-    `rates` are natural logarithms of rates (of times, negated), with one row for each case and one column for each
-    component, NaN where a value is missing. `errors` are the standard errors of these logarithms, from the processes of
-    each component; without them they count as 0. A component that is much faster than the others is not used as a
-    reference for them. With fewer than five components in a case, none of them is a suspect.
-    """
+    A component that is much faster than the others is not used as a reference for them."""
     errors = np.zeros_like(rates) if errors is None else np.nan_to_num(errors)
     comparisons = max(1, int(np.isfinite(rates).sum()))
     is_fast = _slow_extremes(-rates, errors, comparisons)
@@ -67,10 +59,7 @@ def find(rates: Matrix, errors: Matrix | None = None) -> Outliers:
 def populations(rates: Matrix) -> npt.NDArray[np.intp]:
     """Return for each case the number of components in the slower of two populations; 0 if there is one population.
 
-    `rates` are logarithms as in `find`, and the result has the shape (cases,). Each of two populations has at least two
-    components and a fifth of them. The gap between them is wider than 2 % and wider than chance makes it. With fewer
-    than 8 components there is always one population.
-    """
+    `rates` are logarithms as in `find`, and the result has the shape (cases,)."""
     ordered = np.sort(rates, axis=1)  # NaN last
     count = np.isfinite(rates).sum(axis=1, keepdims=True)
     below = np.arange(1, rates.shape[1])[None, :]  # components in the slower population
@@ -90,13 +79,7 @@ def populations(rates: Matrix) -> npt.NDArray[np.intp]:
 
 
 def _slow_extremes(rates: Matrix, errors: Matrix, comparisons: int) -> Mask:
-    """Return a mask of the components that are slower than all faster ones by more than chance and the least effect.
-
-    `rates` and the result have one row for each case and one column for each component, `errors` are the standard
-    errors of the rates, and `comparisons` is the number of tests for which the level of each is corrected (Bonferroni).
-    In a case, at most a fifth of the components (but at least one) can be slow, and none with fewer than five
-    components.
-    """
+    """Return a mask of the components that are slower than all faster ones by more than chance and the least effect."""
     order = np.argsort(rates, axis=1)  # NaN last
     ordered = np.take_along_axis(rates, order, axis=1)
     present = np.isfinite(ordered)
@@ -118,13 +101,7 @@ def _slow_extremes(rates: Matrix, errors: Matrix, comparisons: int) -> Mask:
 def _compare_with_references(
     rates: Matrix, is_reference: Mask, errors: Matrix, comparisons: int
 ) -> tuple[Matrix, Matrix]:
-    """Return the slowdown of each component against the reference components of the case, and its limit.
-
-    Both are natural logarithms of rates, with one row for each case and one column for each component. The slowdown is
-    the mean of the references, without the component itself, less the component's rate. The limit is the smallest
-    slowdown that is beyond chance. Both are NaN if a case has fewer than LEAST_COMPONENTS. `errors` and `comparisons`
-    are those of `_slow_extremes`.
-    """
+    """Return the slowdown of each component against the reference components of the case, and its limit."""
     present = np.isfinite(rates)
     is_reference = is_reference & present
     count = is_reference.sum(axis=1, keepdims=True)
@@ -141,12 +118,7 @@ def _compare_with_references(
 def _mean_and_limit(
     sums: Matrix, squares: Matrix, others: npt.NDArray[np.int_], errors: Matrix, comparisons: int
 ) -> tuple[Matrix, Matrix]:
-    """Return for each component the mean of the others, and the smallest slowdown against it that is beyond chance.
-
-    `sums` and `squares` are the sum of the logarithms of the others and of their squares, and `others` is their number,
-    all of shape (cases, components) or broadcast to it. The deviation of the others counts as no smaller than the
-    component's standard error (`errors`) and LEAST_SPREAD.
-    """
+    """Return for each component the mean of the others, and the smallest slowdown against it that is beyond chance."""
     count = np.maximum(others, 1)
     mean = sums / count
     variance = (squares - count * mean**2) / np.maximum(count - 1, 1)

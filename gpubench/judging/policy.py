@@ -1,8 +1,7 @@
 """Read the policy of a gate: thresholds by case, required cases, allowed skips, and the user's own floors.
 
 It stands in `gpubench.toml`, or in `[tool.gpubench]` of a `pyproject.toml`. A policy is only data: an unknown key is an
-error, whose message names the most similar key.
-"""
+error, whose message names the most similar key."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class Policy:
     judge if a required case is inconclusive or any is missing. `floors` are the expected figures of GPU models.
 
     With `allow_mismatch`, runs of other machines or settings are compared. `noise` is a run of identical code, whose
-    deviation counts if it is larger than that of the two sides.
-    """
+    deviation counts if it is larger than that of the two sides."""
 
     threshold_percent: float = THRESHOLD_PERCENT
     thresholds_percent: tuple[tuple[str, float], ...] = ()
@@ -64,8 +62,7 @@ class Policy:
     def floor(self, model: str, case_id: str) -> Floor | None:
         """Return the floor of a case on a GPU model, or None if there is none.
 
-        The user's floors take precedence over the built-in ones, and later ones over earlier ones.
-        """
+        The user's floors take precedence over the built-in ones, and later ones over earlier ones."""
         return next((floor for floor in reversed(self.floors) if floor.is_of(model, case_id)), None)
 
     @property
@@ -77,11 +74,7 @@ class Policy:
 def load(path: Path | None = None, folder: Path | None = None) -> Policy:
     """Return the policy in the file `path`; without a path, that of a folder, and without a file the built-in one.
 
-    The first of `gpubench.toml` and `pyproject.toml` in `folder`, by default the current one, that has a policy counts.
-    Of `pyproject.toml`, only the table `tool.gpubench` counts. The values of the built-in policy stand for the keys
-    that a file leaves out. Raises UsageError if the file cannot be read or is not TOML, and, with the key and the
-    expected value, if it is not a valid policy; a `path` that does not exist is an error.
-    """
+    Of `pyproject.toml`, only the table `tool.gpubench` counts."""
     if path is not None:
         return _of_file(path)
     candidates = [(folder or Path.cwd()) / name for name in _FILES]
@@ -113,10 +106,7 @@ def _of_file(path: Path) -> Policy:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Return the part of a policy file for gpubench: the table `tool.gpubench` of `pyproject.toml`, else the whole.
-
-    Raises UsageError if the file is not readable TOML.
-    """
+    """Return the part of a policy file for gpubench: the table `tool.gpubench` of `pyproject.toml`, else the whole."""
     try:
         document = tomllib.loads(_text(path))
     except OSError as error:
@@ -131,10 +121,6 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file.
-
-    Raises UsageError if it is larger than 1 MiB, OSError if it cannot be read, and ValueError if it is not UTF-8.
-    """
     with os.fdopen(open_to_read(path), "rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
@@ -146,8 +132,7 @@ def _text(path: Path) -> str:
 class _PolicyTable:
     """A table of a policy file: the path of the file, the name of the table in it (empty for the top), and the values.
 
-    Its methods return checked values and raise UsageError with the place of a wrong one.
-    """
+    Its methods return checked values and raise UsageError with the place of a wrong one."""
 
     file: str
     name: str
@@ -173,20 +158,14 @@ class _PolicyTable:
         return _PolicyTable(self.file, f"{self.name}.{key}".strip("."), value)
 
     def tables(self, key: str) -> list[_PolicyTable]:
-        """Return the tables in the list under a key, empty if it is missing.
-
-        Raises UsageError if it is no list of tables.
-        """
+        """Return the tables in the list under a key, empty if it is missing."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.refuse(key, f"tables are expected: [[{key}]]")
         return [_PolicyTable(self.file, f"{key}[{index}]", item) for index, item in enumerate(value, 1)]
 
     def percent(self, key: str, default: float) -> float:
-        """Return the percentage under a key, `default` if it is missing.
-
-        Raises UsageError if it is not a number from 0 to 1000.
-        """
+        """Return the percentage under a key, `default` if it is missing."""
         value = self.number(key, default)
         if not 0 <= value <= 1000:
             raise self.refuse(key, f"{value:g} is no percentage from 0 to 1000")

@@ -1,7 +1,6 @@
 """Judge a candidate in rounds: measure, judge, measure the suspects again, and judge all results together.
 
-docs/gate.md gives the reason: the first measurement only has to find the cases to measure again.
-"""
+docs/gate.md gives the reason: the first measurement only has to find the cases to measure again."""
 
 from __future__ import annotations
 
@@ -34,13 +33,7 @@ def settle(
 ) -> Judgement:
     """Return the judgement after at most `rounds` rounds; in each of them `again` measures the suspects once more.
 
-    `judge` judges all measurements so far. `again` measures the cases of the findings that it gets, and returns the
-    sides with the new measurements added. A case that is slower after its first measurement is a suspect too: it fails
-    only if its second measurement agrees. With no rounds the first measurement decides. With `undecided`, an
-    inconclusive case that has an effect is also measured again. `canaries` returns the cases to measure with the
-    suspects, whose findings are its last argument; measuring a canary again does not confirm a change of the canary
-    itself.
-    """
+    `judge` judges all measurements so far."""
     judgement = judge(sides)
     confirmed: set[Key] = set()
     for _ in range(rounds):
@@ -62,9 +55,7 @@ def settle_beside_canaries(
 ) -> Judgement:
     """Return the judgement of `settle` against a stored baseline, with canaries measured in each round.
 
-    The parameters are those of `settle`. A step of the machine that the canaries show is subtracted from every
-    judgement.
-    """
+    The parameters are those of `settle`."""
 
     def steps(now: Sides, judgement: Judgement) -> MachineSteps:
         """Return the steps of the machine in a judgement of the measurements so far."""
@@ -81,11 +72,7 @@ def settle_beside_canaries(
 
 
 def _is_asked_again(finding: Finding, confirmed: set[Key], undecided: bool) -> bool:
-    """Return whether to measure the case of a finding again.
-
-    It is so for a suspect, for a slower case that is not in `confirmed` (the cases that were measured again already),
-    and, with `undecided`, for an inconclusive case with an effect whose cause is not a step of the machine.
-    """
+    """Return whether to measure the case of a finding again."""
     first_sight = finding.verdict is Verdict.SLOWER and finding.key not in confirmed
     is_open = undecided and finding.verdict is Verdict.INCONCLUSIVE and finding.effect is not None
     return finding.verdict is Verdict.SUSPECT or first_sight or (is_open and finding.cause != CAUSE)

@@ -3,5 +3,4 @@
 They are the peaks of data sheets, the rates of a compute unit per clock cycle, the sizes of its caches, and the floors
 of known models of GPU (`floors.toml`). The matrices of published language models are here too.
 
-A device that is in no table has no peak; nothing is guessed.
-"""
+A device that is in no table has no peak; nothing is guessed."""

@@ -16,10 +16,7 @@ _NVIDIA = "https://images.nvidia.com/aem-dam/Solutions/geforce"
 class DataSheet:
     """The peaks of the models whose name matches `pattern`, in SI units, with the document that states them.
 
-    `memory_gb`, if given, is the least and the most memory (1e9 B) of the boards that it applies to, because others of
-    the same name have another type of memory. `units` is the number of compute units of the whole board, for models
-    that can be split into several devices.
-    """
+    `units` is the number of compute units of the whole board, for models that can be split into several devices."""
 
     pattern: str
     peaks: Mapping[str, float]

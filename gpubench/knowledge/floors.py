@@ -15,8 +15,7 @@ from gpubench.model import Better
 class Floor:
     """The figure that a case should reach on a model of GPU, and its tolerance in per cent.
 
-    The names of the model and of the case may have the wildcards * and ?.
-    """
+    The names of the model and of the case may have the wildcards * and ?."""
 
     model: str
     case: str
@@ -35,8 +34,7 @@ class Floor:
 def built_in_floors() -> tuple[Floor, ...]:
     """Return the floors that come with gpubench, in the order of `floors.toml`; the file is read once.
 
-    A floor without a tolerance in the file has 5 %; less is better for a floor in seconds, more for any other.
-    """
+    A floor without a tolerance in the file has 5 %; less is better for a floor in seconds, more for any other."""
     text = (files("gpubench.knowledge") / "floors.toml").read_text(encoding="utf-8")
     return tuple(
         Floor(**{"tolerance_percent": 5.0, "better": "less" if row["unit"] == "s" else "more", **row})

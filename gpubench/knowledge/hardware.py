@@ -20,8 +20,7 @@ class Peak:
 def peak(device: Device, limit: str) -> Peak | None:
     """Return the data sheet's peak of a device in SI units; None if no table has it, because it is never guessed.
 
-    `limit` is the id of the peak, such as `dram`, `link.h2d` or `tensor.float16` (`gpubench.model.LIMITS`).
-    """
+    `limit` is the id of the peak, such as `dram`, `link.h2d` or `tensor.float16` (`gpubench.model.LIMITS`)."""
     sheet = next((sheet for sheet in DATA_SHEETS if sheet.is_of(device.name, device.memory_bytes)), None)
     name = "link.h2d" if limit == "link.d2h" else limit  # each direction has its own lanes
     if sheet is None or name not in sheet.peaks:
@@ -35,12 +34,7 @@ def peak(device: Device, limit: str) -> Peak | None:
 
 
 def _peak_of_partition(sheet: DataSheet, device: Device, limit: str, memory: str) -> Peak | None:
-    """Return the peak of one device of a partitioned AMD card (CDNA 3 white paper, "partitioning"); None if unknown.
-
-    `limit` is the id of the peak, and `memory` the partition mode of the memory (`NPS4`). The rates of the device are
-    those of its compute units. Its memory is that of its memory partition: NPS1 distributes each device's memory over
-    the whole card, NPS4 over a quarter. No document gives the rate between the devices of one card.
-    """
+    """Return the peak of one device of a partitioned AMD card (CDNA 3 white paper, "partitioning"); None if unknown."""
     if limit == "dram" and re.fullmatch(r"NPS[1-8]", memory):
         return Peak(sheet.peaks[limit] / int(memory[3:]), f"{memory}, of {sheet.source}")
     if limit == "dram" or limit.startswith("link.") or not (device.units and sheet.units):
@@ -128,8 +122,7 @@ _DOUBLE_RATE = ("sm_", "gfx90a")
 def per_clock(device: Device, limit: str) -> Peak | None:
     """Return the operations of one SM or CU of this device per clock cycle, for `shared` the bytes; None if unknown.
 
-    `limit` is the id of a peak, such as `tensor.float16`; a fused multiply-add counts as two operations.
-    """
+    `limit` is the id of a peak, such as `tensor.float16`; a fused multiply-add counts as two operations."""
     rates, source = _CLOCKS.get(device.arch, ({}, ""))
     return Peak(rates[limit], source) if limit in rates else None
 
@@ -162,8 +155,7 @@ def first_cache(device: Device) -> Peak | None:
 def bytes_per_memory_clock(device: Device) -> Peak | None:
     """Return the bytes that the device's memory moves per memory clock cycle, 2 × bus width / 8; None if unknown.
 
-    It is unknown without a bus width, and for architectures whose memory moves other than two words per cycle.
-    """
+    It is unknown without a bus width, and for architectures whose memory moves other than two words per cycle."""
     bits = dict(device.details).get("memory.bus_bits", "")
     if not bits.isdigit() or not device.arch.startswith(_DOUBLE_RATE):
         return None

@@ -1,7 +1,6 @@
 """Describe language models by their matrices and their attention, from the published configurations.
 
-A weight matrix is (rows, cols): outputs by inputs. Norms and rotations are left out, because they are not products.
-"""
+A weight matrix is (rows, cols): outputs by inputs. Norms and rotations are left out, because they are not products."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class Model:
     Attention has `heads` heads of `dim` elements each, and `kv_heads` heads of keys and values, which they share
     evenly. A norm divides by the root mean square (`rms`), or subtracts the mean first and adds a shift at the end
     (`layer`). In a mixture of experts, `up` and `down` hold the matrices of all `experts`, and each token uses `active`
-    of them. `source` names the published configuration.
-    """
+    of them. `source` names the published configuration."""
 
     layers: tuple[Layer, ...]
     depth: int
@@ -94,8 +92,7 @@ class Model:
         """Return the work of one step of `batch` sequences, each of which then has `context` tokens in the cache.
 
         The bytes are those of all weights (`weight_bytes`) and of the cached keys and values, each read once;
-        `itemsize` is the bytes of a cached element. An item is a token.
-        """
+        `itemsize` is the bytes of a cached element. An item is a token."""
         attention = 4.0 * self.depth * self.heads * self.dim * context
         moved = weight_bytes + float(batch) * context * self.cache_bytes(itemsize)
         return Work(moved=moved, flops=batch * (2.0 * self.active_size + attention), items=batch)
@@ -105,8 +102,7 @@ class Model:
 
         Each token attends to the tokens before it and to itself; the head is applied to the last one. The bytes are
         those of all weights (`weight_bytes`) and of the written keys and values, of `itemsize` bytes per element. An
-        item is a token.
-        """
+        item is a token."""
         products = 2.0 * tokens * (self.active_size - self.head.size) + 2.0 * self.head.size
         attention = 4.0 * self.depth * self.heads * self.dim * tokens * (tokens + 1) / 2
         moved = weight_bytes + float(tokens) * self.cache_bytes(itemsize)
@@ -129,8 +125,7 @@ def model(
 
     `heads` and `kv_heads` are the heads of attention and those of keys and values. `ups` is the number of matrices in
     `up`: two with a gate. `vocabulary` is the number of tokens that the head scores, and `source` the document of the
-    configuration.
-    """
+    configuration."""
     dim = hidden // heads
     layers = (
         Layer("qkv", hidden + 2 * kv_heads * dim, hidden),
@@ -146,8 +141,7 @@ def mixture(
 ) -> Model:
     """Return a mixture of `experts` experts with a gate; each token uses `active` of them.
 
-    The other arguments are those of `model`; the heads share no keys and values.
-    """
+    The other arguments are those of `model`; the heads share no keys and values."""
     layers = (
         Layer("qkv", 3 * hidden, hidden),
         Layer("out", hidden, hidden),
@@ -203,8 +197,7 @@ def model_named(name: str) -> str:
 def model_of_size(parameters: int) -> str:
     """Return the key in `LANGUAGE_MODELS` of the first model with this number of parameters, to 0.02 %.
 
-    The result is empty if there is none.
-    """
+    The result is empty if there is none."""
     close = (
         key for key, candidate in LANGUAGE_MODELS.items() if abs(candidate.parameters / parameters - 1) < _SAME_SIZE
     )

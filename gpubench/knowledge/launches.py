@@ -22,10 +22,7 @@ EMPTY_KERNEL_CASE = "latency/launch"  # a run with this case has its own figures
 def launch_of(mode: SeriesMode) -> Launch | None:
     """Return how the calls of a mode are launched; None for modes that do not time launches.
 
-    The result is `gated` (a batch queued behind the gate kernel) or `graph` (a replayed graph). A stage that times
-    itself (`self`) returns the seconds of a step within a kernel, and one that the host times (`host`) includes the
-    host's call and its wait for the device. The launch of a kernel bounds neither.
-    """
+    The result is `gated` (a batch queued behind the gate kernel) or `graph` (a replayed graph)."""
     if mode == "graph":
         return "graph"
     return "gated" if mode in ("hot", "cold", "each", "rotated") else None

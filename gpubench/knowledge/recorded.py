@@ -1,7 +1,6 @@
 """Look up how much the medians of fresh processes differ on a model of GPU, from shipped recordings.
 
-`tests/reproducibility_table.py` writes `reproducibility.toml` from the recordings in `tests/recordings`.
-"""
+`tests/reproducibility_table.py` writes `reproducibility.toml` from the recordings in `tests/recordings`."""
 
 from __future__ import annotations
 
@@ -15,10 +14,7 @@ from importlib.resources import files
 class RecordedDeviation:
     """The standard deviation of the medians of fresh processes, for one case on one model of GPU, in % of their mean.
 
-    `recordings` are the names of files in `tests/recordings`, and `date` is the date of these recordings. For several
-    recordings the deviation is pooled about the mean of each recording. `processes` counts the processes of all of
-    them.
-    """
+    `recordings` are the names of files in `tests/recordings`, and `date` is the date of these recordings."""
 
     model: str
     case: str
@@ -42,8 +38,7 @@ def recorded_deviation(model: str, case_id: str) -> RecordedDeviation | None:
 def recorded_deviations() -> dict[tuple[str, str], RecordedDeviation]:
     """Return the deviations of `reproducibility.toml`, which gpubench ships, by model of GPU and case id.
 
-    The file is read once, so do not change the dictionary.
-    """
+    The file is read once, so do not change the dictionary."""
     text = (files("gpubench.knowledge") / "reproducibility.toml").read_text(encoding="utf-8")
     rows = (
         RecordedDeviation(

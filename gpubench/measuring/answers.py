@@ -28,9 +28,7 @@ def agree_alone(value: T) -> T:
 class AnswerChecks:
     """Overwrites the outputs of one task and checks them.
 
-    All methods are collective: every rank that times something must call them. Afterwards `seconds` is how long the
-    last check took on this rank.
-    """
+    All methods are collective: every rank that times something must call them."""
 
     def __init__(
         self,
@@ -41,12 +39,7 @@ class AnswerChecks:
         allowed_s: float,
         limits: TimeLimits | None = None,
     ) -> None:
-        """Set up the checks of `task`, which is built on `device`.
-
-        `agree` returns the deciding rank's value on every rank. `rng` must be seeded alike on all ranks, because it
-        chooses the further calls to check. `allowed_s` is the time in seconds that these may take. `limits` learns
-        which phase begins; by default nobody does.
-        """
+        """Set up the checks of `task`, which is built on `device`."""
         self.task = task
         self.seconds = 0.0
         self.is_stale = True  # whether something was timed since the last check
@@ -59,10 +52,7 @@ class AnswerChecks:
     def verify(self) -> dict[str, Observed | Profile]:
         """Overwrite the outputs, call every stage once, check, and return what the check observed, by name.
 
-        Every rank that times something must call it. Further calls are checked in the same way: the other calls of a
-        stage's rotation in random order until `allowed_s` is over, or, if no stage has a rotation, every stage once
-        more if the first check took at most `allowed_s`. Raises WrongAnswer if the task's check rejects an output.
-        """
+        Every rank that times something must call it."""
         start = self._device.now()
         observations = self._verify_calls({})
         is_cheap = self._agree(self._device.now() - start <= self._allowed_s)
@@ -74,11 +64,7 @@ class AnswerChecks:
         return observations
 
     def _verify_rotation(self, name: str, stage: Stage) -> None:
-        """Check further calls in the rotation of the stage `name`, in random order, until the allowed time is over.
-
-        The first call of the rotation is left out, because it was checked before. Every rank that times something must
-        call this. Raises WrongAnswer.
-        """
+        """Check further calls in the rotation of the stage `name`, in random order, until the allowed time is over."""
         start = self._device.now()
         for place in self._rng.permutation(range(1, len(stage.rotation))):
             self._verify_calls({name: stage.rotation[place]})
@@ -86,11 +72,7 @@ class AnswerChecks:
                 return
 
     def _verify_calls(self, instead: Mapping[str, Callable[[], object]]) -> dict[str, Observed | Profile]:
-        """Overwrite the outputs, call every stage once, check, and return what the check observed, by name.
-
-        `instead` maps the name of a stage to a call that replaces the stage's own call. Every rank that times something
-        must call this. Raises WrongAnswer.
-        """
+        """Overwrite the outputs, call every stage once, check, and return what the check observed, by name."""
         self._limits.calling(self.task.stages.values())
         self.overwrite()
         for name, stage in self.task.stages.items():
@@ -108,10 +90,7 @@ class AnswerChecks:
     def check(self) -> dict[str, Observed | Profile]:
         """Check the outputs that the stages have written, and return what the task's check observed, by name.
 
-        Every rank that times something must call it. These ranks wait for each other twice: until the calls of all of
-        them have ended, and until all of them have checked. The result is empty if the task observes nothing. Raises
-        WrongAnswer if the task's check rejects an output.
-        """
+        Every rank that times something must call it."""
         self._device.synchronize()
         self._agree(None)
         self._limits.checking(self.task.stages.values())

@@ -1,8 +1,7 @@
 """Check what collectors hand over: an invalid value costs this value, and an invalid collector costs the collector.
 
 Anybody may write a collector, and vendor libraries answer with NaN, sentinels and surprises. Every value that passes
-this module has the type that the run file asks for, so that no reading can end a run.
-"""
+this module has the type that the run file asks for, so that no reading can end a run."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ def text(value: object) -> str:
 def number(value: object) -> float:
     """Return a reading as a finite float.
 
-    Raises ValueError that says what the reading is instead: no real number, NaN, infinite, or larger than 1e100.
-    """
+    Raises ValueError that says what the reading is instead: no real number, NaN, infinite, or larger than 1e100."""
     if isinstance(value, numbers.Real):
         try:
             converted = float(value)
@@ -87,8 +85,7 @@ def number(value: object) -> float:
 def bits(value: object) -> float:
     """Return a reading of an event counter as a float: a whole number from 0 to 2⁶³ − 1, whose bits are events.
 
-    Raises ValueError if it is no such number.
-    """
+    Raises ValueError if it is no such number."""
     mask = number(value)
     if not mask.is_integer() or not 0 <= mask < _MOST_MASK:
         raise ValueError(f"not a bit mask ({mask:g})")
@@ -100,9 +97,7 @@ def row(
 ) -> tuple[tuple[float | None, ...], dict[str, str]]:
     """Return the values of the counters `names` in this order, and the reasons for refused values by counter.
 
-    A value is None if it is missing or refused. `reading` is what a collector's `read` returned. `events` are the names
-    of the counters whose values are bit masks. Raises Unavailable if the reading is no mapping.
-    """
+    A value is None if it is missing or refused. `reading` is what a collector's `read` returned."""
     if not isinstance(reading, Mapping):
         raise Unavailable(f"a reading must be a mapping from names to numbers, not {text(reading)[:80]}", "")
     values: list[float | None] = []
@@ -120,8 +115,7 @@ def row(
 def texts(messages: object) -> list[str]:
     """Return the first 100 messages of a source, each as one line of at most 500 characters.
 
-    If there are more, a note follows. Raises Unavailable if `messages` is a text or not iterable.
-    """
+    If there are more, a note follows. Raises Unavailable if `messages` is a text or not iterable."""
     if isinstance(messages, str) or not isinstance(messages, Iterable):
         raise Unavailable(f"messages must be a sequence of texts, not {text(messages)[:80]}", "")
     lines: list[str] = []
@@ -135,8 +129,7 @@ def texts(messages: object) -> list[str]:
 def pairs(described: object) -> dict[str, str]:
     """Return the first 100 pairs of a mapping, keys and values as texts of one line.
 
-    Raises Unavailable if `described` is no mapping.
-    """
+    Raises Unavailable if `described` is no mapping."""
     if not isinstance(described, Mapping):
         raise Unavailable(f"settings must be a mapping from names to texts, not {text(described)[:80]}", "")
     listed = list(described.items())[:_MOST_TEXTS]
@@ -146,9 +139,8 @@ def pairs(described: object) -> dict[str, str]:
 def counters(declared: object) -> tuple[Counter, ...]:
     """Return the counters that a collector declares, in its order.
 
-    Raises Unavailable if `declared` is not iterable, has more than 1000 counters or one name twice, or if a counter is
-    malformed; the message names the first such counter and its field.
-    """
+    Raises Unavailable if `declared` is not iterable, has more than 1000 counters or one name twice, or if a counter
+    is malformed; the message names the first such counter and its field."""
     if not isinstance(declared, Iterable):
         raise Unavailable(f"`counters` must be a sequence of Counter, not {text(declared)[:80]}", "")
     accepted: list[Counter] = []
@@ -164,10 +156,7 @@ def counters(declared: object) -> tuple[Counter, ...]:
 
 
 def _check_counter(declared: object) -> Counter:
-    """Return `declared` if it is a counter whose fields are all valid.
-
-    Raises Unavailable that names the counter and the invalid field.
-    """
+    """Return `declared` if it is a counter whose fields are all valid."""
     if not isinstance(declared, Counter):
         raise Unavailable(f"`counters` holds {text(declared)[:80]}, not a Counter", "")
     fields: dict[str, Any] = {name: getattr(declared, name) for name in ("name", "unit", "source")}
@@ -187,11 +176,7 @@ def _check_counter(declared: object) -> Counter:
 
 
 def _check_measure(declared: Counter) -> Counter:
-    """Return the counter if its unit and kind fit the quantity that it measures and its bits are well-formed.
-
-    Each bit is an EventBit with a mask of its own of one bit, a name and an EventClass. Raises Unavailable if anything
-    does not fit.
-    """
+    """Return the counter if its unit and kind fit the quantity that it measures and its bits are well-formed."""
     if not isinstance(declared.measures, Measure):
         raise Unavailable(f"{declared.name}: measures is {text(declared.measures)[:80]}, not a Measure", "")
     forms = _FORMS.get(declared.measures)

@@ -3,8 +3,7 @@
 A child runs the code of suites and vendors, so the parent trusts nothing that comes from it. What a child sends is JSON
 of a few classes, checked strictly like a run file: pickle would execute what a damaged child sends, and a pickle of
 some bytes can ask for any amount of memory. The parent reads what has arrived and never waits for the rest of a frame.
-What the parent sends is pickled, because a child has every reason to trust it.
-"""
+What the parent sends is pickled, because a child has every reason to trust it."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ class FrameChannel:
     def poll(self, timeout_s: float = 0.0) -> bool:
         """Wait up to `timeout_s` seconds and return whether a whole frame or the end of the channel has arrived.
 
-        Raises BadMessage if the frame is longer than allowed.
-        """
+        Raises BadMessage if the frame is longer than allowed."""
         deadline = time.monotonic() + timeout_s
         while not self._is_readable():
             left_s = deadline - time.monotonic()
@@ -75,10 +73,7 @@ class FrameChannel:
         return True
 
     def _write(self, content: bytes) -> None:
-        """Send a frame with this content; wait while the other end does not read.
-
-        Raises OSError if the other end has ended, and TimeoutError after the time limit of the socket, if it has one.
-        """
+        """Send a frame with this content; wait while the other end does not read."""
         header = _HEADER.pack(len(content))
         if len(content) <= _SMALL_BYTES:
             self._socket.sendall(header + content)
@@ -87,10 +82,7 @@ class FrameChannel:
             self._socket.sendall(content)
 
     def _read(self) -> bytes:
-        """Wait for the next frame, remove it from the buffer, and return its content.
-
-        Raises EOFError at the end of the channel and BadMessage if the frame is longer than allowed.
-        """
+        """Wait for the next frame, remove it from the buffer, and return its content."""
         while not self._is_readable():
             self._fill_buffer()
         if not self._has_frame():
@@ -140,16 +132,14 @@ class ToChild(FrameChannel, Generic[M]):
     def recv(self) -> M:
         """Wait for the next message and return it; call `poll` first, in order not to wait.
 
-        Raises EOFError at the end of the channel and BadMessage if what arrived is not a message.
-        """
+        Raises EOFError at the end of the channel and BadMessage if what arrived is not a message."""
         return self._decode(self._read())
 
     def arrived(self) -> Iterator[M]:
         """Read once what has arrived, without waiting, and yield each complete message in order.
 
-        After the complete messages it raises EOFError at the end of the channel, or BadMessage if what follows is not a
-        message.
-        """
+        After the complete messages it raises EOFError at the end of the channel, or BadMessage if what follows is
+        not a message."""
         if wait([self._socket], 0.0):
             self._fill_buffer()
         while self._has_frame():
@@ -158,10 +148,7 @@ class ToChild(FrameChannel, Generic[M]):
             raise EOFError
 
     def _decode(self, frame: bytes) -> M:
-        """Return the message in a frame, which begins with the name of its class and a line break.
-
-        Raises BadMessage for an unknown class, more than 2²⁰ values, or content that does not fit the class.
-        """
+        """Return the message in a frame, which begins with the name of its class and a line break."""
         name, _, content = frame.partition(b"\n")
         message_class = self._classes.get(name)
         if message_class is None:
@@ -180,10 +167,6 @@ class ToParent(FrameChannel):
         super().__init__(descriptor, math.inf)
 
     def send(self, message: object) -> None:
-        """Send a message.
-
-        Raises TooLarge, TypeError or ValueError, as `encoded` does, if the parent would refuse it.
-        """
         self.send_encoded(encoded(message))
 
     def send_encoded(self, frame: bytes) -> None:
@@ -198,10 +181,7 @@ class ToParent(FrameChannel):
 def encoded(message: object) -> bytes:
     """Return the content of a frame for a message from a child.
 
-    It is the name of the message's class, a line break, and the fields of the dataclass as JSON, or the bytes of a
-    message that is bytes. Half a surrogate pair becomes `?`. Raises TooLarge above 16 MiB or 2²⁰ values, ValueError for
-    a number that is not finite, and TypeError for a value that no message can hold.
-    """
+    Half a surrogate pair becomes `?`."""
     name = type(message).__name__.encode() + b"\n"
     if isinstance(message, bytes):
         frame = name + message
@@ -216,10 +196,7 @@ def encoded(message: object) -> bytes:
 
 
 def _json_fields(value: object) -> Any:
-    """Return the fields of a dataclass as a dict by name, or the items of a frozenset as a list, for JSON.
-
-    Raises TypeError for any other object.
-    """
+    """Return the fields of a dataclass as a dict by name, or the items of a frozenset as a list, for JSON."""
     if isinstance(value, frozenset):
         return list(value)
     if isinstance(value, Enum) or not dataclasses.is_dataclass(value) or isinstance(value, type):
@@ -228,10 +205,7 @@ def _json_fields(value: object) -> Any:
 
 
 def _parse_message(message_class: type, content: bytes) -> object:
-    """Return the message of the given class that `content`, its fields as JSON, holds.
-
-    Raises BadMessage that says which field is malformed.
-    """
+    """Return the message of the given class that `content`, its fields as JSON, holds."""
     from pydantic import ValidationError  # children never decode, and start faster without it
 
     try:

@@ -1,8 +1,7 @@
 """Find out which runs of this user measure on a device now: each run holds one locked file for each device.
 
 A lock ends with its process, so that a crash frees the device. Processes of other users and other programs are not seen
-here; on a GPU the collectors' watches see them (`shared-device`, `foreign-process`).
-"""
+here; on a GPU the collectors' watches see them (`shared-device`, `foreign-process`)."""
 
 from __future__ import annotations
 
@@ -36,15 +35,10 @@ class OtherRun(NamedTuple):
 class Claims(AbstractContextManager["Claims"]):
     """The claims of this run on its devices, which other runs of this user can see.
 
-    Leaving the context frees the devices. `problem` says why no other run can see the claims, and is empty otherwise.
-    """
+    Leaving the context frees the devices."""
 
     def __init__(self, devices: Sequence[Device], exclusive: bool = False) -> None:
-        """Claim the devices for this run; if `exclusive`, no other run may measure on any of them.
-
-        Raises DeviceError if another run measures on one of the devices and either run is exclusive, and UsageError if
-        the run is exclusive and its claims cannot be stored.
-        """
+        """Claim the devices for this run; if `exclusive`, no other run may measure on any of them."""
         self.problem = ""
         self._folder: Path | None = None
         self._keys = {device.id: _key(device) for device in devices}
@@ -71,9 +65,7 @@ class Claims(AbstractContextManager["Claims"]):
     def others(self, device_ids: Sequence[str]) -> list[OtherRun]:
         """Return the other runs of this user that measure on any of these devices now.
 
-        The devices must be among those of this run. The list is empty if `problem` has a text. The call takes about 50
-        µs.
-        """
+        The devices must be among those of this run. The list is empty if `problem` has a text."""
         if self._folder is None or self.problem:
             return []
         wanted = {self._keys[device_id]: device_id for device_id in device_ids}
@@ -106,11 +98,7 @@ def _key(device: Device) -> str:
 
 
 def _runtime_folder() -> Path:
-    """Return the private folder of locks, after creating it if needed.
-
-    It is in `XDG_RUNTIME_DIR`, `/run/user/UID`, or else `/tmp`. Raises OSError if it cannot be created, another user
-    owns it, or another user may enter it.
-    """
+    """Return the private folder of locks, after creating it if needed."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")  # cron does not set XDG_RUNTIME_DIR
     is_own = runtime.is_dir() and runtime.stat().st_uid == os.getuid()  # after su it may be another user's
     shared = Path(f"/tmp/gpubench-{os.getuid()}")  # noqa: S108 - it is used only if it is this user's alone
@@ -124,12 +112,7 @@ def _runtime_folder() -> Path:
 
 @contextlib.contextmanager
 def _hold_claim(folder: Path, key: str, exclusive: bool) -> Iterator[Path]:
-    """Hold a locked file for one device while the context lasts, and yield the path of the file.
-
-    `key` names the device in the name of the file, and the content says whether the run is `exclusive`. The file gets
-    its name only once it is locked, so that no other run takes it for the file of a run that has ended. Raises OSError
-    if it cannot be created or locked.
-    """
+    """Hold a locked file for one device while the context lasts, and yield the path of the file."""
     path = folder / f"{key}@{os.getpid()}-{secrets.token_hex(4)}"
     new = folder / f".{path.name}"
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -145,10 +128,7 @@ def _hold_claim(folder: Path, key: str, exclusive: bool) -> Iterator[Path]:
 
 
 def _read_claim(path: Path) -> bytes | None:
-    """Return the content of a claim, `exclusive` or empty, if its run still holds the lock; else None.
-
-    The file of a run that has ended is removed.
-    """
+    """Return the content of a claim, `exclusive` or empty, if its run still holds the lock; else None."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

@@ -17,9 +17,8 @@ _HASHED_BYTES = 2**24  # enough to detect a replaced file; reading all of a huge
 def data_files(paths: Iterable[Path]) -> tuple[DataFile, ...]:
     """Return the user's data files: those among `paths`, and those with content in the folders among `paths`.
 
-    Raises UsageError if a file is empty or unreadable, a folder has no file with content, two files have the same name,
-    or there are more than 256 files.
-    """
+    Raises UsageError if a file is empty or unreadable, a folder has no file with content, two files have the same
+    name, or there are more than 256 files."""
     files = [entry for path in paths for entry in _data_files_at(path)]
     if len(files) > _MOST_DATA_FILES:
         raise UsageError(f"--data names {len(files)} files; the maximum is {_MOST_DATA_FILES}: name fewer or pack them")
@@ -31,10 +30,7 @@ def data_files(paths: Iterable[Path]) -> tuple[DataFile, ...]:
 
 
 def _data_files_at(path: Path) -> list[DataFile]:
-    """Return the data file at a path, or all files with content in the folder there and below it.
-
-    Raises UsageError if there are none, or if one is empty or unreadable.
-    """
+    """Return the data file at a path, or all files with content in the folder there and below it."""
     try:
         if path.is_dir():
             files = sorted(inner for inner in path.rglob("*") if inner.is_file() and inner.stat().st_size)
@@ -47,10 +43,7 @@ def _data_files_at(path: Path) -> list[DataFile]:
 
 
 def _data_file(path: Path, label: str) -> DataFile:
-    """Return the data file at a path, called `label`, with its size and the SHA-256 of its first 16 MiB.
-
-    Raises UsageError if it is empty or no regular file, and OSError if it cannot be read.
-    """
+    """Return the data file at a path, called `label`, with its size and the SHA-256 of its first 16 MiB."""
     if path.exists() and (not path.is_file() or not path.stat().st_size):
         problem = "the file is empty" if path.is_file() else "not a regular file"
         raise UsageError(f"--data {path}: {problem}; name a file with content")

@@ -1,8 +1,7 @@
 """Time tasks: warm-up, batches, stopping rule, discards. Every task is timed by this one engine.
 
 The deciding rank makes every decision (the size of a batch, whether to continue), and `agree` passes it to the other
-ranks, so that they stay in step. With a single rank, `agree` returns its argument.
-"""
+ranks, so that they stay in step. With a single rank, `agree` returns its argument."""
 
 from __future__ import annotations
 
@@ -58,11 +57,7 @@ class Engine:
         rng: np.random.Generator | None = None,
         limits: TimeLimits | None = None,
     ) -> None:
-        """Set up an engine; every rank that times something needs one, and must call its methods.
-
-        `agree` returns the deciding rank's value on every rank. `rank` marks the series. `watches` report disturbances
-        after each batch. `rng` chooses where answers are checked, and `limits` learns which phase begins.
-        """
+        """Set up an engine; every rank that times something needs one, and must call its methods."""
         self._device = device
         self._policy = policy
         self._agree = agree
@@ -76,10 +71,7 @@ class Engine:
     def measure(self, task: Task) -> RankMeasurement:
         """Check the answers, time every stage in every mode, and check again; the first series is the headline.
 
-        Raises WrongAnswer from the task's check; Untrustworthy if most batches were discarded, calls skip work, or a
-        value is not finite; SuiteError if the case has too many values; Skip if the device has no mode to time a stage
-        in.
-        """
+        Raises WrongAnswer, Untrustworthy (disturbed, calls skip work), SuiteError (too many values), Skip (no mode)."""
         answers = self._answers_of(task)
         observations = answers.verify()
         task.poison()
@@ -113,13 +105,11 @@ class Engine:
         return AnswerChecks(task, self._device, self._agree, self._rng, allowed_s, self._limits)
 
     def _check_batch(self, answers: AnswerChecks, timed: TimedSeries) -> None:
-        """Check a batch of this series on overwritten outputs, and compare its time with those of nine earlier samples.
-
-        The batch is no sample, because the caches now hold other lines. Work that is skipped on repeats shows as a
-        wrong answer, or as a batch that takes longer than its neighbours. Cold caches make it longer too, so a batch
-        behind a flush is the control. Raises WrongAnswer, or Untrustworthy if the batch takes 1.75 times as long as its
-        neighbours and the control, three times in a row. A stage that checks itself is left out.
-        """
+        """Check a batch of this series on overwritten outputs."""
+        # The batch is no sample, because the caches now hold other lines. Work that is skipped on repeats shows as a
+        # wrong answer, or as a batch that takes longer than its neighbours. Cold caches make it longer too, so a batch
+        # behind a flush is the control. The batch is untrustworthy if it takes 1.75 times as long as its neighbours and
+        # the control, three times in a row.
         timed.is_checked = True
         if timed.stage.checked:
             return
@@ -145,10 +135,7 @@ class Engine:
         )
 
     def _time_checked_batch(self, answers: AnswerChecks, timed: TimedSeries, calls: int) -> float:
-        """Return the median seconds per call of a batch of `calls` calls on overwritten outputs, and check these.
-
-        The result is NaN if the batch was disturbed. Raises WrongAnswer from the task's check.
-        """
+        """Return the median seconds per call of a batch of `calls` calls on overwritten outputs, and check these."""
         answers.overwrite()
         seconds = math.nan
         for stage in answers.task.stages.values():
@@ -195,11 +182,7 @@ class Engine:
     def _take_series(
         self, answers: AnswerChecks, name: str, stage: Stage, mode: SeriesMode, call: Callable[[], object]
     ) -> TimedSeries:
-        """Choose a batch, warm up, sample a stage in one mode until a stopping rule applies, and return the series.
-
-        `name` is that of the stage, and `call` is timed. Answers are checked meanwhile. Raises WrongAnswer,
-        Untrustworthy if most batches were discarded, and SuiteError if the case has too many values.
-        """
+        """Choose a batch, warm up, sample a stage in one mode until a stopping rule applies, and return the series."""
         policy = self._policy.for_effort(stage.effort)
         timed = TimedSeries(name, stage, mode, 1, not stage.waits, call, policy, policy.least)
         timed.check_at = self._rng.random()
@@ -233,10 +216,7 @@ class Engine:
             raise SuiteError(f"the case yields at least {values} values; a record holds at most {_MOST_VALUES}")
 
     def _decide_stop(self, timed: TimedSeries, elapsed_s: float) -> tuple[str, float]:
-        """Return the reason to stop as in `Series.stop` (empty to continue), and the share (0 to 1) of samples to drop.
-
-        These are the first samples, taken before the device settled. `elapsed_s` is the time since sampling began.
-        """
+        """Return the reason to stop as in `Series.stop`, and the share of samples to drop."""
         policy, count = timed.policy, len(timed.values)
         if elapsed_s < timed.next_evaluation_s:
             return "", 0.0
@@ -306,10 +286,7 @@ class Engine:
         timed.batches, timed.discarded = 0, {}
 
     def _take_sample(self, timed: TimedSeries) -> None:
-        """Time one batch and keep its samples, or discard it if a watch saw a disturbance or its times are impossible.
-
-        Raises SuiteError if the case has too many values or its probe returns a Profile.
-        """
+        """Time one batch and keep its samples."""
         for timing in self._time_sample_batch(timed):
             disturbed, clock_hz = self._read_watches()
             good = [value for value in timing.device if limits.LEAST_SECONDS <= value <= limits.MOST_SECONDS]
@@ -357,10 +334,7 @@ class Engine:
             raise Untrustworthy("discarded", f"{timed.label}: most samples had to be discarded: {reasons}")
 
     def _time(self, timed: TimedSeries, calls: int, gated: bool) -> Timing:
-        """Return the timing of a batch of `calls` calls by the stage's clock: of the device, the host, or the call.
-
-        Raises GateTimedOut if the batch is `gated` and its gate opened by itself.
-        """
+        """Return the timing of a batch of `calls` calls by the stage's clock: of the device, the host, or the call."""
         stage = timed.stage
         if stage.clock == "device":
             mode = cast(Mode, "hot" if timed.mode == "rotated" else timed.mode)
@@ -381,10 +355,7 @@ class Engine:
 
 
 def _parse_self_timing(returned: object) -> Timing:
-    """Return the timing of a self-timed call from the number of seconds, or the sequence of them, that it returned.
-
-    Raises SuiteError if it returned anything else.
-    """
+    """Return the timing of a self-timed call from the number of seconds, or the sequence of them, that it returned."""
     values = tuple(returned) if isinstance(returned, Sequence) and not isinstance(returned, str) else (returned,)
     if not values:
         raise SuiteError("a self-timed call returned no seconds")

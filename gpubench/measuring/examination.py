@@ -1,8 +1,7 @@
 """Ask the collectors for the health of devices, in a child process that may crash or hang without harm.
 
 `Examination` is the parent's side and `main` the child's. The child keeps running between two readings, so that it sees
-the errors that the driver reports meanwhile.
-"""
+the errors that the driver reports meanwhile."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def examinable(devices: Sequence[Device]) -> list[Device]:
 def examine(devices: Sequence[Device]) -> tuple[Health, ...]:
     """Return the health of these devices now, read in a child process that then ends.
 
-    Devices without a PCI address and a UUID are left out. It takes at most 20 s and the time to end the child.
-    """
+    Devices without a PCI address and a UUID are left out. It takes at most 20 s and the time to end the child."""
     with Examination(devices) as examination:
         return examination.read()
 
@@ -54,8 +52,7 @@ def examine(devices: Sequence[Device]) -> tuple[Health, ...]:
 class Examination(AbstractContextManager["Examination"]):
     """Reads the health of devices as often as `read` is called; leaving the context ends the child process.
 
-    Devices without a PCI address and a UUID are left out. Creating it does not wait for the child process.
-    """
+    Devices without a PCI address and a UUID are left out. Creating it does not wait for the child process."""
 
     def __init__(self, devices: Sequence[Device], patience_s: float = PATIENCE_S) -> None:
         self._devices = examinable(devices)
@@ -69,9 +66,7 @@ class Examination(AbstractContextManager["Examination"]):
     def read(self) -> tuple[Health, ...]:
         """Return the health of each device now, judged by `health.RULES`; empty without a device.
 
-        It waits for at most `patience_s` seconds for all devices. If a driver does not answer, the health of its
-        devices says why it is unavailable, and the next call starts another child process.
-        """
+        It waits for at most `patience_s` seconds for all devices."""
         if not self._devices:
             return ()
         self._start_child()
@@ -86,10 +81,7 @@ class Examination(AbstractContextManager["Examination"]):
                 self._child.channel.send(tuple(self._devices))
 
     def _read_answers(self) -> tuple[list[_HealthAnswer], str]:
-        """Return the answers that came in time and the reason why further ones did not come; empty if all came.
-
-        After a failure the child process is ended.
-        """
+        """Return the answers that came in time and the reason why further ones did not come; empty if all came."""
         child = self._child
         assert child is not None
         answers: list[_HealthAnswer] = []
@@ -118,10 +110,7 @@ class Examination(AbstractContextManager["Examination"]):
 
 
 def _merge_health(device: str, answers: Sequence[_HealthAnswer], problem: str) -> Health:
-    """Return the health of the device with this id from the answers of all collectors on all devices.
-
-    `problem` says why further answers are missing, and is empty if none are.
-    """
+    """Return the health of the device with this id from the answers of all collectors on all devices."""
     of_device = [answer for answer in answers if answer.device == device]
     judged = health.judge(device, [reading for answer in of_device for reading in answer.readings])
     reasons = [answer.reason for answer in of_device if answer.reason] + [problem] * bool(problem)
@@ -134,10 +123,7 @@ class _Sources:
     """The sources of health of all collectors, opened for the devices that they accept, on the child's side."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        """Open the source of every collector that checks health and accepts any of the devices.
-
-        A collector that fails to open is remembered, and `send` reports it for each device that it accepted.
-        """
+        """Open the source of every collector that checks health and accepts any of the devices."""
         self._sources: list[tuple[str, HealthSource, list[Device]]] = []
         self._failures: list[_HealthAnswer] = []
         for name in plugins.names("collectors"):
@@ -156,10 +142,7 @@ class _Sources:
                 self._failures += [_HealthAnswer(device.id, (), reason) for device in accepted]
 
     def send(self, channel: ToParent) -> None:
-        """Send the answer of each collector for each device as soon as it exists, then None.
-
-        Raises OSError if the parent has ended.
-        """
+        """Send the answer of each collector for each device as soon as it exists, then None."""
         for failure in self._failures:
             channel.send(failure)
         for name, source, devices in self._sources:

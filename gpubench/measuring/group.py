@@ -23,8 +23,7 @@ _FROM_HERE = "missing from here on"
 class CounterGroup:
     """Counters of one device with one period, read together by a thread of their own; rows gather until `take`.
 
-    Each failure becomes one remark, however often it occurs.
-    """
+    Each failure becomes one remark, however often it occurs."""
 
     def __init__(
         self,
@@ -35,11 +34,7 @@ class CounterGroup:
         period_s: float,
         events: frozenset[str] = frozenset(),
     ) -> None:
-        """Set up the reading of the counters `names` of `device` every `period_s` seconds; `run` reads them.
-
-        `collector` is the name of the plugin, and `source` is what it opened. `events` are the names of the counters
-        whose values are bit masks.
-        """
+        """Set up the reading of the counters `names` of `device` every `period_s` seconds; `run` reads them."""
         self.collector = collector
         self.source = source
         self.device = device
@@ -62,8 +57,7 @@ class CounterGroup:
     def run(self, stop: threading.Event, started_at: float) -> None:
         """Read once per period until `stop` is set; missed periods are not made up.
 
-        `started_at` is the zero of the samples' times in monotonic seconds.
-        """
+        `started_at` is the zero of the samples' times in monotonic seconds."""
         due = time.monotonic()
         while not stop.is_set():
             self.read(due, started_at)
@@ -73,9 +67,7 @@ class CounterGroup:
     def read(self, due: float, started_at: float) -> None:
         """Read the counters once, and append a row with the time in the middle of the reading.
 
-        `due`, when the reading should begin, and `started_at`, the zero of the samples' times, are monotonic seconds.
-        Whatever the source returns or raises, the row holds finite numbers and None only.
-        """
+        Whatever the source returns or raises, the row holds finite numbers and None only."""
         begin = self._begun = time.monotonic()
         failed = ""
         refused: dict[str, str] = {}
@@ -121,10 +113,7 @@ class CounterGroup:
             return [], boundary.text(str(error))
 
     def _within_limit(self, messages: Sequence[str]) -> Sequence[str]:
-        """Return the messages up to the limit of 1000 in a run, so that a busy source does not fill the disk.
-
-        A note takes the place of the messages beyond the limit, once.
-        """
+        """Return the messages up to the limit of 1000 in a run, so that a busy source does not fill the disk."""
         accepted = [*messages[: max(_MOST_MESSAGES - self._message_count, 0)]]
         if self._message_count <= _MOST_MESSAGES < self._message_count + len(messages):
             accepted.append("further messages are omitted")
@@ -132,10 +121,7 @@ class CounterGroup:
         return accepted
 
     def _refuse(self, name: str, reason: str, started_at: float) -> None:
-        """Count a refused value of the counter `name`; the first one of each counter becomes a remark at once.
-
-        `reason` says what the value was, and `started_at` is the zero of the remark's time in monotonic seconds.
-        """
+        """Count a refused value of the counter `name`; the first one of each counter becomes a remark at once."""
         if not self._refused[name]:
             self._warn(f"{name} was {reason}: that value is missing", started_at)
         self._refused[name] += 1
@@ -143,8 +129,7 @@ class CounterGroup:
     def finish(self, started_at: float) -> None:
         """Add a remark with the number of refused values for each counter that had more than one.
 
-        `started_at` is the zero of the remark's time in monotonic seconds.
-        """
+        `started_at` is the zero of the remark's time in monotonic seconds."""
         with self._lock:
             for name, count in self._refused.items():
                 if count > 1:
@@ -153,18 +138,14 @@ class CounterGroup:
     def report_hang(self, started_at: float) -> None:
         """Add a remark if the reading under way has not returned for 5 s, once in a run.
 
-        `started_at` is the zero of the remark's time in monotonic seconds.
-        """
+        `started_at` is the zero of the remark's time in monotonic seconds."""
         begin = self._begun
         if begin is not None and time.monotonic() - begin > _HUNG_S:
             with self._lock:
                 self._warn(f"{_FROM_HERE}: a reading has not returned for {_HUNG_S:g} s", started_at)
 
     def _warn(self, message: str, started_at: float) -> None:
-        """Add a remark that counters are missing: each text once, and at most 100 different ones in a run.
-
-        `started_at` is the zero of the remark's time in monotonic seconds. The caller holds the lock.
-        """
+        """Add a remark that counters are missing: each text once, and at most 100 different ones in a run."""
         if message in self._warned or len(self._warned) > _MOST_WARNINGS:
             return
         self._warned.add(message)

@@ -1,7 +1,6 @@
 """Judge whether a device is healthy: pure functions of raw readings and a table of rules, each with its source.
 
-A collector reads numbers (`plugins.collector.HealthReading`); `measuring.examination` asks it in a child process.
-"""
+A collector reads numbers (`plugins.collector.HealthReading`); `measuring.examination` asks it in a child process."""
 
 from __future__ import annotations
 
@@ -23,9 +22,7 @@ _MOST_READINGS = 200  # the most readings of one device
 class HealthRule:
     """The meaning of a reading above 0: `severity` is how bad it is before a run, `rise` how bad a growth in a run is.
 
-    `name` says what is counted, and `advice` what to do. `most` is the largest value that is possible; `source` is the
-    document behind the rule, by publisher and title.
-    """
+    `name` says what is counted, and `advice` what to do."""
 
     name: str
     severity: Severity
@@ -39,9 +36,7 @@ class HealthRule:
 class HealthFinding:
     """One reading, judged: `name` says what was read, and `shown` is the value as text.
 
-    `value` is 0 if the reading is healthy and None if it is unavailable. `advice` says what to do, and `command` is a
-    shell command that shows or repairs the state; both may be empty.
-    """
+    `value` is 0 if the reading is healthy and None if it is unavailable."""
 
     sign: HealthSign
     name: str
@@ -146,9 +141,7 @@ _HELPERS = (HealthSign.BUSY, *_PAIRED.values())
 def checked(readings: object) -> tuple[HealthReading, ...]:
     """Return the first 200 readings of a source, one for each sign; of two with the same sign, the first counts.
 
-    A number that its sign cannot have becomes unavailable, with the reason. Raises Unavailable if `readings` is not
-    iterable, or an item is no HealthReading with a HealthSign.
-    """
+    A number that its sign cannot have becomes unavailable, with the reason."""
     if isinstance(readings, str) or not isinstance(readings, Iterable):
         raise Unavailable(f"`read` returns a sequence of HealthReading, not {boundary.text(readings)[:80]}", "")
     by_sign: dict[HealthSign, HealthReading] = {}
@@ -184,11 +177,7 @@ def judge(device: str, readings: Sequence[HealthReading]) -> Health:
 
 
 def _judge_reading(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading]) -> HealthFinding:
-    """Return the finding on one reading by its rule in `RULES`; it is `unavailable` if the reading has no value.
-
-    `by_sign` has all readings of the device, with which some are compared: a slowdown of a busy device is only a
-    warning.
-    """
+    """Return the finding on one reading by its rule in `RULES`; it is `unavailable` if the reading has no value."""
     rule = RULES[reading.sign]
     if reading.value is None:
         return HealthFinding(reading.sign, rule.name, None, reading.note, "unavailable", command=reading.command)
@@ -204,11 +193,7 @@ def _judge_reading(reading: HealthReading, by_sign: Mapping[HealthSign, HealthRe
 
 
 def _pcie_finding(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading]) -> HealthFinding:
-    """Return the finding on the width or the generation of the PCIe link, compared with the highest possible value.
-
-    The finding's value is the difference of the two, 0 if the link is healthy. `reading` must have a value; `by_sign`
-    has all readings of the device.
-    """
+    """Return the finding on the width or the generation of the PCIe link, compared with the highest possible value."""
     now, most = reading.value or 0.0, _value(by_sign, _PAIRED[reading.sign])
     if most is None:
         return _finding(reading, 0.0, f"{now:g}; the highest value is unavailable", "ok")
@@ -234,9 +219,7 @@ def _finding(reading: HealthReading, value: float, value_text: str, severity: Se
 def risen(before: Health, after: Health) -> Health:
     """Return the errors that appeared between two readings of a device, as a health of the device.
 
-    Only values that both readings have are compared, by the `rise` of their rule; that the driver lost the device since
-    then also counts. A value that fell, as after a reset, is no error.
-    """
+    A value that fell, as after a reset, is no error."""
     earlier_findings = {finding.sign: finding for finding in before.findings}
     findings = []
     for finding in after.findings:

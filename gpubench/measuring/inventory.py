@@ -1,7 +1,6 @@
 """Take the inventory of the machine, in a child process because vendor libraries may print or abort.
 
-`python -P -m gpubench.measuring.inventory` prints the facts as one JSON document on its standard output.
-"""
+`python -P -m gpubench.measuring.inventory` prints the facts as one JSON document on its standard output."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ _LIBRARIES = (
 def facts() -> Facts:
     """Return the inventory of this machine, taken in a child process within at most 120 s.
 
-    Raises DeviceError if the process ends with an error or does not end in time.
-    """
+    Raises DeviceError if the process ends with an error or does not end in time."""
     command = [sys.executable, "-P", "-m", "gpubench.measuring.inventory"]
     try:
         child = subprocess.run(
@@ -70,8 +68,7 @@ def facts() -> Facts:
 def from_json(text: str | bytes) -> Facts:
     """Return the facts that `text`, the JSON of `to_json`, holds.
 
-    Raises FileError that names the wrong field if it is no inventory.
-    """
+    Raises FileError that names the wrong field if it is no inventory."""
     try:
         return pydantic.TypeAdapter(Facts).validate_json(text)
     except pydantic.ValidationError as error:
@@ -84,8 +81,7 @@ def from_json(text: str | bytes) -> Facts:
 def from_file(path: Path) -> Facts:
     """Return the facts in a file that `doctor --json` wrote.
 
-    Raises FileError if it cannot be read or is no inventory.
-    """
+    Raises FileError if it cannot be read or is no inventory."""
     try:
         return from_json(path.read_bytes())
     except OSError as error:
@@ -100,8 +96,7 @@ def to_json(inventory: Facts) -> str:
 def read_machine() -> Facts:
     """Return the facts of this machine, read in this process: the devices with their details, the host, and versions.
 
-    Whatever raises or is not installed becomes an UnavailablePart of the facts.
-    """
+    Whatever raises or is not installed becomes an UnavailablePart of the facts."""
     unavailable: list[UnavailablePart] = []
     versions = {"gpubench": __version__, "python": platform.python_version(), **_library_versions()}
     devices = _find_devices(unavailable, versions)
@@ -120,11 +115,7 @@ def _gpu_wheels() -> dict[str, str]:
 
 
 def _find_devices(unavailable: list[UnavailablePart], versions: dict[str, str]) -> list[Device]:
-    """Return the devices of all backends that users see, the host last.
-
-    Backends that fail are added to `unavailable`. If a backend has a device, the versions of its libraries are added to
-    `versions` by name.
-    """
+    """Return the devices of all backends that users see, the host last."""
     backend_devices: list[Device] = []
     for name in plugins.names("backends"):
         backend: Backend | None = _ask(name, unavailable, partial(plugins.load, "backends", name), None)
@@ -144,11 +135,7 @@ def _add_details(
     unavailable: list[UnavailablePart],
     versions: dict[str, str],
 ) -> list[Device]:
-    """Return the devices with the details that the collector `name` adds, such as the power limit.
-
-    A detail or version that is there already stays. Failures are added to `unavailable`, and the versions of the
-    collector's libraries, by name, to `versions`.
-    """
+    """Return the devices with the details that the collector `name` adds, such as the power limit."""
     accepted = [device for device in devices if _ask(name, unavailable, partial(collector.accepts, device), False)]
     if not accepted:
         return list(devices)
@@ -211,10 +198,7 @@ def _numa() -> dict[str, str]:
 
 
 def _sharing_limits() -> dict[str, str]:
-    """Return the limits on sharing memory between processes as texts by name: the size of /dev/shm, and Yama's setting.
-
-    The text of a limit that is too low says how to change it. A limit that this system does not have is left out.
-    """
+    """Return the limits on sharing memory between processes as texts by name: the size of /dev/shm."""
     limits = {}
     if _SHM.is_dir():
         room = os.statvfs(_SHM)

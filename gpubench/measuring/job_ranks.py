@@ -18,9 +18,7 @@ from gpubench.measuring.worker_pool import WorkerChild
 class JobRanks:
     """The ranks of a job on this node while it runs: their results, offered values and phases, by rank.
 
-    The ranks count from 0 on this node. `spread` maps them to the numbers among the ranks of all nodes, and is None for
-    a job on one node. All times are monotonic seconds.
-    """
+    The ranks count from 0 on this node."""
 
     workers: list[WorkerChild]
     spread: MultiNodeCase | None = None
@@ -46,8 +44,7 @@ class JobRanks:
     def all_results(self) -> list[RankResult]:
         """Return the results in the order of all ranks; a rank on another node has an outcome and no series.
 
-        All ranks must have ended.
-        """
+        All ranks must have ended."""
         local_results = [self.results[rank] for rank in range(len(self.workers))]
         if self.spread is None:
             return local_results
@@ -71,8 +68,7 @@ class JobRanks:
     def left_s(self, rank: int, now: float) -> float:
         """Return the seconds until a rank counts as hung; infinite while it waits for other ranks.
 
-        `now` is in monotonic seconds.
-        """
+        `now` is in monotonic seconds."""
         if rank in self.offers:
             return math.inf
         return self.begun_at[rank] + min(self.phases[rank].limit_s, time_limits.MOST_S) - now
@@ -84,7 +80,6 @@ class JobRanks:
     def resume(self, rank: int) -> None:
         """Record that a rank gets the answer to its offer.
 
-        The time that it waited does not count for its phase, and a phase that restarts begins anew.
-        """
+        The time that it waited does not count for its phase, and a phase that restarts begins anew."""
         now, offered_at = time.monotonic(), self.offered_at.pop(rank)
         self.begun_at[rank] = now if self.phases[rank].restarts else self.begun_at[rank] + now - offered_at

@@ -2,8 +2,7 @@
 
 The launcher sets the environment of each run (`Membership.from_environment`). Node 0 listens at the address of its
 environment until the other nodes have joined, for a limited time. Each side proves that it has the secret without
-sending it. A connection without that proof is dropped, and does not delay the others.
-"""
+sending it. A connection without that proof is dropped, and does not delay the others."""
 
 from __future__ import annotations
 
@@ -52,9 +51,7 @@ class Membership:
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Membership | None:
         """Return the place in a group that the environment describes; None if it describes none, or a group of one.
 
-        The secret is removed from `environment`, so that workers do not inherit it. Raises UsageError that names the
-        invalid variable.
-        """
+        The secret is removed from `environment`, so that workers do not inherit it."""
         size = group_size(environment)
         secret = environment.pop(SECRET, "")
         if size == 1:
@@ -73,16 +70,11 @@ class Membership:
 def group_size(environment: MutableMapping[str, str] = os.environ) -> int:
     """Return the number of nodes of the group that this run is to join, by GPUBENCH_NODES; 1 without a group.
 
-    Raises UsageError if it is no whole number from 1 to 4096.
-    """
+    Raises UsageError if it is no whole number from 1 to 4096."""
     return _whole_number(environment, NODES, 1, MOST_NODES) if NODES in environment else 1
 
 
 def _whole_number(environment: MutableMapping[str, str], name: str, least: int, most: int) -> int:
-    """Return the variable `name` of the environment as a whole number.
-
-    Raises UsageError unless it is a whole number from `least` to `most`.
-    """
     text = environment.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 9 and least <= int(text) <= most):
         raise UsageError(f"{name} must be a whole number from {least} to {most}, and is {text!r}")
@@ -99,10 +91,7 @@ def _read_secret(path: Path) -> str:
 def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int, NodeChannel]:
     """Join the group at `place`, and return the channels of this node by the number of the other node.
 
-    Every node must call it. Node 0 has a channel to every other node, and any other node has one to node 0. `plan` is a
-    line that describes what the node will measure, as `plan.described` returns it. Raises UsageError if a node does not
-    join within `patience_s` seconds, has another secret, or has another plan.
-    """
+    Every node must call it. Node 0 has a channel to every other node, and any other node has one to node 0."""
     deadline = time.monotonic() + patience_s
     channels = _accept_nodes(place, deadline) if place.rank == 0 else {0: _connect(place, deadline)}
     try:
@@ -115,12 +104,7 @@ def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int
 
 
 def _compare_plans(channels: dict[int, NodeChannel], place: Membership, plan: bytes, deadline: float) -> None:
-    """Compare the plans of all nodes at node 0, which reports the first difference to every node.
-
-    `channels` are those of this node by the number of the other node, `plan` is the plan of this node, and `deadline`
-    is in monotonic seconds. Raises UsageError on every node if two plans differ, and on the waiting node if another
-    node ends or sends nothing before `deadline`.
-    """
+    """Compare the plans of all nodes at node 0, which reports the first difference to every node."""
     if place.rank:
         channels[0].send(plan)
         difference = _next_frame(channels[0], 0, deadline)
@@ -145,10 +129,7 @@ def _excerpt(text: bytes) -> str:
 
 
 def _next_frame(channel: NodeChannel, node: int, deadline: float) -> bytes:
-    """Wait for the next frame from the node with the number `node`, and return its content.
-
-    Raises UsageError if none arrives before `deadline` (monotonic seconds), or the node ends.
-    """
+    """Wait for the next frame from the node with the number `node`, and return its content."""
     while wait([channel.fileno()], max(0.0, deadline - time.monotonic())):
         try:
             for content in channel.arrived():
@@ -162,9 +143,8 @@ def _next_frame(channel: NodeChannel, node: int, deadline: float) -> bytes:
 class _Visitor:
     """A connection that has not yet proved that it comes from a node.
 
-    `nonce` is the random number that it was sent, `deadline` (monotonic seconds) is the end of its time, and `received`
-    is what it has sent so far.
-    """
+    `nonce` is the random number that it was sent, `deadline` (monotonic seconds) is the end of its time, and
+    `received` is what it has sent so far."""
 
     nonce: bytes
     deadline: float
@@ -172,11 +152,7 @@ class _Visitor:
 
 
 def _accept_nodes(place: Membership, deadline: float) -> dict[int, NodeChannel]:
-    """Listen on node 0 until all other nodes have joined, and return the channels by the number of the node.
-
-    Raises UsageError that names the missing nodes if `deadline` (monotonic seconds) comes first, and if node 0 cannot
-    listen at its address.
-    """
+    """Listen on node 0 until all other nodes have joined, and return the channels by the number of the node."""
     channels: dict[int, NodeChannel] = {}
     visitors: dict[socket.socket, _Visitor] = {}
     refused = 0
@@ -214,10 +190,7 @@ def _open_listener(place: Membership) -> socket.socket:
 
 
 def _accept_visitor(listener: socket.socket, visitors: dict[socket.socket, _Visitor]) -> None:
-    """Accept a connection, send it the greeting with a random number, and add it to `visitors`.
-
-    If there are then more than 64, the oldest is dropped. A visitor that has disconnected already is ignored.
-    """
+    """Accept a connection, send it the greeting with a random number, and add it to `visitors`."""
     try:
         connection, _ = listener.accept()
         connection.setblocking(False)
@@ -238,11 +211,7 @@ def _read_visitor(
     place: Membership,
     channels: dict[int, NodeChannel],
 ) -> bool:
-    """Read from a visitor, and return whether it was refused; if it proves that it is a node, add its channel.
-
-    The channel is added to `channels` by the number of the node. A visitor that was refused or has joined is removed
-    from `visitors`; one that has not sent everything yet stays.
-    """
+    """Read from a visitor, and return whether it was refused; if it proves that it is a node, add its channel."""
     visitor, member = visitors[connection], None
     with contextlib.suppress(OSError):  # the visitor may disconnect at any moment
         chunk = connection.recv(_HELLO_BYTES - len(visitor.received))
@@ -269,11 +238,7 @@ def _drop_slow_visitors(visitors: dict[socket.socket, _Visitor]) -> None:
 def _admit(
     connection: socket.socket, visitor: _Visitor, place: Membership, members: dict[int, NodeChannel]
 ) -> tuple[int, NodeChannel] | None:
-    """Return a visitor's node number and channel; None if it has another secret or its number is not free.
-
-    `members` are the channels of the nodes that have joined, by number. A new member is welcomed with node 0's own
-    proof. Raises OSError if the visitor has disconnected.
-    """
+    """Return a visitor's node number and channel; None if it has another secret or its number is not free."""
     received = visitor.received[len(_GREETING) :]
     rank, nonce, proved = received[: _RANK.size], received[_RANK.size : -_PROOF_BYTES], received[-_PROOF_BYTES:]
     facts = (rank, visitor.nonce, nonce)
@@ -288,10 +253,7 @@ def _admit(
 
 
 def _connect(place: Membership, deadline: float) -> NodeChannel:
-    """Connect to node 0 as soon as it listens, and return the channel after both sides have proved themselves.
-
-    Raises UsageError if node 0 does not answer before `deadline` (monotonic seconds), or refuses this node.
-    """
+    """Connect to node 0 as soon as it listens, and return the channel after both sides have proved themselves."""
     where = f"node 0 at {place.host}:{place.port}"
     while True:
         left_s = deadline - time.monotonic()
@@ -310,11 +272,7 @@ def _connect(place: Membership, deadline: float) -> NodeChannel:
 
 
 def _prove_membership(connection: socket.socket, place: Membership, patience_s: float) -> NodeChannel:
-    """Return the channel to node 0 after each side has proved to the other that it has the secret.
-
-    Raises ConnectionError if node 0 is of another version, has another secret or refuses this node, and OSError if it
-    does not answer within `patience_s` seconds.
-    """
+    """Return the channel to node 0 after each side has proved to the other that it has the secret."""
     connection.settimeout(patience_s)
     greeting = _receive(connection, len(_GREETING) + NONCE_BYTES)
     if not greeting.startswith(_GREETING):

@@ -1,8 +1,7 @@
 """Keep the processes of a child together: a keeper stands above each child and ends all that the child ever started.
 
 A process that forks twice or starts its own session leaves its parent's tree, so that killing a process group misses
-it. Linux hands such an orphan to the nearest ancestor that is a child subreaper (prctl(2)); the keeper is one.
-"""
+it. Linux hands such an orphan to the nearest ancestor that is a child subreaper (prctl(2)); the keeper is one."""
 
 from __future__ import annotations
 
@@ -26,11 +25,7 @@ _HEARD = {signal.SIGCHLD, signal.SIGTERM}
 def keep(descriptor: int) -> None:
     """Fork, and return in the child; the parent becomes the keeper, which supervises the child and never returns.
 
-    `descriptor` is the child's end of the channel; the keeper closes its copy. Call this before any thread starts, with
-    the id of the parent process in the environment variable GPUBENCH_RUNNER. The keeper ends everything below it when
-    the child ends, on SIGTERM, and when the thread that started the keeper ends, even by SIGKILL. It then ends with the
-    same status as the child.
-    """
+    `descriptor` is the child's end of the channel; the keeper closes its copy."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -48,10 +43,7 @@ def keep(descriptor: int) -> None:
 
 
 def _supervise(child: int, descriptor: int) -> None:
-    """Wait for the child or for SIGTERM, end the remaining processes, and end with the same status as the child.
-
-    `child` is a process id, and `descriptor` is the child's end of the channel, of which this process closes its copy.
-    """
+    """Wait for the child or for SIGTERM, end the remaining processes, and end with the same status as the child."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for copied in (descriptor, 1, 2):  # only the child holds the pipes, so that they close when it ends
         os.dup2(nowhere, copied)
@@ -91,8 +83,7 @@ def _end_with(status: int | None) -> None:
 def end_descendants(root: int) -> None:
     """Kill every process below the process id `root`, again until none is left, for at most two seconds.
 
-    If `root` is this process, its own children are also reaped.
-    """
+    If `root` is this process, its own children are also reaped."""
     is_own = root == os.getpid()
     deadline = time.monotonic() + _GRACE_S
     while time.monotonic() < deadline:
@@ -111,8 +102,7 @@ def end_descendants(root: int) -> None:
 def end_marked(mark: str) -> None:
     """Kill every process whose environment has this mark in GPUBENCH_CHILD, for at most two seconds.
 
-    Such processes remain if the keeper of the child that started them was killed.
-    """
+    Such processes remain if the keeper of the child that started them was killed."""
     wanted = f"{CHILD}={mark}".encode()
     deadline = time.monotonic() + _GRACE_S
     is_any_left = True

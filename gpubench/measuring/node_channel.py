@@ -3,8 +3,7 @@
 A frame is its length, its content, and an HMAC-SHA256 over the direction, the frame's number, its length and its
 content. The key of a connection is derived from the launcher's secret and a random number of each side, so that a frame
 of another connection, of the other direction, or replayed is refused. The content is not encrypted: it holds decisions
-of the measurement and addresses, and no secret.
-"""
+of the measurement and addresses, and no secret."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ class BadFrame(OSError):  # noqa: N818 - the frame is bad
 def proof(secret: bytes, *parts: bytes) -> bytes:
     """Return the HMAC-SHA256 of the parts with the key `secret`, 32 bytes.
 
-    Each part is preceded by its length, so that no two lists of parts give the same input.
-    """
+    Each part is preceded by its length, so that no two lists of parts give the same input."""
     mac = hmac.new(secret, digestmod=hashlib.sha256)
     for part in parts:
         mac.update(_LENGTH.pack(len(part)) + part)
@@ -70,9 +68,8 @@ class NodeChannel:
     def send(self, content: bytes) -> None:
         """Send a frame with this content, from any thread.
 
-        If the peer has ended or does not read for 5 s, nothing is raised, but the connection is shut down, so that the
-        next `arrived` raises EOFError.
-        """
+        If the peer has ended or does not read for 5 s, nothing is raised, but the connection is shut down, so that
+        the next `arrived` raises EOFError."""
         with self._lock:
             mac = self._mac(self._outgoing, self._sent, content)
             self._sent += 1
@@ -85,8 +82,7 @@ class NodeChannel:
     def arrived(self) -> Iterator[bytes]:
         """Read what has arrived, without waiting, and yield the content of each whole frame in order.
 
-        Raises EOFError at the end of the connection and BadFrame if a frame is not the peer's next one.
-        """
+        Raises EOFError at the end of the connection and BadFrame if a frame is not the peer's next one."""
         ended = False
         while not ended and wait([self._socket], 0.0):
             try:
@@ -100,10 +96,7 @@ class NodeChannel:
             raise EOFError
 
     def _whole_frames(self) -> Iterator[bytes]:
-        """Yield the content of each whole frame in the buffer, and remove it from there.
-
-        Raises BadFrame if a frame is too long, or is not the peer's next one by its HMAC.
-        """
+        """Yield the content of each whole frame in the buffer, and remove it from there."""
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length > LIMIT_BYTES:

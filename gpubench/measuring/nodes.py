@@ -3,8 +3,7 @@
 In a round each rank offers one value, or its result if it has ended. A node contributes the values and results of its
 ranks once it has one of each. Node 0 merges the contributions of all nodes and sends the merged round to each of them,
 so that all ranks see the same values and results in the same round. The ranks of a node that left the group count as
-crashed.
-"""
+crashed."""
 
 from __future__ import annotations
 
@@ -34,10 +33,7 @@ _BEAT = b""
 class ExchangeRound:
     """A node's contribution to a round of a case, or the merged contributions of all nodes.
 
-    `case` and `number` count the cases of the group and the rounds of the case. `offers` are the values that ranks
-    offer, as JSON text, and `ended` the results of ranks that have ended, without figures; both by the rank's number
-    among all nodes.
-    """
+    `case` and `number` count the cases of the group and the rounds of the case."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -65,14 +61,10 @@ _ROUND = pydantic.TypeAdapter(ExchangeRound)
 class NodeGroup:
     """The connections of this node to the others; a thread sends each of them a sign of life every second.
 
-    `size` is the number of nodes and `rank` is this node's number.
-    """
+    `size` is the number of nodes and `rank` is this node's number."""
 
     def __init__(self, rank: int, size: int, channels: Mapping[int, NodeChannel], silent_s: float = SILENT_S) -> None:
-        """Begin to send signs of life; `channels` are those that `join` returned, by the number of the other node.
-
-        A node that sends nothing for `silent_s` seconds counts as gone.
-        """
+        """Begin to send signs of life; `channels` are those that `join` returned, by the number of the other node."""
         self.rank, self.size = rank, size
         self.host = next(iter(channels.values())).host  # the address by which the others reach this node
         self.gone: dict[int, str] = {}  # node that left the group → the reason
@@ -86,7 +78,6 @@ class NodeGroup:
         self._beats.start()
 
     def __enter__(self) -> NodeGroup:
-        """Return the group."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -102,10 +93,6 @@ class NodeGroup:
         return [channel.fileno() for channel in self._channels.values()]
 
     def begin(self, ranks_per_node: int) -> MultiNodeCase:
-        """Begin a case with `ranks_per_node` ranks on each node.
-
-        Every node of the group must begin the same cases in the same order.
-        """
         self._cases += 1
         now = time.monotonic()
         for channel in self._channels.values():  # this node reads nothing between two cases
@@ -123,11 +110,7 @@ class NodeGroup:
     ) -> ExchangeRound | None:
         """Return the merged round to which this node gave `contribution`, once; None until all nodes have contributed.
 
-        On node 0 it is merged here and sent to the other nodes; without node 0 a node only merges its own. `lost_ranks`
-        are the results of the ranks on nodes that left the group, which are added. Each node has `ranks_per_node`
-        ranks. A node that speaks for ranks of another node, or answers another round, is dropped; the result is then
-        None.
-        """
+        On node 0 it is merged here and sent to the other nodes; without node 0 a node only merges its own."""
         if self.rank and 0 not in self.gone:
             received, self._merged = self._merged, None
             if received is not None and received.moment != contribution.moment:
@@ -171,10 +154,7 @@ class NodeGroup:
                     self._drop_node(node, f"sent nothing for {self._silent_s:g} s")
 
     def _store_frame(self, node: int, content: bytes) -> None:
-        """Store what a node sent: the merged round from node 0, or a contribution to node 0.
-
-        Raises BadFrame if the content is neither, or a contribution belongs to a round that is not the node's next one.
-        """
+        """Store what a node sent: the merged round from node 0, or a contribution to node 0."""
         share = _decode_round(content)
         if self.rank:
             self._merged = share
@@ -191,8 +171,7 @@ class NodeGroup:
     def give_up(self, contribution: ExchangeRound) -> None:
         """Drop the nodes that have not contributed to the round of `contribution`: the others continue without them.
 
-        On any node but node 0, it is node 0 that is dropped.
-        """
+        On any node but node 0, it is node 0 that is dropped."""
         late = [
             node
             for node in self._channels
@@ -202,10 +181,7 @@ class NodeGroup:
             self._drop_node(node, f"did not take part in an exchange within {EXCHANGE_S:g} s")
 
     def _drop_node(self, node: int, reason: str) -> None:
-        """Close the connection to a node, which counts as gone from now on; `reason` follows its number in a sentence.
-
-        Without node 0 all other nodes are gone too.
-        """
+        """Close the connection to a node, which counts as gone from now on."""
         channel = self._channels.pop(node, None)
         if channel is not None:
             channel.close()
@@ -227,8 +203,7 @@ class NodeGroup:
 class MultiNodeCase:
     """One case whose ranks are spread over the nodes of a group, in the order of the nodes; `NodeGroup.begin` makes it.
 
-    `host` is the address by which other nodes reach this one, and `world` the number of ranks on all nodes.
-    """
+    `host` is the address by which other nodes reach this one, and `world` the number of ranks on all nodes."""
 
     def __init__(self, group: NodeGroup, case: int, ranks_per_node: int) -> None:
         """Begin the case with the number `case` of the group, with `ranks_per_node` ranks on each node."""
@@ -249,9 +224,7 @@ class MultiNodeCase:
     def contribute(self, offers: Mapping[int, bytes], results: Mapping[int, RankResult]) -> None:
         """Contribute to the current round, unless this node has done so.
 
-        `offers` are the values that this node's ranks offer, as JSON, and `results` are those of its ranks that have
-        ended; both count the ranks of this node from 0. Another node learns how a rank ended, and no figures.
-        """
+        Another node learns how a rank ended, and no figures."""
         if self._has_contributed:
             return
         self._has_contributed, self._contributed_at = True, time.monotonic()
@@ -267,10 +240,7 @@ class MultiNodeCase:
     def finish_round(self) -> tuple[dict[int, bytes], dict[int, RankResult]] | None:
         """Return what all nodes contributed to the round, and begin the next one; None until all have contributed.
 
-        The first mapping has the offered values and the second the results of the ranks that ended in this round, both
-        by the rank's number among all nodes. It never waits; nodes that do not contribute within 15 minutes are
-        dropped.
-        """
+        It never waits; nodes that do not contribute within 15 minutes are dropped."""
         self._group.listen()
         if not self._has_contributed:
             return None

@@ -16,10 +16,7 @@ _SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0
 def merged(job: Job, results: Sequence[RankResult], started_at: float, elapsed_s: float) -> Result:
     """Return the result of a job: the worst outcome of any rank, the series of all, the notes of the first with series.
 
-    A rank that only failed because another rank ended does not decide the outcome. `results` has one entry per rank, in
-    the order of the ranks. `started_at` is the run's start in monotonic seconds, to which the result's window is
-    relative; `elapsed_s` is how long the job took.
-    """
+    A rank that only failed because another rank ended does not decide the outcome."""
     deciding = _deciding_results(results)
     causes = [rank_result for rank_result in deciding if rank_result.status != "ok" and rank_result.cause != "peer"]
     worst = max(causes or deciding, key=lambda rank_result: _SEVERITY[rank_result.status])
@@ -47,11 +44,7 @@ def merged(job: Job, results: Sequence[RankResult], started_at: float, elapsed_s
 
 
 def _deciding_results(results: Sequence[RankResult]) -> list[RankResult]:
-    """Return the rank results that decide the outcome: all, or only those of the survivors if they handled a death.
-
-    They handled it if each of them is ok and was informed of every crashed rank. The dead rank then counts as part of
-    the test, and not as a failure.
-    """
+    """Return the rank results that decide the outcome: all, or only those of the survivors if they handled a death."""
     crashed = {rank for rank, rank_result in enumerate(results) if rank_result.cause == "crash"}
     survivors = [rank_result for rank, rank_result in enumerate(results) if rank not in crashed]
     handled = bool(survivors) and all(

@@ -1,8 +1,7 @@
 """Encode the plain data that ranks of different nodes exchange: JSON in which bytes and tuples are tagged.
 
 A pickle from another machine could run any code, so values that cross nodes are None, booleans, numbers, texts, bytes
-and lists or tuples of these, and nothing else.
-"""
+and lists or tuples of these, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ _BYTES, _TUPLE = "bytes", "tuple"
 def encode(value: object) -> bytes:
     """Return a value of plain data as JSON; NumPy scalars become Python numbers.
 
-    Raises SuiteError if it is no plain data or takes more than `MOST_BYTES` bytes.
-    """
+    Raises SuiteError if it is no plain data or takes more than `MOST_BYTES` bytes."""
     try:
         content = json.dumps(_tagged(value), separators=(",", ":")).encode("ascii")
     except RecursionError:
@@ -36,10 +34,7 @@ def encode(value: object) -> bytes:
 
 
 def _tagged(value: object) -> Any:
-    """Return a value for JSON, in which bytes become `{"bytes": base64}` and tuples `{"tuple": list}`.
-
-    Raises SuiteError for a value that is no plain data.
-    """
+    """Return a value for JSON, in which bytes become `{"bytes": base64}` and tuples `{"tuple": list}`."""
     if isinstance(value, np.generic):
         value = value.item()
     match value:
@@ -66,10 +61,7 @@ def decode(content: bytes) -> Any:
 
 
 def _untagged(value: Any) -> Any:
-    """Return a value that was read from JSON, with the bytes and tuples that `_tagged` has replaced.
-
-    Raises ValueError for an object without a tag.
-    """
+    """Return a value that was read from JSON, with the bytes and tuples that `_tagged` has replaced."""
     match value:
         case {"bytes": str(text), **rest} if not rest:
             return base64.b64decode(text, validate=True)

@@ -30,8 +30,7 @@ _ALL, _HEADLINE = "all", "headline"  # arguments that stand in place of a suite'
 class Job:
     """One case to run on one device set in one replicate; its ranks are spread over `nodes` machines.
 
-    A job whose `runtime` differs from the previous job's needs a fresh worker.
-    """
+    A job whose `runtime` differs from the previous job's needs a fresh worker."""
 
     case: Case
     devices: tuple[Device, ...]
@@ -49,8 +48,7 @@ class Job:
 class Plan:
     """Everything that a run needs to know before it touches a device.
 
-    After `most_s` seconds no job of a further replicate starts; the first replicate is always complete.
-    """
+    After `most_s` seconds no job of a further replicate starts; the first replicate is always complete."""
 
     facts: Facts
     settings: Settings
@@ -82,9 +80,8 @@ class Plan:
 def make(facts: Facts, settings: Settings) -> Plan:
     """Return the plan that follows from the facts of the machine and the settings of the run.
 
-    Raises UsageError if nothing would run (the message names an alternative), or if a suite or a device is unknown, and
-    BrokenPlugin if a suite does not load.
-    """
+    Raises UsageError if nothing would run (the message names an alternative), or if a suite or a device is unknown,
+    and BrokenPlugin if a suite does not load."""
     suites = [load_suite(name) for name in settings.suites]
     devices = [facts.device(device_id) for device_id in settings.devices]
     all_jobs = [
@@ -129,10 +126,7 @@ def _cases(suite: Suite, target: Target, only_headline: bool) -> list[Case]:
 def headline(suite: Suite, target: Target) -> list[Case]:
     """Return a list with the one case that represents a suite on the target's device; empty if it has none there.
 
-    It is a case of the definitions that the suite flags as its headline, with the flagged values of the axes, or with
-    as many of them as any case has here (a device may not support the precision, a tier may not have the size). Of
-    several such cases it is the last one that has enough devices. Without a flag it is the first case of the suite.
-    """
+    Of several such cases it is the last one that has enough devices."""
     cases = list(suite.cases(target))
     flags = {name: flag for name, definition in suite.definitions.items() if (flag := definition.headline) is not None}
     differences = [
@@ -154,8 +148,7 @@ def missing_devices(job: Job) -> str:
 def skip_messages(plan: Plan) -> list[str]:
     """Return messages about a plan: how many cases will be skipped for each reason, and that no case reads the data.
 
-    The list is empty if there is nothing to say.
-    """
+    The list is empty if there is nothing to say."""
     reasons = [reason for job in plan.jobs if not job.replicate and (reason := missing_devices(job))]
     messages = [
         f"{count} case{'s' * (count > 1)} will be skipped: {reason}" for reason, count in Tally(reasons).most_common()
@@ -166,9 +159,8 @@ def skip_messages(plan: Plan) -> list[str]:
 def described(jobs: Sequence[Job], settings: Settings) -> str:
     """Return a line that describes the jobs: their number, the version and a hash.
 
-    It is equal on nodes that measure the same cases in the same order, by the same tier and seed, on equal numbers of
-    devices.
-    """
+    It is equal on nodes that measure the same cases in the same order, by the same tier and seed, on equal numbers
+    of devices."""
     rows = [(job.case.id, job.case.version, len(job.devices), job.replicate, job.nodes) for job in jobs]
     digest = hashlib.sha256(repr((rows, settings.tier, settings.seed)).encode()).hexdigest()
     return f"{len(jobs)} cases with version {__version__} ({digest[:16]})"
@@ -189,9 +181,8 @@ def _ignores_data(plan: Plan) -> bool:
 def load_suite(name: str) -> Suite:
     """Return the suite with this name, or the suite in the file or folder of which `name` is the path.
 
-    Raises UsageError with a suggestion if the name is unknown or the file holds no suite, and BrokenPlugin if the suite
-    does not load.
-    """
+    Raises UsageError with a suggestion if the name is unknown or the file holds no suite, and BrokenPlugin if the
+    suite does not load."""
     if not plugins.is_file(name):
         installed: Suite = plugins.load("suites", name)
         return installed
@@ -215,10 +206,7 @@ def broken_suites() -> dict[str, str]:
 def suite_names(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the suites that the command's arguments select, each once, in the order of the arguments.
 
-    `all` (or no argument) selects every installed suite that loads, and `headline` alone does the same. The path of a
-    file selects the suite in it, as an absolute path, because workers start in another folder. Raises UsageError if a
-    suite is unknown, a file is missing, or two suites have the same name.
-    """
+    `all` (or no argument) selects every installed suite that loads, and `headline` alone does the same."""
     installed = plugins.names("suites")
     for name in arguments:
         if not plugins.is_file(name) and name not in (*installed, _ALL, _HEADLINE):
@@ -232,10 +220,7 @@ def suite_names(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def _suite_path(name: str, installed: Sequence[str]) -> str:
-    """Return the absolute path of the suite whose file or folder `name` is.
-
-    Raises UsageError if there is none, if a folder is no package, or if one of the `installed` suites has its name.
-    """
+    """Return the absolute path of the suite whose file or folder `name` is."""
     path = Path(name).resolve()
     if path.name == "__init__.py":  # the suite is the folder
         path = path.parent
@@ -260,8 +245,7 @@ def _check_unique_names(names: Sequence[str]) -> None:
 def broken_suite_messages(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return a line for each suite that `all` leaves out because it does not load.
 
-    There is none if the command's `arguments` name a suite and not `all`.
-    """
+    There is none if the command's `arguments` name a suite and not `all`."""
     if [name for name in arguments if name not in (_ALL, _HEADLINE)] and _ALL not in arguments:
         return ()
     return tuple(f"left out: {reason}" for reason in broken_suites().values())
@@ -275,8 +259,7 @@ def is_headline(arguments: Sequence[str]) -> bool:
 def sampled_devices(facts: Facts, names: Sequence[str]) -> list[Device]:
     """Return the devices whose counters are read: those with an id in `names`, or all if it is empty; always the host.
 
-    Raises UsageError for an unknown device.
-    """
+    Raises UsageError for an unknown device."""
     devices = {device.id: device for device in facts.devices}
     if unknown := [name for name in names if name not in devices]:
         raise UsageError(f"there is no device {unknown[0]}; available: {', '.join(devices)}")
@@ -286,9 +269,7 @@ def sampled_devices(facts: Facts, names: Sequence[str]) -> list[Device]:
 def device_ids(facts: Facts, names: Sequence[str], with_host: bool) -> tuple[str, ...]:
     """Return the ids of the devices to measure, each once; `names` are the arguments of the user.
 
-    Without a name it is the first GPU, or the host if there is none; `all` is every GPU, or every device if there is
-    none. `with_host` adds the host. Raises UsageError if a device is unknown or there is none.
-    """
+    `with_host` adds the host."""
     ids = [device.id for device in facts.devices]
     gpus = [device.id for device in facts.devices if device.backend != "host"]
     for device_id in names:
@@ -325,10 +306,7 @@ def matches(case_id: str, filters: Sequence[str]) -> bool:
 
 
 def _no_case_message(settings: Settings, ids: Sequence[str]) -> str:
-    """Return the message of the error that no case was selected.
-
-    `ids` are those of the cases before filtering; the message names the most similar one, or says that there are none.
-    """
+    """Return the message of the error that no case was selected."""
     if not ids:
         return f"{', '.join(settings.suites)}: no case runs on {', '.join(settings.devices)}"
     names = {part for case_id in ids for part in (case_id, case_id.partition("[")[0])}
@@ -338,10 +316,7 @@ def _no_case_message(settings: Settings, ids: Sequence[str]) -> str:
 
 
 def _device_set(case: Case, device: Device, facts: Facts) -> tuple[Device, ...]:
-    """Return the devices for a case: `device`, then peers whose memory it can access, at most as many as it needs.
-
-    If the case has the parameter `peer`, only the device with this id can be second.
-    """
+    """Return the devices for a case: `device`, then peers whose memory it can access, at most as many as it needs."""
     devices_by_id = {device_here.id: device_here for device_here in facts.devices}
     wanted_peer = dict(case.params).get("peer")
     peers = [devices_by_id[peer] for peer in device.peers if peer in devices_by_id and wanted_peer in (None, peer)]
@@ -349,10 +324,7 @@ def _device_set(case: Case, device: Device, facts: Facts) -> tuple[Device, ...]:
 
 
 def _jobs_of_replicate(jobs: Sequence[Job], replicate: int, settings: Settings) -> list[Job]:
-    """Return the jobs with this number of a replicate, in their order; with several replicates in a random order.
-
-    The random order follows from the seed of the run and the number, and keeps the jobs of a runtime together.
-    """
+    """Return the jobs with this number of a replicate, in their order; with several replicates in a random order."""
     numbered = [replace(job, replicate=replicate) for job in jobs]
     if settings.replicates > 1:
         random.Random(f"{settings.seed}/{replicate}").shuffle(numbered)

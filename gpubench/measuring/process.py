@@ -26,15 +26,10 @@ class Child(Generic[M]):
     """A Python process that runs `main` of a module under a keeper; killing it ends everything that it ever started.
 
     `channel` is the parent's end of the channel, and `output` the descriptor from which `drain` reads, -1 once it is
-    closed.
-    """
+    closed."""
 
     def __init__(self, module: str, classes: tuple[type[M], ...], environment: Mapping[str, str] | None = None) -> None:
-        """Start a process that runs `main` of `module`, with the descriptor of its channel as `sys.argv[1]`.
-
-        `classes` are the classes of the messages that it may send, and `environment` is added to that of this process.
-        Start it from the main thread: the kernel ends a child when the thread that started it ends.
-        """
+        """Start a process that runs `main` of `module`, with the descriptor of its channel as `sys.argv[1]`."""
         own_end, child_end = socket.socketpair()
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
@@ -59,8 +54,7 @@ class Child(Generic[M]):
     def drain(self) -> None:
         """Read without waiting what the child has printed, so that a full pipe never blocks it.
 
-        The pipe is closed at its end.
-        """
+        The pipe is closed at its end."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_CHUNKS):
                 if self.output < 0:
@@ -75,8 +69,7 @@ class Child(Generic[M]):
     def last_line(self) -> str:
         """Return the last line that the child printed on standard output or error, or an empty text.
 
-        After a crash it is the place in the code, from the trace that faulthandler printed.
-        """
+        After a crash it is the place in the code, from the trace that faulthandler printed."""
         self.drain()
         lines = self._tail.decode(errors="replace").strip().splitlines()
         crashed = itertools.dropwhile(lambda line: not line.startswith("Current thread"), lines)
@@ -86,8 +79,7 @@ class Child(Generic[M]):
     def describe_end(self) -> str:
         """Wait for the child's end; return how it ended (`killed by SIGKILL`, `exit status 3`), with its last line.
 
-        A child that still runs after 3 s is ended, and the text then says that it had closed its channel.
-        """
+        A child that still runs after 3 s is ended, and the text then says that it had closed its channel."""
         still_runs = not self._ends_within(_GRACE_S)
         if still_runs:
             self._end()
@@ -136,8 +128,7 @@ class Child(Generic[M]):
 def to_parent(argument: str) -> ToParent:
     """Return the child's channel to its parent; `argument` is the number of its descriptor, from the command line.
 
-    Programs that the child starts then do not inherit the channel, and SIGINT no longer ends the child.
-    """
+    Programs that the child starts then do not inherit the channel, and SIGINT no longer ends the child."""
     descriptor = int(argument)
     os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

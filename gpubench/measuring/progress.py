@@ -16,9 +16,8 @@ _PLANNED_WEIGHT = 3  # the planned time of a suite's job counts as much as this 
 class ProgressEvent:
     """An event: a job starts (`result` is None), or has ended with a result.
 
-    `jobs` are all jobs of this run in order, `index` is the place of this job among them, and `left_s` is an estimate
-    of the seconds that the remaining jobs take, including this one while it runs.
-    """
+    `jobs` are all jobs of this run in order, `index` is the place of this job among them, and `left_s` is an
+    estimate of the seconds that the remaining jobs take, including this one while it runs."""
 
     job: Job
     index: int

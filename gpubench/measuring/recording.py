@@ -1,7 +1,6 @@
 """Record a run: only this module combines manifest, sampling process and run file.
 
-`run`, a resumed run, `profile` and the pytest plugin all record through it.
-"""
+`run`, a resumed run, `profile` and the pytest plugin all record through it."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ from gpubench.model.store import RunWriter
 def new_manifest(facts: Facts, settings: Settings, suites: Sequence[SuiteInfo], argv: Sequence[str]) -> Manifest:
     """Return the manifest of a run that starts now; `argv` is its command line.
 
-    Its counters are still empty: they are known when the sampler has started.
-    """
+    Its counters are still empty: they are known when the sampler has started."""
     return Manifest(
         schema=SCHEMA,
         gpubench=__version__,
@@ -40,8 +38,7 @@ def new_manifest(facts: Facts, settings: Settings, suites: Sequence[SuiteInfo], 
 class Recording(AbstractContextManager["Recording"]):
     """A run file that is being written, and the process that samples its devices meanwhile.
 
-    Leaving it ends the sampler and closes the file; without `end` that is a valid partial run.
-    """
+    Leaving it ends the sampler and closes the file; without `end` that is a valid partial run."""
 
     def __init__(self, writer: RunWriter, sampler: SamplingProcess, started_at: float) -> None:
         self.sampler = sampler
@@ -54,9 +51,7 @@ class Recording(AbstractContextManager["Recording"]):
     ) -> Recording:
         """Start a run file at `path`, with a process that samples `devices`; return the recording.
 
-        `counters` are the counters that the caller reads itself. Raises UsageError if the file exists or cannot be
-        created; the sampler is ended then.
-        """
+        `counters` are the counters that the caller reads itself."""
         sampler = SamplingProcess(devices, manifest.started_at)
         try:
             writer = RunWriter.create(path, replace(manifest, counters=(*counters, *sampler.counters)))
@@ -69,9 +64,7 @@ class Recording(AbstractContextManager["Recording"]):
     def resume(cls, path: Path, devices: Sequence[Device]) -> tuple[Recording, Run]:
         """Continue the run file at `path`, and sample `devices` again; return the recording and the run so far.
 
-        The file's clock continues where it stopped, because another boot has another CLOCK_MONOTONIC. Raises FileError
-        if the file cannot be read or trusted, and UsageError if it cannot be continued.
-        """
+        The file's clock continues where it stopped, because another boot has another CLOCK_MONOTONIC."""
         writer, run = RunWriter.resume(path)
         started_at = time.monotonic() - _last_moment(run)
         return cls(writer, SamplingProcess(devices, started_at), started_at), run
@@ -97,15 +90,13 @@ class Recording(AbstractContextManager["Recording"]):
     def write_sampled(self, chunks: Sequence[Samples] = ()) -> None:
         """Write `chunks`, which the caller has read itself, the chunks that the sampler has sent, and its remarks.
 
-        Raises ValueError and FileError as `result` does.
-        """
+        Raises ValueError and FileError as `result` does."""
         self._write([*chunks, *self.sampler.drain()])
 
     def stop_sampling(self, chunks: Sequence[Samples] = ()) -> None:
         """Stop the sampler; write `chunks`, which the caller has read itself, and the sampler's last chunks.
 
-        Its remarks are written too. Raises ValueError and FileError as `result` does.
-        """
+        Its remarks are written too. Raises ValueError and FileError as `result` does."""
         self._write([*chunks, *self.sampler.stop()])
 
     def _write(self, chunks: Sequence[Samples]) -> None:
@@ -117,8 +108,7 @@ class Recording(AbstractContextManager["Recording"]):
     def end(self) -> None:
         """Write the end of the file, which marks the run as complete.
 
-        Raises FileError if the disk does not accept it.
-        """
+        Raises FileError if the disk does not accept it."""
         self._writer.end()
 
 

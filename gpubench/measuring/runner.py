@@ -1,8 +1,7 @@
 """Run a plan: the cases in order, in supervised worker processes, with one rank or many.
 
 A crash, a hang, a broken device or an invalid message of a worker costs one result and one worker; the rest of the run
-continues. The runner does not trust a worker: its messages are limited and checked, and never executed.
-"""
+continues. The runner does not trust a worker: its messages are limited and checked, and never executed."""
 
 from __future__ import annotations
 
@@ -55,12 +54,7 @@ class Runner(AbstractContextManager["Runner"]):
         claims: Claims | None = None,
         group: NodeGroup | None = None,
     ) -> None:
-        """Set up a runner of jobs of `plan`, which writes results, samples and remarks to `sink`.
-
-        `deadline_s` limits each case in seconds, whatever its phases may take. `claims` tell whether other runs measure
-        on the same devices, for a label of the results; without them nothing is known of other runs. `group` connects
-        this node to others; without it, cases that span nodes are skipped.
-        """
+        """Set up a runner of jobs of `plan`, which writes results, samples and remarks to `sink`."""
         self._plan = plan
         self._group = group
         self._sampler = sampler
@@ -78,10 +72,7 @@ class Runner(AbstractContextManager["Runner"]):
     def run(self, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
         """Run the jobs in order; every result is in the sink before the next job starts.
 
-        `started_at` is the run's start in monotonic seconds, and `watch` is called before and after each job. The run
-        ends early before a job of a further replicate if the plan's time is over. Raises DeviceError at the end if a
-        device no longer opened: its cases fail, and the cases of other devices are measured.
-        """
+        `started_at` is the run's start in monotonic seconds, and `watch` is called before and after each job."""
         forecast = Forecast(self._plan, jobs)
         for index, job in enumerate(jobs):
             start = time.monotonic()
@@ -102,10 +93,6 @@ class Runner(AbstractContextManager["Runner"]):
             raise DeviceError(f"{message}: check the driver and its log (dmesg)")
 
     def _write(self, result: Result) -> Result:
-        """Write a result and return it.
-
-        If the run file refuses it, write a failed result with the reason instead and return that.
-        """
         try:
             self._sink.result(result)
         except ValueError as error:
@@ -132,11 +119,6 @@ class Runner(AbstractContextManager["Runner"]):
         return self._failures.get(device_id, 0) >= _LOST_DEVICE
 
     def _measure_job(self, job: Job, started_at: float) -> Result:
-        """Return the result of a job.
-
-        A job without enough devices or nodes is skipped, and a job on a lost device fails, without a worker.
-        `started_at` is the run's start in monotonic seconds.
-        """
         start = time.monotonic()
         if reason := missing_devices(job):
             return Result(job.case, job.key[1], "skipped", job.replicate, "devices", reason)
@@ -158,10 +140,7 @@ class Runner(AbstractContextManager["Runner"]):
         return self._claims is not None and bool(self._claims.others(job.key[1]))
 
     def _run_ranks(self, job: Job) -> list[RankResult]:
-        """Send the case to one worker per rank, serve them until all have ended, and return all ranks' results.
-
-        The results are in the order of the ranks of all nodes.
-        """
+        """Send the case to one worker per rank, serve them until all have ended, and return all ranks' results."""
         local_ranks = job.case.ranks // job.nodes
         devices = tuple(job.devices[rank % len(job.devices)] for rank in range(local_ranks))
         spread = self._group.begin(local_ranks) if self._group and job.nodes > 1 else None
@@ -223,11 +202,7 @@ class Runner(AbstractContextManager["Runner"]):
             self._record_crash(ranks, rank)
 
     def _take_message(self, ranks: JobRanks, rank: int, message: RankResult | OfferedValue | Phase) -> None:
-        """Store a message of a rank, and answer the offers that it completes.
-
-        Raises BadMessage if the rank already has a result, still waits for an answer, or sends more messages than a
-        case can have.
-        """
+        """Store a message of a rank, and answer the offers that it completes."""
         ranks.messages[rank, type(message)] += 1
         most = {RankResult: 1, Phase: _MOST_PHASES, OfferedValue: _MOST_OFFERS if ranks.world > 1 else 0}[type(message)]
         if rank in ranks.results or rank in ranks.offers or ranks.messages[rank, type(message)] > most:
@@ -242,11 +217,6 @@ class Runner(AbstractContextManager["Runner"]):
         self._answer_offers(ranks)
 
     def _answer_offers(self, ranks: JobRanks) -> None:
-        """Answer the values that ranks have offered.
-
-        A rank that does not know yet of another rank's end gets a `RankEnded` as its answer. The other ranks get the
-        list of all ranks' values, once every running rank has offered one.
-        """
         if ranks.spread:
             self._answer_across_nodes(ranks, ranks.spread)
             return
@@ -266,10 +236,7 @@ class Runner(AbstractContextManager["Runner"]):
                 self._send(ranks, rank, values, ranks.workers[rank])
 
     def _answer_across_nodes(self, ranks: JobRanks, spread: MultiNodeCase) -> None:
-        """Answer the offers with the values of all nodes, or with a rank's end, when a round of all nodes is complete.
-
-        This node contributes to a round once every rank here has offered a value or ended.
-        """
+        """Answer the offers with the values of all nodes, or with a rank's end."""
         while len(ranks.offers) == len(ranks.running) and not spread.is_over:
             spread.contribute(ranks.offers, ranks.results)
             round_values = spread.finish_round()
@@ -303,10 +270,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._answer_offers(ranks)
 
     def _end_hung(self, ranks: JobRanks, deadline: float) -> None:
-        """End each rank whose phase takes too long, and record each one whose worker has ended without a message.
-
-        `deadline`, in monotonic seconds, is the end of the time for the whole case.
-        """
+        """End each rank whose phase takes too long, and record each one whose worker has ended without a message."""
         now = time.monotonic()
         for rank in ranks.running:
             worker, phase = ranks.workers[rank], ranks.phases[rank]

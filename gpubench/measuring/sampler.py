@@ -1,8 +1,7 @@
 """Sample counters in one process per run, with one clock (CLOCK_MONOTONIC) and a thread for each group of counters.
 
 A dying worker or an aborting vendor library does not affect the run, and a call that takes long or never returns does
-not delay another group. `SamplingProcess` is the parent's side and `main` the child's.
-"""
+not delay another group. `SamplingProcess` is the parent's side and `main` the child's."""
 
 from __future__ import annotations
 
@@ -56,9 +55,7 @@ class UnsupportedCounter:
 class SamplerStart:
     """The child's first answer: the counters that it reads, unsupported counters, and unavailable collectors.
 
-    `optional` are names in `unavailable` that a machine need not have. `readers` gives the name of each collector, the
-    ids of the devices that it reads, and its counters.
-    """
+    `optional` are names in `unavailable` that a machine need not have."""
 
     counters: tuple[Counter, ...]
     unavailable: tuple[UnavailablePart, ...]
@@ -73,16 +70,10 @@ Message = SamplerStart | Samples | Remark | None
 class SamplingProcess:
     """The parent's side of the sampling process.
 
-    It never blocks a run: a sampler that crashes is reported and replaced. `ended` says why sampling ended, and is
-    empty until then.
-    """
+    It never blocks a run: a sampler that crashes is reported and replaced."""
 
     def __init__(self, devices: Sequence[Device], started_at: float) -> None:
-        """Start the sampling process for `devices`, and wait up to 30 s until its collectors have opened.
-
-        `started_at` is the zero of the samples' times in monotonic seconds. If the process does not start, nothing is
-        raised: `ended` then has the reason.
-        """
+        """Start the sampling process for `devices`, and wait up to 30 s until its collectors have opened."""
         self._order = SamplingOrder(tuple(devices), started_at)
         self._restarts = 0
         self._child = _start_child()
@@ -130,8 +121,7 @@ class SamplingProcess:
     def drain(self) -> list[Samples]:
         """Return the chunks of samples that have arrived, without waiting.
 
-        A sampler that has crashed is restarted, at most 3 times in a run.
-        """
+        A sampler that has crashed is restarted, at most 3 times in a run."""
         chunks: list[Samples] = []
         try:
             if not self.ended and self._child.channel.is_waiting():
@@ -200,10 +190,7 @@ class SamplingProcess:
         self._child.kill()
 
     def _restart(self, reason: str) -> None:
-        """Replace a process that crashed by another, at most 3 times in a run; samples that it had not sent are lost.
-
-        `reason` is what it sent instead of a message, or empty if it ended.
-        """
+        """Replace a process that crashed by another, at most 3 times in a run."""
         if self._restarts == _RESTARTS:
             self._end_for(reason)
             return
@@ -238,9 +225,7 @@ class DeviceCounter:
 def list_counters(devices: Sequence[Device]) -> tuple[list[DeviceCounter], list[UnavailablePart]]:
     """Return every counter of these devices, and the collectors that are not available, both with reasons.
 
-    A counter that a device does not support is listed with the reason. Each collector is opened and asked in a sampling
-    process. A collector that reads none of the devices counts as not available.
-    """
+    A counter that a device does not support is listed with the reason."""
     process = SamplingProcess(devices, time.monotonic())
     process.stop()
     reasons = {(entry.device, entry.counter): entry.reason for entry in process.unsupported}
@@ -266,9 +251,7 @@ def list_counters(devices: Sequence[Device]) -> tuple[list[DeviceCounter], list[
 def sample(groups: Sequence[CounterGroup], channel: ToParent, started_at: float) -> None:
     """Read each group in a thread of its own, and send the rows every second until the parent says stop.
 
-    Then send the last rows and None. `started_at` is the zero of the samples' times in monotonic seconds. If a thread
-    is inside a driver that does not answer, the process ends at once.
-    """
+    Then send the last rows and None. `started_at` is the zero of the samples' times in monotonic seconds."""
     stop = threading.Event()
     threads = [threading.Thread(target=group.run, args=(stop, started_at), daemon=True) for group in groups]
     for thread in threads:
@@ -303,8 +286,7 @@ def _send_rows(groups: Sequence[CounterGroup], channel: ToParent, started_at: fl
 def open_groups(order: SamplingOrder) -> tuple[list[CounterGroup], SamplerStart]:
     """Return the groups of counters to read, one per collector, device and period, and the first message to the parent.
 
-    Collectors that fail to open are part of that message.
-    """
+    Collectors that fail to open are part of that message."""
     groups: list[CounterGroup] = []
     counters: list[Counter] = []
     unavailable: list[UnavailablePart] = []
@@ -342,11 +324,6 @@ def open_groups(order: SamplingOrder) -> tuple[list[CounterGroup], SamplerStart]
 
 
 def _declared_counters(name: str, collector: Collector, others: Sequence[Counter]) -> tuple[Counter, ...]:
-    """Return the counters of the collector `name`.
-
-    Raises Unavailable if they are malformed, or if one of `others`, the counters of the collectors before it, has the
-    same name.
-    """
     declared = plugins.call_library(name, lambda: boundary.counters(collector.counters))
     taken = {counter.name for counter in others} & {counter.name for counter in declared}
     if taken:

@@ -1,7 +1,6 @@
 """Decide when to stop sampling, and which samples to keep, by a policy of plain numbers.
 
-It is independent of what is measured.
-"""
+It is independent of what is measured."""
 
 from __future__ import annotations
 
@@ -61,17 +60,7 @@ class SampleTrace:
 class StoppingPolicy:
     """Every decision about a series of samples: warm-up, stopping, drift, transients, invalid series.
 
-    A series stops for one of these reasons. `interval`: the 95 % confidence interval of the median is within ± `target`
-    of it. `noise`: twice the number of samples did not make the interval narrower. `budget`: `budget_s` seconds are
-    spent. `count`: there are `most` samples.
-
-    `interval` and `noise` need `least` samples and `least_s` seconds (so that counters read ten times a second see
-    every case); `budget` needs 3 samples. If the samples still drift then, the part before the device settled is
-    dropped and sampling continues, for up to `settle_s` seconds in all; after that the series stops with `drift`.
-
-    The warm-up takes from `warmup_least_s` to `warmup_most_s` seconds. A batch should take `sample_s` seconds and has
-    at most `most_calls` calls.
-    """
+    A series stops for one of these reasons."""
 
     target: float = 0.005
     least: int = _ENOUGH
@@ -87,9 +76,7 @@ class StoppingPolicy:
     def for_effort(self, effort: Effort) -> StoppingPolicy:
         """Return the policy for a stage whose author wishes more or fewer samples, as `effort` says.
 
-        A point shortens all times, a sustained rate lasts as long as its seconds, and a tail may take four of the
-        tier's budgets. An exact number of samples (`least` above `most`) stops with `count`.
-        """
+        An exact number of samples (`least` above `most`) stops with `count`."""
         if effort.kind == "exactly":
             count = effort.samples
             return replace(self, least=count + 1, most=count, budget_s=math.inf, settle_s=0.0, warmup_most_s=0.0)
@@ -118,8 +105,7 @@ class StoppingPolicy:
         """Return whether warm-up is over: its batches are steady after the least time, or its time or count is spent.
 
         `values` are the medians of the batches in seconds, which the MSER rule judges; `elapsed_s` is the time since
-        warm-up began.
-        """
+        warm-up began."""
         steady = elapsed_s >= self.warmup_least_s and stats.is_steady(values)
         return steady or elapsed_s >= self.warmup_most_s or len(values) >= self.most
 
@@ -130,8 +116,7 @@ class StoppingPolicy:
     def stop_reason(self, values: list[float], elapsed_s: float) -> str:
         """Return why to stop (`interval`, `noise`, `count` or `budget`), or an empty text to continue.
 
-        `values` are the samples in seconds, and `elapsed_s` is the time since sampling began.
-        """
+        `values` are the samples in seconds, and `elapsed_s` is the time since sampling began."""
         count = len(values)
         if count >= self.least and elapsed_s >= self.least_s:
             width = stats.median_interval(values).half_width
@@ -154,20 +139,13 @@ class StoppingPolicy:
     def next_evaluation_count(self, count: int, next_count: int, elapsed_s: float) -> int:
         """Return the number of samples at which the interval is evaluated next: 1.2 times `count`, the present number.
 
-        It stays `next_count`, the number set before, until the least time of the series is over.
-        """
+        It stays `next_count`, the number set before, until the least time of the series is over."""
         return max(count + 1, math.ceil(_GROWTH * count)) if elapsed_s >= self.least_s else next_count
 
     def settling(self, trace: SampleTrace, elapsed_s: float) -> Settling:
         """Return whether the device has settled, judged by all samples against elapsed time, and from which sample on.
 
-        While a trend or a step is suspected, the samples are `waiting` for more. Once there is a step or a significant
-        trend (p ≤ 0.01), the samples are settled from the first start (a quarter, a half or three quarters of the time)
-        after which no trend is suspected and no plausible exponential leaves more than half of the target. Without such
-        a start after `settle_s` seconds, the samples are `unsettled`, and their last half is kept; if nothing is
-        significant, they are settled. `trace` begins with the steady end of the warm-up, and `elapsed_s` is the time
-        since sampling began.
-        """
+        While a trend or a step is suspected, the samples are `waiting` for more."""
         if not self.settle_s or trace.seconds <= 0 or not self._is_trend_suspected(trace):
             return Settling("settled")
         is_shown = self._has_step(trace) or self._trend_p(trace) <= _SHOWN
@@ -185,19 +163,13 @@ class StoppingPolicy:
         return self._trend_p(trace) <= _SUSPECTED or self._has_step(trace)
 
     def _trend_p(self, trace: SampleTrace) -> float:
-        """Return p of Mann and Kendall's test for a trend with time; 1 if the trend is too small to matter.
-
-        It matters if it moves the median by more than the target within the settling time.
-        """
+        """Return p of Mann and Kendall's test for a trend with time; 1 if the trend is too small to matter."""
         trend = trends.trend(trace.values, trace.times)
         movement = abs(trend.slope) * max(self.settle_s, trace.seconds)
         return trend.p if movement > self.target * stats.median(trace.values) else 1.0
 
     def _has_step(self, trace: SampleTrace) -> bool:
-        """Return whether the samples show a step, which takes at least ten of them.
-
-        They do if the 95 % intervals of a quarter of them and of the opposite half lie apart by more than the target.
-        """
+        """Return whether the samples show a step, which takes at least ten of them."""
         values = trace.values
         quarter = len(values) // 4
         if len(values) < _ENOUGH or stats.is_steady(values):
@@ -223,10 +195,7 @@ class StoppingPolicy:
     def transient(self, values: list[float]) -> int:
         """Return how many first samples have another median than the rest.
 
-        The medians must differ by more than the width of the rest's 95 % interval, and by more than twice the target.
-        The number is 0 if it would be half of the samples or more, and for an exact number of samples, of which the
-        first are part of what is measured. `values` are in seconds.
-        """
+        `values` are in seconds."""
         if self.least > self.most:
             return 0
         length = stats.warm_up_length(values)
@@ -243,8 +212,7 @@ class StoppingPolicy:
     def is_untrustworthy(self, batches: int, discarded_by_reason: Mapping[str, int]) -> bool:
         """Return whether at least 10, and more than half, of the `batches` were discarded.
 
-        `discarded_by_reason` has the number of discarded batches by reason.
-        """
+        `discarded_by_reason` has the number of discarded batches by reason."""
         discarded = sum(discarded_by_reason.values())
         return discarded >= _ENOUGH and discarded > _TRUST * batches
 

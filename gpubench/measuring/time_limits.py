@@ -3,8 +3,7 @@
 A worker reports to the runner which phase it begins, and reports once a second that a series continues. A limit follows
 from the expected duration of the phase: from the counted work at rates that no working device falls below, from the
 tier, and from the same phase of earlier cases of the same definition. The limits are generous, because a slow host must
-never lose a case that would have ended.
-"""
+never lose a case that would have ended."""
 
 from __future__ import annotations
 
@@ -43,9 +42,7 @@ _CALLING, _WAITING = "making the first calls", "waiting for the device after the
 class Phase:
     """A phase that a worker begins, how long it may take in seconds, and the reason for this limit (`basis`).
 
-    The time in which a rank waits for other ranks does not count. If the phase `restarts`, each of their answers starts
-    its limit anew.
-    """
+    The time in which a rank waits for other ranks does not count."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -89,8 +86,7 @@ class TimeLimits:
     def building(self, definition: str, tier: Tier, is_gpu: bool) -> None:
         """Begin the phase in which a case is built on the open device.
 
-        `definition` is the suite and name of the case, by which the durations of earlier cases are remembered.
-        """
+        `definition` is the suite and name of the case, by which the durations of earlier cases are remembered."""
         self._end()
         self._definition, self._is_gpu, self._tier_factor = definition, is_gpu, _TIER_FACTORS[tier]
         self._last_s = {}
@@ -124,9 +120,7 @@ class TimeLimits:
     def sampling(self, label: str, batch_s: float) -> None:
         """Begin the phase in which a series is sampled, in batches that take `batch_s` seconds with their rest.
 
-        A series without a warm-up has no such duration (0): its limit follows from the first calls. `label` names the
-        series.
-        """
+        A series without a warm-up has no such duration (0): its limit follows from the first calls."""
         if not batch_s:
             self._begin_as_first_calls(f"sampling {label}")
             return
@@ -158,12 +152,7 @@ class TimeLimits:
         stages: Collection[Stage] = (),
         batch_s: float = 0.0,
     ) -> None:
-        """Begin a phase whose limit follows from the longest one of this name in earlier cases of the definition.
-
-        Without an earlier case the limit is `first_s` seconds, with `reason` as text; later it is `later_s` or ten
-        times the longest, whichever is larger. The time for the work of `stages` at the slowest rates, and 30 batches
-        of `batch_s` seconds, are added.
-        """
+        """Begin a phase whose limit follows from the longest one of this name in earlier cases of the definition."""
         self._end()
         expected_s, work_reason = self._work_time(name, stages)
         if batch_s:
@@ -182,11 +171,7 @@ class TimeLimits:
     def _begin(
         self, name: str, seconds: float, basis: str, stages: Collection[Stage] = (), restarts: bool = False
     ) -> None:
-        """Begin the phase `name` and report it; it may take `seconds`, for the reason `basis`.
-
-        `stages` are the stages whose work is done in it. If it `restarts`, each answer of other ranks starts its limit
-        anew.
-        """
+        """Begin the phase `name` and report it; it may take `seconds`, for the reason `basis`."""
         self._end()
         self._phase = Phase(name, seconds, basis, restarts)
         self._slowest_s = self._slowest_time(stages)
@@ -204,11 +189,7 @@ class TimeLimits:
             self._phase = None
 
     def _work_time(self, name: str, stages: Collection[Stage]) -> tuple[float, str]:
-        """Return the seconds that a call of each stage may take in the phase `name`, and the reason as a clause.
-
-        They are the seconds that the work takes at the rates of the slowest working device. If earlier cases needed
-        only a share of such seconds in this phase, ten times that share counts. The reason is empty below one second.
-        """
+        """Return the seconds that a call of each stage may take in the phase `name`, and the reason as a clause."""
         slowness = min(1.0, FACTOR * self._slowness.get((self._definition, name), 1.0))
         seconds = slowness * self._slowest_time(stages)
         if seconds < 1:

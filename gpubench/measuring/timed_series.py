@@ -16,10 +16,7 @@ from gpubench.model import Series, SeriesMode
 class TimedSeries:
     """One series while it is taken: a stage, timed in one mode by one call.
 
-    `name` is that of the stage, `calls` the number of calls in a batch, and `gated` says whether a gate excludes the
-    gaps between launches. Times are in seconds; `values` and `times` have one entry per sample, `host` and `clocks` one
-    per kept batch. `early` are the samples from before the device settled. `stop` is empty while sampling continues.
-    """
+    Times are in seconds; `values` and `times` have one entry per sample, `host` and `clocks` one per kept batch."""
 
     name: str
     stage: Stage
@@ -65,8 +62,7 @@ class TimedSeries:
     def is_check_due(self, elapsed_s: float) -> bool:
         """Return whether sampling has reached the random place at which a batch is checked, and none was checked yet.
 
-        `elapsed_s` is the time since sampling began.
-        """
+        `elapsed_s` is the time since sampling began."""
         count = len(self.values)
         is_reached = (
             count >= max(1.0, self.check_at * self.policy.least) and elapsed_s >= self.check_at * self.policy.least_s
@@ -80,9 +76,8 @@ class TimedSeries:
     def drop(self, length: int) -> None:
         """Drop the first `length` samples, with the host times, clocks and probed values if each batch gave one sample.
 
-        If `early` is empty, the earliest of the dropped samples are kept there: `first_half` of them, or all if this is
-        0.
-        """
+        If `early` is empty, the earliest of the dropped samples are kept there: `first_half` of them, or all if this
+        is 0."""
         self.early = self.early or self.values[: min(length, self.first_half or length)]
         self.values, self.times = self.values[length:], self.times[length:]
         if len(self.host) == len(self.values) + length:  # otherwise a batch gave several samples
@@ -92,9 +87,8 @@ class TimedSeries:
     def as_series(self, rank: int) -> list[Series]:
         """Return the series for the run file, marked with `rank`: the timed one, then those that follow from it.
 
-        These are series of the same samples for other work, the host's times and the early samples of a hot series, and
-        the values that the stage's probe read with each sample.
-        """
+        These are series of the same samples for other work, the host's times and the early samples of a hot series,
+        and the values that the stage's probe read with each sample."""
         stage, mode = self.stage, self.mode
         timed = Series(
             "",

@@ -2,8 +2,7 @@
 
 A worker never prints results and never decides what comes next. It talks to the runner over one channel: orders and
 exchanged values come in; parts, values to exchange and the phases that begin go out. The runner checks all of it
-(`measuring.channel`). The same limits are checked here first, because here the reason is known.
-"""
+(`measuring.channel`). The same limits are checked here first, because here the reason is known."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ class CaseOrder:
 class OfferedValue(bytes):
     """A value for the other ranks, which the runner passes on unread: a pickle, or plain data between nodes.
 
-    The answer is a list of all ranks' offers, or a `RankEnded`.
-    """
+    The answer is a list of all ranks' offers, or a `RankEnded`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,7 @@ class RankResult:
     def needs_new_worker(self) -> bool:
         """Return whether the next case needs a fresh worker: an unforeseen failure, or processes left behind.
 
-        Processes that a case left behind end with its worker.
-        """
+        Processes that a case left behind end with its worker."""
         return self.has_leftovers or (self.status == "failed" and self.cause not in ("wrong-answer", "suite"))
 
 
@@ -101,8 +98,7 @@ class PeerRanks:
     """The ranks of one case, as one of them sees them: it exchanges values with the others through the runner.
 
     `world` is the number of ranks, `informed` are the ranks of whose end this rank knows, and `decider` is the rank
-    whose decisions all follow.
-    """
+    whose decisions all follow."""
 
     channel: ToParent
     world: int
@@ -113,10 +109,7 @@ class PeerRanks:
     def exchange(self, value: Any) -> list[Any]:
         """Offer a value and return every rank's value in the order of the ranks, None for a rank that has ended.
 
-        Every rank that has not ended must call it. The values are pickled on one node, and plain data
-        (`measuring.plain`) between nodes. Raises PeerDied, once, if a rank has ended since the last exchange, and
-        SuiteError if the value is too large or, between nodes, no plain data.
-        """
+        Every rank that has not ended must call it."""
         if self.world == 1:
             return [value]
         offer = OfferedValue(plain.encode(value) if self.is_spread else pickle.dumps(value))
@@ -137,16 +130,14 @@ class PeerRanks:
     def agree(self, value: T) -> T:
         """Return the value of the deciding rank on every rank.
 
-        Every rank must call it. Raises PeerDied as `exchange`.
-        """
+        Every rank must call it. Raises PeerDied as `exchange`."""
         decided: T = self.exchange(value)[self.decider]
         return decided
 
     def choose_decider(self, active: bool) -> bool:
         """Make the first active rank the deciding one, and return whether there is one; every rank must call it.
 
-        This rank is active if it times something. Raises PeerDied as `exchange`.
-        """
+        This rank is active if it times something. Raises PeerDied as `exchange`."""
         roles = self.exchange(active)
         self.decider = roles.index(True) if True in roles else 0
         return True in roles
@@ -154,8 +145,7 @@ class PeerRanks:
     def answer_until_done(self) -> None:
         """Take part in every agreement as an idle rank until the deciding rank is done.
 
-        Raises PeerDied as `exchange`.
-        """
+        Raises PeerDied as `exchange`."""
         while self.exchange(None)[self.decider] != _DONE:
             pass
 
@@ -250,10 +240,7 @@ class Worker:
         )
 
     def _measure_task(self, task: Task, bench: Bench, order: CaseOrder, ranks: PeerRanks) -> RankMeasurement:
-        """Measure a task, then close and release it; a rank without a stage takes part in the agreements of the others.
-
-        An idle rank returns no series. Errors of the task pass.
-        """
+        """Measure a task, then close and release it."""
         if not task.stages:
             self._limits.attending()
             ranks.answer_until_done()
@@ -300,8 +287,7 @@ def _encoded_result(part: RankResult) -> bytes:
 def open_watches(device: Device) -> list[Watch]:
     """Return a watch on the device for every collector that offers watches and accepts it.
 
-    Collectors whose libraries are unavailable are left out.
-    """
+    Collectors whose libraries are unavailable are left out."""
     opened: list[Watch] = []
     for name in plugins.names("collectors"):
         with contextlib.suppress(Unavailable, plugins.BrokenPlugin):

@@ -22,10 +22,7 @@ class WorkerPool:
     def workers_for(self, devices: Sequence[Device], runtime: str) -> list[WorkerChild]:
         """Return one worker process per rank, in the order of `devices`, which has one device per rank.
 
-        Ranks on the same device get different workers. Workers are kept from case to case, unless they ended, sent a
-        message without an order, or `runtime` differs from that of the last call: the name of the libraries that a case
-        needs in a process of its own, empty if it needs none.
-        """
+        Ranks on the same device get different workers."""
         if runtime != self._runtime:
             self.end_all()
             self._runtime = runtime
@@ -49,7 +46,6 @@ class WorkerPool:
         worker.kill()
 
     def end_all(self) -> None:
-        """End every worker."""
         for worker in self._workers.values():
             worker.kill()
         self._workers = {}

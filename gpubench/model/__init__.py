@@ -1,8 +1,7 @@
 """Define the frozen values that measuring hands to judging, and the run file that stores them.
 
 Sizes are in bytes, times in seconds. Rates are never stored: a rate is `Work / time` and is derived in
-`gpubench.analysis`. Every record is validated strictly when it is read from a file (`gpubench.model.store`).
-"""
+`gpubench.analysis`. Every record is validated strictly when it is read from a file (`gpubench.model.store`)."""
 
 from gpubench.model.cases import Case, Params
 from gpubench.model.counters import Counter, CounterKind, EventBit, EventClass, Measure, Remark, Samples

@@ -18,8 +18,7 @@ class Case:
     """One point of one benchmark; its `id` is the key of every baseline and stable once released.
 
     `params` are the values on its axes in declared order, `version` is that of its method, `ranks` the number of
-    processes that measure it together, and `devices` the number of their devices.
-    """
+    processes that measure it together, and `devices` the number of their devices."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -42,6 +41,5 @@ class Case:
 
 @functools.lru_cache(maxsize=2**16)  # a gate needs the id of each case about a dozen times
 def _case_id(case: Case) -> str:
-    """Return the id of a case."""
     axes = ",".join(f"{axis_label(axis)}={axis_text(axis, value)}" for axis, value in case.params)
     return f"{case.suite}/{case.name}" + (f"[{axes}]" if axes else "")

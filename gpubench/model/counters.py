@@ -17,8 +17,7 @@ CounterKind = Literal["gauge", "cumulative", "window", "event"]
 class Measure(StrEnum):
     """The quantity that a counter measures: a closed vocabulary, by which all code but a list of counters selects them.
 
-    Shares are in per cent. Traffic is in bytes as a rising sum, or in bytes per second over a window.
-    """
+    Shares are in per cent. Traffic is in bytes as a rising sum, or in bytes per second over a window."""
 
     CORE_CLOCK = "core clock"
     MEMORY_CLOCK = "memory clock"
@@ -85,8 +84,7 @@ class Counter:
 
     A `gauge` is a value at a moment, `cumulative` a sum since some start, `window` a mean over the period before the
     reading, and `event` a mask of bits. `source` is the command. `bits` name the bits of an event counter. Only
-    `measures` decides how the counter is used, never its name.
-    """
+    `measures` decides how the counter is used, never its name."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -101,8 +99,7 @@ class Counter:
     def events(self, value: int) -> tuple[EventBit, ...]:
         """Return the bits that are set in `value`, the lowest first.
 
-        An undeclared one has a name as `bit 9` and class OTHER.
-        """
+        An undeclared one has a name as `bit 9` and class OTHER."""
         bit_of = {bit.mask: bit for bit in self.bits}
         masks = (1 << place for place in range(value.bit_length()) if value >> place & 1)
         return tuple(
@@ -114,9 +111,7 @@ class Counter:
 class Samples:
     """A chunk of one device's counters: columns of values over shared moments `at` (s since `started_at`).
 
-    A value that could not be read is None, never a special number. `busy_s` is the time that reading these rows took,
-    and `late_s` the longest delay of a reading after it was due.
-    """
+    A value that could not be read is None, never a special number."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -132,10 +127,7 @@ class Samples:
 class Remark:
     """A remark on the counters of a run: counters that do not exist here, or that were lost during the run.
 
-    The state `absent` says that counters do not exist on this machine, which is normal; `lost` that they stopped during
-    the run, and `event` that a driver reports one: both are shown to the reader of a run. `source` is a collector or
-    the sampler; `device` is empty if the remark concerns none. `words` is the message.
-    """
+    `source` is a collector or the sampler; `device` is empty if the remark concerns none."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 

@@ -32,9 +32,7 @@ def as_file_errors(path: str | Path) -> Iterator[None]:
 def read_lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
     """Yield the lines of a file, unpacked, with their newlines; a line longer than `limit_bytes` comes in pieces.
 
-    Only the last line may lack its newline. Raises OSError if the file cannot be read, and zlib.error or FileError as
-    `open_bytes` describes.
-    """
+    Only the last line may lack its newline."""
     with open_bytes(path) as file:
         while line := file.readline(limit_bytes + 1):
             yield line
@@ -43,9 +41,7 @@ def read_lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
 def open_bytes(path: Path) -> io.BufferedReader:
     """Return a reader of the file's bytes, which unpacks a file whose name ends in `.gz`.
 
-    Raises OSError if the file cannot be opened. Reading raises zlib.error if the packed data is damaged, and FileError
-    if it unpacks to more than 200 times its size (`limits.PACKED_RATIO`).
-    """
+    Raises OSError if the file cannot be opened."""
     file = os.fdopen(open_to_read(path), "rb")
     return io.BufferedReader(_GzipReader(file, path), _INFLATE_BYTES) if path.suffix == ".gz" else file
 
@@ -53,9 +49,7 @@ def open_bytes(path: Path) -> io.BufferedReader:
 class _GzipReader(io.RawIOBase):
     """The unpacked bytes of a gzip file up to its end, which may be torn, unlike with the gzip module.
 
-    Reading raises zlib.error if the data is damaged, and FileError if it unpacks to more than 200 times its size
-    (`limits.PACKED_RATIO`). It never unpacks more than was asked for.
-    """
+    It never unpacks more than was asked for."""
 
     def __init__(self, file: io.BufferedReader, path: Path) -> None:
         """Unpack an open file; `path` names it in errors."""
@@ -69,11 +63,7 @@ class _GzipReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer`, a writable bytes-like object, with unpacked bytes and return their number, 0 at the end.
-
-        The end of the file may be torn. Raises zlib.error if the data is damaged, and FileError if it unpacks to more
-        than 200 times its size.
-        """
+        """Fill `buffer`, a writable bytes-like object, with unpacked bytes and return their number, 0 at the end."""
         data = b""
         while not data and self._read_packed():
             data = self._unzip.decompress(self._packed, len(buffer))
@@ -85,10 +75,7 @@ class _GzipReader(io.RawIOBase):
         return len(data)
 
     def _check_ratio(self, size_bytes: int) -> None:
-        """Count `size_bytes` unpacked bytes.
-
-        Raises FileError if all of them are more than 200 times the packed bytes that they took, and more than 17 MiB.
-        """
+        """Count `size_bytes` unpacked bytes."""
         self._unpacked_bytes += size_bytes
         taken_bytes = self._packed_bytes - len(self._packed)
         if self._unpacked_bytes > max(limits.PACKED_BYTES, limits.PACKED_RATIO * taken_bytes):
@@ -111,15 +98,10 @@ class _GzipReader(io.RawIOBase):
 class DurableFile:
     """A locked file that stores bytes durably: they are on the disk when `write` returns.
 
-    A name that ends in `.gz` makes it a gzip file. Creating it raises UsageError if another process is writing the
-    file.
-    """
+    A name that ends in `.gz` makes it a gzip file."""
 
     def __init__(self, path: Path, file: io.FileIO) -> None:
-        """Lock an open file, whose name is `path`.
-
-        Raises UsageError and closes the file if another process holds the lock.
-        """
+        """Lock an open file, whose name is `path`."""
         self.path = path
         self.file = file
         self.zip = zlib.compressobj(wbits=_GZIP) if path.suffix == ".gz" else None
@@ -131,8 +113,7 @@ class DurableFile:
     def write(self, data: bytes, *, last: bool = False) -> None:
         """Append the data and wait until they are on the disk; `last` ends a gzip file.
 
-        Raises FileError and closes the file if the disk does not accept the data.
-        """
+        Raises FileError and closes the file if the disk does not accept the data."""
         if self.zip:
             data = self.zip.compress(data) + self.zip.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
         rest = memoryview(data)
@@ -148,8 +129,7 @@ class DurableFile:
         """Close the file; nothing happens if it is closed already.
 
         Raises FileError if its name now leads to another file or to none: the content was then copied to a new file,
-        which the message names.
-        """
+        which the message names."""
         if self.file.closed:
             return
         try:
@@ -166,10 +146,7 @@ class DurableFile:
             return False
 
     def _copy_to_new_name(self) -> None:
-        """Copy the content to a new file `rescued-…` in the same folder, because the file lost its name meanwhile.
-
-        It always raises FileError, with the name of that file or with the reason why the content is lost.
-        """
+        """Copy the content to a new file `rescued-…` in the same folder, because the file lost its name meanwhile."""
         problem = f"{self.path} was removed or replaced while it was being written"
         rescued = self.path.with_name(f"rescued-{secrets.token_hex(4)}-{self.path.name}")
         try:
@@ -184,8 +161,7 @@ class DurableFile:
     def cut(self, size_bytes: int) -> None:
         """Drop everything after the first `size_bytes` unpacked bytes; the next `write` continues there.
 
-        Raises OSError or, for a gzip file, FileError if the disk does not accept the change.
-        """
+        Raises OSError or, for a gzip file, FileError if the disk does not accept the change."""
         if self.zip:
             self._rewrite(size_bytes)
         else:
@@ -194,10 +170,7 @@ class DurableFile:
             os.fsync(self.file.fileno())
 
     def _rewrite(self, size_bytes: int) -> None:
-        """Replace a gzip file by a new one with its first `size_bytes` unpacked bytes, because gzip data cannot be cut.
-
-        The new file takes over the name, is locked, and stays open for the next `write`.
-        """
+        """Replace a gzip file by a new one with its first `size_bytes` unpacked bytes."""
         beside = self.path.with_name(f".{self.path.name[:100]}.{secrets.token_hex(8)}.part.gz")
         with contextlib.ExitStack() as undo:
             new = DurableFile(beside, io.FileIO(beside, "x"))
@@ -215,10 +188,7 @@ class DurableFile:
 
 
 def _lock(file: io.FileIO, path: Path) -> None:
-    """Lock the file for this process, if its file system has locks.
-
-    Raises UsageError if another process holds the lock.
-    """
+    """Lock the file for this process, if its file system has locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -230,8 +200,7 @@ def _lock(file: io.FileIO, path: Path) -> None:
 def sync_folder(path: Path) -> None:
     """Make the name of the file at `path` itself durable, by synchronising its folder.
 
-    Raises OSError if the folder cannot be synchronised.
-    """
+    Raises OSError if the folder cannot be synchronised."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

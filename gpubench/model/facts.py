@@ -14,8 +14,7 @@ class Device:
     """One device as the inventory found it.
 
     `id` is the name that the user types (`cuda:0`). `uuid` and `pci` join it to counters, because NVML's index is not
-    CUDA's ordinal. `details` are settings that a gate compares (power limit, ECC, MIG, …).
-    """
+    CUDA's ordinal. `details` are settings that a gate compares (power limit, ECC, MIG, …)."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -49,8 +48,7 @@ class Facts:
     """The frozen inventory of a machine, taken once in a child process.
 
     `host` are facts about the host, and `versions` those of drivers and libraries, both as pairs of a name and a text.
-    `absent` are the backends and counter sources that cannot be used.
-    """
+    `absent` are the backends and counter sources that cannot be used."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 

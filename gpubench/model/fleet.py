@@ -2,8 +2,7 @@
 
 A folder holds `fleet.json`, one ordinary run file for each node that answered, and in `again/` the run files of the
 nodes that were measured a second time. The record is read strictly, as a run file is, because it may come from another
-machine.
-"""
+machine."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ NodeStatus = Literal["answered", "failed", "died", "timed out", "refused", "miss
 class FleetNode:
     """One node: its name, its outcome, the seconds that it took, its rack, and its file in the folder.
 
-    `file` is empty if the node left none. `reason` is a sentence that explains a status other than `answered`.
-    """
+    `file` is empty if the node left none. `reason` is a sentence that explains a status other than `answered`."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -56,8 +54,7 @@ class FleetNode:
 class Remeasured:
     """A second measurement of a node, which is a suspect, or a healthy node measured as a control of one.
 
-    The other fields are those of `FleetNode`.
-    """
+    The other fields are those of `FleetNode`."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -73,9 +70,7 @@ class Remeasured:
 class Fleet:
     """The request to a fleet and the outcome of each node; `launcher` started the nodes (ray, slurm, environment).
 
-    `argv` is the command with its arguments, and `again` are the second measurements. `at_once` is the largest number
-    of nodes that measured at the same time, because nodes share power and cooling.
-    """
+    `argv` is the command with its arguments, and `again` are the second measurements."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -106,8 +101,8 @@ def encode_fleet(fleet: Fleet) -> bytes:
 def read_fleet(folder: Path) -> Fleet:
     """Return the record of a folder. Raises FileError if `fleet.json` is not valid or the folder has no run files.
 
-    A folder without `fleet.json` is a fleet too: each run file in it is the answer of the node after which it is named.
-    """
+    A folder without `fleet.json` is a fleet too: each run file in it is the answer of the node after which it is
+    named."""
     path = folder / FLEET_FILE
     if not path.exists():
         return _fleet_of_files(folder)
@@ -128,10 +123,7 @@ def read_fleet(folder: Path) -> Fleet:
 
 
 def _fleet_of_files(folder: Path) -> Fleet:
-    """Return the record of a folder without `fleet.json`: a node that answered for each run file, sorted by file name.
-
-    Raises FileError if the folder cannot be read or has no run files.
-    """
+    """Return the record of a folder without `fleet.json`."""
     with as_file_errors(folder):
         names = sorted(path.name for path in folder.iterdir() if is_file_name(path.name))
     if not names:

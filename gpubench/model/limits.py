@@ -2,8 +2,7 @@
 
 The ranges are wider than anything that a machine can measure, and narrow enough that quotients, squares and sums of
 such numbers are finite, so that code which reads a run needs no guards against impossible numbers. The counts keep the
-time and the memory for reading a file in proportion to its size. A real run has less than a tenth of each.
-"""
+time and the memory for reading a file in proportion to its size. A real run has less than a tenth of each."""
 
 from __future__ import annotations
 

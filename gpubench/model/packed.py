@@ -17,8 +17,7 @@ Number = TypeVar("Number", float, float | None)
 class Packed(Sequence[Number]):
     """A sequence of floats that needs a quarter of a tuple's memory; a missing value is None outside and NaN inside.
 
-    It equals any sequence of the same numbers. `numpy()` returns a view of it, and `np.asarray` makes no copy.
-    """
+    It equals any sequence of the same numbers. `numpy()` returns a view of it, and `np.asarray` makes no copy."""
 
     __slots__ = ("_numbers",)
 
@@ -32,8 +31,7 @@ class Packed(Sequence[Number]):
     def numpy(self) -> npt.NDArray[np.float64]:
         """Return the numbers as a read-only array of shape (n,) without a copy; a missing one is NaN.
 
-        While the array exists, `extend` raises BufferError.
-        """
+        While the array exists, `extend` raises BufferError."""
         import numpy as np
 
         view = np.frombuffer(self._numbers, dtype=np.float64)

@@ -1,8 +1,7 @@
 """Convert one record of a run file to and from its line: JSON that is checked strictly against the model.
 
 A line is accepted only if it has exactly the fields of the model within its limits (`gpubench.model.limits`); `schema`
-publishes the model for other programs.
-"""
+publishes the model for other programs."""
 
 from __future__ import annotations
 
@@ -90,9 +89,7 @@ def schema() -> dict[str, Any]:
 def encode(record: Record, errors: str = "replace") -> bytes:
     """Return the line of a record: compact JSON in UTF-8, with a newline at the end.
 
-    A file name that is not UTF-8 has surrogates, which `errors` handles (as in `str.encode`); by default they become
-    `?`. With `strict`, UnicodeEncodeError is raised.
-    """
+    With `strict`, UnicodeEncodeError is raised."""
     document = {"kind": KINDS[type(record)], **_json_value(record)}
     if isinstance(record, Samples):  # takes a fifth of the time, because a day has millions of numbers
         return to_json(document, inf_nan_mode="constants", fallback=_json_value) + b"\n"
@@ -101,7 +98,6 @@ def encode(record: Record, errors: str = "replace") -> bytes:
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value of the model as a JSON value."""
     if isinstance(value, Packed):
         return list(value)
     return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
@@ -110,8 +106,7 @@ def _json_value(value: Any) -> Any:
 def split_samples(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
     """Yield consecutive parts of the samples with their lines, none longer than SAMPLES_LIMIT_BYTES.
 
-    A part with a single moment is not split further and may be longer.
-    """
+    A part with a single moment is not split further and may be longer."""
     count = len(samples.at)
     fitting_rows = SAMPLES_LIMIT_BYTES // (_NUMBER_BYTES * (len(samples.columns) + 1))
     if count > 4 * fitting_rows > 0:  # estimate first: making one line of a whole day takes long
@@ -135,8 +130,7 @@ def _rows_of(samples: Samples, part: slice) -> Samples:
 def is_surely_valid(record: Record, line: bytes) -> bool:
     """Return whether the line that `encode` made of a record is certainly valid, so that it need not be read back.
 
-    That is so for packed samples whose numbers are all within limits; False means that it is unknown.
-    """
+    That is so for packed samples whose numbers are all within limits; False means that it is unknown."""
     if not isinstance(record, Samples) or b"Infinity" in line:
         return False
     columns = [values for _, values in record.columns]
@@ -153,8 +147,7 @@ def _is_within(numbers: Sequence[float | None], most: float) -> bool:
 def decode(line: bytes) -> Record:
     """Return the record in a line, samples in packed form.
 
-    Raises Malformed with the place and the problem if the line is not valid.
-    """
+    Raises Malformed with the place and the problem if the line is not valid."""
     if len(line) > limits.RECORD_BYTES:
         raise Malformed(f"the record is longer than {limits.RECORD_BYTES >> 20} MiB")
     _check_counts(line)
@@ -164,10 +157,7 @@ def decode(line: bytes) -> Record:
 
 
 def _check_counts(line: bytes) -> None:
-    """Raise Malformed if the line has too many texts, values, objects or lists, before a parser makes objects of them.
-
-    The limits are `limits.RECORD_TEXTS`, `RECORD_VALUES` and `RECORD_NESTED`.
-    """
+    """Raise Malformed if the line has too many texts, values, objects or lists."""
     if len(line) > limits.RECORD_NESTED:  # a shorter line cannot have that many
         for character, most, name in _COUNTED:
             if line.count(character) > most:
@@ -188,8 +178,7 @@ def samples_key(samples: Samples) -> tuple[object, ...]:
 def append_samples(chunk: Samples, by_key: dict[tuple[object, ...], Samples]) -> None:
     """Append a chunk to the samples in `by_key` with the same key (`samples_key`), or add it under that key.
 
-    The first chunk of a key grows in place; both chunks must be packed (`Packed`).
-    """
+    The first chunk of a key grows in place; both chunks must be packed (`Packed`)."""
     key = samples_key(chunk)
     first = by_key.setdefault(key, chunk)
     if first is not chunk:
@@ -201,15 +190,7 @@ def append_samples(chunk: Samples, by_key: dict[tuple[object, ...], Samples]) ->
 
 
 def _decode_as_written(line: bytes) -> Record | None:
-    """Return the record in a line with the keys that gpubench writes, in their order; None for any other line.
-
-    None also stands for an invalid line, for which `_decode_any` makes the message. This function is three times as
-    fast.
-
-    In a line without a backslash, a quoted word before a colon is a key. Therefore it can be seen without parsing
-    whether the keys are those that gpubench writes, in order and each once. Their values are validated as strictly as
-    in `_decode_any`.
-    """
+    """Return the record in a line with the keys that gpubench writes, in their order; None for any other line."""
     kind = _KIND_OF.get(line[:_OPENING_BYTES].partition(b",")[0])
     if kind is None or b"\\" in line:
         return None
@@ -225,21 +206,14 @@ def _decode_as_written(line: bytes) -> Record | None:
 
 @functools.lru_cache(maxsize=_MOST_SHAPES)
 def _is_in_written_order(kind: str, shape: bytes) -> bool:
-    """Return whether the keys of a line of that kind stand in the order in which gpubench writes them.
-
-    `shape` is the line without its digits. Lines of one case differ only in their numbers, so most shapes are in the
-    cache. A key that differs only in a digit is not noticed here, but validation rejects it.
-    """
+    """Return whether the keys of a line of that kind stand in the order in which gpubench writes them."""
     keys = _KEY.findall(shape)
     return keys in _written_orders(kind, keys.count(b"quantity"))
 
 
 @functools.cache
 def _written_orders(kind: str, series: int) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys of a line in the order in which gpubench writes them, and in that of its earlier versions.
-
-    `kind` is the kind of the record and `series` the number of series of a result. Earlier lines lack `clock_hz`.
-    """
+    """Return the keys of a line in the order in which gpubench writes them, and in that of its earlier versions."""
     case = Case("", "")
     samples: dict[str, Record] = {
         "result": Result(case, (), "ok", series=(Series("", "", ()),) * series),
@@ -268,10 +242,7 @@ def _decode_any(line: bytes) -> Record:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """Return the JSON object in a line as a dictionary.
-
-    Raises Malformed if it is not one, and for a key that occurs twice in an object, which pydantic accepts.
-    """
+    """Return the JSON object in a line as a dictionary."""
     try:
         document = json.loads(line.decode(), object_pairs_hook=_checked_object)
     except json.JSONDecodeError as error:
@@ -290,10 +261,7 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def _checked_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the dictionary of the keys and values of one JSON object.
-
-    Raises Malformed if a key occurs twice or there are more than 100 keys (`limits.FIELDS`).
-    """
+    """Return the dictionary of the keys and values of one JSON object."""
     if len(pairs) > limits.FIELDS:
         raise Malformed(f"an object has more than {limits.FIELDS} keys")
     fields = dict(pairs)
@@ -322,11 +290,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _check_rules(record: Record) -> None:
-    """Raise Malformed if the record breaks a rule that the types of its fields cannot express.
-
-    The columns of samples have one value per moment, a manifest starts at a time, and `_check_result` has the rules for
-    a result.
-    """
+    """Raise Malformed if the record breaks a rule that the types of its fields cannot express."""
     if isinstance(record, Samples):
         for name, column in record.columns:
             if len(column) != len(record.at):
@@ -338,10 +302,7 @@ def _check_rules(record: Record) -> None:
 
 
 def _check_result(result: Result) -> None:
-    """Raise Malformed if a window ends before it begins, an ok result has no device, or a series breaks a rule.
-
-    `_check_series` has the rules for a series.
-    """
+    """Raise Malformed if a window ends before it begins, an ok result has no device, or a series breaks a rule."""
     begin, end = result.window
     if end < begin:
         raise Malformed(f"window: it ends at {end:g} s, before it begins at {begin:g} s")
@@ -352,11 +313,7 @@ def _check_result(result: Result) -> None:
 
 
 def _check_series(series: Series) -> None:
-    """Raise Malformed if a series has moments and values of different number, or values or work out of range.
-
-    Timed calls take 1e-12 to 1e9 s, and values are 0 or at least 1e-100 in size. The work by which a series is judged
-    must not be 0.
-    """
+    """Raise Malformed if a series has moments and values of different number, or values or work out of range."""
     if series.at and len(series.at) != len(series.values):
         raise Malformed(f"series {series.label!r} has {len(series.values)} values at {len(series.at)} times")
     if series.quantity == "value":
@@ -386,8 +343,7 @@ def _check_started(started: str) -> None:
 def check_events(samples: Samples, events: Collection[str]) -> None:
     """Raise Malformed if a column of an event counter has a value that is no mask of 63 bits.
 
-    `events` has the names of the event counters.
-    """
+    `events` has the names of the event counters."""
     for name, column in samples.columns if events else ():
         if name in events:
             values = np.asarray(column)

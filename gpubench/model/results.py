@@ -33,8 +33,7 @@ class Work:
     """The work of one call, which the suite's author counts by the rules of docs/method.md.
 
     `moved` is bytes read plus written, `payload` bytes delivered once, `flops` floating-point operations, and `items`
-    dependent steps, messages or calls.
-    """
+    dependent steps, messages or calls."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -57,8 +56,7 @@ class Series:
     second (`item` names one: token), and otherwise the rate of that part of `work`. `limit` names the peak that it is
     compared with (`dram`, `tensor.float16`, …). `stop` is the reason why sampling ended (docs/method.md), and `rank`
     the process that took it. `calls` is the number of calls in one sample. `clock_hz` is the median clock of the
-    device's compute units after its samples, None if it was not read.
-    """
+    device's compute units after its samples, None if it was not read."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -98,8 +96,7 @@ class Result:
     """The outcome of one case on one device set in one replicate.
 
     `cause` is a slug for programs and `reason` a sentence for a status other than ok. `discarded` counts the discarded
-    batches or samples by reason, and `elapsed_s` is the time that the case took in seconds.
-    """
+    batches or samples by reason, and `elapsed_s` is the time that the case took in seconds."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 

@@ -35,8 +35,7 @@ class View:
     prefills (`tokens`) of a language model, next to measured sessions (`prompt` and `output`). `amortisation` shows the
     number of calls after which a compiler has earned back its cost, compared with the providers that the note `eager`
     names. It needs operators by several providers (axis `by`, and the axis `x`, whose values are operators) and builds
-    of them (axes `op`, `by` and `cache`).
-    """
+    of them (axes `op`, `by` and `cache`)."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -57,8 +56,7 @@ class KeyFigure:
 
     It is a figure of the case named `case` whose parameters equal the texts of `params`. Where `params` has numbers,
     the case with the nearest values is taken, so that every tier and device has one. `series` is the label of a series
-    of that case; an empty one means the headline.
-    """
+    of that case; an empty one means the headline."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -145,8 +143,7 @@ class Run:
 class Verdict(StrEnum):
     """The verdict of a gate on a case, in the order of a list: the worst first, and last cases that are not comparable.
 
-    `suspect` exists only between two measurements.
-    """
+    `suspect` exists only between two measurements."""
 
     SLOWER = "slower"
     SUSPECT = "suspect"

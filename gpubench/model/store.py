@@ -2,8 +2,7 @@
 
 Every record is written and fsynced as soon as it exists, so that a run which dies keeps its measurements: a torn last
 line is dropped on reading, and a file without an `end` is a valid partial run. A name that ends in `.gz` means gzip.
-`run-1.schema.json` publishes the result of `schema()`.
-"""
+`run-1.schema.json` publishes the result of `schema()`."""
 
 from __future__ import annotations
 
@@ -48,16 +47,14 @@ RecordHandler = Callable[[Manifest | Result | Samples | Remark], None]
 def read_run(path: str | Path) -> Run:
     """Return the run in a file. Raises FileError, with a message of one line, if it cannot be read or is not valid.
 
-    A torn last line is dropped with a warning in the run. Without an `end` record the run is not `complete`.
-    """
+    A torn last line is dropped with a warning in the run. Without an `end` record the run is not `complete`."""
     return _scan_and_run(Path(path))[1]
 
 
 def file_hash(path: str | Path) -> str:
     """Return the SHA-256 of a file's bytes in hexadecimal, which identifies the source of a report.
 
-    Raises FileError if the file cannot be read.
-    """
+    Raises FileError if the file cannot be read."""
     with as_file_errors(path), os.fdopen(open_to_read(Path(path)), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -67,8 +64,7 @@ class _Tally:
     """The sums over the records of a file: what its end record states, its bytes, and the counts that have a limit.
 
     `hash` is the SHA-256 object of the lines so far, `keys` are those of the results, and `tracks` those of the
-    samples.
-    """
+    samples."""
 
     records: int = 0
     size_bytes: int = 0
@@ -78,11 +74,7 @@ class _Tally:
     remarks: int = 0
 
     def count(self, record: Record, line: bytes) -> None:
-        """Add a record and its line to the sums.
-
-        Raises Malformed for a second result with the same key, and if the file then has too many results, sets of
-        counters or remarks.
-        """
+        """Add a record and its line to the sums."""
         if isinstance(record, Result):
             count_before = len(self.keys)
             self.keys.add(record.key)
@@ -114,8 +106,7 @@ def _check_count(count: int, most: int, name: str) -> None:
 class Scan:
     """A file as far as it was read; each record except the end was passed to `handle`.
 
-    `complete` is False for a file without an end record, which is a valid partial run.
-    """
+    `complete` is False for a file without an end record, which is a valid partial run."""
 
     handle: RecordHandler
     tally: _Tally = field(default_factory=_Tally)
@@ -128,8 +119,7 @@ class Scan:
     def add(self, line: bytes) -> None:
         """Add the next whole line of the file and pass its record to `handle`, except for the end record.
 
-        Raises Malformed if the line is not valid at this place of the file.
-        """
+        Raises Malformed if the line is not valid at this place of the file."""
         if self.complete:
             raise Malformed("the record comes after the end record")
         if self.tally.size_bytes + len(line) > limits.FILE_BYTES:
@@ -164,10 +154,7 @@ class Scan:
 def scan(path: str | Path, handle: RecordHandler) -> Scan:
     """Read a run file, pass each record except the end to `handle`, and return the scan; no record is kept.
 
-    Only at the end of a file is it known whether the file is valid: do not use the records before this returns. A torn
-    last line is dropped with a warning. Raises FileError, with a message of one line, if the file cannot be read or is
-    not valid.
-    """
+    Only at the end of a file is it known whether the file is valid: do not use the records before this returns."""
     file_scan, number = Scan(handle), 0
     try:
         with as_file_errors(path):
@@ -189,10 +176,7 @@ def scan(path: str | Path, handle: RecordHandler) -> Scan:
 
 
 def _scan_and_run(path: Path) -> tuple[Scan, Run]:
-    """Return the scan of a file and its run, in which samples of the same counters are joined.
-
-    Raises FileError if the file cannot be read or is not valid.
-    """
+    """Return the scan of a file and its run, in which samples of the same counters are joined."""
     records: dict[type, list[Any]] = {Manifest: [], Result: [], Remark: []}
     samples: dict[tuple[object, ...], Samples] = {}
 
@@ -212,10 +196,7 @@ def _scan_and_run(path: Path) -> tuple[Scan, Run]:
 class RunWriter:
     """Writes a run file record by record; each record is durable when the call that writes it returns.
 
-    As a context manager it closes the file, which without `end()` is a valid partial run. A record that could not be
-    read again (NaN, a second result with one key) is a bug in the caller and raises ValueError. If the disk does not
-    accept a record, FileError is raised and the writer is closed; the file then is a valid partial run.
-    """
+    As a context manager it closes the file, which without `end()` is a valid partial run."""
 
     def __init__(self, sink: DurableFile, tally: _Tally) -> None:
         self._sink = sink
@@ -225,9 +206,8 @@ class RunWriter:
     def create(cls, path: str | Path, manifest: Manifest) -> Self:
         """Return the writer of a new file at `path`, which then has only its manifest; a name in `.gz` means gzip.
 
-        Raises UsageError if the file exists (only `resume` continues one) or cannot be created, FileError if the disk
-        does not accept the manifest, and ValueError if the manifest is not valid.
-        """
+        Raises UsageError if the file exists (only `resume` continues one) or cannot be created, FileError if the
+        disk does not accept the manifest, and ValueError if the manifest is not valid."""
         path = Path(path)
         line = _manifest_line(manifest)
         try:
@@ -249,9 +229,7 @@ class RunWriter:
         """Return a writer that continues the file after its last whole record, and the run so far.
 
         A torn last line and the `end` record are dropped from the file; `complete` of the returned run says whether
-        there was an end. Raises FileError if the file cannot be read or written or is not valid, and UsageError if
-        another process is writing it.
-        """
+        there was an end."""
         path = Path(path)
         with as_file_errors(path), contextlib.ExitStack() as undo:
             sink = DurableFile(path, undo.enter_context(io.FileIO(path, "r+")))
@@ -284,8 +262,7 @@ class RunWriter:
     def end(self) -> None:
         """Write the end record, which makes the file complete, and close it.
 
-        Raises FileError if the disk does not accept it.
-        """
+        Raises FileError if the disk does not accept it."""
         self._sink.write(encode(self._tally.end()), last=True)
         self._sink.close()
 
@@ -298,9 +275,7 @@ class RunWriter:
 def encode_run(run: Run, packed: bool = False) -> bytes:
     """Return the bytes of a run file with the whole run, compressed with gzip if `packed`.
 
-    The file has no `end` record if the run is not complete. Raises ValueError if a record is not valid, and UsageError
-    if the manifest has a text that is not UTF-8.
-    """
+    The file has no `end` record if the run is not complete."""
     tally, lines = _Tally(), [_manifest_line(run.manifest)]
     tally.count(run.manifest, lines[0])
     others: tuple[Record, ...] = (*run.results, *run.remarks)
@@ -316,10 +291,6 @@ def encode_run(run: Run, packed: bool = False) -> bytes:
 
 
 def _manifest_line(manifest: Manifest) -> bytes:
-    """Return the line of a manifest.
-
-    Raises UsageError if it has a text that is not UTF-8, and ValueError if it is not valid.
-    """
     try:
         return _checked_line(manifest, encode(manifest, "strict"))
     except UnicodeEncodeError as error:

@@ -1,8 +1,7 @@
 """Find backends, collectors, suites, reports, gates and importers, and define the interface of each kind of plugin.
 
 `loading` turns entry points into objects; the other modules are structural protocols, one for each kind of plugin, so
-that a plugin inherits nothing.
-"""
+that a plugin inherits nothing."""
 
 from gpubench.plugins.loading import (
     BrokenPlugin,

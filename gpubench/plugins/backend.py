@@ -23,8 +23,7 @@ class Traits:
     (started by one thread, completed by a barrier in shared memory, sm_90), `clusters` (blocks that access each other's
     shared memory, sm_90), `matrix` (of 16-bit formats, sm_80, gfx90a), `early_launch` (a kernel may start before the
     previous launch has ended, sm_90 with cuda-bindings). Of the driver, if CuPy supports it: `register` (host memory),
-    `event_handles` (to other processes), `pool` (of memory).
-    """
+    `event_handles` (to other processes), `pool` (of memory)."""
 
     vendor: str
     arch: str
@@ -43,8 +42,7 @@ class Timing:
     """Seconds per call, by the device's clock and by the host's.
 
     `device` has one value per call for the modes `each` and `cold`, and for other modes one value, the mean. `host` is
-    the mean time in which the host queued a call.
-    """
+    the mean time in which the host queued a call."""
 
     device: tuple[float, ...]
     host: float
@@ -55,8 +53,7 @@ class KernelResources:
     """The resources of a compiled kernel, and the number of its blocks that a compute unit can hold at once.
 
     `registers` and `local_bytes` (spilled registers and arrays) are per thread; `shared_bytes` is per block, without
-    its dynamic part.
-    """
+    its dynamic part."""
 
     registers: int
     shared_bytes: int
@@ -75,8 +72,7 @@ class Kernel(Protocol):
         """Launch the kernel so that it may start before the previous launch has ended.
 
         The kernel waits for that launch by itself. `args` are arrays and NumPy scalars. On a device without
-        `early_launch` it is launched like any other kernel.
-        """
+        `early_launch` it is launched like any other kernel."""
 
     def symbol(self, name: str, nbytes: int) -> Any:
         """Return a `__constant__` or `__device__` array of the kernel's source by its name: uint8, shape (nbytes,)."""
@@ -84,8 +80,7 @@ class Kernel(Protocol):
     def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
         """Return the resources that a launch of the kernel uses, or None if they are unknown.
 
-        `threads` is the number of threads per block, and `shared_bytes` the dynamic shared memory per block.
-        """
+        `threads` is the number of threads per block, and `shared_bytes` the dynamic shared memory per block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +121,7 @@ class SharedMemory(Protocol):
 class SharedEvent(Protocol):
     """An event that another process can wait for; it cannot tell whether it was recorded again.
 
-    `record` and `wait` (for the last record) are queued on the device's stream; `synchronize` waits on the host.
-    """
+    `record` and `wait` (for the last record) are queued on the device's stream; `synchronize` waits on the host."""
 
     def export(self) -> bytes:
         """Return the handle by which another process opens the event."""
@@ -156,8 +150,7 @@ class OpenDevice(Protocol):
     def enter(self) -> None:
         """Make this the current device of the process, after all work that the process queued before.
 
-        A newly opened device already is the current one.
-        """
+        A newly opened device already is the current one."""
 
     def leave(self) -> None:
         """Make the device current that was so before `enter`."""
@@ -168,8 +161,7 @@ class OpenDevice(Protocol):
     def elsewhere(self) -> float:
         """Wait for all work of the device, and return the seconds for which work outside the timed stream ran longer.
 
-        Without such work this is about 0.
-        """
+        Without such work this is about 0."""
 
     def now(self) -> float:
         """Return the seconds of the clock for budgets and warm-up, which is virtual on clockwork."""
@@ -188,8 +180,7 @@ class OpenDevice(Protocol):
         call, and `graph` replays a graph of the calls. `gated` excludes launch gaps (docs/method.md); set it to False
         for calls that wait for the device. `lead`, if given, is called once before the time starts, to queue work.
         Raises GateTimedOut if the gate opened by itself, and Untrustworthy if the device's clock contradicts the
-        host's.
-        """
+        host's."""
 
     def synchronize(self) -> None:
         """Wait for the device. Raises the errors that the device reports."""
@@ -203,8 +194,7 @@ class OpenDevice(Protocol):
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
         """Return the kernel `name`, compiled from the text `source` at run time and cached on disk.
 
-        `defines` are macros with their values.
-        """
+        `defines` are macros with their values."""
 
     def to_host(self, array: Any) -> Any:
         """Return a NumPy copy of a device array."""
@@ -218,27 +208,23 @@ class OpenDevice(Protocol):
     def register(self, array: Any) -> Callable[[], None]:
         """Page-lock the memory of a NumPy array for copies and kernels, and return a function that unlocks it.
 
-        Raises Skip if the device does not support that.
-        """
+        Raises Skip if the device does not support that."""
 
     def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
         """Queue `calls` so that they start together: the first on the timed stream, each other on a stream of its own.
 
         The other streams belong to the device `peer` if it is given. Work that is queued afterwards waits for all
-        calls. Raises Skip if the device cannot do that.
-        """
+        calls. Raises Skip if the device cannot do that."""
 
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
         """Return memory of the device `peer` that this device's kernels and copies can access: uint8, shape (nbytes,).
 
-        The array is one of `xp`. Raises Skip if the two devices cannot access each other.
-        """
+        The array is one of `xp`. Raises Skip if the two devices cannot access each other."""
 
     def launches_of(self, call: Callable[[], object]) -> int | None:
         """Return the number of kernels that one call of `call` launches; None if they cannot be counted.
 
-        The call must have run once before.
-        """
+        The call must have run once before."""
 
     def free_bytes(self) -> int:
         """Return the bytes of memory that can still be allocated."""
@@ -249,21 +235,18 @@ class OpenDevice(Protocol):
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
         """Return the memory of `nbytes` bytes that another process shares as `handle`, mapped into this process.
 
-        Raises the driver's errors, or Skip if that is impossible.
-        """
+        Raises the driver's errors, or Skip if that is impossible."""
 
     def shared_memory(self, kind: str) -> SharedMemory:
         """Return one kind of memory that processes can share. Raises Skip if it is unavailable.
 
         Kinds of host memory are `memfd` and `file`; kinds of GPU memory are `raw`, `block`, `pool` and `virtual`
-        (backends/_memory.py).
-        """
+        (backends/_memory.py)."""
 
     def shared_event(self, handle: bytes = b"") -> SharedEvent:
         """Return a new event that another process can open, or the event that `handle`, if not empty, names.
 
-        Raises Skip if that is impossible.
-        """
+        Raises Skip if that is impossible."""
 
     def release(self) -> None:
         """Release cached memory between cases."""
@@ -279,8 +262,7 @@ class Backend(Protocol):
     def devices(self) -> Sequence[Device]:
         """Return every device of this backend.
 
-        Raises errors.Unavailable, which says how to get what is missing, if the backend cannot be used.
-        """
+        Raises errors.Unavailable, which says how to get what is missing, if the backend cannot be used."""
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the driver, runtime and libraries that this backend uses."""

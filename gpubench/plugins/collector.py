@@ -18,8 +18,7 @@ class Condition:
     `discard` are slugs of disturbances: `hw-slowdown`, `thermal`, `power-brake`, `low-clock`, `foreign-process`; on the
     host `steal`. `labels` describe a state in which the sample is valid: `power-capped`, `shared-device`; on the host
     `loaded`, `migrated` (to another NUMA node). `clock_hz` is the clock of the device's compute units after the sample;
-    None if the watch does not read it.
-    """
+    None if the watch does not read it."""
 
     discard: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
@@ -41,14 +40,12 @@ class CounterSource(Protocol):
 
     Counters of one device and one period are read together, and each such group in its own thread, so two groups may be
     read at the same time. A source whose counters are unavailable at the moment raises errors.Unavailable, whose
-    text is kept in the run file.
-    """
+    text is kept in the run file."""
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the values of the counters `names` of one device now, by name; None for a counter that gave no value.
 
-        The values are in the units of the counters. Raises errors.Unavailable if the source is unavailable now.
-        """
+        The values are in the units of the counters. Raises errors.Unavailable if the source is unavailable now."""
 
     def close(self) -> None: ...
 
@@ -82,8 +79,7 @@ class Collector(Protocol):
     def open(self, devices: Sequence[Device]) -> CounterSource:
         """Open the source for these devices, all of which the collector accepts.
 
-        Raises errors.Unavailable, or errors.OptionalUnavailable for a source that most machines do not have.
-        """
+        Raises errors.Unavailable, or errors.OptionalUnavailable for a source that most machines do not have."""
 
 
 @runtime_checkable
@@ -93,8 +89,7 @@ class ReportsSettings(Protocol):
     def describe(self, device: Device) -> Mapping[str, str]:
         """Return settings that a gate compares (power limit, ECC, MIG mode) by name.
 
-        Raises errors.Unavailable if that fails.
-        """
+        Raises errors.Unavailable if that fails."""
 
 
 @runtime_checkable
@@ -117,8 +112,7 @@ class HealthSign(StrEnum):
     """The meaning of a health reading: a closed list, because `measuring.health` has a rule for each sign.
 
     Signs that end in `_MOST`, and `BUSY`, only help to judge another sign. The others are numbers of errors, or 1 for a
-    bad state and 0 for a good one.
-    """
+    bad state and 0 for a good one."""
 
     LOST = "lost"  # 1: the driver does not reach the device any more
     RECOVERY = "recovery"  # 1: the driver asks for a reset or a restart
@@ -153,8 +147,7 @@ class HealthReading:
 
     `value` is None if the number is unavailable; `note` then gives the reason. Otherwise it may add details, such as
     the ids of processes. `command` is a shell command that shows or repairs the state. gpubench prints it and never
-    runs it.
-    """
+    runs it."""
 
     sign: HealthSign
     value: float | None
@@ -178,16 +171,14 @@ class ChecksHealth(Protocol):
     def health(self, devices: Sequence[Device]) -> HealthSource:
         """Open a source for these devices, which is read before and after a run.
 
-        Raises errors.Unavailable if that fails.
-        """
+        Raises errors.Unavailable if that fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceProcess:
     """A process that uses a device: its process id, and the bytes of the device's memory that it uses.
 
-    `memory_bytes` is None if the driver does not report it, as in some containers.
-    """
+    `memory_bytes` is None if the driver does not report it, as in some containers."""
 
     pid: int
     memory_bytes: float | None = None

@@ -21,8 +21,7 @@ class Gate(Protocol):
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
         """Return the judgement of the candidate against the baseline by the user's policy.
 
-        Suspects of the judgement, cases that look slower, may be measured again before anything fails.
-        """
+        Suspects of the judgement, cases that look slower, may be measured again before anything fails."""
 
 
 class Publication(Protocol):
@@ -37,8 +36,7 @@ class Publication(Protocol):
 
         If the document must be shortened, the worst findings are kept. `answer` has the verdict and the next steps of
         the judgement. All texts of `judgement` and `answer` are clean (`gpubench.base.clean`) but not escaped for any
-        form.
-        """
+        form."""
 
 
 class FleetPublication(Publication, Protocol):

@@ -13,8 +13,7 @@ class Imported:
     """The content of another tool's output. Unavailable facts stay missing: no device, size or unit is guessed.
 
     If the output has several results of one case, each is another replicate. `left_out` describes figures whose unit or
-    direction is unknown.
-    """
+    direction is unknown."""
 
     suite: SuiteInfo
     devices: tuple[Device, ...]
@@ -36,5 +35,4 @@ class Importer(Protocol):
     def read(self, text: str) -> Imported:
         """Return the content of the output.
 
-        Raises errors.BadOutput if the text is damaged or newer than the known versions.
-        """
+        Raises errors.BadOutput if the text is damaged or newer than the known versions."""

@@ -1,7 +1,6 @@
 """Turn entry points into plugins: an entry point names a package, and each public module in the package is a plugin.
 
-Listing names imports nothing; a broken plugin fails only when it is loaded itself.
-"""
+Listing names imports nothing; a broken plugin fails only when it is loaded itself."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ def names(room: Room) -> tuple[str, ...]:
 def load(room: Room, name: str) -> Any:
     """Return the plugin `name` of the kind `room`: the object `suite`, `collector`, `report`, … in its module.
 
-    Raises UsageError with the most similar name if there is no such plugin, and BrokenPlugin if it cannot be loaded.
-    """
+    Raises UsageError with the most similar name if there is no such plugin, and BrokenPlugin if it cannot be loaded."""
     modules = _modules(room)
     if name not in modules:
         raise unknown(room.removesuffix("s"), name, modules)
@@ -76,8 +74,7 @@ def load_file(room: Room, path: Path) -> Any:
     folder that contains `path` becomes a separate package (`from ._shared import …` works, and so do data files in it),
     and is searched last for other modules (`import mine`), in this process and in each worker. Raises UsageError if
     `path` does not exist or its name has other characters than letters, digits, _ and -, and BrokenPlugin if the module
-    does not load or lacks the object.
-    """
+    does not load or lacks the object."""
     package = _make_package(path.resolve().parent)
     if not re.fullmatch(r"[A-Za-z_][\w-]*", plugin_name(path)):
         raise UsageError(f"{path}: a suite is named after its file: use letters, digits, _ and -")
@@ -89,8 +86,7 @@ def load_file(room: Room, path: Path) -> Any:
 def _make_package(folder: Path) -> str:
     """Return the name of the package for a folder of plugins without an entry point.
 
-    On first use, the package is made, and the folder becomes the last one that is searched for modules.
-    """
+    On first use, the package is made, and the folder becomes the last one that is searched for modules."""
     name = f"gpubench_files_{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
         loader = SourceFileLoader(name, str(folder / "__init__.py"))  # it is never run and only locates data files
@@ -106,8 +102,7 @@ def _load_attribute(module: str, attribute: str, description: str) -> Any:
     """Return the attribute `attribute` of the module with the dotted name `module`.
 
     Raises BrokenPlugin, whose message starts with `description`, if the module does not load or does not have the
-    attribute.
-    """
+    attribute."""
     try:
         loaded = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # third-party code may raise anything, or exit, while it is loaded
@@ -122,8 +117,7 @@ def _load_attribute(module: str, attribute: str, description: str) -> Any:
 def _place_text(error: BaseException) -> str:
     """Return the line of the plugin that raised `error`, as ` (gather.py, line 12)`.
 
-    The text is empty if no line of the plugin is known, and for a SyntaxError, whose message has the line.
-    """
+    The text is empty if no line of the plugin is known, and for a SyntaxError, whose message has the line."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<frozen")]
     inner = [frame for frame in ours if Path(frame.filename).parent != Path(importlib.__file__).parent]
@@ -150,8 +144,7 @@ def call_library(name: str, function: Callable[[], T]) -> T:
 def unknown(kind: str, name: str, available: Iterable[str]) -> UsageError:
     """Return, without raising it, a UsageError for an unknown name, with the most similar available one, or all.
 
-    `kind` is the noun for the thing in the message, such as `suite`.
-    """
+    `kind` is the noun for the thing in the message, such as `suite`."""
     choices = sorted(available)
     near = difflib.get_close_matches(name, choices, n=1)
     hint = (
@@ -163,8 +156,7 @@ def unknown(kind: str, name: str, available: Iterable[str]) -> UsageError:
 def _modules(room: Room) -> dict[str, str]:
     """Return the dotted name of the module of each plugin of the kind `room`, by the name of the plugin.
 
-    If two plugins have one name, gpubench's own counts. Modules whose names begin with _ are no plugins.
-    """
+    If two plugins have one name, gpubench's own counts. Modules whose names begin with _ are no plugins."""
     modules: dict[str, str] = {}
     points = entry_points(group=f"gpubench.{room}")
     for point in sorted(

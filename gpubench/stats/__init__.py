@@ -1,8 +1,7 @@
 """Compute statistics of samples: medians and their intervals, noise, warm-up, t-tests, change points.
 
 Pure functions of numbers. Each names the paper or book that it is taken from, and the tests compare it with SciPy.
-Nothing here knows what a case or a counter is.
-"""
+Nothing here knows what a case or a counter is."""
 
 from gpubench.stats.samples import (
     LEAST_FOR_INTERVAL,

@@ -2,8 +2,7 @@
 
 `change_points` tests the series once, by E-divisive: Matteson & James, A Nonparametric Approach for Multiple Change
 Point Analysis of Multivariate Data, Journal of the American Statistical Association 109(505), 2014; with α = 1. It
-assumes nothing about the distribution of the values, and the number of changes need not be known.
-"""
+assumes nothing about the distribution of the values, and the number of changes need not be known."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ Floats = npt.NDArray[np.float64]
 class ChangePoint:
     """A change: the values from `index` on differ from those before it.
 
-    `p` is the share of shuffled series whose statistic is at least as large.
-    """
+    `p` is the share of shuffled series whose statistic is at least as large."""
 
     index: int
     p: float
@@ -38,8 +36,7 @@ class ChangePoint:
 class _Segment:
     """A stretch of the series from `start`, with the distances between its values, shape (values, values).
 
-    Its best cut is after `cut` values and has the statistic `statistic`.
-    """
+    Its best cut is after `cut` values and has the statistic `statistic`."""
 
     start: int
     distances: Floats
@@ -48,7 +45,6 @@ class _Segment:
 
     @classmethod
     def of(cls, values: Floats, start: int, end: int) -> _Segment:
-        """Return the segment from `start` to before `end`."""
         part = values[start:end]
         distances = np.sqrt(((part[:, None] - part[None, :]) ** 2).sum(axis=-1))
         return cls(start, distances, *_best_cut(distances))
@@ -62,11 +58,7 @@ class _Segment:
 def change_points(values: Sequence[float] | Floats) -> tuple[ChangePoint, ...]:
     """Return the change points of a series in ascending order; the same series always has the same ones.
 
-    `values` has the shape (n,), or (n, variables) for several variables at once, in units that weigh equally. Cuts are
-    made one after the other, each tested by 199 permutations within the current segments, until a cut is not
-    significant at 1 %. A series of fewer than six values has none. Time and memory grow with the square of the length:
-    0.5 s and 10 MB per cut for 400 values.
-    """
+    `values` has the shape (n,), or (n, variables) for several variables at once, in units that weigh equally."""
     data = np.asarray(values, dtype=float)
     if len(data) < 2 * LEAST:
         return ()
@@ -86,10 +78,7 @@ def change_points(values: Sequence[float] | Floats) -> tuple[ChangePoint, ...]:
 
 
 def _p_value(segments: Sequence[_Segment], statistic: float, rng: np.random.Generator) -> float:
-    """Return the share of 199 permutations within the segments (and the series itself) that reach `statistic`.
-
-    The permutations stop as soon as the share is above 1 %; the result is then only known to be above 1 %.
-    """
+    """Return the share of 199 permutations within the segments (and the series itself) that reach `statistic`."""
     bound = statistic * (1 - _ROUNDING)
     reached = 1
     for shuffled in _shuffled_statistics(segments, rng):
@@ -107,11 +96,7 @@ def _shuffled_statistics(segments: Sequence[_Segment], rng: np.random.Generator)
 
 
 def _best_cut(distances: Floats) -> tuple[int, float]:
-    """Return the number of values before the best cut and the statistic there, the largest q(τ, κ) (equation 7).
-
-    `distances` has the distances of all pairs of n values, shape (n, n). For fewer than six values the result is 0 and
-    −∞.
-    """
+    """Return the number of values before the best cut and the statistic there, the largest q(τ, κ) (equation 7)."""
     if len(distances) < 2 * LEAST:
         return 0, -np.inf
     statistics = divergences(distances)
@@ -122,11 +107,7 @@ def _best_cut(distances: Floats) -> tuple[int, float]:
 def divergences(distances: Floats) -> Floats:
     """Return q(τ, κ) for every τ (rows) and κ (columns), −∞ where a side has fewer than three values (LEAST).
 
-    `distances` has the distances |x − y| of all pairs of n values, shape (n, n); the result is (n + 1, n + 1).
-
-    q = n·m/(n+m) · (2·mean|x−y| − mean|x−x'| − mean|y−y'|), where x are the first τ values and y those from τ to κ (the
-    paper's equations 5 and 6), n and m their numbers. All of them come from one table of cumulative sums.
-    """
+    All of them come from one table of cumulative sums."""
     count = len(distances)
     sums = np.zeros((count + 1, count + 1))
     np.cumsum(distances, axis=0, out=sums[1:, 1:])
@@ -138,11 +119,7 @@ def divergences(distances: Floats) -> Floats:
 
 @functools.lru_cache(maxsize=8)
 def _sum_weights(count: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return four arrays of shape (count + 1, count + 1), of which q(τ, κ) in `divergences` is composed.
-
-    The first three are the factors of the sums of distances up to (τ, κ), (τ, τ) and (κ, κ). The fourth is added: 0, or
-    −∞ where τ and κ are not a valid cut.
-    """
+    """Return four arrays of shape (count + 1, count + 1), of which q(τ, κ) in `divergences` is composed."""
     n, kappa = np.meshgrid(np.arange(count + 1.0), np.arange(count + 1.0), indexing="ij")
     valid = (n >= LEAST) & (kappa - n >= LEAST)
     n, kappa = np.where(valid, n, 2.0), np.where(valid, kappa, 4.0)

@@ -14,8 +14,7 @@ _TAIL = 0.025  # the probability on each side of a 95 % interval
 def queries_needed(fraction: float) -> int:
     """Return the smallest number of queries that can show the percentile `fraction`: 64 for 0.9, 662 for 0.99.
 
-    With fewer queries, `tail_estimate` has no result.
-    """
+    With fewer queries, `tail_estimate` has no result."""
     count = 2
     while _discarded_count(count, fraction) < 1:
         count += 1
@@ -25,11 +24,7 @@ def queries_needed(fraction: float) -> int:
 def tail_estimate(values: Sequence[float], fraction: float) -> float | None:
     """Return an upper estimate of the percentile `fraction` by LoadGen's early stopping; None for too few values.
 
-    `fraction` 0.99 is the 99th percentile. A further query is slower than the estimate with a probability of at most 1
-    − `fraction`, at 99 % confidence. With n values the estimate is the t-th largest, where t is the largest number with
-    P(X ≤ t) ≤ 1 % and X is binomial with n trials of probability 1 − `fraction` (MLPerf LoadGen, early_stopping.cc and
-    results.cc; "Early Stopping" of the inference rules, https://github.com/mlcommons/inference_policies).
-    """
+    `fraction` 0.99 is the 99th percentile."""
     count = len(values)
     discarded = _discarded_count(count, fraction)
     return (
@@ -44,8 +39,7 @@ def percentile_interval(values: Sequence[float], fraction: float) -> tuple[float
 
     `fraction` 0.99 is the 99th percentile. The values must be independent but may have any distribution: of n values,
     the number below the percentile has the distribution B(n, `fraction`) (David and Nagaraja, Order Statistics, 2003,
-    section 7.1).
-    """
+    section 7.1)."""
     ordered = sorted(values)
     count = len(ordered)
     k = np.arange(1, count + 1)
@@ -57,11 +51,7 @@ def percentile_interval(values: Sequence[float], fraction: float) -> tuple[float
 
 
 def _discarded_count(count: int, fraction: float) -> int:
-    """Return how many of the largest of `count` values LoadGen's early stopping discards for a percentile.
-
-    `fraction` 0.99 is the 99th percentile. The number is the largest t ≥ 1 with P(X ≤ t) ≤ 1 %, where X is binomial
-    with `count` trials of probability 1 − `fraction`; 0 if there is none.
-    """
+    """Return how many of the largest of `count` values LoadGen's early stopping discards for a percentile."""
     if count < 1:
         return 0
     past = 1.0 - fraction

@@ -40,10 +40,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def _middle(ordered: Sequence[float]) -> float:
-    """Return the median of at least one value; the values are sorted, and the result is NaN if one is NaN.
-
-    For few values this takes a tenth of the time of NumPy's median.
-    """
+    """Return the median of at least one value; the values are sorted, and the result is NaN if one is NaN."""
     count = len(ordered)
     if math.isnan(sum(ordered)):  # sorting does not order NaN
         return float(np.median(ordered))
@@ -58,8 +55,7 @@ def quantile(values: Sequence[float], fraction: float) -> float:
 def noise(values: Sequence[float]) -> float:
     """Return the robust coefficient of variation, a fraction: 1.4826 · MAD / |median| (Rousseeuw & Croux 1993).
 
-    MAD is the median distance from the median. The result is 0 for fewer than two values and for a median of 0.
-    """
+    MAD is the median distance from the median. The result is 0 for fewer than two values and for a median of 0."""
     if len(values) < 2:
         return 0.0
     centre = median(values)
@@ -74,8 +70,7 @@ def serial_inflation(values: Sequence[float]) -> float:
     The values are in the order measured. The signs of their distances from the median have the lag-one correlation r.
     For an AR(1) process with ρ = sin(π·r/2), the signs' correlation at lag k is (2/π)·asin(ρᵏ) (Kedem, Binary Time
     Series, 1980), and the factor is 1 + 2·Σ(1 − k/n)·(2/π)·asin(ρᵏ). r is taken one standard error (1/√n) above its
-    bias-corrected estimate, because a stopping rule selects the moments at which it is small by chance.
-    """
+    bias-corrected estimate, because a stopping rule selects the moments at which it is small by chance."""
     return _inflation(values, median(values))
 
 
@@ -100,8 +95,7 @@ def median_interval(values: Sequence[float]) -> Interval:
     The ranks come from the normal approximation of the binomial, n/2 ± 1.96·√n/2, rounded outwards (Le Boudec,
     Performance Evaluation of Computer Systems, 2010, theorem 2.1). From 10 samples on they are widened by the root of
     `serial_inflation`, so the values must be in the order measured. Below 6 samples no pair of order statistics reaches
-    95 %, and the whole range is returned; without samples, NaN.
-    """
+    95 %, and the whole range is returned; without samples, NaN."""
     data = sorted(values)
     count = len(data)
     if count == 0:
@@ -122,8 +116,7 @@ def resampled_medians(values: Sequence[float], count: int, rng: np.random.Genera
     There must be at least one value. The medians are drawn directly, so that the cost does not grow with the number of
     values. The k-th smallest of n values drawn with replacement is the value of rank ⌊n·U⌋, where U is the k-th
     smallest of n uniform numbers, with the distribution Beta(k, n − k + 1). The next one lies a share Beta(1, n − k) of
-    the way from U to 1 (David and Nagaraja, Order Statistics, 2003, sections 2.3 and 2.5).
-    """
+    the way from U to 1 (David and Nagaraja, Order Statistics, 2003, sections 2.3 and 2.5)."""
     ordered = np.sort(np.asarray(values, dtype=float))
     size = len(ordered)
     middle = (size + 1) // 2
@@ -139,8 +132,7 @@ def warm_up_length(values: Sequence[float]) -> int:
 
     It is the d that minimises the standard error of the mean of the remaining values, at least five (White, Simulation
     69(6), 1997). With fewer than ten values it is their number. A d beyond half of the values means that they do not
-    show a steady state yet (Hoad, Robinson & Davies, Journal of the Operational Research Society 61, 2010).
-    """
+    show a steady state yet (Hoad, Robinson & Davies, Journal of the Operational Research Society 61, 2010)."""
     least = 5  # fewer values at the end look steady by chance
     if len(values) < 2 * least:
         return len(values)
@@ -167,8 +159,7 @@ def hodges_lehmann(before: Vector, after: Vector) -> Vector:
     """Return the shift from `before` to `after`: the median of all differences of an `after` and a `before` value.
 
     It works along the last axis, from (…, n) and (…, m) to (…) (Hodges & Lehmann, Annals of Mathematical Statistics 34,
-    1963).
-    """
+    1963)."""
     differences = np.asarray(after)[..., :, None] - np.asarray(before)[..., None, :]
     return np.asarray(np.median(differences.reshape(*differences.shape[:-2], -1), axis=-1))
 
@@ -177,8 +168,7 @@ def hodges_lehmann(before: Vector, after: Vector) -> Vector:
 class Welch:
     """The difference of two means (after less before) with its standard error and its degrees of freedom.
 
-    All are arrays of one shape, with an element for each pair of samples.
-    """
+    All are arrays of one shape, with an element for each pair of samples."""
 
     difference: Vector
     error: Vector
@@ -201,8 +191,7 @@ def welch(before: Vector, after: Vector) -> Welch:
     """Return the difference of the means of two samples with unequal variances (Welch, Biometrika 34, 1947).
 
     It works along the last axis, from (…, n) and (…, m) to (…), with at least two values in each sample. The degrees of
-    freedom are those of Satterthwaite (Biometrics Bulletin 2, 1946); they are infinite if no value varies.
-    """
+    freedom are those of Satterthwaite (Biometrics Bulletin 2, 1946); they are infinite if no value varies."""
     means, shares, single = [], [], []
     for sample in (np.asarray(before, dtype=float), np.asarray(after, dtype=float)):
         count = sample.shape[-1]
@@ -220,8 +209,7 @@ def pooled_deviation(before: Vector, after: Vector) -> Vector:
     """Return the standard deviation that two samples share, with n + m - 2 degrees of freedom.
 
     It works along the last axis, from (…, n) and (…, m) to (…). Each sample varies about its own mean (Student,
-    Biometrika 6, 1908; two-sample form of Fisher 1925).
-    """
+    Biometrika 6, 1908; two-sample form of Fisher 1925)."""
     samples = [np.asarray(sample, dtype=float) for sample in (before, after)]
     squares = sum(((sample - sample.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for sample in samples)
     return np.asarray(np.sqrt(squares / (sum(sample.shape[-1] for sample in samples) - 2)))
@@ -230,8 +218,7 @@ def pooled_deviation(before: Vector, after: Vector) -> Vector:
 def student_tail(score: Vector, freedom: Vector) -> Vector:
     """Return P(|T| ≥ score) of Student's t for arrays of scores and degrees of freedom that broadcast together.
 
-    It is I_x(ν/2, 1/2) at x = ν/(ν + t²) (NIST DLMF 8.17; Abramowitz & Stegun 26.7.1).
-    """
+    It is I_x(ν/2, 1/2) at x = ν/(ν + t²) (NIST DLMF 8.17; Abramowitz & Stegun 26.7.1)."""
     freedom = np.minimum(np.asarray(freedom, dtype=float), _NORMAL_FREEDOM)
     square = np.asarray(score, dtype=float) ** 2
     with np.errstate(invalid="ignore"):
@@ -242,9 +229,8 @@ def student_tail(score: Vector, freedom: Vector) -> Vector:
 def student_quantile(freedom: Vector, tail: float = 0.05) -> Vector:
     """Return the t that |T| exceeds with the probability `tail`, for an array of degrees of freedom.
 
-    An expansion about the normal quantile (Abramowitz & Stegun 26.7.5) is refined by Newton's method on `student_tail`,
-    which is convex, so that the method converges from below.
-    """
+    An expansion about the normal quantile (Abramowitz & Stegun 26.7.5) is refined by Newton's method on
+    `student_tail`, which is convex, so that the method converges from below."""
     freedom = np.minimum(np.asarray(freedom, dtype=float), _NORMAL_FREEDOM)
     log_gamma = np.vectorize(math.lgamma, otypes=[float])
     scale = np.exp(log_gamma((freedom + 1) / 2) - log_gamma(freedom / 2)) / np.sqrt(freedom * math.pi)
@@ -270,10 +256,7 @@ def _expansion(z: float) -> tuple[float, ...]:
 
 
 def _beta_ratio(x: Vector, a: Vector) -> Vector:
-    """Return the regularised incomplete beta function I_x(a, 1/2) by its continued fraction (NIST DLMF 8.17.22).
-
-    `x` in [0, 1] and `a` > 0 are arrays of the same shape.
-    """
+    """Return the regularised incomplete beta function I_x(a, 1/2) by its continued fraction (NIST DLMF 8.17.22)."""
     b = 0.5
     turned = x > (a + 1) / (a + b + 2)  # the fraction converges on the other side: I_x(a, b) = 1 - I_{1-x}(b, a)
     first, second, at = np.where(turned, b, a), np.where(turned, a, b), np.where(turned, 1 - x, x)
@@ -286,10 +269,7 @@ def _beta_ratio(x: Vector, a: Vector) -> Vector:
 
 
 def _beta_fraction(x: Vector, a: Vector, b: Vector) -> Vector:
-    """Return 1 + d₁/(1 + d₂/(1 + …)) of DLMF 8.17.22 for arrays of one shape, evaluated from its end.
-
-    40 terms are accurate to 1e-8 if x ≤ (a+1)/(a+b+2).
-    """
+    """Return 1 + d₁/(1 + d₂/(1 + …)) of DLMF 8.17.22 for arrays of one shape, evaluated from its end."""
     continued = np.ones_like(x)
     for term in range(40, 0, -1):
         m, odd = divmod(term, 2)
@@ -305,8 +285,7 @@ def false_discovery(p: Sequence[float]) -> Vector:
     """Return the q-value of each p-value: the share of chance findings among all that are at least as convincing.
 
     The method is that of Benjamini & Hochberg, Journal of the Royal Statistical Society B 57, 1995, in its adjusted
-    form. The result has the order of `p`, shape (n,).
-    """
+    form. The result has the order of `p`, shape (n,)."""
     p_values = np.asarray(p, dtype=float)
     order = np.argsort(p_values)[::-1]
     ranks = np.arange(len(p_values), 0, -1)

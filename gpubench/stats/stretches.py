@@ -1,7 +1,6 @@
 """Find the levels and drifts of a history: a series that grows by one value at a time and is tested again each time.
 
-`stretches` divides the series, and `slope` measures a drift.
-"""
+`stretches` divides the series, and `slope` measures a drift."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ class Slope:
 class _Division:
     """A division of a series of n values into stretches, with its fit.
 
-    `errors` is n·log(sum of squared residuals), and `independence` the share of values that count as independent.
-    """
+    `errors` is n·log(sum of squared residuals), and `independence` the share of values that count as independent."""
 
     stretches: tuple[Stretch, ...]
     errors: float
@@ -65,7 +63,6 @@ class _Division:
 
     @property
     def drifts(self) -> int:
-        """The number of drifts."""
         return sum(stretch.is_drift for stretch in self.stretches)
 
     @property
@@ -92,8 +89,7 @@ def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
     Control, Journal of Quality Technology 35(4), 2003, who also take their bounds from simulation). Dynamic programming
     finds the best division into each number of parts (Jackson et al., An Algorithm for Optimal Partitioning of Data on
     an Interval, IEEE Signal Processing Letters 12(2), 2005). Up to two outliers in a row are replaced by a bound near
-    the median around them (Hampel, Journal of the American Statistical Association 69(346), 1974).
-    """
+    the median around them (Hampel, Journal of the American Statistical Association 69(346), 1974)."""
     data = np.asarray(values, dtype=float)
     accepted: tuple[Stretch, ...] = (Stretch(0, len(data)),)
     if len(data) < LEAST_RUNS:
@@ -108,11 +104,7 @@ def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
 
 
 def _accepted_stretches(data: Floats, divisions: Sequence[_Division]) -> tuple[Stretch, ...]:
-    """Return the stretches of the accepted division; `divisions[0]` must be the single level.
-
-    From there, the search goes on to the dearer division that gains the most, among those that gain more than their
-    price and pass `_is_distinct` and `_is_significant`, until no division does.
-    """
+    """Return the stretches of the accepted division; `divisions[0]` must be the single level."""
     current = divisions[0]
     while True:
         dearer = [division for division in divisions if division.price > current.price]
@@ -126,12 +118,7 @@ def _accepted_stretches(data: Floats, divisions: Sequence[_Division]) -> tuple[S
 
 
 def _is_distinct(division: _Division, divisions: Sequence[_Division]) -> bool:
-    """Return whether no division with steps for its drifts, or drifts for its steps, explains the values as well.
-
-    Only divisions with as many parts, where a drift counts twice, are compared. The place of a step is chosen, so a
-    step must fit better than a drift by 1.5·log n, as the Bayesian information criterion charges parameters. A drift
-    must only fit better than a step. Between these two, only more values can decide.
-    """
+    """Return whether no division with steps for its drifts, or drifts for its steps, explains the values as well."""
     place = _PLACE_PARAMETERS * math.log(division.stretches[-1].end)
     rivals = [rival for rival in divisions if rival.parts == division.parts and rival.drifts != division.drifts]
     return all(
@@ -142,11 +129,7 @@ def _is_distinct(division: _Division, divisions: Sequence[_Division]) -> bool:
 
 
 def _is_significant(data: Floats, division: _Division) -> bool:
-    """Return whether the levels of a division are no coincidence and its drifts are significant, by ranks only.
-
-    Neighbouring stretches need a coincidence of at most 5e-5, and a drift a Mann-Kendall score of at least 3.5. `data`
-    is the whole series.
-    """
+    """Return whether the levels of a division are no coincidence and its drifts are significant, by ranks only."""
     return all(
         _coincidence(data[before.start : before.end], data[after.start : after.end]) <= _COINCIDENCE
         for before, after in itertools.pairwise(division.stretches)
@@ -156,12 +139,7 @@ def _is_significant(data: Floats, division: _Division) -> bool:
 
 
 def _coincidence(before: Floats, after: Floats) -> float:
-    """Return the probability of drawing the shorter of two stretches from the values of the longer one.
-
-    Noise that alternates between two states has such stretches. All, or all but a quarter, of the shorter stretch lie
-    beyond some value; the probability of either follows from the share of the longer stretch beyond that value, and the
-    smaller one is returned.
-    """
+    """Return the probability of drawing the shorter of two stretches from the values of the longer one."""
     shorter, longer = sorted((before, after), key=len)
     if np.median(shorter) < np.median(longer):
         shorter, longer = -shorter, -longer
@@ -173,10 +151,7 @@ def _coincidence(before: Floats, after: Floats) -> float:
 
 
 def _divisions(data: Floats, most: int) -> list[_Division]:
-    """Return the best division of a series for each number of stretches up to `most` and of drifts among them.
-
-    The single level is the first.
-    """
+    """Return the best division of a series for each number of stretches up to `most` and of drifts among them."""
     count, cleaned = len(data), _without_outliers(data)
     centred = cleaned - np.median(cleaned)
     scaled = centred / (np.abs(centred).max() or 1.0)
@@ -190,10 +165,7 @@ def _divisions(data: Floats, most: int) -> list[_Division]:
 
 
 def _without_outliers(data: Floats) -> Floats:
-    """Return the values, each limited to 2.6 standard deviations from the median of the five around it.
-
-    The standard deviation is estimated from the distances to these medians. There must be at least five values.
-    """
+    """Return the values, each limited to 2.6 standard deviations from the median of the five around it."""
     windows = np.lib.stride_tricks.sliding_window_view(data, _WINDOW)
     places = np.clip(np.arange(len(data)) - _WINDOW // 2, 0, len(windows) - 1)
     centres = np.median(windows, axis=1)[places]
@@ -202,11 +174,7 @@ def _without_outliers(data: Floats) -> Floats:
 
 
 def _best_divisions(data: Floats, most: int) -> Iterator[tuple[tuple[Stretch, ...], float]]:
-    """Yield the best division for each number of stretches up to `most` and of drifts, with its sum of squares.
-
-    A number of stretches or drifts that the length of `data` does not allow is left out. The method is optimal
-    partitioning.
-    """
+    """Yield the best division for each number of stretches up to `most` and of drifts, with its sum of squares."""
     count = len(data)
     errors = _squared_errors(data)
     unreached = np.full(count + 1, np.inf)
@@ -226,11 +194,7 @@ def _best_divisions(data: Floats, most: int) -> Iterator[tuple[tuple[Stretch, ..
 
 
 def _traced_stretches(starts: _Starts, number: int, drifts: int, end: int) -> tuple[Stretch, ...]:
-    """Return the stretches of the best division of the values before `end`, in order, traced back from the last one.
-
-    It has `number` stretches, of which `drifts` are drifts. `starts` has for each such pair two arrays of shape (n +
-    1,): for each place the start of the last stretch that ends before it, and whether that stretch is a drift.
-    """
+    """Return the stretches of the best division of the values before `end`, in order, traced back from the last one."""
     parts: list[Stretch] = []
     while end > 0:
         places, kinds = starts[number, drifts]
@@ -240,11 +204,7 @@ def _traced_stretches(starts: _Starts, number: int, drifts: int, end: int) -> tu
 
 
 def _squared_errors(data: Floats) -> tuple[Floats, Floats]:
-    """Return the squared residuals of every stretch [start, end) about its mean and about its least-squares line.
-
-    Both arrays have the shape (n + 1, n + 1). They are infinite for levels of fewer than 3 and drifts of fewer than 12
-    values.
-    """
+    """Return the squared residuals of every stretch [start, end) about its mean and about its least-squares line."""
     index = np.arange(len(data) + 1.0)
     sums, squares, moments = (
         np.concatenate([[0.0], np.cumsum(terms)]) for terms in (data, data * data, index[:-1] * data)
@@ -269,8 +229,7 @@ def _independence(residuals: Floats) -> float:
     """Return the share of values that count as independent: (1 − r)/(1 + r) for the lag-one correlation r.
 
     r is corrected for its bias (Kendall, Biometrika 41, 1954), moved towards 0.3, as if 20 more runs had shown that,
-    and limited to 0 to 0.9.
-    """
+    and limited to 0 to 0.9."""
     count, power = len(residuals), float(residuals @ residuals)
     lag_one = float(residuals[1:] @ residuals[:-1]) / power if power > 0 else 0.0
     correlation = lag_one + (1 + 3 * max(lag_one, 0.0)) / count
@@ -284,8 +243,7 @@ def slope(values: Sequence[float] | Floats) -> Slope:
 
     The slope is the rise from one value to the next. The interval is Sen's (Journal of the American Statistical
     Association 63, 1968). Serial correlation widens the variance of the Mann-Kendall sum as in Hamed & Rao (Journal of
-    Hydrology 204, 1998), but never narrows it here.
-    """
+    Hydrology 204, 1998), but never narrows it here."""
     data = np.asarray(values, dtype=float)
     first, last = np.triu_indices(len(data), 1)
     rises = data[last] - data[first]
@@ -300,10 +258,7 @@ def slope(values: Sequence[float] | Floats) -> Slope:
 
 
 def _kendall_variance(data: Floats, centre: float) -> float:
-    """Return the variance of the Mann-Kendall sum of `data`, corrected for ties and for serial correlation.
-
-    The serial correlation is that of the ranks of the values less a line of the slope `centre`.
-    """
+    """Return the variance of the Mann-Kendall sum of `data`, corrected for ties and for serial correlation."""
     count = len(data)
     _, ties = np.unique(data, return_counts=True)
     variance = (_kendall_term(count) - sum(map(_kendall_term, ties.tolist()))) / 18

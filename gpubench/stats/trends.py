@@ -18,8 +18,7 @@ _PLAUSIBLE = 8.0  # F(1, 17) at 1 % is 8.4, at 2 % 6.6
 class SampleTrend:
     """The change of values with time: the Theil-Sen slope in the unit of the values per second, and its p-value.
 
-    The p-value is that of Mann and Kendall.
-    """
+    The p-value is that of Mann and Kendall."""
 
     slope: float
     p: float
@@ -30,8 +29,7 @@ def midmeans(values: Sequence[float], times: Sequence[float], blocks: int) -> tu
 
     Both have the shape (blocks,). Outliers move a midmean as little as a median, and it needs a quarter fewer samples
     for the same error (Tukey, Exploratory Data Analysis, 1977). If there are fewer values than blocks, each value is a
-    run.
-    """
+    run."""
     count, blocks = len(values), min(blocks, len(values))
     runs = list(itertools.pairwise(count * block // blocks for block in range(blocks + 1)))
     middles = [_midmean(values[start:end]) for start, end in runs]
@@ -52,8 +50,7 @@ def trend(values: Sequence[float], times: Sequence[float], blocks: int = 10) -> 
     Correlation Methods, 1975; the variance with ties and the normal approximation with its continuity correction). The
     slope is the median over all pairs (Sen, Journal of the American Statistical Association 63, 1968). Runs replace
     samples, because serial correlation of samples looks like a trend (Yue & Wang, Water Resources Management 18, 2004).
-    With fewer than five values, or if time stands still, the slope is 0 and p is 1.
-    """
+    With fewer than five values, or if time stands still, the slope is 0 and p is 1."""
     if len(values) < 5:
         return SampleTrend(0.0, 1.0)
     middles, centres = midmeans(values, times, blocks)
@@ -81,8 +78,7 @@ def transient_left(
     c + a·exp(-t/τ) is fitted to the midmeans of 20 runs for each of several time constants τ up to `longest_s`. All τ
     count whose sum of squares is within F(1, n - 3) at 1 %, about 8, of the smallest one (Bates & Watts, Nonlinear
     Regression Analysis, 1988, section 6.1), and the largest deviation among these is returned. The settled value is the
-    median of the later half of the midmeans.
-    """
+    median of the later half of the midmeans."""
     middles, centres = midmeans(values, times, 20)
     end = float(times[-1])
     taus = np.geomspace((end - centres[0]) / 40, longest_s, 24)

@@ -1,8 +1,7 @@
 """Provide the pytest plugin: its fixture `gpubench` times a callable as the suites do, stores and judges the result.
 
 docs/your-own-program.md is its page. Every pytest session in an environment with gpubench loads this file, so it
-imports nothing but pytest; `-p no:gpubench` disables it.
-"""
+imports nothing but pytest; `-p no:gpubench` disables it."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ _LINES = pytest.StashKey[list[str]]()
 def __getattr__(name: str) -> object:
     """Return the class `Gpubench` or `Timed` for annotations, imported only when it is needed.
 
-    Raises AttributeError for other names.
-    """
+    Raises AttributeError for other names."""
     if name in __all__:
         from gpubench.testing import fixture
 

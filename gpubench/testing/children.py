@@ -23,8 +23,7 @@ _TAIL = 4  # last lines of an incomplete pytest session that are quoted, because
 class ReplicateStarter:
     """Starts replicates of a session with the same options.
 
-    `arguments` are those of pytest itself, `tier` and `device` (an id) those of the plugin.
-    """
+    `arguments` are those of pytest itself, `tier` and `device` (an id) those of the plugin."""
 
     arguments: tuple[str, ...]
     tier: str
@@ -34,8 +33,7 @@ class ReplicateStarter:
         """Run the tests of these paths and ids (`/path/test_x.py::test_y`) in a new pytest process; return its run.
 
         It is not added to the history. Raises UsageError with the last lines of the output if the tests did not run,
-        and FileError if the run file cannot be read.
-        """
+        and FileError if the run file cannot be read."""
         with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
             out = Path(folder) / "run.jsonl"
             options = ["--gpubench-out", str(out), "--gpubench-tier", self.tier, "--gpubench-device", self.device]

@@ -28,8 +28,7 @@ _MOST_LETTERS = 40  # the longest text of a parameter in a case's id
 class Timed:
     """The outcome of a timing: the result as in the run file, its figure over all processes, and the verdict.
 
-    `verdict` is empty without a baseline. `value` is the return value of one more call after the timing.
-    """
+    `verdict` is empty without a baseline. `value` is the return value of one more call after the timing."""
 
     result: Result
     figure: Figure
@@ -49,8 +48,7 @@ class Gpubench:
     """The fixture. It times a callable on the session's device, checks it before and after, and stores the results.
 
     The parameters of the test become those of the case: `test_gather[1024]` in `test_kernels.py` is
-    `test_kernels/test_gather[n=1024]`.
-    """
+    `test_kernels/test_gather[n=1024]`."""
 
     def __init__(self, session: MeasuringSession, item: pytest.Item) -> None:
         self._session = session
@@ -85,8 +83,7 @@ class Gpubench:
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
         """Return the kernel `name`, compiled from the .cu file `file` next to the test with these macros defined.
 
-        The test is skipped if the device runs no such kernels. Raises OSError if the file cannot be read.
-        """
+        The test is skipped if the device runs no such kernels. Raises OSError if the file cannot be read."""
         try:
             return self.device.kernel((self._item.path.parent / file).read_text(encoding="utf-8"), name, defines)
         except Skip as reason:
@@ -121,8 +118,7 @@ class Gpubench:
 
         Fails the test if a check fails, or if the call is slower than the baseline or cannot be compared with it. Skips
         the test if most samples had to be discarded, or if the device lacks a capability. Returns the timing; its
-        `value` is the return value of one more call.
-        """
+        `value` is the return value of one more call."""
         __tracebackhide__ = True  # pytest shows a failing check from the check on
         work = Work(moved, payload, flops, items)
         timed = functools.partial(call, *args) if args else call
@@ -141,8 +137,7 @@ class Gpubench:
         """Time the task as a case and return the timing with its verdict; `call` is called once more for its value.
 
         It fails the test if the case fails against the baseline, and skips it if the samples cannot be trusted and
-        there is no baseline.
-        """
+        there is no baseline."""
         result = self._session.measure(task, case)
         if result.status == "invalid" and not self._session.has_baseline:
             pytest.skip(f"the samples cannot be trusted: {result.reason}")
@@ -155,8 +150,7 @@ class Gpubench:
     def _new_case(self, name: str, version: int) -> Case:
         """Return the case of this timing. Raises UsageError if an earlier timing of this test has the same name.
 
-        `name` is empty for a test with one timing; `version` is that of the method.
-        """
+        `name` is empty for a test with one timing; `version` is that of the method."""
         if name in self._names:
             raise UsageError(f"{self._item.name} times several calls: give each its own name=…")
         self._names.add(name)
@@ -166,8 +160,7 @@ class Gpubench:
 def case_of(item: pytest.Item, name: str = "", version: int = 1) -> Case:
     """Return the case that a test measures: `test_kernels.py::test_gather[1024]` is `test_kernels/test_gather[n=1024]`.
 
-    `name` distinguishes several timings of one test, and `version` is that of the method.
-    """
+    `name` distinguishes several timings of one test, and `version` is that of the method."""
     _, *parts = item.nodeid.split("::")
     parts[-1] = getattr(item, "originalname", None) or parts[-1]
     callspec = getattr(item, "callspec", None)
@@ -202,8 +195,7 @@ def _axis_value(name: str, value: object, index: int) -> str | int | float:
     """Return a parameter of the test as the value of an axis: a finite number as it is, anything else by name or text.
 
     `index` is the place of the parameter among its values; with `name` it stands for a text that is longer than 40
-    characters or has an address.
-    """
+    characters or has an address."""
     if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
         return value if isinstance(value, int) else float(value)
     label = str(getattr(value, "__name__", value))

@@ -42,8 +42,7 @@ class Options:
     """The options of the command line; an empty `device` means the first GPU, or the host without one.
 
     `out` is the run file to write, None for none. `replicates` is the number of processes in all. `baselines` are names
-    as in `gpubench gate`. `arguments` are those that a replicate's pytest needs.
-    """
+    as in `gpubench gate`. `arguments` are those that a replicate's pytest needs."""
 
     device: str
     tier: Tier
@@ -63,8 +62,7 @@ class MeasuringSession:
 
     `nodes` are the ids of these tests, `root` is the folder that they are relative to, and `cases` are the cases that
     they will measure. Creating it measures the replicates. It raises UsageError if an option is invalid or a replicate
-    does not run, and FileError if the baseline does not exist.
-    """
+    does not run, and FileError if the baseline does not exist."""
 
     def __init__(
         self,
@@ -76,8 +74,7 @@ class MeasuringSession:
     ) -> None:
         """Check the options, measure the replicates, and open the device, its watches and the run file.
 
-        The class describes the arguments and the errors; `progress` prints what happens, None for nothing.
-        """
+        The class describes the arguments and the errors; `progress` prints what happens, None for nothing."""
         if options.replicates < 1:
             raise UsageError(f"--gpubench-replicates {options.replicates}: at least 1 is needed")
         if options.out and options.out.exists():
@@ -104,8 +101,7 @@ class MeasuringSession:
     def _open_baseline(self, options: Options, cases: Sequence[Case]) -> Baseline | None:
         """Return the baseline that the options name, or None; print how many of the cases have no figure in it.
 
-        Raises FileError if the baseline does not exist, before anything is measured.
-        """
+        Raises FileError if the baseline does not exist, before anything is measured."""
         if not options.baselines:
             return None
         baseline = Baseline(options.baselines, (options.out,) if options.out else ())
@@ -130,8 +126,7 @@ class MeasuringSession:
 
         The results of the replicates are written too. If a check raises AssertionError or WrongAnswer, the case is
         written as failed, and the error is raised again. Raises UsageError if the call launches its work on another
-        stream.
-        """
+        stream."""
         start = time.monotonic()
         plain = Result(case, (self.device.device.id,), "failed", notes=(("process", "pytest"),))
         self.device.enter()
@@ -159,8 +154,7 @@ class MeasuringSession:
         """Time the task and return `plain`, a result without series, completed with its series, labels and window.
 
         Its status is invalid if the samples cannot be trusted. Raises UsageError if nothing, or not everything, ran on
-        the timed stream, and the errors of the task's check.
-        """
+        the timed stream, and the errors of the task's check."""
         engine = Engine(self.device, POLICIES[self._manifest.settings.tier], watches=self._watches)
         engine.verify(task)
         self._refuse_strays(task)
@@ -183,8 +177,7 @@ class MeasuringSession:
     def _refuse_strays(self, task: Task) -> None:
         """Call every stage of the task once and check that the device is then idle outside the timed stream.
 
-        Raises UsageError if more than 50 µs of work is left there, of which only the launch would be timed.
-        """
+        Raises UsageError if more than 50 µs of work is left there, of which only the launch would be timed."""
         for stage in task.stages.values():
             stage.call()
         seconds = self.device.elsewhere()
@@ -198,8 +191,7 @@ class MeasuringSession:
     def _refuse_empty_batch(self, result: Result) -> None:
         """Raise UsageError if 64 or more hot calls of a batch took less than 10 µs on a GPU.
 
-        In that case nothing ran on the timed stream.
-        """
+        In that case nothing ran on the timed stream."""
         hot = result.series[0]
         seconds = max(hot.values) * hot.calls
         if self.device.traits.is_gpu and hot.mode == "hot" and hot.calls >= _MANY and seconds < _EMPTY_S:
@@ -213,8 +205,7 @@ class MeasuringSession:
         """Return `result`, then those of the same case in the other processes, numbered from 1 and without windows.
 
         The windows are dropped because the counters of these processes are in other files, whose clocks have another
-        zero.
-        """
+        zero."""
         others = [
             replicate_result
             for run in self._others
@@ -236,8 +227,7 @@ class MeasuringSession:
         """Return the verdict on a result of the test with the id `node`; it is empty without a baseline.
 
         A suspect is measured again in as many processes as before. Raises UsageError if such a process does not run,
-        and FileError if a baseline file cannot be read.
-        """
+        and FileError if a baseline file cannot be read."""
         if self._baseline is None:
             return BaselineVerdict()
 
@@ -264,8 +254,7 @@ class MeasuringSession:
     def end(self) -> list[str]:
         """Finish the run file, add it to the history if one is kept, and return the lines of the terminal's summary.
 
-        Raises FileError if the run file cannot be finished or read.
-        """
+        Raises FileError if the run file cannot be finished or read."""
         device, rows = self.device.device, tuple(self._rows.values())
         title = f"{device.id}, {device.name}, tier {self._manifest.settings.tier}"
         lines = table(rows, self.has_baseline)
@@ -308,8 +297,7 @@ class _SessionRunFile:
     def end(self) -> list[str]:
         """Stop sampling, finish the file, and return lines for the terminal: path, warnings, and a note of the history.
 
-        Raises FileError if the file cannot be finished or read.
-        """
+        Raises FileError if the file cannot be finished or read."""
         self._recording.stop_sampling()
         self._recording.end()
         run = read_run(self._path)

@@ -20,8 +20,7 @@ _JUDGED = (*HEADS[2:6], HEADS[0], HEADS[1])  # baseline, candidate, change, inte
 class TimedRow:
     """One timed case: its result, its figure over all processes, and its finding if the baseline has the case.
 
-    `figure` is None if the result is not ok. `verdict` and `reason` are texts, empty without a baseline.
-    """
+    `figure` is None if the result is not ok. `verdict` and `reason` are texts, empty without a baseline."""
 
     result: Result
     figure: Figure | None
@@ -37,8 +36,7 @@ class TimedRow:
     def cells(self, is_judged: bool) -> tuple[str, ...]:
         """Return the cells of the case: median, interval, case, or with `is_judged` the comparison with the baseline.
 
-        The comparison has the heads `_JUDGED`: baseline, candidate, change, interval, verdict, case.
-        """
+        The comparison has the heads `_JUDGED`: baseline, candidate, change, interval, verdict, case."""
         labels = f" ({', '.join(self.result.labels)})" if self.result.labels else ""
         case = f"{self.result.case.id}{labels}"
         if not is_judged:
@@ -57,8 +55,7 @@ def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
     """Return the lines of the table, then the reasons of inconclusive verdicts, then the next step.
 
     With `is_judged` the columns are those of a session with a baseline. A case without a figure has a line with its
-    reason.
-    """
+    reason."""
     heads = _JUDGED if is_judged else _PLAIN
     cells = [heads, *(row.cells(is_judged) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -25,8 +25,7 @@ from gpubench.tools.gating.readings import read_all
 class BaselineVerdict:
     """A verdict with its reason, and whether it fails the test; all empty without a baseline.
 
-    `is_decided` is None if the baseline does not have the case, and `finding` too.
-    """
+    `is_decided` is None if the baseline does not have the case, and `finding` too."""
 
     verdict: str = ""
     reason: str = ""
@@ -52,8 +51,7 @@ class BaselineVerdict:
 class Baseline:
     """The baseline that --gpubench-baseline names; each run file is read once.
 
-    `names` are run files, folders, saved names or `last:N`, as `gpubench gate` takes them.
-    """
+    `names` are run files, folders, saved names or `last:N`, as `gpubench gate` takes them."""
 
     names: tuple[str, ...]
     own_files: tuple[Path, ...]  # the files of this session, which cannot be its own baseline
@@ -64,8 +62,7 @@ class Baseline:
         """Return the verdict of the regression gate on a run of one case; `new` if the baseline does not have the case.
 
         `measure_again` is called for a suspect and returns runs of the case, one per process, as many as the first
-        time. Raises FileError if a file of the baseline cannot be read.
-        """
+        time. Raises FileError if a file of the baseline cannot be read."""
         case = run.results[0].case
         before = self._evidence(run, case)
         if not before.sides:
@@ -95,8 +92,7 @@ class Baseline:
         """Return the cases without a figure in the baseline.
 
         The result is empty if the files of the baseline depend on the measured case (`last:N`), which is not known yet.
-        Raises FileError if a file of the baseline cannot be read.
-        """
+        Raises FileError if a file of the baseline cannot be read."""
         if baselines.needs_cases(self.names):
             return []
         timed = {(case.suite, case.name, case.params) for case in self._cases(tuple(self._files([])))}
@@ -124,8 +120,7 @@ class Baseline:
         """Return the evidence of `case` in the baseline's run files; each file is one session.
 
         `run` is the candidate's run. A baseline `last:N` uses only files of its fingerprint and tier. A file without
-        the case gives a session without a process.
-        """
+        the case gives a session without a process."""
         kind = fingerprint(run.manifest.facts, run.results[0].devices).id
         wanted = baselines.CaseInHistory(case.id, case.version, run.manifest.settings.tier, kind)
         return Evidence(

@@ -1,8 +1,7 @@
 """Pack the system files that describe the GPUs of a machine into one archive that its owner can share.
 
 Only the files of a fixed list are read from /sys. Serial numbers, unique ids and the names of the platform are blanked.
-The collectors can read an unpacked archive like the machine itself, with its folder as the root.
-"""
+The collectors can read an unpacked archive like the machine itself, with its folder as the root."""
 
 from __future__ import annotations
 
@@ -46,9 +45,7 @@ _BLANKED_LINES = re.compile(rb"^(unique_id|hive_id|platform_oem|platform_id) .*$
 def device_files(root: Path = Path("/")) -> dict[str, bytes]:
     """Return the content of the files that describe the GPUs, by path below `root`, with serial numbers blanked.
 
-    `root` is `/` or the folder of an unpacked archive. Files that cannot be read are left out, and of a longer file the
-    first 64 KiB are taken.
-    """
+    `root` is `/` or the folder of an unpacked archive."""
     contents: dict[str, bytes] = {}
     for path in _listed_files(root):
         content = _read_content(path)
@@ -79,10 +76,7 @@ def _read_content(path: Path) -> bytes | None:
 
 
 def _blank_identifiers(name: str, content: bytes) -> bytes:
-    """Return the `content` of the file called `name` with its serial numbers and unique ids replaced by zeros.
-
-    The content of other files is returned unchanged.
-    """
+    """Return the `content` of the file called `name` with its serial numbers and unique ids replaced by zeros."""
     if name in _BLANKED:
         return re.sub(rb"[0-9a-wyzA-WYZ]", b"0", content)  # keeps the x of 0x
     if name in ("properties", "system_properties"):
@@ -93,8 +87,7 @@ def _blank_identifiers(name: str, content: bytes) -> bytes:
 def archive(entries: Mapping[str, bytes]) -> bytes:
     """Return a gzipped tar archive of `entries`, the content of each file by its path in the archive.
 
-    The same entries give the same bytes.
-    """
+    The same entries give the same bytes."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in sorted(entries.items()):
@@ -107,9 +100,8 @@ def archive(entries: Mapping[str, bytes]) -> bytes:
 def unpack(packed: bytes, folder: Path) -> None:
     """Write the files of a gzipped tar archive below `folder`.
 
-    Raises FileError if the archive is damaged, larger than 64 MiB unpacked, or has a path that leads out of `folder`,
-    or if a file cannot be written.
-    """
+    Raises FileError if the archive is damaged, larger than 64 MiB unpacked, or has a path that leads out of
+    `folder`, or if a file cannot be written."""
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
             members = tar.getmembers()

@@ -23,9 +23,7 @@ _LEAST_BYTES = 1.2  # smallest compressed size of a number: a run with too many 
 def enclosure(run: Run, path: str | Path) -> Enclosure:
     """Return the run file that a report contains: the run, made smaller until it has at most LIMIT_BYTES compressed.
 
-    `path` is the file that the run was read from. If even the smallest version is too large, the content is empty and
-    the note says so. Raises FileError if the file cannot be read.
-    """
+    `path` is the file that the run was read from."""
     source = store.file_hash(path)
     for small, left_out in _smaller_versions(run):
         content = store.encode_run(small, packed=True)
@@ -36,11 +34,7 @@ def enclosure(run: Run, path: str | Path) -> Enclosure:
 
 
 def _smaller_versions(run: Run) -> Iterator[tuple[Run, str]]:
-    """Yield the run and ever smaller versions of it, each with a sentence about the data that was left out.
-
-    The sentence of the run itself is empty. First the samples of the counters are thinned, then also the samples of the
-    series rounded. Versions that cannot fit are skipped.
-    """
+    """Yield the run and ever smaller versions of it, each with a sentence about the data that was left out."""
     if _fits(run):
         yield run, ""
     thinned = dataclasses.replace(run, samples=tuple(part for samples in run.samples for part in _thinned(samples)))
@@ -68,11 +62,7 @@ def _counter_values(run: Run) -> int:
 
 
 def _thinned(samples: Samples) -> Iterator[Samples]:
-    """Yield samples with at most _MOST_VALUES values of each counter, without missing values.
-
-    Samples at no more than _MOST_VALUES times are yielded unchanged. Otherwise the minimum and the maximum of equal
-    intervals are kept. Each counter gets separate samples, because the extremes of counters are at different times.
-    """
+    """Yield samples with at most _MOST_VALUES values of each counter, without missing values."""
     if len(samples.at) <= _MOST_VALUES:
         yield samples
         return

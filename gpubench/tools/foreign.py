@@ -1,8 +1,7 @@
 """Turn the outputs of other tools into a run: choose the importer for each file, and join several files.
 
 Facts that the output does not state are missing: such a run has no start time, no tier and no counters, and its devices
-have only the properties that the tool printed.
-"""
+have only the properties that the tool printed."""
 
 from __future__ import annotations
 
@@ -37,9 +36,8 @@ class ImportedFile:
 def read(path: Path, tool: str | None = None) -> ImportedFile:
     """Read a file with the importer `tool`, or if that is None, with the only importer that recognises the file.
 
-    Raises FileError if the file cannot be read, no importer recognises it, or it is damaged, and UsageError if several
-    importers recognise it or `tool` is unknown.
-    """
+    Raises FileError if the file cannot be read, no importer recognises it, or it is damaged, and UsageError if
+    several importers recognise it or `tool` is unknown."""
     text = _read_text(path)
     name = tool.replace("-", "_") if tool else _recognised_tool(path, text)
     importer: Importer = plugins.load("importers", name)
@@ -68,10 +66,7 @@ def _check_record(record: Manifest | Result, part: str) -> None:
 
 
 def _read_text(path: Path) -> str:
-    """Return the text of a file with its line ends as newlines; bytes that are no UTF-8 are replaced.
-
-    Raises FileError if the file cannot be read, or has more than 32 MiB or 2¹⁹ lines.
-    """
+    """Return the text of a file with its line ends as newlines; bytes that are no UTF-8 are replaced."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
@@ -86,10 +81,7 @@ def _read_text(path: Path) -> str:
 
 
 def _recognised_tool(path: Path, text: str) -> str:
-    """Return the name of the only importer that accepts a text; `path` is the file in the messages.
-
-    Raises FileError if no importer accepts it, and UsageError if several do.
-    """
+    """Return the name of the only importer that accepts a text; `path` is the file in the messages."""
     tools = plugins.names("importers")
     accepting = [name for name in tools if plugins.load("importers", name).accepts(text)]
     if not accepting:
@@ -111,8 +103,7 @@ def gpu_is_unstated(source: ImportedFile) -> bool:
 def with_gpu_name(source: ImportedFile, name: str) -> ImportedFile:
     """Return the imported file with this GPU name for each device without a name.
 
-    Raises UsageError if the output states the names of all devices.
-    """
+    Raises UsageError if the output states the names of all devices."""
     devices = source.content.devices
     if not any(device.name == _UNSTATED for device in devices):
         raise UsageError(f"--gpu: {source.path} states its devices: {', '.join(device.name for device in devices)}")
@@ -123,9 +114,7 @@ def with_gpu_name(source: ImportedFile, name: str) -> ImportedFile:
 def run(sources: Sequence[ImportedFile], argv: Sequence[str]) -> Run:
     """Return the imported files as one run; a case that occurs again on the same devices is its next replicate.
 
-    `argv` is the command line of gpubench for the record. Raises FileError if two files use one id for different
-    devices, if two files do not say what they measured, or if the files are too many for a run file.
-    """
+    `argv` is the command line of gpubench for the record."""
     _check_at_most_one_unnamed(sources)
     _check_devices(sources)
     manifest = _make_manifest([source.content for source in sources], argv)
@@ -137,10 +126,7 @@ def run(sources: Sequence[ImportedFile], argv: Sequence[str]) -> Run:
 
 
 def _make_manifest(outputs: Sequence[Imported], argv: Sequence[str]) -> Manifest:
-    """Return the manifest of a run that consists of several outputs, with the suites, devices and versions of all.
-
-    `argv` is the command line for the record. Of two versions of one library, the later output's counts.
-    """
+    """Return the manifest of a run that consists of several outputs, with the suites, devices and versions of all."""
     suites: dict[str, SuiteInfo] = {}
     devices: dict[str, Device] = {}
     versions: dict[str, str] = {}
@@ -173,10 +159,7 @@ def _check_at_most_one_unnamed(sources: Sequence[ImportedFile]) -> None:
 
 
 def _merge_suites(joined: SuiteInfo | None, added: SuiteInfo) -> SuiteInfo:
-    """Return the suite of several files of one tool: the views of all, each once, with the cases of all.
-
-    `joined` is the suite of the files before, None for the first file. `added` is that of the next file.
-    """
+    """Return the suite of several files of one tool: the views of all, each once, with the cases of all."""
     views = {(view.kind, view.title): view for view in (joined.views if joined else ())}
     for view in added.views:
         same_view = views.get((view.kind, view.title), view)
@@ -202,10 +185,7 @@ def _are_compatible(first: Device, second: Device) -> bool:
 
 
 def _merge_devices(joined: Device | None, added: Device) -> Device:
-    """Return a device with the properties that either description states; `added` counts where both state one.
-
-    `joined` is None if no earlier file has the device.
-    """
+    """Return a device with the properties that either description states; `added` counts where both state one."""
     if joined is None:
         return added
     merged = {field.name: getattr(added, field.name) or getattr(joined, field.name) for field in fields(added)}

@@ -30,9 +30,7 @@ def silent(message: str) -> None:
 class RunHealth(AbstractContextManager["RunHealth"]):
     """Reads the health of a run's devices before and after it and writes remarks on it into the run file.
 
-    Use it as a context, and create it before the sampling process: both processes then start at the same time. `tell`
-    receives a line for each warning.
-    """
+    Use it as a context, and create it before the sampling process: both processes then start at the same time."""
 
     def __init__(self, devices: Sequence[Device], tell: Tell = silent) -> None:
         self._examination = Examination(devices)
@@ -52,8 +50,7 @@ class RunHealth(AbstractContextManager["RunHealth"]):
     def end(self, recording: Recording) -> None:
         """Read the health after the last case and write the errors that appeared during the run into the run file.
 
-        Call `begin` before.
-        """
+        Call `begin` before."""
         after = self._examination.read()
         _write_remarks(recording, [health.risen(*pair) for pair in zip(self._before, after, strict=True)])
 
@@ -73,8 +70,7 @@ def _write_remarks(recording: Recording, healths: Sequence[Health]) -> None:
 def warnings(healths: Sequence[Health]) -> list[str]:
     """Return a line for each device that is sick or has a warning, and for each whose health cannot be read.
 
-    A line about findings lists them, and names the command that says what to do.
-    """
+    A line about findings lists them, and names the command that says what to do."""
     lines = []
     for device in healths:
         for severity, state in (("sick", "is sick"), ("warning", "has a warning")):
@@ -100,8 +96,7 @@ def _reason_text(device: str, findings: Sequence[health.HealthFinding]) -> str:
 def refuse_recorded(paths: Sequence[Path]) -> None:
     """Raise DeviceError (exit status 6) if one of these run files records that a device was sick or became sick.
 
-    Raises OSError if a file cannot be read.
-    """
+    Raises OSError if a file cannot be read."""
     for path in paths:
         if reasons := list(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in _sick_remarks(path))):
             message = f"{path} was measured on a sick device ({'; '.join(reasons)})"
@@ -109,10 +104,7 @@ def refuse_recorded(paths: Sequence[Path]) -> None:
 
 
 def _sick_remarks(path: Path) -> Iterator[Remark]:
-    """Yield the remarks on sick devices in a run file, which may be packed or end early.
-
-    Lines of other records are not decoded, because they can be many.
-    """
+    """Yield the remarks on sick devices in a run file, which may be packed or end early."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
             for line in file:

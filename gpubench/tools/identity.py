@@ -1,8 +1,7 @@
 """Return the names of this user and machine, and the salt that makes this user's pseudonyms unique.
 
 The salt is a random number in the user's configuration folder. It is made at its first use and never shared: without it
-nobody can test whether a pseudonym belongs to a UUID or a host name.
-"""
+nobody can test whether a pseudonym belongs to a UUID or a host name."""
 
 from __future__ import annotations
 
@@ -40,9 +39,7 @@ def salt_file() -> Path:
 def salt(path: Path | None = None) -> bytes:
     """Return the user's salt, 32 random bytes, which are made at the first use.
 
-    `path` is the file with the salt as 64 hexadecimal digits; None stands for `salt_file()`. Raises FileError if the
-    file is invalid, or cannot be read or made.
-    """
+    `path` is the file with the salt as 64 hexadecimal digits; None stands for `salt_file()`."""
     path = path or salt_file()
     try:
         if not path.exists():
@@ -62,10 +59,7 @@ def salt(path: Path | None = None) -> bytes:
 
 
 def _make_salt(path: Path) -> None:
-    """Make a new salt in `path` and its folder; if another process has just made one, that salt stays.
-
-    Raises OSError if the file cannot be made.
-    """
+    """Make a new salt in `path` and its folder; if another process has just made one, that salt stays."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = path.with_name(f".salt.{secrets.token_hex(8)}")
     file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,7 +1,6 @@
 """Run a private control daemon of NVIDIA's Multi-Process Service during one run.
 
-Processes that start meanwhile share their GPUs through it: their kernels run at the same time instead of in turns.
-"""
+Processes that start meanwhile share their GPUs through it: their kernels run at the same time instead of in turns."""
 
 from __future__ import annotations
 
@@ -28,9 +27,7 @@ _LOOK_S = 0.02
 def private_daemon() -> Iterator[None]:
     """Run an MPS control daemon during the context; all child processes of this process that start meanwhile use it.
 
-    The daemon uses a temporary folder, which variables of this process's environment name. Raises UsageError if the
-    program is not installed, if the environment names another daemon, or if this one does not start within 10 s.
-    """
+    The daemon uses a temporary folder, which variables of this process's environment name."""
     program = shutil.which(_PROGRAM)
     if program is None:
         raise UsageError(f"--mps needs {_PROGRAM}, which comes with NVIDIA's driver")
@@ -53,11 +50,7 @@ def private_daemon() -> Iterator[None]:
 
 
 def _wait_until_ready(daemon: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
-    """Wait up to 10 s until the daemon has written its process id into `folder`.
-
-    Raises UsageError with the last line of the file `log`, to which the daemon prints, if it has ended or the time is
-    over.
-    """
+    """Wait up to 10 s until the daemon has written its process id into `folder`."""
     deadline = time.monotonic() + _STARTING_S
     while not (folder / _PID_FILE).exists():
         if daemon.poll() is not None or time.monotonic() > deadline:
@@ -67,10 +60,7 @@ def _wait_until_ready(daemon: subprocess.Popen[bytes], folder: Path, log: Path) 
 
 
 def _stop(program: str, daemon: subprocess.Popen[bytes]) -> None:
-    """Ask the daemon to quit, which ends its servers too, and wait up to 10 s; then kill its process group.
-
-    `program` is the path of nvidia-cuda-mps-control.
-    """
+    """Ask the daemon to quit, which ends its servers too, and wait up to 10 s; then kill its process group."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         if daemon.poll() is None:
             subprocess.run([program], input=b"quit\n", capture_output=True, timeout=_STOPPING_S, check=False)

@@ -28,9 +28,7 @@ class Tool(StrEnum):
 def command(tool: Tool, plan: Plan, suite_names: Sequence[str]) -> list[str]:
     """Return the program and the arguments that run the only case of a plan under a profiler.
 
-    The profile is written to a file or folder named after the case. `suite_names` are the suites as the user named
-    them. The command for rocprof has not yet run on a GPU. Raises UsageError if the plan has no case or several.
-    """
+    The profile is written to a file or folder named after the case."""
     cases = list(dict.fromkeys(job.case.id for job in plan.jobs))
     if len(cases) != 1:
         first_cases = ", ".join(cases[:3])
@@ -50,10 +48,7 @@ def command(tool: Tool, plan: Plan, suite_names: Sequence[str]) -> list[str]:
 
 
 def _run_command(settings: Settings, case: str, suite_names: Sequence[str], slug: str) -> list[str]:
-    """Return the program and the arguments of a `gpubench run` of `case` alone, which is a case's id.
-
-    `slug` is the id as a file name.
-    """
+    """Return the program and the arguments of a `gpubench run` of `case` alone, which is a case's id."""
     devices = [argument for device in settings.devices for argument in ("--device", device)]
     out = f"{slug}-{settings.tier}.jsonl"
     gpubench = str(Path(sys.executable).parent / "gpubench")

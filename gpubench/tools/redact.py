@@ -2,8 +2,7 @@
 
 A removed name is replaced by its kind and twelve hexadecimal digits, such as `host-3fa81c09d2e4`. The digits are a
 keyed hash: two runs of one device have the same pseudonym, and nobody without the key can test names against it.
-Redacting again changes nothing.
-"""
+Redacting again changes nothing."""
 
 from __future__ import annotations
 
@@ -78,11 +77,7 @@ _PERSON = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\|/user\.)([\w.-]{1,64
 def redacted(run: Run, salt: bytes, names: Sequence[str] = (), others: Sequence[Manifest] = ()) -> Run:
     """Return the run without anything that identifies its owner or its machine.
 
-    `salt` is the key of the pseudonyms. `names` are further names to hide, such as a user's. `others` are the manifests
-    of runs of other machines, whose names may occur in the texts of this run. Host and user names, device UUIDs, PCI
-    ids, serial numbers, addresses, paths, environment variables and the command line are replaced, in their own fields
-    and in any text.
-    """
+    `salt` is the key of the pseudonyms. `names` are further names to hide, such as a user's."""
     pseudonym_of = pseudonyms(salt)
     manifest = run.manifest
     texts = _NameRemover.of([manifest, *others], pseudonym_of, (*names, *home_users(run)))
@@ -109,10 +104,7 @@ def without_names(
 ) -> Value:
     """Return a value made from the runs of these manifests, with its texts anonymised as `redacted` does.
 
-    `value` is a dataclass or a container of them. `salt` is the key of the pseudonyms, and `names` are further names to
-    hide. `suites` are names of suites that the manifests do not have: the ids of their cases look like paths, but are
-    kept.
-    """
+    `value` is a dataclass or a container of them."""
     texts = _NameRemover.of(manifests, pseudonyms(salt), (*names, *home_users((value, tuple(manifests)))), suites)
     return with_texts(value, texts.without_names, texts.without_names_if_text)
 
@@ -151,11 +143,7 @@ def _redact_host_fact(name: str, value: str, pseudonym_of: PseudonymOf) -> str:
 
 
 def _redact_device(device: Device, hostname: str, pseudonym_of: PseudonymOf) -> Device:
-    """Return the device with a pseudonym for its UUID, without its PCI id, and with pseudonyms in its details.
-
-    Without a UUID, the pseudonym is that of the host name with the PCI id or device id, and without a `hostname` it is
-    empty.
-    """
+    """Return the device with a pseudonym for its UUID, without its PCI id, and with pseudonyms in its details."""
     identity = device.uuid or (f"{hostname} {device.pci or device.id}" if hostname else "")
     details = tuple(
         (name, pseudonym_of("name", value) if _IDENTIFYING_DETAIL.search(name) and value else value)
@@ -192,11 +180,7 @@ class _NameRemover:
         users: Sequence[str],
         more_suites: Collection[str] = (),
     ) -> _NameRemover:
-        """Return the remover of all names in the fields of these manifests and of these users.
-
-        Longer names are tried first, so that no name is hidden in part. `more_suites` are suites whose names stay,
-        beside those of the manifests.
-        """
+        """Return the remover of all names in the fields of these manifests and of these users."""
         suites = frozenset((*more_suites, *(suite.name for manifest in manifests for suite in manifest.suites)))
         pseudonym_by_name: dict[str, str] = {}
         field_names = [field_name for manifest in manifests for field_name in _names_in_fields(manifest)]
@@ -235,11 +219,7 @@ class _NameRemover:
         return self.pseudonym_by_name[next(same)]
 
     def without_names_if_text(self, text: str) -> str:
-        """Return a text that code chose, such as a label: unchanged if it looks like an identifier, else redacted.
-
-        It looks like an identifier if it is one word (`triad`, `cuda:0`), or if it consists of words without anything
-        to hide.
-        """
+        """Return a text that code chose, such as a label: unchanged if it looks like an identifier, else redacted."""
         if _CODE_WORD.fullmatch(text) or (_CODE_WORDS.fullmatch(text) and self.redactor.redact(text) == text):
             return text
         return self.without_names(text)
@@ -249,16 +229,12 @@ def is_searchable_name(name: str) -> bool:
     """Return whether a name is to be searched for in texts, which hides it wherever it occurs.
 
     It must have 3 to 256 characters, be none of the names that many machines have (`host`, `localhost`), and be no
-    pseudonym.
-    """
+    pseudonym."""
     return _SHORTEST <= len(name) <= _LONGEST and name.lower() not in _COMMON_NAMES and not PSEUDONYM.fullmatch(name)
 
 
 def _names_in_fields(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
-    """Yield the names in a run's fields: kind, name, and the name whose pseudonym replaces it.
-
-    The last two differ for the first label of a host name: its pseudonym is that of the host name.
-    """
+    """Yield the names in a run's fields: kind, name, and the name whose pseudonym replaces it."""
     facts = manifest.facts
     for name, value in facts.host:
         if name not in _KEPT_HOST_FACTS and value:
@@ -272,10 +248,7 @@ def _names_in_fields(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
 
 
 def _paths(manifest: Manifest) -> Iterator[str]:
-    """Yield the paths in the arguments and in the data files of a run, each followed by the folders above it.
-
-    A path has a slash inside; paths of more than 256 characters are left out.
-    """
+    """Yield the paths in the arguments and in the data files of a run, each followed by the folders above it."""
     for word in (*(file.path for file in manifest.settings.data), *manifest.argv[1:_MOST_NAMES]):
         path = word.rpartition("=")[2]
         while len(path) <= _LONGEST and path.strip("/").count("/"):

@@ -2,8 +2,7 @@ r"""Define the patterns of texts that can identify a machine or its owner, and o
 
 docs/sharing.md lists them for users. `SPANS` match parts that can contain spaces, the other patterns match whole words.
 Every pattern takes time in proportion to the length of the text. Either it begins only where no character of its class
-precedes it and never backtracks (`++` is possessive), or the length of its match is limited.
-"""
+precedes it and never backtracks (`++` is possessive), or the length of its match is limited."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Hide the parts of a text that can identify a machine or its owner; `redact_patterns` defines how they look.
 
-Parts that can contain spaces come first: keys, quoted paths, values with names of secrets. Then each word by itself.
-"""
+Parts that can contain spaces come first: keys, quoted paths, values with names of secrets. Then each word by itself."""
 
 from __future__ import annotations
 
@@ -22,10 +21,7 @@ PseudonymOf = Callable[[str, str], str]
 class TextRedactor:
     """Replaces the parts of a text that can identify people, machines or places by pseudonyms.
 
-    `pseudonym_of` returns the pseudonym of a kind and a name. `versions` are version numbers, which look like addresses
-    but are kept. `suites` are the first parts of case ids, which look like relative paths but are kept. `paths` are
-    relative paths that are hidden even if they are short.
-    """
+    `pseudonym_of` returns the pseudonym of a kind and a name."""
 
     pseudonym_of: PseudonymOf
     versions: Collection[str] = ()
@@ -42,10 +38,7 @@ class TextRedactor:
         return patterns.WORD.sub(self._redact_match, self._redact_values(text))
 
     def _redact_span(self, kind: str, match: re.Match[str]) -> str:
-        """Return the whole match of a pattern of SPANS, with a pseudonym of this kind in place of group 1.
-
-        For the kind `path`, return group 1 alone: hidden, or unchanged if every machine has such a path.
-        """
+        """Return the whole match of a pattern of SPANS, with a pseudonym of this kind in place of group 1."""
         text, whole = match[1], match[0]
         if kind == "path":
             return text if _is_public_path(text.partition(" ")[0]) else self._redact_path(text)
@@ -73,10 +66,7 @@ class TextRedactor:
         return f"{value[:start]}{self.pseudonym_of('value', bare)}{value[start + len(bare) :]}"
 
     def _redact_match(self, match: re.Match[str]) -> str:
-        """Return the word that WORD matched, hidden if it identifies a person, a machine or a place.
-
-        Each distinct word is examined once. A single slash and a word after a bracket, as in `(a + b)/c`, stay.
-        """
+        """Return the word that WORD matched, hidden if it identifies a person, a machine or a place."""
         word, at = match[0], match.start()
         if word[0] == "/" and word.count("/") == 1 and match.string[at - 1 : at] in (")", "]"):
             return word  # part of `/proc/[pid]/stat` or `(a + b)/c`
@@ -85,11 +75,7 @@ class TextRedactor:
         return self._redacted_words[word]
 
     def _redact_word(self, word: str) -> str:
-        """Return a word with its identifying parts hidden; a punctuation mark at its end stays.
-
-        A word that begins with `<` is returned unchanged. A URL is hidden as a whole, both sides of `=` are hidden
-        separately, and a word of more than LONGEST_WORD characters is always hidden.
-        """
+        """Return a word with its identifying parts hidden; a punctuation mark at its end stays."""
         if word.startswith("<"):
             return word
         if len(word) > patterns.LONGEST_WORD:
@@ -115,10 +101,7 @@ class TextRedactor:
         return text
 
     def _redact_with_colons(self, text: str) -> str:
-        """Return a word with colons, hidden in whole or part: `10.17.3.250:80`, `PCI:0000:9b:00`; `file.py:3` is kept.
-
-        The caller has found that it is no address or other identifier as a whole.
-        """
+        """Return a word with colons, hidden in whole or part: `10.17.3.250:80`, `PCI:0000:9b:00`."""
         name, _, rest = text.partition(":")
         if patterns.ENDPOINT.fullmatch(text) and not _is_address(name) and not patterns.KEPT.fullmatch(name):
             is_kept = (
@@ -152,10 +135,7 @@ class TextRedactor:
         return "/".join(map(self._redact_part, parts))
 
     def _redact_path(self, path: str) -> str:
-        """Return the pseudonym of a path; the part inside a package is kept, so that tracebacks stay readable.
-
-        A path that exists on every machine is returned unchanged.
-        """
+        """Return the pseudonym of a path; the part inside a package is kept, so that tracebacks stay readable."""
         if _is_public_path(path):
             return path
         stem = path.rstrip(".")
@@ -166,11 +146,7 @@ class TextRedactor:
 
 @functools.lru_cache(maxsize=4096)
 def _value_pattern(name: str, sign: str) -> re.Pattern[str] | None:
-    """Return the pattern of the value after `name` and `sign` (`: `, `=`, a space); None if it need not be hidden.
-
-    A value is hidden if the name is that of a secret or an owner (`token`, `hostname`), or of an environment variable
-    that `=` sets.
-    """
+    """Return the pattern of the value after `name` and `sign` (`: `, `=`, a space); None if it need not be hidden."""
     if patterns.PSEUDONYM.match(name):  # the text was redacted before: `secret-3fa81c09d2e4: refused`
         return None
     parts = re.split(r"[_.-]+", name.strip("-").lower())
@@ -210,10 +186,7 @@ _IDENTIFIERS = (
 
 
 def _looks_random(text: str) -> bool:
-    """Return whether a text looks like a key: it has lower case, upper case and digits, which alternate often.
-
-    That is, the class changes between at least half of the neighbouring characters.
-    """
+    """Return whether a text looks like a key: it has lower case, upper case and digits, which alternate often."""
     if not patterns.OPAQUE.fullmatch(text):
         return False
     classes = [

@@ -20,9 +20,7 @@ ReportMethod = Literal["render", "enclose", "columns", "trends", "compare", "ind
 class CleanReport:
     """A report whose methods clean every text of their arguments before they pass them on.
 
-    `report` is the report as its plugin defines it: `gpubench.plugins.report`. Only `render` exists in every report;
-    `has_method` says whether another method does.
-    """
+    `report` is the report as its plugin defines it: `gpubench.plugins.report`."""
 
     def __init__(self, report: Any) -> None:
         self._report = report
@@ -75,6 +73,5 @@ class CleanReport:
 def report(name: str) -> CleanReport:
     """Return the report with this name, whose texts are cleaned.
 
-    Raises UsageError with a suggestion if there is no such report.
-    """
+    Raises UsageError with a suggestion if there is no such report."""
     return CleanReport(plugins.load("reports", name))

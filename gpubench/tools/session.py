@@ -41,15 +41,7 @@ def measure(
 ) -> Run:
     """Measure a plan into a run file, record it in the history if there is one, and return the run.
 
-    `argv` is the command line of gpubench for the record. `watch` receives the progress. With `resume`, only the jobs
-    are measured that the file does not have yet. With `exclusive`, no other run may measure on the same devices. Before
-    the first case, `tell` is called with a line for each device that is sick or has a warning, and with a line if other
-    runs measure on these devices.
-
-    Raises UsageError, before anything is measured, if the file cannot be written or must not be resumed. Raises
-    DeviceError if a device is lost, or if another run uses it and one of both runs is `exclusive`. Raises Interrupted
-    on SIGINT, SIGTERM or SIGHUP; the file then contains everything measured so far.
-    """
+    `argv` is the command line of gpubench for the record. `watch` receives the progress."""
     devices = measured_devices(plan)
     with (
         terminable(lambda: _outcome_text(path)),
@@ -67,11 +59,7 @@ def measure(
 
 
 def _join_group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]:
-    """Join the other nodes that measure the plan, and return the group as a context.
-
-    The context gives None if the plan is for one node, or the environment describes no group. Raises UsageError if a
-    run of several nodes is to be resumed, or if the variables of the group are invalid.
-    """
+    """Join the other nodes that measure the plan, and return the group as a context."""
     membership = Membership.from_environment() if plan.settings.nodes > 1 else None
     if membership is None:
         return nullcontext()
@@ -98,11 +86,7 @@ def _measure_new(
     claims: Claims,
     group: NodeGroup | None,
 ) -> None:
-    """Begin the run file `path` with the plan's manifest and measure all jobs into it.
-
-    `argv` is the command line for the record. `group` are the nodes that measure together, None for one node alone.
-    Raises the errors of `measure`.
-    """
+    """Begin the run file `path` with the plan's manifest and measure all jobs into it."""
     manifest = new_manifest(plan.facts, plan.settings, plan.suites, [_as_utf8(argument) for argument in argv])
     with Recording.begin(path, manifest, _sampled_devices(plan)) as recording:
         _run_jobs(plan, plan.jobs, recording, watch, health, claims, group)
@@ -122,11 +106,7 @@ def _run_jobs(
     claims: Claims,
     group: NodeGroup | None = None,
 ) -> None:
-    """Run these jobs of the plan into the file of `recording`, and write the health and the end record.
-
-    If a device is lost, the end record is written too, and DeviceError is raised: the file is then complete. `claims`
-    are those on the plan's devices, and `group` the nodes that measure together, None for one node alone.
-    """
+    """Run these jobs of the plan into the file of `recording`, and write the health and the end record."""
     with Runner(plan, recording.sampler, recording, claims=claims, group=group) as runner:
         health.begin(recording)
         try:
@@ -140,11 +120,7 @@ def _run_jobs(
 
 
 def _measure_rest(plan: Plan, path: Path, watch: Observer, health: RunHealth, claims: Claims) -> None:
-    """Measure the jobs of the plan that the run file `path` does not have yet, into that file.
-
-    Raises UsageError if the file is of another gpubench, device, version or setting than the plan, and the errors of
-    `measure`.
-    """
+    """Measure the jobs of the plan that the run file `path` does not have yet, into that file."""
     before = read_run(path)
     if changes := differences(before.manifest, plan) + _changed_cases(before, plan):
         raise UsageError(f"{path} cannot be resumed: {'; '.join(changes)}")
@@ -163,9 +139,7 @@ def _sampled_devices(plan: Plan) -> list[Device]:
 def differences(before: Manifest, plan: Plan) -> list[str]:
     """Return a clause for each change that keeps a plan from continuing a run; empty if it can continue.
 
-    The version of gpubench, the settings, the versions of libraries, and the devices are compared. `before` is the
-    manifest of the run.
-    """
+    The version of gpubench, the settings, the versions of libraries, and the devices are compared."""
     changes = [] if before.gpubench == __version__ else [f"gpubench was {before.gpubench}, is {__version__}"]
     changes += _changed_fields("settings", before.settings, plan.settings)
     changes += _changed_versions("version of", dict(before.facts.versions), dict(plan.facts.versions))
@@ -184,10 +158,7 @@ def _changed_cases(before: Run, plan: Plan) -> list[str]:
 
 
 def _changed_fields(subject: str, before: object, now: object) -> list[str]:
-    """Return a clause for each field in which two values of one dataclass differ; `subject` begins the clause.
-
-    The class must have slots.
-    """
+    """Return a clause for each field in which two values of one dataclass differ; `subject` begins the clause."""
     if before == now:
         return []
     fields = [name for name in type(before).__slots__ if getattr(before, name) != getattr(now, name)]  # type: ignore[attr-defined]
@@ -195,10 +166,7 @@ def _changed_fields(subject: str, before: object, now: object) -> list[str]:
 
 
 def _changed_versions(subject: str, before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Return a clause for each library whose version changed, appeared or vanished; `subject` begins the clause.
-
-    `before` and `now` have the version of each library by name.
-    """
+    """Return a clause for each library whose version changed, appeared or vanished; `subject` begins the clause."""
     names = sorted(before.keys() | now.keys())
     return [
         f"{subject} {name} was {before.get(name, 'none')}, is {now.get(name, 'none')}"
@@ -230,9 +198,7 @@ def _outcome_text(path: Path) -> str:
 def terminable(outcome: Callable[[], str]) -> Iterator[None]:
     """Turn SIGINT, SIGTERM and SIGHUP during the context into Interrupted, so that the run ends in order.
 
-    `outcome` returns a clause about the results so far, which ends the message. The exit status is 128 + the signal's
-    number. SIGHUP stays ignored under nohup. Use it in the main thread.
-    """
+    `outcome` returns a clause about the results so far, which ends the message."""
     received: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -1,8 +1,7 @@
 """Build a static site of many runs: an index, a page per run, its comparison with the run before it, and trends.
 
 A run's page is made once. Its name is a hash of the run file's content, and a small file beside it contains what the
-index and the trends need, so that an unchanged run is not read again.
-"""
+index and the trends need, so that an unchanged run is not read again."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ class Sharing(Protocol):
 class BuiltSite:
     """The outcome of a build: the index, the number of runs and of new pages, and the refused files.
 
-    Each entry of `refused` is the name of a file and the reason.
-    """
+    Each entry of `refused` is the name of a file and the reason."""
 
     index: Path
     runs: int
@@ -87,10 +85,7 @@ _STORED_RUN = pydantic.TypeAdapter(_StoredRun)
 def build(folder: Path, out: Path, sharing: Sharing, tell: Callable[[str], None]) -> BuiltSite:
     """Write the site of the run files in a folder and below it into the folder `out`, or bring it up to date.
 
-    `sharing` anonymises every page, or leaves it unchanged. `tell` is called with a line for each page that is written.
-    A file that cannot be read is listed in the index with the reason. Raises FileError if there is no run file, and
-    UsageError if `out` cannot be written or its index is not a site's.
-    """
+    `sharing` anonymises every page, or leaves it unchanged."""
     files = list(run_files([folder]))
     if not files:
         raise FileError(
@@ -126,10 +121,7 @@ def _ignore(record: object) -> None:
 
 
 def _make_folders(out: Path) -> None:
-    """Make the folder of the site and those of its pages.
-
-    Raises UsageError if `out` has an index that gpubench did not make, or if a folder cannot be made.
-    """
+    """Make the folder of the site and those of its pages."""
     index = out / INDEX
     with _reporting_errors(out):
         if index.exists() and _MARK not in index.read_bytes():
@@ -162,11 +154,7 @@ def _remove(path: Path) -> None:
 
 
 def _read_entry(path: Path, out: Path, sharing: Sharing) -> _SiteEntry:
-    """Return the entry of the run file `path`, from the file beside its page if gpubench stored it there before.
-
-    For a new run file, the summary is stored beside its page, and pages of an earlier kind of sharing are removed.
-    Raises FileError if the run file is invalid, and UsageError if the site cannot be written.
-    """
+    """Return the entry of the run file `path`, from the file beside its page if gpubench stored it there before."""
     content = store.file_hash(path)
     name = content[:_DIGITS]
     entry_file = out / _RUNS / f"{name}.json"
@@ -185,11 +173,7 @@ def _read_entry(path: Path, out: Path, sharing: Sharing) -> _SiteEntry:
 
 
 def _write_page(out: Path, entry: _SiteEntry, sharing: Sharing, tell: Callable[[str], None]) -> bool:
-    """Write the page of a run and return True; return False if the page exists.
-
-    `tell` is called with a line if the page is written. Raises FileError if the run file cannot be read, and UsageError
-    if the page cannot be written.
-    """
+    """Write the page of a run and return True; return False if the page exists."""
     page = out / _RUNS / f"{entry.name}.html"
     if page.exists():
         return False
@@ -202,10 +186,7 @@ def _write_page(out: Path, entry: _SiteEntry, sharing: Sharing, tell: Callable[[
 
 
 def _stored_run(entry_file: Path, sharing: Sharing) -> SiteRun | None:
-    """Return the summary in the file beside a page; None if it is missing or damaged.
-
-    It is also None if another version of gpubench or another kind of sharing wrote it.
-    """
+    """Return the summary in the file beside a page; None if it is missing or damaged."""
     try:
         entry = _STORED_RUN.validate_json(entry_file.read_bytes())
     except (OSError, pydantic.ValidationError):
@@ -216,11 +197,7 @@ def _stored_run(entry_file: Path, sharing: Sharing) -> SiteRun | None:
 def _write_devices(
     out: Path, entries: Sequence[_SiteEntry], sharing: Sharing, tell: Callable[[str], None]
 ) -> tuple[SiteDevice, ...]:
-    """Write the comparisons and trends of each model of device, and return the models' entries in the index.
-
-    `entries` are the runs in order of time; the models are sorted by name. `tell` is called with a line for each
-    comparison that is written.
-    """
+    """Write the comparisons and trends of each model of device, and return the models' entries in the index."""
     groups: dict[str, list[_SiteEntry]] = {}
     for entry in entries:
         groups.setdefault(entry.run.device, []).append(entry)
@@ -228,10 +205,7 @@ def _write_devices(
 
 
 def _remove_old(out: Path, hashes: Collection[str], devices: Sequence[SiteDevice]) -> None:
-    """Remove the pages that no present run needs: the user may have removed a run file to hide it.
-
-    `hashes` are the names of the present runs' pages, and `devices` the entries of the index.
-    """
+    """Remove the pages that no present run needs: the user may have removed a run file to hide it."""
     needed = {address for device in devices for address in _addresses(device)}
     needed |= {f"{_RUNS}/{name}.json" for name in hashes}
     for folder in (_RUNS, _COMPARISONS, _TRENDS):
@@ -250,11 +224,7 @@ def _addresses(device: SiteDevice) -> Iterator[str]:
 def _write_device(
     out: Path, name: str, entries: Sequence[_SiteEntry], sharing: Sharing, tell: Callable[[str], None]
 ) -> SiteDevice:
-    """Write the comparisons and trends of the runs on one model of device, and return its entry in the index.
-
-    `name` is the model's name, and `entries` are the runs in order of time. `tell` is called with a line for each
-    comparison that is written.
-    """
+    """Write the comparisons and trends of the runs on one model of device, and return its entry in the index."""
     listed_runs = []
     for index, entry in enumerate(entries):
         page = f"{_RUNS}/{entry.name}.html"
@@ -269,10 +239,7 @@ def _write_device(
 
 
 def _previous_run(entry: _SiteEntry, earlier: Sequence[_SiteEntry]) -> _SiteEntry | None:
-    """Return the newest of the `earlier` runs, which are in order of time, that can be compared with a run.
-
-    It has the same tier and at least one suite in common; None if there is no such run.
-    """
+    """Return the newest of the `earlier` runs, which are in order of time, that can be compared with a run."""
     for candidate in reversed(earlier):
         if candidate.run.tier == entry.run.tier and set(candidate.run.suites) & set(entry.run.suites):
             return candidate
@@ -282,11 +249,7 @@ def _previous_run(entry: _SiteEntry, earlier: Sequence[_SiteEntry]) -> _SiteEntr
 def _write_comparison(
     out: Path, before: _SiteEntry, after: _SiteEntry, sharing: Sharing, tell: Callable[[str], None]
 ) -> str:
-    """Write the page that compares two runs, unless it exists, and return its address relative to the index.
-
-    The address is empty if the runs have no case in common. `tell` is called with a line if the page is written. Raises
-    FileError if a run file cannot be read, and UsageError if the page cannot be written.
-    """
+    """Write the page that compares two runs, unless it exists, and return its address relative to the index."""
     address = f"{_COMPARISONS}/{before.name}-{after.name}.html"
     if (out / address).exists():
         return address

@@ -1,8 +1,7 @@
 """Measure sustained bandwidth: device memory, caches, shared memory, parts of lines, copies, and the link to the host.
 
 Kernels on device memory are counted by STREAM's rule: every array that a kernel names, once for each element read or
-written. A figure is compared with the DRAM peak only where each array is at least four times the last-level cache.
-"""
+written. A figure is compared with the DRAM peak only where each array is at least four times the last-level cache."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Measure reads and writes of parts of a cache line: words at a stride, and chunks in random order.
 
-Payload counts the bytes that are asked for. The series `sectors` counts, of the same samples, the bytes of the sectors
-that hold them, each sector once: memory is read and written by whole sectors.
-"""
+Payload counts the bytes that are asked for. The series `sectors` counts, of the same samples, the bytes of the
+sectors that hold them, each sector once: memory is read and written by whole sectors."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def strided(bench: Bench, access: str, stride_bytes: int, size_bytes: int) -> Ta
     """Bandwidth of words of 4 bytes, read or written (`access`) every `stride_bytes` of an array of `size_bytes`.
 
     The rate counts the words alone (payload). The series `sectors` counts the memory sectors that hold the words;
-    `used` is the words' share of the bytes of these sectors.
-    """
+    `used` is the words' share of the bytes of these sectors."""
     count, sector = size_bytes // stride_bytes, _sector_bytes(bench)
     args = (np.uint64(stride_bytes // _WORD_BYTES),)
     moved = count * sector if stride_bytes > sector else size_bytes
@@ -61,8 +59,7 @@ def random(bench: Bench, access: str, chunk_bytes: int, size_bytes: int) -> Task
     """Bandwidth of chunks of `chunk_bytes` that are read or written (`access`) in random order, each once.
 
     The chunks lie in an array of `size_bytes`, and the rate counts them alone (payload). The series `sectors` counts
-    the memory sectors that hold the chunks; `used` is the chunks' share of the bytes of these sectors.
-    """
+    the memory sectors that hold the chunks; `used` is the chunks' share of the bytes of these sectors."""
     width = min(chunk_bytes, _LANE_BYTES) if bench.traits.is_gpu else _WORD_BYTES  # neighbouring lanes share a chunk
     most = _MOST_CHUNKS if bench.traits.is_gpu else _MOST_HOST_CHUNKS
     shift, bits = (chunk_bytes // width).bit_length() - 1, (size_bytes // chunk_bytes).bit_length() - 1
@@ -79,10 +76,7 @@ def _sector_bytes(bench: Bench) -> int:
 
 
 def _task(bench: Bench, access: str, pattern: AccessPattern) -> Task:
-    """Return the task that reads or writes (`access`: `read` or `write`) the places of a pattern.
-
-    Raises Skip without enough free memory, and on a host without numba.
-    """
+    """Return the task that reads or writes (`access`: `read` or `write`) the places of a pattern."""
     bench.need(pattern.size_bytes + _SPARE_BYTES)
     if bench.traits.is_gpu:
         accesses = _prepare_reads(bench, pattern) if access == "read" else _prepare_writes(bench, pattern)
@@ -103,10 +97,6 @@ def _task(bench: Bench, access: str, pattern: AccessPattern) -> Task:
 
 
 def _prepare_reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
-    """Return the reads of a pattern on a GPU, with their check.
-
-    Each block leaves the exclusive or of its words, which the check compares with one computed from the words' seed.
-    """
     random_words = RandomWords(bench, pattern.size_bytes)
     grid, count = grid_of(pattern.count, _THREADS * _READS_PER_THREAD), np.uint64(pattern.count)
     parts, expected = (bench.xp.zeros(grid, np.uint64) for _ in range(2))
@@ -122,10 +112,6 @@ def _prepare_reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
 
 
 def _prepare_writes(bench: Bench, pattern: AccessPattern) -> CheckedCall:
-    """Return the writes of a pattern on a GPU, with their check.
-
-    Access t writes t, mixed with a random key. The check counts wrong words by a kernel.
-    """
     array, mistakes = bench.xp.zeros(pattern.size_bytes, np.uint8), bench.xp.zeros(1, np.uint64)
     grid, count = grid_of(pattern.count, _THREADS), np.uint64(pattern.count)
     key = np.uint32(bench.rng.integers(2**32, size=2)[1])

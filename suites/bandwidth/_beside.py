@@ -1,8 +1,7 @@
 """Measure how much a copy within the device and a matrix product slow each other down.
 
 Each call times one of the two, first alone and then while the other runs without a pause, so that both times of the
-ratio have the same clock and are taken at the same moment.
-"""
+ratio have the same clock and are taken at the same moment."""
 
 from __future__ import annotations
 
@@ -65,10 +64,7 @@ def _engines(target: Target) -> Any:
 
 
 def _kernel_engines(target: Target) -> Any:
-    """Return the axis of engines that are kernels: the newest one; in `full` also `load-store`.
-
-    The newest engine leaves most issue slots of a compute unit free.
-    """
+    """Return the axis of engines that are kernels: the newest one; in `full` also `load-store`."""
     newest = newest_engine(target)
     return points((newest,), full=tuple(dict.fromkeys(("load-store", newest))))
 
@@ -82,8 +78,7 @@ def _few_units(target: Target) -> Any:
 def beside_gemm(bench: Bench, engine: str) -> Task:
     """Throughput of a matrix product while copies by `engine` run, and bandwidth of copies while products run.
 
-    `slowdown` is the time of a workload while the other one runs, over its time alone: 1 means no effect.
-    """
+    `slowdown` is the time of a workload while the other one runs, over its time alone: 1 means no effect."""
     return _product_beside_copies(bench, engine)
 
 
@@ -94,11 +89,7 @@ def beside_gemm_on(bench: Bench, engine: str, units: int) -> Task:
 
 
 def _product_beside_copies(bench: Bench, engine: str, units: int = 0) -> Task:
-    """Return a task of the stages `gemm` and `copy`; each is timed while the other workload runs.
-
-    The copies run on `units` compute units; with 0 the engine chooses how many. Raises Skip if the device does not
-    support the engine or has too little free memory.
-    """
+    """Return a task of the stages `gemm` and `copy`; each is timed while the other workload runs."""
     require(bench, engine)
     bench.need(2 * _COPIED_BYTES + 3 * 2 * _N * _N + _SPARE_BYTES)
     copied_words = CopiedWords(bench, _COPIED_BYTES)
@@ -116,8 +107,7 @@ def _product_beside_copies(bench: Bench, engine: str, units: int = 0) -> Task:
 class HalfProduct:
     """A product C = A·B of 4096 × 4096 float16 matrices with elements from N(0,1), and the check of C.
 
-    A and B hold the same numbers in another order. `work` is the work of one product.
-    """
+    A and B hold the same numbers in another order. `work` is the work of one product."""
 
     def __init__(self, bench: Bench) -> None:
         drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32).astype(np.float16)
@@ -138,8 +128,7 @@ class HalfProduct:
     def check(self) -> None:
         """Raise WrongAnswer if C differs from a product in double precision by a relative error above 0.2 %.
 
-        The compared elements are those of 16 random rows in 256 random columns; the error is a Frobenius norm.
-        """
+        The compared elements are those of 16 random rows in 256 random columns; the error is a Frobenius norm."""
         rows, columns = (self._rng.choice(_N, count, replace=False) for count in (_ROWS, _COLUMNS))
         expected = self._host[0][rows].astype(np.float64) @ self._host[1][:, columns].astype(np.float64)
         result = self._to_host(self._c)[rows][:, columns].astype(np.float64)
@@ -164,8 +153,7 @@ class _Workload:
 class WorkloadPair:
     """A product and a copy, each timed while the other runs on a second stream.
 
-    Creating the pair runs and times each alone, to choose how many calls of the other workload cover a sample.
-    """
+    Creating the pair runs and times each alone, to choose how many calls of the other workload cover a sample."""
 
     def __init__(self, bench: Bench, product: Call, copy: Call) -> None:
         self._device, self._cuda = bench.device, bench.xp.cuda
@@ -183,9 +171,7 @@ class WorkloadPair:
     def stage(self, name: str, work: Work, limit: str) -> Stage:
         """Return the stage of the workload `name` (`gemm` or `copy`), which times samples while the other one runs.
 
-        `work` is the work of one call, and `limit` names the peak with which the rate is compared. The observation
-        `slowdown` is the time of the last sample over the time of the same calls alone.
-        """
+        `work` is the work of one call, and `limit` names the peak with which the rate is compared."""
         count = self._workloads[name].count
         total = Work(count * work.moved, count * work.payload, count * work.flops)
         quantity: Any = "flops" if work.flops else "moved"
@@ -196,11 +182,7 @@ class WorkloadPair:
         return Stage(partial(self._seconds, name), total, quantity, limit, clock="self", probe=slowdown, effort=POINT)
 
     def _seconds(self, name: str) -> float:
-        """Return the seconds of one sample of the workload `name` while the other workload runs.
-
-        Returns NaN if the other workload ended before the sample did. The next sample then gets twice as many calls of
-        the other workload to cover it.
-        """
+        """Return the seconds of one sample of the workload `name` while the other workload runs."""
         timed, other = self._workloads[name], self._workloads["copy" if name == "gemm" else "gemm"]
         covering = math.ceil(self._cover[name] * timed.count * timed.seconds / other.seconds) + 1
 
@@ -219,10 +201,7 @@ class WorkloadPair:
         return beside
 
     def _queue_sample(self, workload: _Workload, begun: Any, ended: Any) -> None:
-        """Queue the calls of a sample between the CuPy events `begun` and `ended`, after one further call.
-
-        The device is busy with that call while the host queues the others, so that their time has no launch overhead.
-        """
+        """Queue the calls of a sample between the CuPy events `begun` and `ended`, after one further call."""
         workload.run(1)
         begun.record()
         workload.run(workload.count)

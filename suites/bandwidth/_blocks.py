@@ -1,11 +1,6 @@
 """Copy many small blocks between host and device, as an inference engine moves pages of a KV cache out and back.
 
-In host memory the blocks lie packed, one after another; in device memory they lie in a pool, in any order. Five ways
-submit the same copy: a loop of the driver's copies, in compiled code or through CuPy's binding; one call with all
-copies as a batch; a kernel that reads or writes the host's memory; one copy to or from a staging buffer, and a kernel
-that copies between this buffer and the pool. On the host both memories are the host's, and the copies are those of
-processor threads.
-"""
+In host memory the blocks lie packed, one after another; in device memory they lie in a pool, in any order."""
 
 from __future__ import annotations
 
@@ -85,11 +80,7 @@ topic = Topic(
 
 
 def _ways(target: Target) -> Any:
-    """Return the axis of ways to copy: on a GPU `batch`, `kernel`, `merged` and a loop.
-
-    On the host `loop` and `kernel`. On a GPU `quick` has the loop through CuPy's `binding`, because compiling the
-    `loop` takes a second; `full` has both. On the host `full` also has `merged`, and `smoke` has `loop` only.
-    """
+    """Return the axis of ways to copy: on a GPU `batch`, `kernel`, `merged` and a loop."""
     if target.is_host:
         return points((_LOOP, _KERNEL), (_LOOP,), (_LOOP, _KERNEL, _MERGED))
     others = (_BATCH, _KERNEL, _MERGED)
@@ -103,11 +94,6 @@ def _directions(target: Target) -> Any:
 
 
 def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the point `params` is measured.
-
-    With blocks in order, with the binding and on the host only 256 blocks are measured; with the binding only shuffled
-    ones.
-    """
     if target.is_host:
         return bool(params["count"] == _COUNT)
     if params["way"] == _BINDING:
@@ -129,8 +115,7 @@ def blocks(bench: Bench, way: str, direction: str, block_bytes: int, count: int,
     A call copies `count` blocks of `block_bytes`. `way` is how the copies are submitted; the places have the order of
     the blocks or a shuffled one (`order`). The rate counts each byte once (payload). The time begins with the first
     command on an idle device and ends with the last byte, submission included; the series `host` is the submission
-    alone. In the stage `queued` all commands are in the queue before the device begins.
-    """
+    alone. In the stage `queued` all commands are in the queue before the device begins."""
     layout = BlockLayout.of(bench, block_bytes, count, order)
     bench.need(4 * layout.nbytes + _SPARE_BYTES)
     if not bench.traits.is_gpu:
@@ -148,8 +133,7 @@ def blocks(bench: Bench, way: str, direction: str, block_bytes: int, count: int,
 class BlockLayout:
     """Blocks of `block_bytes` each, and the place of each in a pool with as many places as blocks.
 
-    `places[i]` is the place of packed block i: uint32, shape (count,). `order` is `shuffled` or `ordered`.
-    """
+    `places[i]` is the place of packed block i: uint32, shape (count,). `order` is `shuffled` or `ordered`."""
 
     block_bytes: int
     places: Places
@@ -159,8 +143,7 @@ class BlockLayout:
     def of(cls, bench: Bench, block_bytes: int, count: int, order: str) -> BlockLayout:
         """Return the layout of `count` blocks, with random places if `order` is `shuffled`.
 
-        Raises SuiteError if there is no block, or if `block_bytes` is not a power of two of at least 16.
-        """
+        Raises SuiteError if there is no block, or if `block_bytes` is not a power of two of at least 16."""
         if count < 1 or block_bytes < _VECTOR_BYTES or block_bytes & (block_bytes - 1):
             least = f"blocks of {_VECTOR_BYTES} bytes or a larger power of two"
             raise SuiteError(f"{count} blocks of {block_bytes} bytes: needs one or more, and {least}")
@@ -192,8 +175,7 @@ class BlockLayout:
     def addresses(self, packed: int, pool: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Return the addresses of all blocks in packed memory, and those in the pool: uint64, shape (count,) each.
 
-        Both are in the order of packed blocks. `packed` and `pool` are the addresses at which the two memories begin.
-        """
+        Both are in the order of packed blocks."""
         packed_offsets = np.arange(self.count, dtype=np.uint64) * np.uint64(self.block_bytes)
         pool_offsets = self.places.astype(np.uint64) * np.uint64(self.block_bytes)
         return packed_offsets + np.uint64(packed), pool_offsets + np.uint64(pool)
@@ -202,9 +184,7 @@ class BlockLayout:
 class GpuBlocks:
     """Packed blocks in page-locked host memory, a pool on the device, and the check that every word arrived.
 
-    With `to_device` the host memory is the source and the pool the target of the copy, otherwise the reverse. `close`
-    frees the host memory.
-    """
+    With `to_device` the host memory is the source and the pool the target of the copy, otherwise the reverse."""
 
     def __init__(self, bench: Bench, layout: BlockLayout, to_device: bool) -> None:
         self._bench, self._layout, self._to_device = bench, layout, to_device
@@ -225,8 +205,7 @@ class GpuBlocks:
     def submission(self, way: str) -> tuple[Call, int]:
         """Return the call that copies all blocks by `way`, and the largest number of commands that it queues.
 
-        `way` is a value of the axis of `blocks`. Raises Skip if the device or its software does not support it.
-        """
+        `way` is a value of the axis of `blocks`. Raises Skip if the device or its software does not support it."""
         if way == _KERNEL:
             return self._kernel(np.uint64(self._host.ctypes.data)), 1
         if way == _MERGED:
@@ -246,10 +225,7 @@ class GpuBlocks:
         return (pool, packed) if self._to_device else (packed, pool)
 
     def _by_binding(self) -> Call:
-        """Return the copy of all blocks by a Python loop of CuPy's memcpyAsync, whose arguments are prepared here.
-
-        Its submission time is mostly that of the binding.
-        """
+        """Return the copy of all blocks by a Python loop of CuPy's memcpyAsync, whose arguments are prepared here."""
         runtime, nbytes = self._bench.xp.cuda.runtime, self._layout.block_bytes
         kind = runtime.memcpyHostToDevice if self._to_device else runtime.memcpyDeviceToHost
         stream, copy = self._bench.device.stream, runtime.memcpyAsync
@@ -262,10 +238,7 @@ class GpuBlocks:
         return call
 
     def _kernel(self, packed: Any) -> Call:
-        """Return the launch of the kernel that copies between the pool and `packed`, an array or an address (uint64).
-
-        The direction is that of `to_device`.
-        """
+        """Return the launch of the kernel that copies between the pool and `packed`, an array or an address."""
         vectors = self._layout.nbytes // _VECTOR_BYTES
         shift = (self._layout.block_bytes // _VECTOR_BYTES).bit_length() - 1
         name = "scatter_blocks" if self._to_device else "gather_blocks"
@@ -275,10 +248,7 @@ class GpuBlocks:
         return lambda: kernel(grid, (_THREADS,), args)
 
     def _merged(self) -> Call:
-        """Return the copy in two steps: one copy of all blocks between the host and a staging buffer, and a kernel.
-
-        The staging buffer is on the device, and the kernel copies between this buffer and the pool.
-        """
+        """Return the copy in two steps: one copy of all blocks between the host and a staging buffer, and a kernel."""
         staging, host, copy = self._bench.xp.empty_like(self._pool), self._host, self._bench.device.copy
         kernel = self._kernel(staging)
         if self._to_device:
@@ -286,10 +256,7 @@ class GpuBlocks:
         return in_turn(kernel, lambda: copy(host, staging))
 
     def _rearrange(self, source: Any, order: Any, target: Any) -> None:
-        """Fill block i of `target` with block order[i] of `source`.
-
-        `source` and `target` are uint8 CuPy arrays of all blocks; `order` is an integer CuPy array of shape (count,).
-        """
+        """Fill block i of `target` with block order[i] of `source`."""
         rows = (-1, self._layout.block_bytes // _WORD_BYTES)
         blocks, rearranged = (array.view(np.uint64).reshape(rows) for array in (source, target))
         self._bench.xp.take(blocks, order, axis=0, out=rearranged)
@@ -321,11 +288,7 @@ def _compiled_loop() -> Callable[[int, BlockCopies, int], Call]:
 
 
 def _host_task(bench: Bench, layout: BlockLayout, way: str, is_scatter: bool) -> Task:
-    """Return the task that copies blocks within the host's memory, to the pool if `is_scatter`, else from it.
-
-    `way` is `loop` (one thread), `kernel` (all threads) or `merged` (all threads, and one copy of a staging buffer).
-    Raises Skip without numba.
-    """
+    """Return the task that copies blocks within the host's memory, to the pool if `is_scatter`, else from it."""
     need_numba(bench)
     from . import _host_blocks
 

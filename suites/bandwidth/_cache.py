@@ -56,12 +56,7 @@ def _set_kernels(target: Target) -> Any:
 
 
 def _set_sizes(target: Target) -> Any:
-    """Return the axis of sizes of the working set in bytes.
-
-    On a GPU they reach from within the last-level cache (in `full` from 1 MiB) to 16 times that cache; on the host see
-    `_host_set_sizes`. A cache with random replacement keeps part of a set of 4 times its size from pass to pass, and
-    nothing of 16 times.
-    """
+    """Return the axis of sizes of the working set in bytes."""
     if target.is_host:
         return _host_set_sizes(target)
     half = (cache_bytes(target) // 2).bit_length() - 1
@@ -70,11 +65,7 @@ def _set_sizes(target: Target) -> Any:
 
 
 def _host_set_sizes(target: Target) -> Any:
-    """Return the axis of set sizes in bytes on a host: about half of each cache, and one size that memory serves.
-
-    The sizes are powers of two. Private caches (L1, L2) are summed over all cores; a level that is not larger than the
-    one before it is left out. `full` has all powers of two from 16 KiB on.
-    """
+    """Return the axis of set sizes in bytes on a host: about half of each cache, and one size that memory serves."""
     halves, details, cores = [], dict(target.device.details), max(1, target.device.units)
     for level, count in (("cache.l1", cores), ("cache.l2", cores), ("cache.l3", 1)):
         nbytes = int(details.get(level, 0)) * count // 2
@@ -90,8 +81,7 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     """Bandwidth of a cache or of memory, by the size of the working set: each call passes over the set many times.
 
     `kernel` reads the set, writes it, or copies one half of it to the other. On a GPU the loads bypass the first cache,
-    so that small sets show the L2 cache.
-    """
+    so that small sets show the L2 cache."""
     bench.need(size_bytes + _SPARE_BYTES)
     if bench.traits.is_gpu:
         return _gpu_task(bench, kernel, size_bytes)
@@ -102,10 +92,7 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
 
 
 def _gpu_task(bench: Bench, kernel: str, size_bytes: int) -> Task:
-    """Return the task of the kernel `read`, `write` or `copy`, which passes over a set of `size_bytes` on a GPU.
-
-    A copy has two arrays of half the set.
-    """
+    """Return the task of the kernel `read`, `write` or `copy`, which passes over a set of `size_bytes` on a GPU."""
     cache, arrays = cache_bytes(bench.target), 2 if kernel == "copy" else 1  # a copy has two arrays of half the set
     limit = "l2" if 2 * size_bytes <= cache else memory_limit(bench.target, size_bytes)
     passes = _GpuPasses(bench, size_bytes // arrays, size_bytes <= cache)
@@ -117,11 +104,7 @@ def _gpu_task(bench: Bench, kernel: str, size_bytes: int) -> Task:
 def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, int, int]:
     """Return the launch of passes over a set of `size_bytes` on a GPU with `units` compute units.
 
-    `cached` says that a cache holds the set. The result is (vectors of the set, vectors of a tile, tiles that each
-    block takes, distance between two of these in tiles, blocks); a vector has 16 bytes. In a cache the order is free,
-    and many short-lived blocks over large tiles are fastest. Beyond the cache all blocks advance together by small
-    tiles: no tile is read twice before all others were, because the cache would serve it.
-    """
+    `cached` says that a cache holds the set."""
     vectors = size_bytes // _VECTOR_BYTES
     tile = min(max(vectors // _LEAST_TILES, _LEAST_TILE), _MOST_TILE) if cached else _LEAST_TILE
     blocks = units * (_LAUNCHED_BLOCKS if cached else _RESIDENT_BLOCKS)
@@ -132,8 +115,7 @@ def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, in
 class _GpuPasses:
     """Passes over one array of `size_bytes` on a GPU, tile by tile; `cached` says that a cache holds the whole set.
 
-    `nbytes` is the number of bytes that one call passes over.
-    """
+    `nbytes` is the number of bytes that one call passes over."""
 
     def __init__(self, bench: Bench, size_bytes: int, cached: bool) -> None:
         self._bench = bench
@@ -149,10 +131,7 @@ class _GpuPasses:
         return lambda: kernel((self._grid,), (_THREADS,), args)
 
     def read(self) -> CheckedCall:
-        """Return the passes as loads that bypass the first cache, with their check.
-
-        Each block leaves one word, which the check compares with one computed from the seed of the data.
-        """
+        """Return the passes as loads that bypass the first cache, with their check."""
         parts, expected = (self._bench.xp.zeros(self._grid, np.uint64) for _ in range(2))
         compute = self._launch("cached_read_expected", self._words.seed, *self._layout, expected)
         to_host = self._bench.device.to_host
@@ -165,10 +144,6 @@ class _GpuPasses:
         return CheckedCall(call, check, lambda: parts.fill(0))
 
     def write(self) -> CheckedCall:
-        """Return the passes as stores, with their check.
-
-        A stored value depends only on its place, so that the order of the passes is free.
-        """
         array, key = self._words.array, np.uint32(self._bench.rng.integers(2**32))
         mistakes, vectors = self._bench.xp.zeros(1, np.uint64), self._layout[0]
         count = self._launch("cached_mistakes", array, vectors, key, mistakes)
@@ -187,8 +162,7 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
     """Bandwidth of the shared memory of all compute units together, without bank conflicts.
 
     Each thread reads or writes (`access`) `width_bytes` at once. `per_clock` is the median over the compute units of
-    the bytes that one moves per clock.
-    """
+    the bytes that one moves per clock."""
     need_gpu(bench)
     grid, block_bytes = max(1, bench.target.device.units), _SHARED_THREADS * _TURNS * width_bytes
     passes = _SHARED_BYTES // block_bytes
@@ -216,13 +190,7 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
 
 
 def _expected(access: str, drawn: npt.NDArray[np.uint32], width_bytes: int, passes: int) -> npt.NDArray[np.uint64]:
-    """Return the word that each thread of `shared` should leave for `access`: uint64, shape (1024,).
-
-    `drawn` is the content of the shared memory, uint32. A `read` repeats x = 5·x + word `passes` times from 0, modulo
-    2^32, which is computed here by its closed form. After a `write` each thread reads the words of its neighbour once.
-    A thread has four values of `width_bytes`: from 0, its word is rotated left by one bit and combined by exclusive or
-    with each value, folded to 64 bits.
-    """
+    """Return the word that each thread of `shared` should leave for `access`: uint64, shape (1024,)."""
     lanes = drawn.reshape(_TURNS, _SHARED_THREADS, width_bytes // 4)
     if access == "read":
         factor = sum(pow(5, power, 2**32) for power in range(passes)) % 2**32

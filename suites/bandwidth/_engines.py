@@ -2,8 +2,7 @@
 
 load-store: a kernel whose threads load and store 16 bytes each. memcpy: the runtime's copy, for which the driver
 chooses a copy engine or a kernel. async-copy (since sm_80) and bulk-copy (since sm_90): kernels that load past the
-registers into shared memory; in bulk-copy one thread per block starts every copy.
-"""
+registers into shared memory; in bulk-copy one thread per block starts every copy."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ def newest_engine(target: Target) -> str:
 def engines(target: Target) -> Any:
     """Return the axis of engines: `load-store`, `memcpy` and the newest one; in `full` all, in `smoke` the newest only.
 
-    On the host all tiers have `load-store` and `memcpy`.
-    """
+    On the host all tiers have `load-store` and `memcpy`."""
     if target.is_host:
         return ("load-store", "memcpy")
     newest = newest_engine(target)
@@ -64,19 +62,13 @@ def engines(target: Target) -> Any:
 
 
 def _kernel_engines(target: Target) -> Any:
-    """Return the axis of engines that are kernels, which can run on a part of the compute units.
-
-    `quick` has `load-store` and the newest, `full` also `async-copy`, and `smoke` the newest only.
-    """
+    """Return the axis of engines that are kernels, which can run on a part of the compute units."""
     newest = newest_engine(target)
     return points(tuple(dict.fromkeys(("load-store", newest))), (newest,), ("load-store", "async-copy", "bulk-copy"))
 
 
 def _copy_sizes(target: Target) -> Any:
-    """Return the axis of copy sizes in bytes: from 8 bytes to 1 GiB, on the host from 4 KiB to 256 MiB.
-
-    In smaller copies on the host the check would leave out elements.
-    """
+    """Return the axis of copy sizes in bytes: from 8 bytes to 1 GiB, on the host from 4 KiB to 256 MiB."""
     if target.is_host:
         return points((2**12, 2**20, 2**26), (2**20,), powers_of_two(12, 28))
     quick = (8, 2**20, 2**23, *_one_copy_size(target))
@@ -84,18 +76,12 @@ def _copy_sizes(target: Target) -> Any:
 
 
 def _one_copy_size(target: Target) -> tuple[int, ...]:
-    """Return one copy size in bytes, as a tuple: at least 256 MiB and four last-level caches.
-
-    It is returned also if three arrays of that size do not fit into the memory.
-    """
+    """Return one copy size in bytes, as a tuple: at least 256 MiB and four last-level caches."""
     return fitting(target, (max(smallest_in_memory(target), 2**28),))
 
 
 def _units(target: Target) -> Any:
-    """Return the axis of numbers of compute units: those of 4, 16 and 48 that the device has, and all of them.
-
-    `full` has more numbers, from 1 on, and `smoke` all compute units only.
-    """
+    """Return the axis of numbers of compute units: those of 4, 16 and 48 that the device has, and all of them."""
     most = max(1, target.device.units)
     full = [count for count in (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256) if count < most]
     quick = [count for count in (4, 16, 48) if count < most]
@@ -113,8 +99,7 @@ def require(bench: Bench, engine: str) -> None:
 def load_store(bench: Bench, target: Any, source: Any, nbytes: int) -> Call:
     """Return the copy of `nbytes` from `source` to `target` by a kernel whose threads load and store 16 bytes each.
 
-    Both are CuPy arrays, or addresses (uint64) that the device reaches.
-    """
+    Both are CuPy arrays, or addresses (uint64) that the device reaches."""
     kernel, grid = bench.kernel("engines.cu", "load_store"), grid_of(nbytes // _LANE_BYTES, _THREADS)
     args = (target, source, np.uint64(nbytes))
     return lambda: kernel(grid, (_THREADS,), args)
@@ -124,8 +109,7 @@ def copy_call(bench: Bench, arrays: CopiedWords, engine: str, units: int = 0) ->
     """Return the copy of `arrays.array` to `arrays.copied` by `engine`, one that the device supports.
 
     With `units` the kernel has one block on each of that many compute units, else the grid that is fastest for the
-    whole device; `memcpy` ignores `units`.
-    """
+    whole device; `memcpy` ignores `units`."""
     target, source, nbytes = arrays.copied, arrays.array, arrays.array.nbytes
     if engine == "memcpy":
         return partial(bench.device.copy, target, source)
@@ -163,11 +147,7 @@ def device_copy_on(bench: Bench, engine: str, units: int, size_bytes: int) -> Ta
 
 
 def _copy_task(bench: Bench, engine: str, size_bytes: int, units: int = 0) -> Task:
-    """Return a task that copies `size_bytes` by `engine`, which is `memcpy`, `load-store`, `async-copy` or `bulk-copy`.
-
-    With `units` a kernel has one block on each of that many compute units, and with 0 it uses the whole device;
-    `memcpy` ignores `units`. Raises Skip if the device does not support the engine or has too little free memory.
-    """
+    """Return a task that copies `size_bytes` by `engine`."""
     require(bench, engine)
     bench.need(2 * size_bytes + _SPARE_BYTES)
     arrays = CopiedWords(bench, size_bytes)

@@ -1,7 +1,6 @@
 """Run kernels of the bandwidth suite on the host, beyond STREAM, with the same meanings as in cache.cu and access.cu.
 
-Importing this module imports numba.
-"""
+Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -27,10 +26,7 @@ _ONE, _FIVE, _ALL = np.uint64(1), np.uint64(5), np.uint64(2**32 - 1)
 
 
 def _cached_read(rows: Any, passes: Any, parts: Any) -> None:
-    """Write to parts[row] the result of x = 5·x + (exclusive or of rows[row]), repeated `passes` times from x = 0.
-
-    `rows` (shape (threads, words)) and `parts` (shape (threads,)) are uint64, which wraps round.
-    """
+    """Write to parts[row] the result of x = 5·x + (exclusive or of rows[row]), repeated `passes` times from x = 0."""
     for row in prange(rows.shape[0]):
         combined = np.uint64(0)
         for _ in range(passes):
@@ -39,10 +35,7 @@ def _cached_read(rows: Any, passes: Any, parts: Any) -> None:
 
 
 def _cached_copy(there: Any, back: Any, passes: Any) -> None:
-    """Copy each row of `back` to `there` and back again, `passes` / 2 times; both are uint64 of shape (threads, words).
-
-    Each round trip adds one to every word of `back`.
-    """
+    """Copy each row of `back` to `there` and back again, `passes` / 2 times; both are uint64."""
     for row in prange(there.shape[0]):
         for turn in range(passes // 2):
             # differs in each pass; otherwise the compiler would drop passes, because a copy of a copy is the same
@@ -63,10 +56,7 @@ def _cached_write(rows: Any, passes: Any, value: Any) -> None:
 
 
 def _permute(t: Any, bits: Any, turn: Any) -> Any:
-    """Return the place of access `t` in a pseudo-random permutation of the numbers below 2^`bits`, as in access.cu.
-
-    `turn` selects the permutation. All values are uint64.
-    """
+    """Return the place of access `t` in a pseudo-random permutation of the numbers below 2^`bits`, as in access.cu."""
     mask, half = _ALL >> (np.uint64(32) - bits), (bits + _ONE) // np.uint64(2)
     x = (t + turn) & mask
     x = (x * _ODD_0) & mask
@@ -82,10 +72,7 @@ _permuted = numba.njit(inline="always")(_permute)
 
 
 def _strided_read(array: Any, count: Any, stride: Any, parts: Any) -> None:
-    """Write to each element of `parts` the exclusive or of one share of `count` words of `array`; all words are uint32.
-
-    Word t is array[t · stride]. The words are divided into `parts.size` equal shares in order; a remainder is left out.
-    """
+    """Write to each element of `parts` the exclusive or of one share of `count` words of `array`."""
     share = count // parts.size
     for part in prange(parts.size):
         combined = np.uint32(0)
@@ -95,11 +82,7 @@ def _strided_read(array: Any, count: Any, stride: Any, parts: Any) -> None:
 
 
 def _random_read(chunks: Any, count: Any, bits: Any, turn: Any, parts: Any) -> None:
-    """Write to each element of `parts` the exclusive or of one share of `count` chunks.
-
-    A chunk is a row of `chunks`, uint32. Chunks are read in the order of `_permute` for `bits` and `turn`, and are
-    divided into `parts.size` equal shares; a remainder is left out.
-    """
+    """Write to each element of `parts` the exclusive or of one share of `count` chunks."""
     share = count // parts.size
     for part in prange(parts.size):
         combined = np.uint32(0)
@@ -132,8 +115,7 @@ _Rows = npt.NDArray[np.uint64]
 def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     """Return the task of passes over a working set of `size_bytes`, in which each thread has its own part of the set.
 
-    `kernel` is `read`, `write` or `copy`. A copy goes there and back, so that the passes differ.
-    """
+    `kernel` is `read`, `write` or `copy`. A copy goes there and back, so that the passes differ."""
     threads = numba.get_num_threads()
     share = size_bytes // 8 // threads // (2 if kernel == "copy" else 1)
     rows = placed(bench.rng.integers(2**64, size=(threads, share), dtype=np.uint64))
@@ -150,10 +132,6 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
 
 
 def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
-    """Return the call that reads each of `rows` `passes` times, with its check.
-
-    The check computes the expected results by a closed form.
-    """
     parts = np.zeros(len(rows), np.uint64)
     factor = np.uint64((5**passes - 1) // 4 % 2**64)  # closed form of `passes` times x = 5·x + xor of the row, from 0
     expected = np.bitwise_xor.reduce(rows, axis=1) * factor
@@ -162,10 +140,7 @@ def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
 
 
 def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
-    """Return the call that copies `rows` there and back, `passes` / 2 times each, with its check.
-
-    The check need not know the number of calls, because each round trip adds one to every word.
-    """
+    """Return the call that copies `rows` there and back, `passes` / 2 times each, with its check."""
     there, back, half = placed(np.zeros_like(rows)), placed(rows), np.uint64(passes // 2)
 
     def poison() -> None:
@@ -184,10 +159,7 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
 
 
 def _write_passes(rows: _Rows, passes: int, value: np.uint64) -> CheckedCall:
-    """Return the call that writes all of `rows` `passes` times, with its check for the word of the last pass.
-
-    Pass i writes the word value + i.
-    """
+    """Return the call that writes all of `rows` `passes` times, with its check for the word of the last pass."""
     check = partial(expect_equal, rows, value + np.uint64(passes - 1), "words")
     return CheckedCall(lambda: _write(rows, passes, value), check, lambda: rows.fill(0))
 
@@ -210,12 +182,6 @@ def accesses(bench: Bench, access: str, pattern: AccessPattern) -> CheckedCall:
 
 
 def _read_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...]) -> CheckedCall:
-    """Return the call that reads array[places], with its check.
-
-    The kernel leaves the exclusive or of each of 1024 equal parts of the places, which the check compares with NumPy's.
-    `array` is uint32; a chunk is one of its rows. `args` are the arguments of `kernel` between the array and its
-    results.
-    """
     parts = np.zeros(_PARTS, np.uint32)
     expected = np.bitwise_xor.reduce(array[places].reshape(_PARTS, -1), axis=1)
     check = partial(expect_equal, parts, expected, "partial results")
@@ -223,11 +189,7 @@ def _read_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...
 
 
 def _write_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...]) -> CheckedCall:
-    """Return the call that writes array[places], with its check: place i must hold i ^ key in each of its words.
-
-    `array` is uint32. `args` are the arguments of `kernel` after the array; the number of places is the first of them
-    and the key the last.
-    """
+    """Return the call that writes array[places], with its check: place i must hold i ^ key in each of its words."""
     count, *_, key = args
 
     def check() -> None:
@@ -238,10 +200,7 @@ def _write_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ..
 
 
 def _permuted_places(count: int, bits: int, turn: int) -> npt.NDArray[np.uint64]:
-    """Return the places of accesses 0 to count − 1 that `_permute` gives for `bits` and `turn`: uint64, shape (count,).
-
-    They are computed by NumPy.
-    """
+    """Return the places of accesses 0 to count − 1 that `_permute` gives for `bits` and `turn`: uint64."""
     mask, half = np.uint64(2**bits - 1), np.uint64((bits + 1) // 2)
     x = np.arange(count, dtype=np.uint64) + np.uint64(turn) & mask
     for factor in _ODD:

@@ -31,9 +31,7 @@ _KERNELS = {True: parallel(_scatter), False: parallel(_gather)}
 def copy(way: str, pool: Any, packed: Any, staging: Any, places: Any, is_scatter: bool) -> Callable[[], object]:
     """Return the copy of row i of `packed` to row places[i] of `pool` for all i, or back if not `is_scatter`.
 
-    `way` is `loop` (one thread), `kernel` (all threads) or `merged` (all threads between the pool and `staging`, and
-    one copy between `staging` and `packed`). The three memories are uint64 arrays of shape (blocks, words).
-    """
+    The three memories are uint64 arrays of shape (blocks, words)."""
     if way == "loop":
         return partial(_LOOPS[is_scatter], pool, packed, places)
     if way == "kernel":

@@ -33,16 +33,12 @@ topic = Topic(
 def nodes_of(target: Target) -> tuple[int, ...]:
     """Return the numbers of the NUMA nodes with memory that the machine's inventory names.
 
-    If it names no nodes, the result is (0,).
-    """
+    If it names no nodes, the result is (0,)."""
     return node_numbers(dict(target.facts.host).get("numa", _UNNAMED))
 
 
 def _nodes(target: Target) -> Any:
-    """Return the axis of NUMA nodes: all with memory; in `smoke` the first.
-
-    `full` always has node 1, so that a machine without a second node reports that it is missing.
-    """
+    """Return the axis of NUMA nodes: all with memory; in `smoke` the first."""
     nodes = nodes_of(target)
     return points(nodes, nodes[:1], tuple(dict.fromkeys((*nodes, 1))))
 
@@ -62,8 +58,7 @@ def host_link(bench: Bench, device: str, node: int, direction: str, size_bytes: 
     """Bandwidth of copies between the GPU and page-locked memory on the NUMA node `node`, one way or both ways at once.
 
     `direction` is `h2d` (to the GPU), `d2h` or `both`. The rate counts each byte once (payload). Every check asks the
-    operating system on which node each page is.
-    """
+    operating system on which node each page is."""
     del device
     need_gpu(bench)
     both = direction == _BOTH
@@ -97,8 +92,7 @@ def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Tas
 
     `direction` is `h2d` (to the GPUs) or `d2h`. The rate is that of the slowest GPU, each byte counted once (payload);
     the series `sum` counts the copies of all `of` GPUs. The ranks begin within the time of a message, so copies must
-    take much longer than that.
-    """
+    take much longer than that."""
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)
     nodes = nodes_of(bench.target)

@@ -1,8 +1,7 @@
 """Measure the link between host and device with every kind of host memory, in one direction and in both at once.
 
-Data in host memory are checked on the device: they are copied there and compared with the words of their seed, since a
-processor reads write-combined memory at a hundredth of its speed.
-"""
+Data in host memory are checked on the device: they are copied there and compared with the words of their seed, since
+a processor reads write-combined memory at a hundredth of its speed."""
 
 from __future__ import annotations
 
@@ -81,10 +80,7 @@ def d2h(bench: Bench, memory: str, size_bytes: int) -> Task:
 
 
 def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Task:
-    """Return the task of copies of `size_bytes` to the device (`to_device`) or from it, with a kind of host memory.
-
-    `memory` is the kind. Raises Skip without a GPU or enough free memory, or if the driver refuses the kind of memory.
-    """
+    """Return the task of copies of `size_bytes` to the device (`to_device`) or from it, with a kind of host memory."""
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)
     host = host_memory(bench, memory, size_bytes)
@@ -99,8 +95,7 @@ def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Tas
 def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
     """Bandwidth of both directions of the host link at once, with one kind of host memory (`memory`).
 
-    The stage `sum` counts the bytes of both directions, and `h2d` and `d2h` those of one while the other one runs.
-    """
+    The stage `sum` counts the bytes of both directions, and `h2d` and `d2h` those of one while the other one runs."""
     need_gpu(bench)
     bench.need(4 * size_bytes + _SPARE_BYTES)
     device, cuda = bench.device, bench.xp.cuda
@@ -137,8 +132,7 @@ def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
 class HostMemory:
     """Host memory as uint8 (`array`), and the function that frees it (`close`).
 
-    If it `is_mapped`, a kernel copies it instead of the runtime.
-    """
+    If it `is_mapped`, a kernel copies it instead of the runtime."""
 
     array: npt.NDArray[np.uint8]
     close: Callable[[], None]
@@ -169,8 +163,7 @@ def _registered(bench: Bench, size_bytes: int) -> HostMemory:
 def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
     """Return new host memory of `size_bytes`; `memory` is its kind, a value of the axis of `h2d`.
 
-    Raises Skip if the driver refuses the allocation.
-    """
+    Raises Skip if the driver refuses the allocation."""
     kinds: dict[str, Callable[[], HostMemory]] = {
         "pinned": lambda: HostMemory(bench.device.pinned(size_bytes), _nothing),
         "pageable": lambda: HostMemory(np.zeros(size_bytes, np.uint8), _nothing),
@@ -187,9 +180,7 @@ def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
 class LinkCopy:
     """A copy of random words over the link, from `host` if `to_device`, else to it, and the check that they arrived.
 
-    `call` makes the copy, and `close` frees the host memory. Two copies of one case need different numbers `draw`, so
-    that their words differ.
-    """
+    `call` makes the copy, and `close` frees the host memory."""
 
     def __init__(self, bench: Bench, host: HostMemory, to_device: bool, draw: int = 0) -> None:
         self._device, self._to_device = bench.device, to_device
@@ -210,9 +201,7 @@ class LinkCopy:
     def poison(self) -> None:
         """Overwrite the target of the copy with zeros, and also the array on the device that the check compares.
 
-        In host memory the processor writes them first, and then the device once more. Where the processor wrote last, a
-        copy from an H200 once took 1.9 times as long, likely because caches held the lines. It seemed to skip work.
-        """
+        In host memory the processor writes them first, and then the device once more."""
         self._words.poison()
         if not self._to_device:
             self._device.synchronize()
@@ -223,8 +212,7 @@ class LinkCopy:
     def check(self) -> None:
         """Raise WrongAnswer if a word in the target of the copy differs from the word that was sent.
 
-        Words in host memory are copied to the device first.
-        """
+        Words in host memory are copied to the device first."""
         if not self._to_device:
             self._device.copy(self._words.copied, self._host)
         self._words.check()

@@ -34,8 +34,7 @@ _REMEDY = "in a container: docker run --cap-add SYS_NICE"
 def node_numbers(text: str) -> tuple[int, ...]:
     """Return the numbers of a list as the kernel writes it, such as `0-1,4`; empty for an empty text.
 
-    Raises ValueError for other texts.
-    """
+    Raises ValueError for other texts."""
     numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -46,8 +45,7 @@ def node_numbers(text: str) -> tuple[int, ...]:
 def node_of(pci: str, root: Path = _PCI) -> int | None:
     """Return the NUMA node to which the device of PCI address `pci` is attached; None if the firmware does not say.
 
-    `root` is the folder of /sys with an entry for each PCI device.
-    """
+    `root` is the folder of /sys with an entry for each PCI device."""
     try:
         node = int((root / pci.lower() / "numa_node").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -58,8 +56,7 @@ def node_of(pci: str, root: Path = _PCI) -> int | None:
 def bridges_above(pci: str, root: Path = _PCI) -> tuple[str, ...]:
     """Return the PCI addresses of the bridges above the device of PCI address `pci`, from the root port down.
 
-    The result is empty if /sys does not show the device. `root` is the folder with an entry for each PCI device.
-    """
+    The result is empty if /sys does not show the device. `root` is the folder with an entry for each PCI device."""
     path = root / pci.lower()
     if not path.exists():
         return ()
@@ -69,8 +66,7 @@ def bridges_above(pci: str, root: Path = _PCI) -> tuple[str, ...]:
 def shared_upstream(names: Sequence[str], pcis: Sequence[str], root: Path = _PCI) -> str:
     """Return the text of a note on which of the named devices share a root port on the way to the processor.
 
-    `pcis` are the PCI addresses of the devices in the order of `names`; `root` is the folder with an entry for each.
-    """
+    `pcis` are the PCI addresses of the devices in the order of `names`; `root` is the folder with an entry for each."""
     sharing: dict[str, list[str]] = {}
     for name, pci in zip(names, pcis, strict=True):
         bridges = bridges_above(pci, root)
@@ -84,10 +80,7 @@ def shared_upstream(names: Sequence[str], pcis: Sequence[str], root: Path = _PCI
 class NodeMemory:
     """Host memory of `nbytes` whose pages are bound to the NUMA node `node`.
 
-    `array` is the memory (uint8), and `pages` the same memory up to the end of its last page. `nodes` are all nodes
-    with memory. Raises Skip if the machine does not have the node, or if the kernel refuses to bind memory. On a
-    machine with one node nothing is bound, because memory has no other place.
-    """
+    `array` is the memory (uint8), and `pages` the same memory up to the end of its last page."""
 
     def __init__(self, nbytes: int, node: int, nodes: Sequence[int]) -> None:
         if node not in nodes:
@@ -113,10 +106,7 @@ class NodeMemory:
 
 
 def _describe_placement(pages: Mapping[int, int]) -> str:
-    """Return the number of pages on each node as text; `pages` is what `placement` returns.
-
-    A negative node is shown as the text of the error of that number.
-    """
+    """Return the number of pages on each node as text; `pages` is what `placement` returns."""
     places = {node: f"node {node}" if node >= 0 else f"none ({os.strerror(-node)})" for node in pages}
     return ", ".join(f"{places[node]}: {count}" for node, count in sorted(pages.items()))
 
@@ -124,8 +114,7 @@ def _describe_placement(pages: Mapping[int, int]) -> str:
 def bind(address: int, nbytes: int, node: int) -> None:
     """Bind the pages of `nbytes` from `address` on to `node`, and move pages that exist already.
 
-    `address` is the start of a page. Raises Skip if the kernel refuses, or on processors other than x86-64 and arm64.
-    """
+    `address` is the start of a page."""
     mask = (ctypes.c_ulong * (_MOST_NODES // _MASK_BITS))()
     mask[node // _MASK_BITS] = 1 << node % _MASK_BITS
     number = _system_call_numbers()[0]
@@ -137,10 +126,7 @@ def bind(address: int, nbytes: int, node: int) -> None:
 def placement(address: int, nbytes: int) -> Mapping[int, int]:
     """Return the number of pages on each NUMA node, of the pages of `nbytes` from `address` on.
 
-    A negative node is the number of an error that the kernel returned for pages. If the kernel refuses the query
-    (move_pages), the numbers are those of its table of the process's memory, for the mapping that holds the address.
-    Raises OSError if the query fails for another reason, and Skip on processors other than x86-64 and arm64.
-    """
+    A negative node is the number of an error that the kernel returned for pages."""
     pages = np.arange(address, address + nbytes, _PAGE_BYTES, dtype=np.uint64)
     nodes = np.zeros(pages.size, np.int32)
     status = _call_system(_system_call_numbers()[1], 0, pages.size, pages.ctypes.data, 0, nodes.ctypes.data, 0)
@@ -154,8 +140,7 @@ def placement(address: int, nbytes: int) -> Mapping[int, int]:
 def mapped_nodes(text: str, address: int) -> Mapping[int, int]:
     """Return the number of pages on each NUMA node, of the mapping that holds `address`; empty if there is none.
 
-    `text` is the content of /proc/self/numa_maps.
-    """
+    `text` is the content of /proc/self/numa_maps."""
     starts = {int(line.split(maxsplit=1)[0], 16): line for line in text.splitlines() if line.strip()}
     start = max((start for start in starts if start <= address), default=None)
     fields = starts[start].split() if start is not None else []
@@ -164,10 +149,7 @@ def mapped_nodes(text: str, address: int) -> Mapping[int, int]:
 
 
 def _system_call_numbers() -> tuple[int, int]:
-    """Return the numbers of the system calls mbind and move_pages.
-
-    Raises Skip on processors other than x86-64 and arm64.
-    """
+    """Return the numbers of the system calls mbind and move_pages."""
     machine = platform.machine()
     if machine not in _SYSCALLS:
         raise Skip(f"binding memory to NUMA nodes is supported on {' and '.join(_SYSCALLS)}, not on {machine}")

@@ -10,11 +10,7 @@ from typing import Any
 class AccessPattern:
     """`count` accesses to an array of `size_bytes`, each of `width_bytes`.
 
-    `order` is `strided` or `random`. `args` are the arguments of the kernel that say where access t lies: the stride in
-    words, or (the base-2 logarithm of the number of chunks in the array, that of the accesses per chunk, a random
-    32-bit number that selects the order). `payload` counts the bytes that are asked for, `moved` the bytes of the
-    sectors that hold them.
-    """
+    `order` is `strided` or `random`."""
 
     order: str
     width_bytes: int

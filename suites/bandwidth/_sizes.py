@@ -37,8 +37,7 @@ def smallest_in_memory(target: Target) -> int:
 def fitting(target: Target, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sizes in bytes of which three arrays fit into 80 % of the memory; if there are none, the first size.
 
-    All sizes fit if the device does not report its memory.
-    """
+    All sizes fit if the device does not report its memory."""
     limit = target.device.memory_bytes * 0.8 / 3
     return tuple(size for size in sizes if size <= limit or not limit) or sizes[:1]
 
@@ -46,9 +45,7 @@ def fitting(target: Target, sizes: tuple[int, ...]) -> tuple[int, ...]:
 def array_sizes(target: Target) -> Any:
     """Return the axis of array sizes in bytes that memory serves: powers of two of at least four last-level caches.
 
-    Three arrays of each size fit into the memory. On a GPU `quick` has one size of at least 1 GiB, and `full` sizes
-    from 64 MiB to 4 GiB, also those that a cache serves. On a host `smoke` has 16 MiB.
-    """
+    Three arrays of each size fit into the memory."""
     smallest = smallest_in_memory(target)
     if target.is_host:
         full = fitting(target, (smallest, CACHES * smallest))

@@ -1,7 +1,6 @@
 """Measure STREAM kernels on device memory by size, access width and number of threads, and the runtime's own copy.
 
-Bytes are counted by STREAM's rule: every array that the kernel names, once for each element read or written.
-"""
+Bytes are counted by STREAM's rule: every array that the kernel names, once for each element read or written."""
 
 from __future__ import annotations
 
@@ -59,11 +58,7 @@ topic = Topic(
 
 
 def _floor_sizes(target: Target) -> Any:
-    """Return the axis of array sizes in bytes for kernels with a floor in the table of expected figures.
-
-    It is `array_sizes`; but on a GPU `quick` has 8 MiB, which a cache holds, one size of at least 1 GiB that memory
-    serves, and 4 GiB for the floors.
-    """
+    """Return the axis of array sizes in bytes for kernels with a floor in the table of expected figures."""
     sizes = array_sizes(target)
     if target.is_host:
         return sizes
@@ -72,10 +67,7 @@ def _floor_sizes(target: Target) -> Any:
 
 
 def _memcpy_sizes(target: Target) -> Any:
-    """Return the axis of array sizes in bytes for `memcpy`: `array_sizes`, and on a GPU also 8 MiB.
-
-    A cache holds arrays of 8 MiB, so that hot, cold and rotated samples differ.
-    """
+    """Return the axis of array sizes in bytes for `memcpy`: `array_sizes`, and on a GPU also 8 MiB."""
     sizes = array_sizes(target)
     if target.is_host:
         return sizes
@@ -85,8 +77,7 @@ def _memcpy_sizes(target: Target) -> Any:
 def _threads(target: Target) -> Any:
     """Return the axis of numbers of threads: resident on each compute unit of a GPU, or of the whole host.
 
-    On a GPU `quick` has 128, 512 and 1536, which an SM of NVIDIA's GPUs since 2020 holds; on the host 1 and all.
-    """
+    On a GPU `quick` has 128, 512 and 1536, which an SM of NVIDIA's GPUs since 2020 holds; on the host 1 and all."""
     if target.is_host:
         most = max(1, target.device.units)
         counts = [*(count for count in powers_of_two(0, 10) if count < most), most]
@@ -107,8 +98,7 @@ class StreamKernel:
     """A STREAM kernel: `prepare` returns its call and check for a Stream, and the other fields count its work.
 
     `arrays` is the number of arrays that a call moves, `payload` its payload in arrays, `flops` its operations per
-    element.
-    """
+    element."""
 
     prepare: Prepare
     arrays: int
@@ -128,13 +118,7 @@ def _kernel(
     headline: Mapping[str, str] | None = None,
     has_floor: Callable[[Target, int, str], bool] = lambda *_: False,
 ) -> Callable[[Prepare], Prepare]:
-    """Return a decorator that declares a STREAM kernel and the case of that name.
-
-    The decorated function returns the kernel's call and check for a Stream; its name and docstring become those of the
-    case. `arrays`, `payload` and `flops` are those of StreamKernel, `sizes` and `dtypes` the axes of the case, and
-    `headline` is that of `Topic.case`. `has_floor(target, size_bytes, dtype)` says whether a point has a floor in the
-    table of expected figures, and so needs the effort of the tier.
-    """
+    """Return a decorator that declares a STREAM kernel and the case of that name."""
 
     def declare(prepare: Prepare) -> Prepare:
         """Register the kernel under the name of the function, add the case of that name, and return the function."""
@@ -158,11 +142,7 @@ def _is_floor_size(target: Target, size_bytes: int, _dtype: str) -> bool:
 
 
 def _linear(stream: Stream, name: str, factors: tuple[float, float, float], *scalars: float) -> CheckedCall:
-    """Return the call of a kernel that leaves a = k + kb·b + kc·c in its first array, with its check.
-
-    `name` is the kernel of `stream`, and `factors` are (k, kb, kc). The inputs b and c are random; one with the factor
-    0 is not among the kernel's arguments. `scalars` are the last arguments.
-    """
+    """Return the call of a kernel that leaves a = k + kb·b + kc·c in its first array, with its check."""
     a, inputs = stream.empty(), tuple(stream.drawn() for factor in factors[1:] if factor)
     call = stream.call(name, a, *(drawn.array for drawn in inputs), stream.count, *map(stream.real, scalars))
     return CheckedCall(call, stream.verifier(a, inputs, factors), stream.poison(a))
@@ -230,11 +210,7 @@ def dot(stream: Stream) -> CheckedCall:
 
 
 def _runtime_copy(stream: Stream) -> CheckedCall:
-    """Return the runtime's copy of one array of `stream` to another, with its check.
-
-    If a GPU's cache may hold the arrays, `rotation` has the same copy of further pairs of arrays that together exceed
-    the cache.
-    """
+    """Return the runtime's copy of one array of `stream` to another, with its check."""
     a, b, bench = stream.empty(), stream.drawn(), stream.bench
     pairs = [(a, b.array)]
     # use more pairs of arrays, until together they exceed the cache
@@ -247,8 +223,7 @@ def _runtime_copy(stream: Stream) -> CheckedCall:
     def check() -> None:
         """Raise WrongAnswer if a target that was written is wrong.
 
-        If none was written, the first target is compared.
-        """
+        If none was written, the first target is compared."""
         firsts = [float(bench.device.to_host(target[:1])[0]) for target in targets]
         for place in [place for place, first in enumerate(firsts) if not math.isnan(first)] or [0]:
             verifiers[place]()
@@ -270,9 +245,7 @@ def stream_task(
 ) -> Task:
     """Return the task of the STREAM kernel `name`, or of `memcpy`, on arrays of `size_bytes` and `dtype` each.
 
-    `shape` is the access width and the number of threads, and `effort` that of the stage. If a GPU's cache may hold
-    part of the arrays, the kernel is timed with a cold cache too. Raises Skip as `open_stream` does.
-    """
+    `shape` is the access width and the number of threads, and `effort` that of the stage."""
     kernel = _KERNELS[name]
     stream = open_stream(bench, size_bytes, dtype, kernel.arrays, shape)
     prepared = kernel.prepare(stream)

@@ -1,7 +1,6 @@
 """Submit copies by the driver's functions: find their addresses, and call the one that takes a whole batch.
 
-The call for a batch takes C arrays, which are prepared once, so that one call through ctypes submits them all.
-"""
+The call for a batch takes C arrays, which are prepared once, so that one call through ctypes submits them all."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class _CopyAttributes(ctypes.Structure):
 def driver_function(name: str) -> int:
     """Return the address of the function `name` of CUDA's driver, in its version of CUDA 12.8.
 
-    Raises Skip if the driver does not have the function, or if there is no driver.
-    """
+    Raises Skip if the driver does not have the function, or if there is no driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -67,9 +65,7 @@ def driver_function(name: str) -> int:
 def as_a_batch(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:
     """Return a function that submits all `copies` to the stream at address `stream` by one call of cuMemcpyBatchAsync.
 
-    `function` is the address of cuMemcpyBatchAsync. The returned function raises RuntimeError if the driver refuses a
-    copy.
-    """
+    `function` is the address of cuMemcpyBatchAsync."""
     prototype = ctypes.CFUNCTYPE(
         ctypes.c_int, *_ADDRESSES, ctypes.c_size_t, *_ADDRESSES[:2], ctypes.c_size_t, *_ADDRESSES[:2]
     )

@@ -1,8 +1,7 @@
 """Submit copies one by one, by a compiled loop over the driver's copy. Importing this module imports numba.
 
-A loop in Python would measure Python: a call through a binding takes longer than the driver's own. The loop is compiled
-by numba and calls the driver's function by its address.
-"""
+A loop in Python would measure Python: a call through a binding takes longer than the driver's own. The loop is
+compiled by numba and calls the driver's function by its address."""
 
 from __future__ import annotations
 
@@ -19,11 +18,7 @@ from ._submit import BlockCopies
 
 
 def _emit_call(_: Any, function: Any, target: Any, source: Any, nbytes: Any, stream: Any) -> Any:
-    """Return the signature and the code generator, for numba's `intrinsic`, of a call of a C function by its address.
-
-    The C function is `int f(uint64, uint64, uint64, uint64)`. `function` is the numba type of its address, and the four
-    parameters after that are the types of its arguments.
-    """
+    """Return the signature and the code generator, for numba's `intrinsic`."""
 
     def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
         word = ir.IntType(64)
@@ -37,10 +32,7 @@ _call = intrinsic(_emit_call)
 
 
 def _submit_each(function: Any, targets: Any, sources: Any, nbytes: Any, stream: Any) -> Any:
-    """Call the C function at address `function` with (targets[i], sources[i], nbytes, stream) for each i.
-
-    All values are uint64. Returns 0; or stops at the first call that does not return 0, and returns its status (int32).
-    """
+    """Call the C function at address `function` with (targets[i], sources[i], nbytes, stream) for each i."""
     for i in range(targets.size):
         status = _call(function, targets[i], sources[i], nbytes, stream)
         if status != 0:
@@ -54,9 +46,7 @@ _copy_each = numba.njit(cache=True, nogil=True)(_submit_each)
 def one_by_one(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:
     """Return a function that submits each block of `copies` by its own call of cuMemcpyAsync to a stream.
 
-    `function` is the address of cuMemcpyAsync, `stream` that of the stream. The returned function raises RuntimeError
-    if the driver refuses a copy.
-    """
+    `function` is the address of cuMemcpyAsync, `stream` that of the stream."""
     address, nbytes, queue = np.uint64(function), np.uint64(copies.block_bytes), np.uint64(stream)
     targets, sources = copies.targets, copies.sources
 

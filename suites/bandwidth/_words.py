@@ -25,9 +25,7 @@ def grid_of(items: int, threads: int) -> tuple[int]:
 class RandomWords:
     """An array of random words on a GPU, filled by a kernel that is queued and not waited for.
 
-    `array` is uint8 of shape (size_bytes,), a multiple of 8 bytes; its 64-bit word i is `gb_random(seed, i)`. Arrays of
-    one case need different numbers `draw` (0, 1, …), so that each has a seed of its own.
-    """
+    `array` is uint8 of shape (size_bytes,), a multiple of 8 bytes; its 64-bit word i is `gb_random(seed, i)`."""
 
     def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:
         self._bench = bench
@@ -49,8 +47,7 @@ class RandomWords:
 class CopiedWords(RandomWords):
     """Random words in `array`, and a second array, `copied`, which must hold the same words after a copy.
 
-    `check` raises WrongAnswer if the second array does not hold them.
-    """
+    `check` raises WrongAnswer if the second array does not hold them."""
 
     def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:
         super().__init__(bench, size_bytes, draw)

@@ -1,7 +1,6 @@
 """Measure between nodes: collectives of all ranks, and messages between two ranks, by TCP on the host and NCCL on GPUs.
 
-There are such cases only where several machines measure together: `gpubench fleet pairs` starts them.
-"""
+There are such cases only where several machines measure together: `gpubench fleet pairs` starts them."""
 
 from __future__ import annotations
 
@@ -80,10 +79,7 @@ def _transports(target: Target) -> tuple[str, ...]:
 
 
 def _rank_counts(target: Target) -> Any:
-    """Return the axis of numbers of ranks: one rank per node.
-
-    On GPUs also one rank for every GPU, except in `smoke`.
-    """
+    """Return the axis of numbers of ranks: one rank per node."""
     per_node = (1,) if target.is_host else tuple(dict.fromkeys((1, 1 + len(target.device.peers))))
     counts = tuple(target.nodes * count for count in per_node)
     return points(counts, smoke=counts[:1])
@@ -118,8 +114,7 @@ def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_byte
     """Bus bandwidth of a collective of arrays of `size_bytes` over `of` ranks on several nodes.
 
     `operation` is `send_recv`, in which all ranks send their array to the next rank, or `all_reduce`, in which they add
-    up all arrays. `by` is the library, or plain TCP. The series `algbw` is the size of the array over the time.
-    """
+    up all arrays. `by` is the library, or plain TCP. The series `algbw` is the size of the array over the time."""
     collective = COLLECTIVES[operation]
     rank = _rank(bench, by, collective, size_bytes)
 
@@ -146,16 +141,14 @@ def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_byte
 def message(bench: Bench, by: str, nodes: int, size_bytes: int) -> Task:
     """Bandwidth of a message of `size_bytes` to a rank of another node, timed as half of a round trip: payload.
 
-    `by` is the library, or plain TCP.
-    """
+    `by` is the library, or plain TCP."""
     rank = _rank(bench, by, MESSAGE, size_bytes)
     calls = _BATCH if bench.traits.is_gpu and size_bytes <= _BATCH_BYTES else 1
 
     def seconds() -> float:
         """Time one batch of round trips, and return half of the seconds per round trip that rank 0 measured.
 
-        Only rank 0 sees the whole round trip; both ranks must call this.
-        """
+        Only rank 0 sees the whole round trip; both ranks must call this."""
         (trips,) = bench.device.time(rank.call, calls, "hot", gated=False).device
         first: float = bench.exchange(trips / 2)[0]
         return first

@@ -91,10 +91,7 @@ def _devices(params: Params) -> int:
 def _collective(
     sizes: Callable[[Target], Any] = _sizes, headline: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
-    """Return the decorator that declares the case of a collective, with the axes `by`, `of` and `size_bytes`.
-
-    `sizes` gives the points of `size_bytes`; `headline` is that of `Topic.case`.
-    """
+    """Return the decorator that declares the case of a collective, with the axes `by`, `of` and `size_bytes`."""
     return topic.case(
         ranks=ranks_of, devices=_devices, headline=headline, by=_libraries, of=rank_counts, size_bytes=sizes
     )
@@ -137,10 +134,7 @@ def send_recv(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
 
 
 def _task(bench: Bench, name: str, by: str, of: int, size_bytes: int) -> Task:
-    """Return this rank's task of the collective `name` of `size_bytes` over `of` ranks; every rank must call it.
-
-    `by` is `memory` on the host, and the library on GPUs. The stage `tail` times single calls.
-    """
+    """Return this rank's task of the collective `name` of `size_bytes` over `of` ranks; every rank must call it."""
     operation = COLLECTIVES[name]
     is_host = by == _MEMORY
     rank = HostRank(bench, operation, size_bytes) if is_host else NcclRank(bench, operation, size_bytes)

@@ -22,8 +22,7 @@ _GOLDEN, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xB
 def drawn(seed: int, first: int, count: int) -> npt.NDArray[np.float32]:
     """Return `count` words of a rank's data from word `first` on: random whole numbers below 2^20.
 
-    Word i is the upper 20 bits of word i of the splitmix64 sequence of `seed`, as in collectives.cu.
-    """
+    Word i is the upper 20 bits of word i of the splitmix64 sequence of `seed`, as in collectives.cu."""
     x = np.uint64(seed) + np.arange(first, first + count, dtype=np.uint64) * _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * _FIRST
     x = (x ^ (x >> np.uint64(27))) * _SECOND
@@ -33,8 +32,7 @@ def drawn(seed: int, first: int, count: int) -> npt.NDArray[np.float32]:
 class HostRank:
     """One rank of the collective `operation` of `size_bytes` on the host: its shared memory, its call and its check.
 
-    Every rank must create it, because each maps the memory of all others. Raises Skip without enough free memory.
-    """
+    Every rank must create it, because each maps the memory of all others. Raises Skip without enough free memory."""
 
     notes: ClassVar[dict[str, str]] = {
         "algorithm": "every rank reads what it needs from the others; a barrier before and after"
@@ -88,8 +86,7 @@ class HostRank:
     def check(self) -> None:
         """Raise WrongAnswer if a received word is wrong or a barrier is missing; every rank must call it.
 
-        The expected words are sums of words that are drawn anew, not read again.
-        """
+        The expected words are sums of words that are drawn anew, not read again."""
         for segment in self._operation.segments(self._words, self._world, self._rank):
             ranks, (first, count) = range(segment.low, segment.high), (segment.first, segment.count)
             expected = sum(drawn(self._seed + rank, first, count) for rank in ranks)
@@ -98,11 +95,7 @@ class HostRank:
         self._expect_barrier()
 
     def _expect_barrier(self) -> None:
-        """Call the collective while one rank comes 1 ms late; every rank must call it.
-
-        Raises WrongAnswer if this rank's call ends before the late rank's call begins. The words that are sent stay the
-        same, so that a missing barrier leaves no wrong word.
-        """
+        """Call the collective while one rank comes 1 ms late; every rank must call it."""
         self._checks += 1
         late = self._checks % self._world
         last_late = self._shared[late].array[8:16].view(np.uint64)

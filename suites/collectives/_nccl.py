@@ -29,8 +29,7 @@ _SHM, _SHM_LEAST = "/dev/shm", 2**25
 def library() -> Any:
     """Return CuPy's module of NCCL, with NVLink multicast off unless the user has set its variable.
 
-    Raises Unavailable if NCCL is not installed.
-    """
+    Raises Unavailable if NCCL is not installed."""
     os.environ.setdefault(_MULTICAST, "0")
     nccl = importlib.import_module("cupy.cuda.nccl")
     if not nccl.available:
@@ -43,8 +42,7 @@ def library() -> Any:
 class Communicators:
     """Communicators by the ids of their devices, kept while the worker lives.
 
-    Making one takes longer than most cases.
-    """
+    Making one takes longer than most cases."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, ...], tuple[bytes, Any]] = {}
@@ -52,9 +50,7 @@ class Communicators:
     def of(self, bench: Bench, nccl: Any) -> tuple[Any, bool]:
         """Return the communicator of the case's ranks (CuPy's NcclCommunicator), and whether it is new.
 
-        It is the one that all ranks have kept for these devices, or else a new one. `nccl` is the module that `library`
-        returns. Every rank must call this. Raises Unavailable as `_new_communicator` does.
-        """
+        It is the one that all ranks have kept for these devices, or else a new one."""
         key = tuple(device.id for device in bench.peers)
         token, communicator = self._kept.pop(key, (b"", None))
         is_new = False
@@ -68,11 +64,7 @@ class Communicators:
 
 
 def _new_communicator(bench: Bench, nccl: Any, token: bytes) -> Any:
-    """Return a new communicator of all ranks for the unique id `token`; every rank must call it.
-
-    `nccl` is CuPy's module of NCCL. Raises Unavailable if NCCL fails while /dev/shm has less than 32 MiB of free space,
-    and NcclError if it fails otherwise.
-    """
+    """Return a new communicator of all ranks for the unique id `token`; every rank must call it."""
     try:
         return nccl.NcclCommunicator(bench.world, token, bench.rank)
     except nccl.NcclError as error:
@@ -95,10 +87,7 @@ COMMUNICATORS = Communicators()
 class NcclRank:
     """One rank of the collective `operation` of `size_bytes` on a GPU: its buffers, its call and its check.
 
-    `call` queues the collective. `setup_s` is the time in seconds to create the communicator and to make the first
-    call, None if the communicator existed already. Every rank must create it. Raises Skip if the array has less than a
-    word per rank or does not fit into the memory, and Unavailable without NCCL.
-    """
+    `call` queues the collective."""
 
     def __init__(self, bench: Bench, operation: Collective, size_bytes: int) -> None:
         self._bench = bench
@@ -143,8 +132,7 @@ class NcclRank:
     def meet(self) -> None:
         """Queue an all-reduce of one word, which ends when the device of every rank is ready.
 
-        Every rank must call it.
-        """
+        Every rank must call it."""
         place = self._meeting.data.ptr
         self._ranks.allReduce(place, place, 1, self._nccl.NCCL_FLOAT32, self._nccl.NCCL_SUM, self._stream)
 

@@ -1,7 +1,6 @@
 """Describe collectives as data: the words that each rank receives from each rank, and the factor of bus bandwidth.
 
-The host's collectives and the checks of every result use the same description.
-"""
+The host's collectives and the checks of every result use the same description."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ WORD_BYTES = 4  # float32
 class Segment:
     """`count` received words from word `offset` on, and the sum that they must be.
 
-    Received word offset + i is the sum of the sent words first + i of the ranks low, …, high − 1.
-    """
+    Received word offset + i is the sum of the sent words first + i of the ranks low, …, high − 1."""
 
     offset: int
     count: int
@@ -31,8 +29,7 @@ class Collective:
 
     `sends(words, world)` and `receives(words, world)` return the number of words that one rank sends and receives, and
     `segments(words, world, rank)` what the rank `rank` receives; `words` are those of the whole array. `factor(world)`
-    is the bus bandwidth over the algorithm bandwidth, and `counts` says so in a note.
-    """
+    is the bus bandwidth over the algorithm bandwidth, and `counts` says so in a note."""
 
     name: str
     factor: Callable[[int], float]

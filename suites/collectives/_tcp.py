@@ -1,8 +1,7 @@
 """Send messages and run collectives between ranks of different nodes over plain TCP connections, in a ring.
 
-Every rank connects to the next one, at the address that this rank offered and with the token that it drew: a stranger
-who connects is dropped. The data itself is as bare as the sockets are, since the link is measured and not a protocol.
-"""
+Every rank connects to the next one, at the address that this rank offered and with the token that it drew: a
+stranger who connects is dropped."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ _EXACT_BITS = 24  # significand bits of a float32
 class Ring:
     """The connections of a rank with the next and the previous rank; every rank must create it.
 
-    `seconds` is the time to make the connections. Raises PeerDied if a rank does not connect.
-    """
+    `seconds` is the time to make the connections. Raises PeerDied if a rank does not connect."""
 
     def __init__(self, bench: Bench) -> None:
         self._world = bench.world
@@ -75,8 +73,7 @@ class Ring:
     def turn(self, content: memoryview, into: memoryview) -> None:
         """Send `content` to the next rank while `into` is filled by the previous one; every rank must call it.
 
-        Raises PeerDied if there is no progress within 8 s.
-        """
+        Raises PeerDied if there is no progress within 8 s."""
         if len(content) <= _TOGETHER_BYTES:
             self.send(content)
             self.receive(into)
@@ -121,10 +118,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _accept(listener: socket.socket, token: bytes) -> socket.socket:
-    """Return the first connection to `listener` that sends the token; other connections are closed.
-
-    Raises OSError if no such connection comes within 20 s.
-    """
+    """Return the first connection to `listener` that sends the token; other connections are closed."""
     deadline = time.monotonic() + _CONNECTING_S
     while (left_s := deadline - time.monotonic()) > 0:
         listener.settimeout(left_s)
@@ -140,10 +134,7 @@ def _accept(listener: socket.socket, token: bytes) -> socket.socket:
 
 
 def _receive_all(connection: socket.socket, into: memoryview) -> None:
-    """Receive bytes until `into` is full; raises ConnectionResetError if the peer closes the connection before.
-
-    Raises TimeoutError if the connection's time limit passes without a byte.
-    """
+    """Receive bytes until `into` is full; raises ConnectionResetError if the peer closes the connection before."""
     while into:
         count = connection.recv_into(into)
         if not count:
@@ -154,10 +145,7 @@ def _receive_all(connection: socket.socket, into: memoryview) -> None:
 class SummableWords:
     """The words that ranks send: whole numbers in float32 whose sum over all `world` ranks is exact.
 
-    A block of words is drawn from `seed` for each rank, and each repetition of the block adds its number, so that a
-    repetition at the wrong place is found too. The sum over ranks is known without going through the words rank by
-    rank.
-    """
+    The sum over ranks is known without going through the words rank by rank."""
 
     def __init__(self, seed: int, world: int) -> None:
         doublings = math.ceil(math.log2(world))
@@ -176,8 +164,7 @@ class SummableWords:
     def mistakes(self, received: npt.NDArray[np.float32], first: int, low: int, high: int) -> int:
         """Return how many words of `received` differ from the sum of the sent words of the ranks low, …, high − 1.
 
-        `first` is the index of the first received word in the array that was sent: the start of a block.
-        """
+        `first` is the index of the first received word in the array that was sent: the start of a block."""
         total, wrong = self._blocks[low:high].sum(axis=0), 0
         for offset in range(0, received.size, self._block):
             part = received[offset : offset + self._block]
@@ -192,10 +179,7 @@ class SummableWords:
 class TcpRank:
     """One rank of the collective `operation` of `size_bytes` over TCP: its arrays, connections, call and check.
 
-    `operation` is `send_recv`, `all_reduce` or `message`. `setup_s` is the time in seconds to connect and to make the
-    first call. Every rank must create it. Raises Skip without enough free memory, and PeerDied if a rank does not
-    connect.
-    """
+    `operation` is `send_recv`, `all_reduce` or `message`."""
 
     notes: ClassVar[dict[str, str]] = {
         "algorithm": "ring of TCP connections, TCP_NODELAY; all-reduce by reduce-scatter and all-gather"

@@ -62,8 +62,7 @@ def build(bench: Bench, op: str, by: str, cache: str) -> Task:
 
     `by` names the compiler or library. The caches are empty (`cold`), or full of what the same build wrote before
     (`warm`). `process`: seconds from the build to the first checked result in an interpreter that built another
-    operator before, with empty caches.
-    """
+    operator before, with empty caches."""
     rows, cols, dtype = _SHAPES["gpu" if bench.traits.is_gpu else "host"]
     case = bench.case, bench.target, bench.package, bench.seed
     order = Order(*case, op, rows, cols, dtype, by, cache == "process", os.environ.get("CUPY_CACHE_DIR"))
@@ -77,17 +76,12 @@ def build(bench: Bench, op: str, by: str, cache: str) -> Task:
 def samples_of(target: Target, op: str, cache: str) -> int:
     """Return the number of interpreters that a case starts if time allows.
 
-    It is three for softmax in the full tier with a cold or a warm cache, else one.
-    """
+    It is three for softmax in the full tier with a cold or a warm cache, else one."""
     return _SAMPLES if target.tier == "full" and op == _OPERATORS[0] and cache != "process" else 1
 
 
 def _reports(order: Order, cache: str, samples: int) -> list[BuildReport]:
-    """Return the reports of at most `samples` fresh interpreters, which build the order one after the other.
-
-    At least one is started, and no further one after 15 s. `cache` is an axis value of `build`: with `warm` all use
-    caches that another interpreter filled before, otherwise each has empty caches.
-    """
+    """Return the reports of at most `samples` fresh interpreters, which build the order one after the other."""
     reports: list[BuildReport] = []
     with Caches() as filled:
         if cache == "warm" and order.by not in _UNCACHED:
@@ -103,10 +97,7 @@ def _reports(order: Order, cache: str, samples: int) -> list[BuildReport]:
 
 
 def _report(order: Order, cache: str, caches: Caches) -> BuildReport:
-    """Return the report of one fresh interpreter that builds the order with these caches.
-
-    Raises Untrustworthy if the caches were not in the state `cache`, as `expect_state` says.
-    """
+    """Return the report of one fresh interpreter that builds the order with these caches."""
     report = report_of(order, caches, _LIMITS_S[order.target.tier])
     expect_state(cache, order.by, report)
     return report
@@ -115,9 +106,7 @@ def _report(order: Order, cache: str, caches: Caches) -> BuildReport:
 def expect_state(cache: str, by: str, report: BuildReport) -> None:
     """Raise Untrustworthy if a report shows that the caches of the provider `by` were not in the state `cache`.
 
-    A warm cache has entries before the compile and gets none; any other cache gets entries. A provider that keeps
-    nothing on disk must write none.
-    """
+    A warm cache has entries before the compile and gets none; any other cache gets entries."""
     before, written = report.entries_before, report.entries_written
     if by in _UNCACHED:
         is_right, wanted = not written, "no cache at all"
@@ -135,10 +124,7 @@ def _stage(seconds: Sequence[float]) -> Stage:
 
 
 def _observations(reports: Sequence[BuildReport], load: float) -> Observation:
-    """Return the largest error, cache entries, bytes written and resident memory of the reports, by name, and the load.
-
-    `load` is the machine's average load of the last minute, taken before the interpreters were started.
-    """
+    """Return the largest error, cache entries, bytes written and resident memory of the reports."""
     return {
         "error": max(report.error for report in reports),
         "entries": Observed(max(report.entries_written for report in reports)),

@@ -1,8 +1,7 @@
 """Build one operator by one provider in a fresh interpreter, timed from the interpreter's start.
 
-The clock is CLOCK_MONOTONIC, which all processes of a machine share. Some work is excluded, because a program that only
-uses the operator would not do it: gpubench's own modules, the inputs, overwriting the outputs.
-"""
+The clock is CLOCK_MONOTONIC, which all processes of a machine share. Some work is excluded, because a program that
+only uses the operator would not do it: gpubench's own modules, the inputs, overwriting the outputs."""
 
 from __future__ import annotations
 
@@ -46,9 +45,7 @@ _KIB = 1024  # the unit of ru_maxrss on Linux, getrusage(2)
 class Order:
     """The operator to build and its case, which the parent process sends to this program.
 
-    `op`, `rows`, `cols` and `dtype` describe the problem, and `by` names the provider. With `is_up` another operator is
-    built before it, outside the times.
-    """
+    `op`, `rows`, `cols` and `dtype` describe the problem, and `by` names the provider."""
 
     case: Case
     target: Target
@@ -67,11 +64,7 @@ class Order:
 class BuildReport:
     """The result of one build: the seconds of each step, its caches, its memory, and the relative error of its result.
 
-    `seconds` has the steps `import`, `context` (only on GPUs), `compile`, `again` (a second call) and `first`: from the
-    start of the interpreter to the first checked result. After another build (`is_up`) it has only the last three, and
-    `first` begins with the build. `entries_before` are files in the caches, `entries_written` those that the build
-    created or enlarged, and `resident_bytes` is the peak of resident memory.
-    """
+    After another build (`is_up`) it has only the last three, and `first` begins with the build."""
 
     seconds: Mapping[str, float]
     entries_before: int
@@ -84,8 +77,7 @@ class BuildReport:
 class Ledger:
     """A stopwatch of the seconds since the interpreter was started, without those of excluded work.
 
-    `started` is a time of `time.monotonic`, and `outside` the seconds that are excluded from the outset.
-    """
+    `started` is a time of `time.monotonic`, and `outside` the seconds that are excluded from the outset."""
 
     def __init__(self, started: float, outside: float) -> None:
         self._started, self._outside = started, outside
@@ -115,17 +107,14 @@ def entries(folder: Path) -> dict[str, int]:
 def added(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Return the bytes that were added to every file that is new or has grown, keyed by the file's path.
 
-    `before` and `after` are results of `entries`. Growth counts because cuTile keeps all code in one file.
-    """
+    `before` and `after` are results of `entries`. Growth counts because cuTile keeps all code in one file."""
     return {path: size - before.get(path, 0) for path, size in after.items() if size > before.get(path, -1)}
 
 
 def measured(order: Order, caches: Path, ledger: Ledger) -> BuildReport:
     """Build the operator, call it, check the result, call it again, and return the report of the build.
 
-    `caches` is the folder of all caches, and `ledger` keeps the time. Raises Skip or Unavailable if the provider or its
-    operator is unavailable, and WrongAnswer if the result is wrong.
-    """
+    `caches` is the folder of all caches, and `ledger` keeps the time."""
     for library in _LEFT_OUT.get(order.by, ()):
         sys.modules.setdefault(library, None)  # type: ignore[arg-type]  # so that it cannot be imported
     for library in (*(["cupy"] if order.target.device.backend == "cupy" else []), *LIBRARIES.get(order.by, ())):
@@ -157,11 +146,7 @@ def measured(order: Order, caches: Path, ledger: Ledger) -> BuildReport:
 
 @contextlib.contextmanager
 def _usual_cache(folder: str | None) -> Iterator[None]:
-    """Let CuPy use its usual cache folder inside the `with` block, and its private one again afterwards.
-
-    `folder` is the value of CUPY_CACHE_DIR outside of measurements; None leaves the variable unset. CuPy reads it for
-    each kernel.
-    """
+    """Let CuPy use its usual cache folder inside the `with` block, and its private one again afterwards."""
     name = "CUPY_CACHE_DIR"
     private = os.environ.pop(name, "")
     if folder is not None:
@@ -201,10 +186,7 @@ class _Build:
         return self._ledger.now() - begun
 
     def compared(self) -> float:
-        """Return the relative error of the last call, or of a first call if there was none.
-
-        Raises WrongAnswer if it is above the bound of the dtype.
-        """
+        """Return the relative error of the last call, or of a first call if there was none."""
         if self._built is None:
             self.first()
         assert self._built is not None
@@ -221,10 +203,7 @@ def _peak_bytes() -> int:
 def main(begun: float) -> None:
     """Read a pickled Order from standard input, build it, and write the answer as a JSON object to standard output.
 
-    The object has the report as `report`, or a failure as `skip`, `missing` or `wrong`, which `answer_of` raises.
-    `begun` is the time at which the import of this module began, in seconds. The program's arguments are the time at
-    which the interpreter was started, in seconds, and the folder of all caches.
-    """
+    The object has the report as `report`, or a failure as `skip`, `missing` or `wrong`, which `answer_of` raises."""
     ledger = Ledger(float(sys.argv[1]), time.monotonic() - begun)
     with ledger.outside():
         answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

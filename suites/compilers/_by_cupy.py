@@ -15,8 +15,7 @@ from ._providers import Built, Expression
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as an expression of CuPy, each of whose operations is a kernel.
 
-    A call allocates its outputs in CuPy's memory pool.
-    """
+    A call allocates its outputs in CuPy's memory pool."""
     expression = Expression(problem, partial(problem.operator.expression, bench.xp))
     notes = {"library": f"CuPy {bench.xp.__version__}", "precision": f"every operation in {problem.dtype}"}
     temporary = partial(temporary_bytes, bench.xp, expression)
@@ -26,8 +25,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 def temporary_bytes(cupy: Any, call: Callable[[], object]) -> float:
     """Return the most bytes of CuPy's memory pool that are in use during `call`, minus those in use before it.
 
-    `cupy` is the module. Arrays that the call returns are counted too.
-    """
+    `cupy` is the module. Arrays that the call returns are counted too."""
     current_and_peak = [0, 0]  # bytes
 
     class Held(cupy.cuda.MemoryHook):  # type: ignore[misc]  # CuPy has no types

@@ -49,10 +49,7 @@ class _Kernels:
 
 
 def _softmax(kernels: _Kernels, x: Any, out: Any) -> Callable[[], None]:
-    """Return a call that writes the softmax of every row of x to `out`, as two reductions and an elementwise kernel.
-
-    x and `out` are CuPy arrays (rows, cols).
-    """
+    """Return a call that writes the softmax of every row of x to `out`, as two reductions and an elementwise kernel."""
     most = kernels.reduction("T x", "(float)x", "max(a, b)", "z = a", "-1e30f")
     total = kernels.reduction("T x, float32 top", "expf((float)x - top)", "a + b", "z = a", "0")
     last = kernels.pointwise("T x, float32 top, float32 sum", "T z", "z = expf((float)x - top) / sum")
@@ -65,11 +62,7 @@ def _softmax(kernels: _Kernels, x: Any, out: Any) -> Callable[[], None]:
 
 
 def _rmsnorm(kernels: _Kernels, x: Any, weight: Any, out: Any) -> Callable[[], None]:
-    """Return a call that writes the RMSNorm of every row of x to `out`, as a reduction and an elementwise kernel.
-
-    It is the row over √(mean of squares + EPSILON), times `weight`. x and `out` are CuPy arrays (rows, cols), and
-    `weight` is one of shape (cols,).
-    """
+    """Return a call that writes the RMSNorm of every row of x to `out`, as a reduction and an elementwise kernel."""
     squares = kernels.reduction("T x", "(float)x * (float)x", "a + b", "z = a", "0")
     last = kernels.pointwise(
         "T x, float32 sum, T weight, int32 cols",
@@ -80,11 +73,7 @@ def _rmsnorm(kernels: _Kernels, x: Any, weight: Any, out: Any) -> Callable[[], N
 
 
 def _layernorm(kernels: _Kernels, x: Any, weight: Any, bias: Any, out: Any) -> Callable[[], None]:
-    """Return a call that writes the layer norm of every row of x to `out`, as two reductions and an elementwise kernel.
-
-    It is (row − mean) / √(variance + EPSILON) · weight + bias. x and `out` are CuPy arrays (rows, cols), and `weight`
-    and `bias` have the shape (cols,).
-    """
+    """Return a call that writes the layer norm of every row of x to `out`."""
     sums = kernels.reduction("T x", "(float)x", "a + b", "z = a", "0")
     squares = kernels.reduction(
         "T x, float32 sum, int32 cols", "((float)x - sum / cols) * ((float)x - sum / cols)", "a + b", "z = a", "0"
@@ -104,10 +93,7 @@ def _layernorm(kernels: _Kernels, x: Any, weight: Any, bias: Any, out: Any) -> C
 
 
 def _residual_norm(kernels: _Kernels, x: Any, residual: Any, weight: Any, summed: Any, out: Any) -> Callable[[], None]:
-    """Return a call that writes x + residual to `summed`, and the RMSNorm of that sum times `weight` to `out`.
-
-    It launches three kernels. `weight` is a CuPy array (cols,), and the others are CuPy arrays (rows, cols).
-    """
+    """Return a call that writes x + residual to `summed`, and the RMSNorm of that sum times `weight` to `out`."""
     add = kernels.pointwise("T x, T residual", "T z", "z = (float)x + (float)residual")
     norm = _rmsnorm(kernels, summed, weight, out)
 
@@ -125,19 +111,13 @@ def _gemm_gelu(kernels: _Kernels, a: Any, weights: Any, bias: Any, out: Any) -> 
 
 
 def _written(kernels: _Kernels, *arrays: Any) -> Callable[[], None]:
-    """Return a call that computes (x − mean) / √(variance + EPSILON) · weight + bias as one elementwise kernel.
-
-    `arrays` are x, mean, variance, weight, bias and the output.
-    """
+    """Return a call that computes (x − mean) / √(variance + EPSILON) · weight + bias as one elementwise kernel."""
     body = f"z = ((float)x - (float)mean) / sqrtf((float)variance + {EPSILON}f) * (float)weight + (float)bias"
     return partial(kernels.pointwise("T x, T mean, T variance, T weight, T bias", "T z", body), *arrays)
 
 
 def _folded(kernels: _Kernels, *arrays: Any) -> Callable[[], None]:
-    """Return a call that computes x · scale + shift as one elementwise kernel.
-
-    `arrays` are x, scale, shift and the output.
-    """
+    """Return a call that computes x · scale + shift as one elementwise kernel."""
     body = "z = (float)x * (float)scale + (float)shift"
     return partial(kernels.pointwise("T x, T scale, T shift", "T z", body), *arrays)
 
@@ -156,8 +136,7 @@ _ROWS: dict[str, Callable[..., Callable[[], None]]] = {
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as one to three fused kernels of CuPy, which write to preallocated outputs.
 
-    Raises Skip if this module has no kernels for the operator.
-    """
+    Raises Skip if this module has no kernels for the operator."""
     kernels, outputs, name = _Kernels(bench.xp), Outputs(bench, problem), problem.operator.name
     arrays = (*problem.inputs.values(), *outputs.arrays)
     notes = {"library": f"CuPy {bench.xp.__version__}", "precision": "computed in float32"}

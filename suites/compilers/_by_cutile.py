@@ -33,9 +33,8 @@ _MOST_BLOCKS = 8  # of a cluster
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as one fused kernel of cuTile, compiled by a first call, with preallocated outputs.
 
-    Raises Skip if this module has no kernel for the operator or cuTile does not compile for this GPU, and Unavailable
-    without cuTile or its assembler, tileiras.
-    """
+    Raises Skip if this module has no kernel for the operator or cuTile does not compile for this GPU, and
+    Unavailable without cuTile or its assembler, tileiras."""
     name = problem.operator.name
     if name not in (*kernels.ELEMENTS, *kernels.ROWS):
         raise no_operator("cutile", problem)
@@ -74,17 +73,13 @@ def loaded() -> Any:
 def settings() -> Any:
     """Return the `config` of cuTile's default context, with `cache_dir`, the folder of its code, and `temp_dir`.
 
-    cuTile's assembler works in `temp_dir`.
-    """
+    cuTile's assembler works in `temp_dir`."""
     return importlib.import_module("cuda.tile._cext").default_tile_context.config
 
 
 @functools.cache
 def _assembler_folder() -> str:
-    """Return the path of a folder for the assembler, the same one for the whole process; it does not exist yet.
-
-    cuTile asks the assembler for its version again whenever the path changes.
-    """
+    """Return the path of a folder for the assembler, the same one for the whole process; it does not exist yet."""
     folder = tempfile.mkdtemp(prefix="gpubench-cutile-")
     shutil.rmtree(folder)
     return folder
@@ -92,10 +87,7 @@ def _assembler_folder() -> str:
 
 @contextlib.contextmanager
 def _assembler() -> Iterator[None]:
-    """Let cuTile's assembler work in a folder that exists only inside the `with` block.
-
-    Raises Unavailable where cuTile finds no assembler.
-    """
+    """Let cuTile's assembler work in a folder that exists only inside the `with` block."""
     config, folder = settings(), _assembler_folder()
     usual, config.temp_dir = config.temp_dir, folder
     Path(folder).mkdir(0o700)
@@ -112,8 +104,7 @@ def _assembler() -> Iterator[None]:
 class CutileLaunch:
     """How a kernel is launched: its grid of programs, the blocks of a program, and the constants after its arrays.
 
-    The last two constants are the height and width of a program's tile.
-    """
+    The last two constants are the height and width of a program's tile."""
 
     kernel: Any
     grid: tuple[int, int]
@@ -132,8 +123,7 @@ def configured(tile: Any, name: str, rows: int, cols: int) -> CutileLaunch:
 
     A tile has 2048 elements, or one row if that is longer; then up to eight blocks share the row, with at least 4096
     elements each. A tile of a pointwise operator is at most 2048 elements wide. `tile` is the module cuda.tile, as
-    `loaded` returns it.
-    """
+    `loaded` returns it."""
     width = 1 << (cols - 1).bit_length()
     if name in kernels.ELEMENTS:
         width = min(width, _ELEMENTS)
@@ -170,8 +160,7 @@ def _static(bench: Bench, launch: CutileLaunch, arguments: tuple[Any, ...]) -> M
 def compiled_code(kernel: Any, signature: Any, arch: str) -> bytes:
     """Return the machine code (a cubin) of a cuTile kernel for arguments of the KernelSignature `signature`.
 
-    `arch` is the architecture, such as sm_90. Raises Unavailable without the assembler.
-    """
+    `arch` is the architecture, such as sm_90. Raises Unavailable without the assembler."""
     code = BytesIO()
     export = importlib.import_module("cuda.tile.compilation").export_kernel
     with _assembler():

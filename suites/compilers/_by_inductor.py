@@ -1,7 +1,7 @@
 """Build operators by torch.compile: Inductor fuses the functions that `_by_torch.py` calls one by one.
 
-The kernels of a shape are compiled when the case is built, in this process: no worker of the compiler is left behind.
-"""
+The kernels of a shape are compiled when the case is built, in this process: no worker of the compiler is left
+behind."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from ._providers import Built, Varied
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as a function that torch.compile compiles at its first call, for this shape alone.
 
-    Raises Unavailable without torch.
-    """
+    Raises Unavailable without torch."""
     torch = _torch_in_this_process(bench)
     function = torch.compile(function_of(torch, problem), fullgraph=True, dynamic=False)
     return built_of(bench, problem, torch, function, _notes(torch))
@@ -29,9 +28,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
     """Return one function, compiled by torch, for problems whose rows have different lengths.
 
-    torch decides for which lengths it compiles the function again, and the result counts the graphs that it compiles.
-    Raises Unavailable without torch.
-    """
+    Raises Unavailable without torch."""
     torch = _torch_in_this_process(bench)
     counters = importlib.import_module("torch._dynamo.utils").counters
     before = counters["stats"]["unique_graphs"]
@@ -45,10 +42,7 @@ def _notes(torch: Any) -> dict[str, str]:
 
 
 def _torch_in_this_process(bench: Bench) -> Any:
-    """Return the module torch, set to our stream, with a compiler that is reset and works in this process alone.
-
-    Raises Unavailable without torch.
-    """
+    """Return the module torch, set to our stream, with a compiler that is reset and works in this process alone."""
     torch = on_stream(bench)
     config: Any = importlib.import_module("torch._inductor.config")
     config.compile_threads = 1

@@ -23,10 +23,7 @@ _DRIVER = "local-task"  # the host's processor, on all its threads
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as IREE compiles it: kernels on a GPU, a function of IREE's runtime on the host.
 
-    The function on the host allocates its outputs at each call. Raises Skip for an operator that is not in OPERATORS,
-    on AMD GPUs, and for a shape that the folder of carried kernels does not have. Raises Unavailable if there is
-    neither such a folder nor IREE.
-    """
+    The function on the host allocates its outputs at each call."""
     if problem.operator.name not in OPERATORS:
         raise no_operator("iree", problem)
     if bench.traits.is_gpu:
@@ -35,10 +32,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _on_host(problem: Problem) -> Built:
-    """Compile `problem`'s operator by IREE, and return it as a function that runs on all threads of the host.
-
-    The function allocates its outputs at each call. Raises Unavailable without IREE.
-    """
+    """Compile `problem`'s operator by IREE, and return it as a function that runs on all threads of the host."""
     try:
         compiler, runtime = (importlib.import_module(f"iree.{part}") for part in ("compiler", "runtime"))
     except ImportError as error:

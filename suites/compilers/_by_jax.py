@@ -1,7 +1,6 @@
 """Build operators by JAX, whose XLA compiles the expression.
 
-On a GPU it works on a stream of its own, and only the host's clock times it.
-"""
+On a GPU it works on a stream of its own, and only the host's clock times it."""
 
 from __future__ import annotations
 
@@ -22,9 +21,7 @@ _INSTALL = "pip install 'gpubench-suite[jax]'"
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as XLA compiles it at its first call, on inputs that JAX shares by DLPack.
 
-    On a GPU XLA queues its work on a stream of its own, and the result has a `wait`. Raises Unavailable without JAX, or
-    if JAX finds no GPU where `bench` has one.
-    """
+    On a GPU XLA queues its work on a stream of its own, and the result has a `wait`."""
     jax = _imported(bench)
     if isinstance(problem, ConvolutionProblem):
         compiled = jax.jit(by_jax(jax, problem))
@@ -48,10 +45,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _imported(bench: Bench) -> Any:
-    """Return the module jax, which takes device memory as it needs it.
-
-    Raises Unavailable without JAX, or if JAX finds no GPU where `bench` has one.
-    """
+    """Return the module jax, which takes device memory as it needs it."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         jax = importlib.import_module("jax")

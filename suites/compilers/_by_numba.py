@@ -1,7 +1,6 @@
 """Build operators by numba as one loop over the rows on all threads of the host, which fuses everything of a row.
 
-Importing this module imports numba.
-"""
+Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -29,10 +28,7 @@ _EIGHTH, _QUARTER, _SCALE, _EPSILON = (np.float32(value) for value in (0.125, 0.
 
 
 def _bias_gelu(x: Any, bias: Any, out: Any) -> None:
-    """Write GELU(x + bias), by its approximation with tanh, to `out`; `bias` has a number for each column.
-
-    For y = x + bias it is y/2 · (1 + tanh(0.79788456 · (y + 0.044715 · y³))), in float32.
-    """
+    """Write GELU(x + bias), by its approximation with tanh, to `out`; `bias` has a number for each column."""
     for row in prange(x.shape[0]):
         for i in range(x.shape[1]):
             y = x[row, i] + bias[i]
@@ -54,10 +50,7 @@ def _residual_dropout(x: Any, residual: Any, kept: Any, out: Any) -> None:
 
 
 def _twelve(x: Any, y: Any, out: Any) -> None:
-    """Write (u/8 − s/2 + t)/2 − y/8 + x to `out`, with s = x + y, t = x − y and u = s·t + 1/4.
-
-    These are twelve pointwise operations; all arrays have the same shape, float32.
-    """
+    """Write (u/8 − s/2 + t)/2 − y/8 + x to `out`, with s = x + y, t = x − y and u = s·t + 1/4."""
     for row in prange(x.shape[0]):
         for i in range(x.shape[1]):
             s = x[row, i] + y[row, i]
@@ -93,10 +86,7 @@ def _rmsnorm(x: Any, weight: Any, out: Any) -> None:
 
 
 def _layernorm(x: Any, weight: Any, bias: Any, out: Any) -> None:
-    """Write the layer norm of every row of x to `out`: mean 0, variance 1, times `weight` and plus `bias`.
-
-    `weight` and `bias` have a number for each column. All are float32; EPSILON is added to the variance.
-    """
+    """Write the layer norm of every row of x to `out`: mean 0, variance 1, times `weight` and plus `bias`."""
     for row in prange(x.shape[0]):
         total = np.float32(0)
         for i in range(x.shape[1]):
@@ -142,8 +132,7 @@ def _product(loop: Compiled, a: Any, weights: Any, bias: Any, out: Any) -> None:
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as a loop over rows that numba compiles, with preallocated outputs.
 
-    Raises Skip if this module has no loop for the operator.
-    """
+    Raises Skip if this module has no loop for the operator."""
     if isinstance(problem, ImageProblem):
         return _layout_numba.build(bench, problem)
     if isinstance(problem, FoldingProblem):
@@ -157,10 +146,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _static(loop: Any) -> Mapping[str, Observed]:
-    """Return the cycles per element that llvm-mca expects of a compiled loop, as `mca`; empty if unknown.
-
-    The loop has run. It is compiled again, since numba keeps no assembly on disk.
-    """
+    """Return the cycles per element that llvm-mca expects of a compiled loop, as `mca`; empty if unknown."""
     again: Any = numba.njit(parallel=True)(loop.py_func)
     again.compile(loop.signatures[-1])
     return of_assembly(again.inspect_asm(loop.signatures[-1]))

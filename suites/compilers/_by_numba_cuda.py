@@ -1,7 +1,6 @@
 """Build operators by numba's GPU target as kernels of our own in Python, on the stream that is timed.
 
-The target comes with numba, or newer as the package numba-cuda.
-"""
+The target comes with numba, or newer as the package numba-cuda."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ _OLDER_NUMPY = "pip install 'numpy<2.5'"
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as one fused kernel on the stream that is timed, with preallocated outputs.
 
-    Raises Skip if this module has no kernel for the operator, and Unavailable without numba for this GPU.
-    """
+    Raises Skip if this module has no kernel for the operator, and Unavailable without numba for this GPU."""
     name = problem.operator.name
     if name not in (*kernels.ELEMENTS, *kernels.ROWS):
         raise no_operator("numba-cuda", problem)
@@ -42,10 +40,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _imported() -> Any:
-    """Return the module numba.cuda with its compiler and our kernels loaded.
-
-    Raises Unavailable without numba, where it finds no GPU or no compiler, and where its compiler needs an older NumPy.
-    """
+    """Return the module numba.cuda with its compiler and our kernels loaded."""
     try:
         cuda = importlib.import_module("numba.cuda")
     except ImportError as error:
@@ -62,8 +57,7 @@ def load_compiler() -> None:
     """Load what numba's GPU target loads before it compiles its first function.
 
     Raises Unavailable if the target uses a function that the installed NumPy does not have: numba-cuda 0.30.4 uses
-    `row_stack`, which NumPy 2.5 has dropped.
-    """
+    `row_stack`, which NumPy 2.5 has dropped."""
     try:
         importlib.import_module("numba.cuda.descriptor").cuda_target.typing_context.refresh()
     except AttributeError as error:

@@ -34,9 +34,7 @@ _MOST_COLUMNS = 1024 * 32  # 1024 threads have 64 registers each
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator, compiled as one fused kernel of rows.cu or layout.cu, with preallocated outputs.
 
-    Raises Skip if neither file has a kernel for the operator and its shape. In rows.cu a row must be a multiple of 16
-    bytes, and a block must hold a row in its registers: at most 32768 elements.
-    """
+    Raises Skip if neither file has a kernel for the operator and its shape."""
     if isinstance(problem, ImageProblem):
         return _layout_nvrtc.build(bench, problem)
     if isinstance(problem, FoldingProblem):
@@ -56,11 +54,7 @@ _Launch = tuple[partial[None], Callable[[], Mapping[str, Observed]]]  # a launch
 
 
 def _launch_of(bench: Bench, name: str, defines: Mapping[str, int], blocks: int, args: tuple[Any, ...]) -> _Launch:
-    """Return the launch of the kernel `name` of rows.cu, and the function that returns its static values.
-
-    `defines` are the macros of rows.cu, of which THREADS is the size of a block. `blocks` is the size of the grid, and
-    `args` are the kernel's arguments.
-    """
+    """Return the launch of the kernel `name` of rows.cu, and the function that returns its static values."""
     launch = partial(bench.kernel("rows.cu", name, **defines), (blocks,), (defines["THREADS"],), args)
     return launch, partial(static_of, bench, name, defines, launch)
 
@@ -68,9 +62,8 @@ def _launch_of(bench: Bench, name: str, defines: Mapping[str, int], blocks: int,
 def static_of(bench: Bench, name: str, defines: Mapping[str, int], launch: partial[None]) -> Mapping[str, Observed]:
     """Return the resources of a launch and, on an NVIDIA GPU in the full tier, the instructions of its kernel, by name.
 
-    `launch` is bound to its grid, block and arguments; `name` and `defines` are the kernel of rows.cu and its macros.
-    NVRTC compiles the kernel once more, because the backend keeps no code; without NVRTC the instructions are left out.
-    """
+    `launch` is bound to its grid, block and arguments; `name` and `defines` are the kernel of rows.cu and its
+    macros."""
     observed = of_launch(launch)
     if bench.traits.vendor != "nvidia" or bench.target.tier != "full":
         return observed
@@ -90,10 +83,7 @@ def _defines(problem: Problem, threads: int) -> dict[str, int]:
 
 
 def _elements_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
-    """Return the launch of a pointwise operator, and the function that returns its static values (see `static_of`).
-
-    A thread has one vector of 16 bytes of each array.
-    """
+    """Return the launch of a pointwise operator, and the function that returns its static values (see `static_of`)."""
     inputs = list(problem.inputs.values())
     vectors = problem.elements * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
     a, b, c = (*inputs, *[inputs[0]] * (3 - len(inputs)))
@@ -103,10 +93,7 @@ def _elements_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launc
 
 
 def _rows_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
-    """Return the launch of an operator on rows, and the function that returns its static values (see `static_of`).
-
-    A block has one row. Raises Skip if a row has more than 32768 elements.
-    """
+    """Return the launch of an operator on rows, and the function that returns its static values (see `static_of`)."""
     vectors = problem.cols * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
     threads = threads_of(problem.operator.name, vectors, bench.traits.warp)
     if problem.cols > _MOST_COLUMNS:
@@ -121,10 +108,7 @@ def _rows_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
 def threads_of(name: str, vectors: int, warp: int) -> int:
     """Return the threads of a block for a row of `vectors` vectors of 16 bytes.
 
-    `name` is the operator's, and `warp` is the warp's number of threads. The result is the smallest power of two that
-    gives a thread at most 2 vectors (4 for layernorm), but at least 64 and `warp`. It is at most 512, or 1024 for
-    softmax and for rows that would give a thread more than 8 vectors.
-    """
+    `name` is the operator's, and `warp` is the warp's number of threads."""
     threads = 1 << (-(-vectors // _VECTORS.get(name, 2)) - 1).bit_length()
     is_large = name == "softmax" or vectors > _USUAL_THREADS * _USUAL_VECTORS
     return min(_MOST_THREADS if is_large else _USUAL_THREADS, max(_LEAST_THREADS, warp, threads))

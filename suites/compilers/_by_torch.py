@@ -17,8 +17,7 @@ from ._providers import Built, Expression
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as torch's own functions on the problem's inputs, which torch shares by DLPack.
 
-    Raises Unavailable without torch.
-    """
+    Raises Unavailable without torch."""
     torch = on_stream(bench)
     notes = {"library": f"torch {torch.__version__}", "precision": f"results of every function in {problem.dtype}"}
     return built_of(bench, problem, torch, function_of(torch, problem), notes)
@@ -27,9 +26,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 def function_of(torch: Any, problem: Problem) -> Callable[..., Any]:
     """Return `problem`'s operator as a function of torch's tensors, one tensor for each input of the problem.
 
-    It calls torch's own functions where torch has them, as a user would, and else the operators of the tensors. `torch`
-    is the module.
-    """
+    It calls torch's own functions where torch has them, as a user would, and else the operators of the tensors."""
     if isinstance(problem, ConvolutionProblem):
         return by_torch(torch, problem)
     functional = torch.nn.functional
@@ -64,8 +61,7 @@ def function_of(torch: Any, problem: Problem) -> Callable[..., Any]:
 def on_stream(bench: Bench) -> Any:
     """Return the module torch, set to the stream that is timed; frees the memory that torch keeps unused.
 
-    Raises Unavailable without torch, or on a GPU that torch does not find.
-    """
+    Raises Unavailable without torch, or on a GPU that torch does not find."""
     torch = imported(bench.traits.is_gpu)
     if bench.traits.is_gpu:
         torch.cuda.empty_cache()
@@ -76,18 +72,14 @@ def on_stream(bench: Bench) -> Any:
 def built_of(bench: Bench, problem: Problem, torch: Any, function: Callable[..., Any], notes: dict[str, str]) -> Built:
     """Return `function`, which takes and returns torch's tensors, as a built operator.
 
-    The inputs are ours, which torch reads by DLPack, and torch allocates the outputs. `torch` is the module.
-    """
+    The inputs are ours, which torch reads by DLPack, and torch allocates the outputs. `torch` is the module."""
     expression = Expression(problem, function, torch.from_dlpack, bench.xp.from_dlpack)
     temporary = partial(_peak_bytes_of_call, torch, expression) if bench.traits.is_gpu else None
     return Built(expression, expression.rows, expression.poison, notes, temporary=temporary)
 
 
 def _peak_bytes_of_call(torch: Any, expression: Expression) -> float:
-    """Return the most bytes of torch's allocator that are in use during a call, minus those in use before it.
-
-    The outputs, which each call allocates, are counted too. `torch` is the module.
-    """
+    """Return the most bytes of torch's allocator that are in use during a call, minus those in use before it."""
     expression.poison()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -25,8 +25,8 @@ _MOST_WARPS = 32
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as one fused kernel in Triton, compiled by a first call, with preallocated outputs.
 
-    Raises Skip if this module has no kernel for the operator or on other vendors' GPUs, and Unavailable without Triton.
-    """
+    Raises Skip if this module has no kernel for the operator or on other vendors' GPUs, and Unavailable without
+    Triton."""
     name = problem.operator.name
     if name not in (*POINTWISE, *kernels.ROWS):
         raise no_operator("triton", problem)
@@ -45,8 +45,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
     """Return one kernel for problems of different row lengths; Triton compiles it for each kind of argument.
 
-    The result counts the compilations of this kernel. Raises Unavailable without Triton.
-    """
+    The result counts the compilations of this kernel. Raises Unavailable without Triton."""
     triton = _loaded(bench)
     kernel = triton.jit(kernels.ROWS[problems[0].operator.name])
     compiled = []
@@ -84,9 +83,7 @@ def _built(triton: Any, call: TritonCall, outputs: Outputs) -> Built:
 class TritonCall:
     """The launch of a kernel by Triton's own launcher, with its arguments and options.
 
-    `programs` is the size of the grid, `warps` those of a program, and `constants` the kernel's compile-time arguments,
-    among them `block`. `words` describes the configuration for the notes.
-    """
+    `words` describes the configuration for the notes."""
 
     def __init__(self, kernel: Any, programs: int, arguments: tuple[Any, ...], warps: int, **constants: Any) -> None:
         options = {"num_warps": warps, "enable_fp_fusion": True}  # Triton 3.10 changes the defaults
@@ -108,8 +105,7 @@ def _jitted(triton: Any, function: Callable[..., None]) -> Any:
 def _elements_call(triton: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
     """Return the launch of a pointwise operator, with a program for each 2048 elements.
 
-    `arrays` are the inputs and then the output; `triton` is the module.
-    """
+    `arrays` are the inputs and then the output; `triton` is the module."""
     *inputs, out = arrays
     a, b, c = (*inputs, *[inputs[0]] * (3 - len(inputs)))
     kernel, programs = _jitted(triton, kernels.elements), -(-problem.elements // _ELEMENTS)
@@ -124,8 +120,7 @@ def _row_operator_call(triton: Any, problem: Problem, arrays: list[TritonArray])
 def rows_call(kernel: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
     """Return the launch of a kernel on rows, with one program for each row.
 
-    `kernel` is Triton's, `arrays` are the inputs and then the outputs.
-    """
+    `kernel` is Triton's, `arrays` are the inputs and then the outputs."""
     block = 1 << (problem.cols - 1).bit_length()
     warps = min(_MOST_WARPS, max(1, block // (32 * _THREAD_ELEMENTS[block > _SHORT])))
     epsilon = {} if problem.operator.name == "softmax" else {"epsilon": EPSILON}

@@ -1,7 +1,7 @@
 """Build operators by TVM from its tensor expressions: its LLVM compiles for the host, and it writes CUDA C++ for GPUs.
 
-Rows are parallel on the host. On a GPU TVM's own rules schedule the operator, here or on the machine that carried it.
-"""
+Rows are parallel on the host. On a GPU TVM's own rules schedule the operator, here or on the machine that carried
+it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ _DATA_PARALLEL = 0  # the kind of an axis that is not reduced (tirx.IterVar.Data
 def build(bench: Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as TVM compiles it: one function over all rows in parallel, or one kernel on a GPU.
 
-    The kernel computes in float32. Raises Skip for an operator that is not in OPERATORS, on AMD GPUs, and for a shape
-    that the folder of carried kernels does not have. Raises Unavailable if there is neither such a folder nor TVM.
-    """
+    The kernel computes in float32."""
     if problem.operator.name not in OPERATORS:
         raise no_operator("tvm", problem)
     if bench.traits.is_gpu:
@@ -35,11 +33,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _on_host(problem: Problem) -> Built:
-    """Compile `problem`'s operator by TVM, and return it as a function that runs on all threads of the host.
-
-    The function works on tensors of TVM, to which the poison copies the problem's inputs again. Raises Unavailable
-    without TVM.
-    """
+    """Compile `problem`'s operator by TVM, and return it as a function that runs on all threads of the host."""
     tvm = imported()
     processor = tvm.target.codegen.llvm_get_system_cpu()
     module = tvm.compile(scheduled(tvm, problem), target=tvm.target.Target({"kind": "llvm", "mcpu": processor}))
@@ -70,8 +64,7 @@ def _on_host(problem: Problem) -> Built:
 def scheduled(tvm: Any, problem: Problem) -> Any:
     """Return `problem`'s operator as TVM's module of one function: rows in parallel, the steps of a row in order.
 
-    `tvm` is the module tvm.
-    """
+    `tvm` is the module tvm."""
     te, topi = tvm.te, tvm.topi
     inputs = [te.placeholder(problem.shape_of(name), problem.dtype, name) for name in problem.operator.inputs]
     outputs = problem.operator.outputs_of(TensorExpressions(topi), *inputs)

@@ -26,10 +26,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _product(bench: Bench, problem: ProductProblem) -> Built:
-    """Return GELU(A·B + bias) as one call of the vendor's library, with a preallocated output.
-
-    Raises Skip if the library is unavailable or does not support the product with this epilogue.
-    """
+    """Return GELU(A·B + bias) as one call of the vendor's library, with a preallocated output."""
     outputs, (a, weights, bias) = Outputs(bench, problem), problem.inputs.values()
     shape, out = Shape(problem.rows, problem.cols, problem.k), outputs.arrays[0].ravel()
     operands = MatrixProduct(PRECISIONS[problem.dtype], shape, a.ravel(), weights.ravel(), out, bias, "gelu")
@@ -40,10 +37,7 @@ def _product(bench: Bench, problem: ProductProblem) -> Built:
 
 
 def _layer(bench: Bench, problem: LayerProblem) -> Built:
-    """Return the layer as all calls of the suite inference's prefill but the last, which is the head.
-
-    The last call that remains is a norm: it adds the layer's output to the residual stream, whose rows are checked.
-    """
+    """Return the layer as all calls of the suite inference's prefill but the last, which is the head."""
     prefill, tokens = PrefillChain(inference_bench(bench), problem.weights, problem.rows), problem.rows
     chain, device = prefill.chain, bench.device
     device.copy(chain.device_input, np.arange(tokens, dtype=np.uint32))

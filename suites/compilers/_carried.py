@@ -1,10 +1,7 @@
 """Write and read kernels that a compiler wrote in CUDA C++ or PTX, perhaps on another machine, and launch them.
 
 A compiler that is too large for a machine with a GPU can write its kernels elsewhere, each operator to a file of a
-folder (`_carry.py`). The variable `GPUBENCH_CARRIED_KERNELS` names that folder. The name of a file says the provider,
-the operator, its shape and the architecture. Its first line has the SHA-256 of the other lines, its second line the
-launches.
-"""
+folder (`_carry.py`). The variable `GPUBENCH_CARRIED_KERNELS` names that folder."""
 
 from __future__ import annotations
 
@@ -47,7 +44,6 @@ class KernelShape(NamedTuple):
 
     @property
     def output_bytes(self) -> int:
-        """The bytes of one output."""
         return self.rows * self.cols * ITEM_BYTES[self.dtype]
 
     def __str__(self) -> str:
@@ -57,9 +53,8 @@ class KernelShape(NamedTuple):
 class WrittenLaunch(NamedTuple):
     """The launch of one function; blocks and threads are counted along x, and y and z have one of each.
 
-    `arguments` are arrays: inputs of the operator by their names, `output0`, `output1`, `outputs` for both in one, and
-    `scratch0`, ….
-    """
+    `arguments` are arrays: inputs of the operator by their names, `output0`, `output1`, `outputs` for both in one,
+    and `scratch0`, …."""
 
     function: str
     blocks: int
@@ -71,10 +66,7 @@ class WrittenLaunch(NamedTuple):
 class WrittenKernels:
     """The kernels of one operator at one shape, computed in float32, and their launches in order.
 
-    `library` is the compiler with its version. `language` is `cu` for CUDA C++, or `ptx`. `scratch` has the bytes of
-    each array in which the kernels keep intermediate results. All outputs are in one array, one after the other, and
-    `order` has the number of the output at each place.
-    """
+    `library` is the compiler with its version. `language` is `cu` for CUDA C++, or `ptx`."""
 
     library: str
     language: str
@@ -96,9 +88,7 @@ class WrittenKernels:
     def built(self, bench: Bench, problem: Problem) -> Built:
         """Return `problem`'s operator as these kernels, launched in order on the stream that is timed.
 
-        `problem` has the shape of these kernels; its outputs are preallocated. Raises Skip if the arrays do not fit
-        into the free memory.
-        """
+        `problem` has the shape of these kernels; its outputs are preallocated."""
         bench.need(problem.moved + sum(self.scratch))
         outputs = AdjoiningOutputs(bench, problem, self.order)
         arrays = problem.inputs | {f"output{place}": array for place, array in enumerate(outputs.arrays)}
@@ -142,10 +132,7 @@ def _from_cuda(bench: Bench, kernels: WrittenKernels) -> dict[str, Any]:
 
 
 def _from_ptx(bench: Bench, kernels: WrittenKernels) -> dict[str, Any]:
-    """Return the functions of kernels in PTX by name (CuPy's), as the driver loads them.
-
-    CuPy reads PTX from a file at the first use of a function; so every function is compiled here.
-    """
+    """Return the functions of kernels in PTX by name (CuPy's), as the driver loads them."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx", encoding="utf-8") as file:
         file.write(kernels.source)
         file.flush()
@@ -159,10 +146,7 @@ def _from_ptx(bench: Bench, kernels: WrittenKernels) -> dict[str, Any]:
 def carried(by: str, language: str, shape: KernelShape) -> WrittenKernels | None:
     """Return the kernels of the provider `by` from the folder of carried kernels, or None without such a folder.
 
-    GPUBENCH_CARRIED_KERNELS names the folder. `language` is `cu` or `ptx`. The kernels' `library` says that they were
-    compiled elsewhere, with their digest. Raises Skip if the folder has no kernels for this shape, and FileError if
-    their file cannot be read, is damaged or is the file of another shape.
-    """
+    GPUBENCH_CARRIED_KERNELS names the folder. `language` is `cu` or `ptx`."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return None
@@ -187,10 +171,7 @@ def carried_or_compiled(
 ) -> Built:
     """Return `problem`'s operator as kernels that another machine compiled, or else as `compiled` compiles them here.
 
-    `by` is the provider and `language` that of its kernels, `cu` or `ptx`. The compiler is called only if the variable
-    names no folder. Raises Skip on AMD GPUs and if the folder has no kernels of this shape, and what `carried` and
-    `compiled` raise.
-    """
+    `by` is the provider and `language` that of its kernels, `cu` or `ptx`."""
     if bench.traits.vendor != "nvidia":
         raise Skip(f"gpubench has not tried {by} on {bench.traits.vendor} GPUs")
     shape = KernelShape.of(problem, bench.traits.arch)
@@ -198,11 +179,7 @@ def carried_or_compiled(
 
 
 def _kernels(described: str, source: str) -> WrittenKernels:
-    """Return the kernels of a file whose digest is right.
-
-    `described` is the second line of the file, the fields of WrittenKernels as JSON after `// `, and `source` the lines
-    below.
-    """
+    """Return the kernels of a file whose digest is right."""
     fields = json.loads(described.removeprefix(_LAUNCHES))
     shape, scratch, order = KernelShape(*fields.pop("shape")), tuple(fields.pop("scratch")), tuple(fields.pop("order"))
     launches = tuple(

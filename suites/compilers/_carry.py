@@ -1,7 +1,6 @@
 """Compile the kernels of the full tier for a GPU that another machine has; this module is a command.
 
-Call it as `python -m gpubench.suites.compilers._carry tvm sm_90 FOLDER`, or with `iree` in place of `tvm`.
-"""
+Call it as `python -m gpubench.suites.compilers._carry tvm sm_90 FOLDER`, or with `iree` in place of `tvm`."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ _COMPILERS: dict[str, Callable[[KernelShape], WrittenKernels]] = {
 def shapes(by: str, arch: str) -> Iterator[KernelShape]:
     """Yield the shape of every case of the provider `by` in the full tier on a GPU of the architecture `arch`.
 
-    Only cases whose operator is in OPERATORS count; the shape of the case `dispatch` comes last.
-    """
+    Only cases whose operator is in OPERATORS count; the shape of the case `dispatch` comes last."""
     gpu = Device("cuda:0", "cupy", arch, arch)
     for case in suite.cases(Target(Facts((gpu,)), gpu, "full")):
         params = dict(case.params)
@@ -39,9 +37,7 @@ def shapes(by: str, arch: str) -> Iterator[KernelShape]:
 def main(by: str, arch: str, folder: str) -> None:
     """Write the kernels of each shape to `folder`, which is created if need be, and say which shapes were left out.
 
-    `by` is tvm or iree, and `arch` an architecture such as sm_90. Prints the path of each file. Raises Unavailable
-    without the provider's compiler.
-    """
+    `by` is tvm or iree, and `arch` an architecture such as sm_90. Prints the path of each file."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     for shape in shapes(by, arch):
         try:

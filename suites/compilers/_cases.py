@@ -80,18 +80,12 @@ def _dtypes(target: Target) -> Any:
 
 
 def _has_size(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: on a GPU in the full tier only rows of 4096 elements, else all.
-
-    A pointwise chain takes the same time at other lengths of a row.
-    """
+    """Return whether a point is measured: on a GPU in the full tier only rows of 4096 elements, else all."""
     return target.is_host or target.tier != "full" or params["cols"] == 4096
 
 
 def _of_interest(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: float32 on a GPU only at rows of 4096 elements, else all.
-
-    Float16 shows the effect of the length.
-    """
+    """Return whether a point is measured: float32 on a GPU only at rows of 4096 elements, else all."""
     return target.is_host or params["dtype"] == "float16" or params["cols"] == 4096
 
 
@@ -107,10 +101,7 @@ def _task(bench: Bench, name: str, rows: int, cols: int, dtype: str, by: str) ->
 def task_of(bench: Bench, problem: Problem, by: str) -> Task:
     """Return `problem`'s operator, built by the provider `by`, as a task.
 
-    Its rate counts the work that no implementation can avoid. Raises Unavailable if the provider's library is
-    unavailable, Skip if it has no such operator, and WrongAnswer if its calls execute on another stream than the one
-    that is timed.
-    """
+    Its rate counts the work that no implementation can avoid."""
     built = providers.build(bench, problem, by)
     stages = {}
     if built.is_ours:
@@ -123,20 +114,13 @@ def task_of(bench: Bench, problem: Problem, by: str) -> Task:
 
 
 def _eager_libraries(bench: Bench, by: str) -> tuple[str, ...]:
-    """Return the names of the eager libraries with which the provider `by` is compared.
-
-    They are CuPy on a GPU and NumPy on the host, and before them torch if the provider is Inductor.
-    """
+    """Return the names of the eager libraries with which the provider `by` is compared."""
     plain = "cupy" if bench.traits.is_gpu else "numpy"
     return (*_EAGER.get(by, ()), plain)
 
 
 def _stage(bench: Bench, problem: Problem, built: providers.Built) -> Stage:
-    """Return the stage whose calls are timed on our stream, judged by operations or by bytes as the problem says.
-
-    If the bytes moved are less than a quarter of the last-level cache, calls after a flush of the cache are a series
-    too.
-    """
+    """Return the stage whose calls are timed on our stream, judged by operations or by bytes as the problem says."""
     if problem.quantity == "flops":
         return Stage(built.call, problem.work, "flops", problem.limit, effort=POINT, max_calls=16)
     is_small = problem.moved * _L2_SHARE < bench.target.device.cache_bytes
@@ -145,10 +129,7 @@ def _stage(bench: Bench, problem: Problem, built: providers.Built) -> Stage:
 
 
 def _host_stage(built: providers.Built, problem: Problem) -> Stage:
-    """Return the stage whose calls the host's clock times, until all calls of a batch have ended.
-
-    If the library has a wait of its own (`built.wait`), that wait ends the batch.
-    """
+    """Return the stage whose calls the host's clock times, until all calls of a batch have ended."""
     stage = Stage(built.call, problem.work, problem.quantity, problem.limit, clock="host", effort=POINT)
     if built.wait is None:
         return stage
@@ -165,10 +146,7 @@ def _seconds(call: Callable[[], object], wait: Callable[[], None]) -> float:
 
 
 def _check_of(bench: Bench, problem: Problem, built: providers.Built) -> Callable[[], Observation]:
-    """Return the check of a built operator; besides the error it observes launches, temporary bytes and static values.
-
-    The check raises WrongAnswer if an output is wrong before or after a change of an input.
-    """
+    """Return the check of a built operator."""
     static = cache(built.static) if built.static else dict
 
     def check() -> Observation:
@@ -242,8 +220,7 @@ def residual_norm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Ta
 def dispatch(bench: Bench, by: str) -> Task:
     """Seconds of a call on a matrix of 8 × 1024 elements by the host's clock: the overhead of the code of `by`.
 
-    `by` names the compiler or library; the operator is RMSNorm.
-    """
+    `by` names the compiler or library; the operator is RMSNorm."""
     rows, cols = SMALL
     problem = Problem(bench, "rmsnorm", rows, cols, "float16")
     built = providers.build(bench, problem, by)

@@ -24,8 +24,7 @@ topic = Topic(
 class ConvolutionShape:
     """A convolution of square images with square filters; padding keeps the sides, and the stride divides them.
 
-    `inputs` and `outputs` are numbers of channels, and `side` and `filter` the sides of an image and of a filter.
-    """
+    `inputs` and `outputs` are numbers of channels, and `side` and `filter` the sides of an image and of a filter."""
 
     inputs: int
     outputs: int
@@ -58,17 +57,13 @@ _GPU_IMAGES, _HOST_IMAGES = 128, 4
 
 
 def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
-    """Return the convolution and ReLU in `layout`, as the expression of an Operator with the inputs x and `filters`.
-
-    It computes one product for each position of the filter, in functions that NumPy and CuPy share.
-    """
+    """Return the convolution and ReLU in `layout`, as the expression of an Operator with the inputs x and `filters`."""
     pad, last = (shape.padding,) * 2, 1 + shape.stride * (shape.out_side - 1)
 
     def nchw(xp: Any, x: Any, filters: Any) -> Any:
         """Return ReLU of the convolution of images x (images, inputs, rows, columns); `xp` is NumPy or CuPy.
 
-        `filters` are (outputs, inputs, rows, columns), and the result lies as x.
-        """
+        `filters` are (outputs, inputs, rows, columns), and the result lies as x."""
         padded = xp.pad(x, ((0, 0), (0, 0), pad, pad))
         total: Any = 0
         for row in range(shape.filter):
@@ -80,8 +75,7 @@ def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
     def nhwc(xp: Any, x: Any, filters: Any) -> Any:
         """Return ReLU of the convolution of images x (images, rows, columns, inputs); `xp` is NumPy or CuPy.
 
-        `filters` are (outputs, rows, columns, inputs), and the result lies as x.
-        """
+        `filters` are (outputs, rows, columns, inputs), and the result lies as x."""
         padded = xp.pad(x, ((0, 0), pad, pad, (0, 0)))
         total: Any = 0
         for row in range(shape.filter):
@@ -96,9 +90,7 @@ def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
 class ConvolutionProblem(Problem):
     """ReLU of a convolution of `images` images, drawn so that the sums are N(0, 1).
 
-    `name` is a key of SHAPES. Images and filters lie in the same layout: NCHW with filters (outputs, inputs, rows,
-    columns), or NHWC with filters (outputs, rows, columns, inputs). A checked row is an image.
-    """
+    `name` is a key of SHAPES."""
 
     operators = {  # noqa: RUF012
         f"conv-{name}-{layout}": Operator(f"conv-{name}-{layout}", ("x", "filters"), _expression(layout, shape))
@@ -121,7 +113,6 @@ class ConvolutionProblem(Problem):
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """The shape of the output."""
         return self._laid(self.rows, self.shape.outputs, self.shape.out_side)
 
     def _laid(self, count: int, channels: int, side: int) -> tuple[int, ...]:
@@ -150,8 +141,7 @@ class ConvolutionProblem(Problem):
 def by_torch(torch: Any, problem: ConvolutionProblem) -> Callable[..., Any]:
     """Return the convolution and ReLU as a function of torch's tensors for the images and the filters.
 
-    `torch` is the module. The tensors are in the problem's layout; NHWC is torch's memory format channels_last.
-    """
+    `torch` is the module. The tensors are in the problem's layout; NHWC is torch's memory format channels_last."""
     functional, shape = torch.nn.functional, problem.shape
     convolve = partial(functional.conv2d, stride=shape.stride, padding=shape.padding)
     if problem.layout == "nchw":
@@ -164,8 +154,7 @@ def by_torch(torch: Any, problem: ConvolutionProblem) -> Callable[..., Any]:
 def by_jax(jax: Any, problem: ConvolutionProblem) -> Callable[..., Any]:
     """Return the convolution and ReLU as a function of JAX's arrays for the images and the filters, in their layout.
 
-    `jax` is the module.
-    """
+    `jax` is the module."""
     layouts = ("NCHW", "OIHW", "NCHW") if problem.layout == "nchw" else ("NHWC", "OHWI", "NHWC")
     shape = problem.shape
     strides, padding = (shape.stride,) * 2, ((shape.padding,) * 2,) * 2
@@ -190,7 +179,6 @@ def conv(bench: Bench, layout: str, shape: str, dtype: str, by: str) -> Task:
 
     `1x1` takes 256 channels to 64 and `3x3` 64 to 64, both on images of 56 × 56; `strided` takes 128 to 128 by filters
     of 3 × 3 with stride 2. `by` names the library: on a GPU torch and JAX call cuDNN; CuPy and NumPy multiply once for
-    each position of the filter.
-    """
+    each position of the filter."""
     images = _GPU_IMAGES if bench.traits.is_gpu else _HOST_IMAGES
     return task_of(bench, ConvolutionProblem(bench, shape, layout, images, dtype), by)

@@ -48,8 +48,7 @@ def _has_target(_target: Target, params: Mapping[str, Any]) -> bool:
 def cross(bench: Bench, op: str, by: str, arch: str) -> Task:
     """Seconds to compile the operator `op` for an architecture on the host, in a process that has compiled it before.
 
-    `by` names the compiler. The size of the code is observed too.
-    """
+    `by` names the compiler. The size of the code is observed too."""
     compiled, notes = {"triton": _by_triton, "cutile": _by_cutile}.get(by, _by_runtime)(bench, op, by, arch)
     code: list[bytes] = []
 
@@ -80,11 +79,7 @@ _Compile = Callable[[], tuple[float, bytes]]
 
 
 def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return a function that compiles our kernel by NVRTC or hipRTC (`by`), and the notes of the case.
-
-    The kernel has the source and macros that a GPU of the architecture `arch` would get. The function returns the
-    seconds and the machine code. Raises Unavailable if the library is not installed.
-    """
+    """Return a function that compiles our kernel by NVRTC or hipRTC (`by`), and the notes of the case."""
     compiler = nvrtc() if by == "nvrtc" else hiprtc()
 
     def compiled() -> tuple[float, bytes]:
@@ -97,10 +92,7 @@ def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, di
 
 
 def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return a function that compiles Triton's kernel of `op` ahead of time, and the notes of the case.
-
-    `arch` is sm_… or gfx…. The function returns the seconds and the machine code. Raises Unavailable without Triton.
-    """
+    """Return a function that compiles Triton's kernel of `op` ahead of time, and the notes of the case."""
     triton = triton_here.imported()
     kernels.load(triton.language)
     target_of = importlib.import_module("triton.backends.compiler").GPUTarget
@@ -124,9 +116,7 @@ def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, d
 def constraint(compilation: Any, dtype: Any, index_dtype: Any, dimensions: int) -> Any:
     """Return cuTile's ArrayConstraint for a vector or a matrix without gaps whose rows are aligned to 16 bytes.
 
-    It lets the compiler assume rows of a multiple of 16 elements. `compilation` is the module cuda.tile.compilation;
-    `dtype` and `index_dtype` are cuTile's types of an element and of an index, and `dimensions` is 1 or 2.
-    """
+    It lets the compiler assume rows of a multiple of 16 elements."""
     aligned = 8 * 16 // dtype.bitwidth
     return compilation.ArrayConstraint(
         dtype,
@@ -143,11 +133,7 @@ def constraint(compilation: Any, dtype: Any, index_dtype: Any, dimensions: int) 
 
 
 def _by_cutile(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return a function that compiles cuTile's kernel of `op` ahead of time, and the notes of the case.
-
-    `arch` is sm_…. The function returns the seconds and the machine code; it has been called once. Raises Unavailable
-    without cuTile or its assembler.
-    """
+    """Return a function that compiles cuTile's kernel of `op` ahead of time, and the notes of the case."""
     cutile = importlib.import_module("._by_cutile", __package__)
     tile, config = cutile.loaded(), cutile.settings()
     compilation = importlib.import_module("cuda.tile.compilation")

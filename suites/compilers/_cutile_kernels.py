@@ -1,12 +1,7 @@
 """Define the operators as kernels in cuTile: every input is read once, every output written once.
 
 A program (a block in cuTile's words) computes a tile of `height` rows and `width` columns, which are powers of two.
-Elements of a tile that lie outside of the matrix are not stored. Everything is computed in float32; exponentials,
-quotients and roots are approximate, with results below 2^-126 as zero.
-
-A function here becomes a kernel by `cuda.tile.kernel`. `ct` is cuda.tile once `load` was called: cuTile is imported
-where a kernel is built, not where cases are planned.
-"""
+Elements of a tile that lie outside of the matrix are not stored."""
 
 from __future__ import annotations
 
@@ -36,12 +31,10 @@ def _columns(vector: Array, part: int, width: int) -> Tile:
 
 
 def _write(matrix: Array, row: int, part: int, tile: Tile) -> None:
-    """Write a tile to a matrix."""
     ct.store(matrix, (row, part), tile.astype(matrix.dtype), allow_tma=False)
 
 
 def _times_logistic(x: Tile, z: Tile) -> Tile:
-    """Return x times the logistic function of z."""
     power = ct.exp2(z * -1.4426950408889634, flush_to_zero=True)  # of 1 / ln 2: e^-z
     return ct.truediv(x, 1.0 + power, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
 
@@ -49,8 +42,7 @@ def _times_logistic(x: Tile, z: Tile) -> Tile:
 def bias_gelu(x: Array, bias: Array, out: Array, height: Constant, width: Constant) -> None:
     """Write a tile of GELU(x + bias) to `out`, by its approximation with tanh; `bias` has a number for each column.
 
-    (1 + tanh(z)) / 2 is the logistic function of 2·z.
-    """
+    (1 + tanh(z)) / 2 is the logistic function of 2·z."""
     row, part = ct.bid(0), ct.bid(1)
     s = _tile(x, row, part, height, width, ct.PaddingMode.ZERO) + _columns(bias, part, width)
     _write(out, row, part, _times_logistic(s, 1.5957691216057308 * (s + 0.044715 * s * s * s)))
@@ -100,8 +92,7 @@ def _over_root_mean_square(value: Tile, cols: int, epsilon: float) -> Tile:
 def rmsnorm(x: Array, weight: Array, out: Array, epsilon: Constant, height: Constant, width: Constant) -> None:
     """Write the RMSNorm of `height` rows of x to `out`: a row over √(mean of squares + epsilon), times the weights.
 
-    `width` is at least the number of columns.
-    """
+    `width` is at least the number of columns."""
     row = ct.bid(0)
     value = _tile(x, row, 0, height, width, ct.PaddingMode.ZERO)
     _write(out, row, 0, _over_root_mean_square(value, x.shape[1], epsilon) * _columns(weight, 0, width))
@@ -112,8 +103,7 @@ def layernorm(
 ) -> None:
     """Write the layer norm of `height` rows of x to `out`: mean 0, variance 1, times the weights and plus the biases.
 
-    `epsilon` is added to the variance; `width` is at least the number of columns.
-    """
+    `epsilon` is added to the variance; `width` is at least the number of columns."""
     row = ct.bid(0)
     cols = x.shape[1]
     value = _tile(x, row, 0, height, width, ct.PaddingMode.ZERO)
@@ -135,9 +125,7 @@ def residual_norm(
 ) -> None:
     """Write `height` rows of x + residual to `summed`, and the RMSNorm of that sum, times `weight`, to `out`.
 
-    `epsilon` is added to the mean of squares; `width` is at least the number of columns. The sum is not rounded in
-    between.
-    """
+    `epsilon` is added to the mean of squares; `width` is at least the number of columns."""
     row = ct.bid(0)
     value = _tile(x, row, 0, height, width, ct.PaddingMode.ZERO)
     value = value + _tile(residual, row, 0, height, width, ct.PaddingMode.ZERO)

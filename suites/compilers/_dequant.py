@@ -37,10 +37,7 @@ ProductOf = Callable[[Weights, Vectors], ProductCall]
 
 
 def _restoring_products(bench: Bench, tokens: int) -> ProductOf:
-    """Return a function that makes calls of a product with `tokens` tokens, for weights and vectors that it is given.
-
-    A call restores the weights to halves in memory by our kernel, and then multiplies by the vendor's library.
-    """
+    """Return a function that makes calls of a product with `tokens` tokens."""
     halves = bench.xp.empty(_ROWS * _COLS, "float16")
 
     def product_of(weights: Weights, vectors: Vectors) -> ProductCall:
@@ -60,8 +57,7 @@ def _restoring_products(bench: Bench, tokens: int) -> ProductOf:
 class EagerProduct:
     """A product in the operations of an array library: weights are unpacked, scaled and multiplied one by one.
 
-    `xp` is the library, such as CuPy. A call reads X of shape (tokens, cols) from `vectors` and writes Y to it.
-    """
+    `xp` is the library, such as CuPy. A call reads X of shape (tokens, cols) from `vectors` and writes Y to it."""
 
     def __init__(self, xp: Any, weights: Weights, vectors: Vectors, tokens: int) -> None:
         self._xp, self._shape, self._bits = xp, (weights.rows, weights.cols), weights.kind.bits
@@ -107,8 +103,7 @@ def dequant_gemm(bench: Bench, weights: str, tokens: int, by: str) -> Task:
 
     Up to 64 tokens the figure is the bandwidth, beyond them the throughput; copies of the weights are used in turn, so
     that they come from memory. `nvrtc` is our kernel, which restores weights in registers. `vendor` restores them to
-    halves in memory, for one product of the vendor's library, and `cupy` does so operation by operation.
-    """
+    halves in memory, for one product of the vendor's library, and `cupy` does so operation by operation."""
     gemm_bench = product_bench(bench)
     task = few_tokens_task(
         gemm_bench, _product_of(gemm_bench, by, tokens), weights, _ROWS, _COLS, tokens, tiled=by == "nvrtc"

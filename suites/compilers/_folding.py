@@ -28,8 +28,7 @@ def _folded(_xp: Any, x: Any, scale: Any, shift: Any) -> Any:
 class FoldingProblem(Problem):
     """A batch norm of a matrix whose columns are channels.
 
-    The operator `written` has the statistics as inputs, and `folded` a factor and a shift, computed beforehand.
-    """
+    The operator `written` has the statistics as inputs, and `folded` a factor and a shift, computed beforehand."""
 
     operators = {  # noqa: RUF012
         "written": Operator("written", ("x", "mean", "variance", "weight", "bias"), normalised),
@@ -52,8 +51,7 @@ def folding(bench: Bench, form: str, by: str) -> Task:
 
     `written` computes (x − mean) / √(variance + ε) · weight + bias, as a model states it, from vectors with a number
     for each column. `folded` computes x · scale + shift. A compiler that folds the constants needs the same time for
-    both. `by` names the compiler or library.
-    """
+    both. `by` names the compiler or library."""
     rows, cols = _GPU_SHAPE if bench.traits.is_gpu else _HOST_SHAPE
     dtype = "float16" if bench.traits.is_gpu else "float32"
     return task_of(bench, FoldingProblem(bench, form, rows, cols, dtype), by)

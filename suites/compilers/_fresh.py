@@ -31,14 +31,10 @@ _SETTINGS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_
 class Caches:
     """Private folders for the caches of all compilers, empty at first and removed at the end of the context.
 
-    `folder` holds them all.
-    """
+    `folder` holds them all."""
 
     def __init__(self, within: Path | None = None) -> None:
-        """Create the folders in the folder `within`, or where temporary files go if it is None.
-
-        Raises FileError if the folder cannot be written.
-        """
+        """Create the folders in the folder `within`, or where temporary files go if it is None."""
         try:
             self._holder = tempfile.TemporaryDirectory("", "gpubench-caches-", within, ignore_cleanup_errors=True)
             self.folder = Path(self._holder.name)
@@ -66,9 +62,7 @@ class Caches:
 def report_of(order: Order, caches: Caches, limit_s: float) -> BuildReport:
     """Build `order` in a fresh interpreter that uses these caches, and return the interpreter's report.
 
-    The interpreter and its process group end with this call. Raises Skip, Unavailable and WrongAnswer as the
-    interpreter did, and RuntimeError if it crashed or did not end within `limit_s` seconds.
-    """
+    The interpreter and its process group end with this call."""
     program = f"import time, numpy; begun = time.monotonic(); from {BuildReport.__module__} import main; main(begun)"
     description = f"the build by {order.by}"
     return BuildReport(

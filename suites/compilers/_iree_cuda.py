@@ -1,8 +1,6 @@
 """Compile operators by IREE to PTX, without a GPU, and read the kernels' launches from its host program.
 
-IREE's runtime would launch the kernels on a stream of its own. Its program in the dialect hal has all that a launch
-needs: the order of the kernels, their blocks, and the arrays of each kernel, which takes the addresses of its arrays.
-"""
+IREE's runtime would launch the kernels on a stream of its own."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ _THREADS = re.compile(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), 1, 1\s")
 def compiled(shape: KernelShape) -> WrittenKernels:
     """Compile the operator of `shape` by IREE for the architecture of `shape`, and return its kernels in PTX.
 
-    They compute in float32. Raises Unavailable if IREE's compiler is not installed, and Skip if its program has another
-    form than IREE 3.13's.
-    """
+    They compute in float32."""
     try:
         compiler = importlib.import_module("iree.compiler")
     except ImportError as error:
@@ -74,9 +70,7 @@ def compiled(shape: KernelShape) -> WrittenKernels:
 def kernels_of(library: str, program: str, kernels: str, shape: KernelShape) -> WrittenKernels:
     """Return the kernels of an operator in PTX with the launches that IREE's host program makes.
 
-    `library` names the compiler with its version, `program` is the host program in the dialect hal, and `kernels` the
-    PTX. Raises KeyError or ValueError if the program has another form than that of IREE 3.13.
-    """
+    Raises KeyError or ValueError if the program has another form than that of IREE 3.13."""
     numbers = {name: int(number) for name, number in _NUMBER.findall(program)}
     arrays = _arrays(program, numbers, shape)
     functions, threads = dict(_LOOKUP.findall(program)), dict(_THREADS.findall(kernels))
@@ -102,8 +96,7 @@ def kernels_of(library: str, program: str, kernels: str, shape: KernelShape) -> 
 class _Arrays(NamedTuple):
     """The arrays of a program: `names` are those of a WrittenLaunch, in the order in which launches count them.
 
-    `scratch` and `order` are the fields of the same names of WrittenKernels.
-    """
+    `scratch` and `order` are the fields of the same names of WrittenKernels."""
 
     names: list[str]
     scratch: tuple[int, ...]
@@ -111,10 +104,7 @@ class _Arrays(NamedTuple):
 
 
 def _arrays(program: str, numbers: Mapping[str, int], shape: KernelShape) -> _Arrays:
-    """Return the arrays of IREE's host program; `numbers` are the program's integer constants by name.
-
-    Raises KeyError or ValueError if the outputs are not in one array one after the other, or an array has an offset.
-    """
+    """Return the arrays of IREE's host program; `numbers` are the program's integer constants by name."""
     names = {name: OPERATORS[shape.operator].inputs[int(place)] for name, place in _INPUT.findall(program)}
     outputs = _OUTPUT.findall(program)
     starts = [numbers[start] for _, _, start in outputs]

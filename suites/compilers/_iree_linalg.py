@@ -41,9 +41,7 @@ _Operand = _Traced | float
 class _Program:
     """The lines of a function in MLIR, and functions in place of NumPy's, each of which adds lines.
 
-    An operator's expression calls these functions. A value has the axes `rc` (a matrix), `r` (one value for each row)
-    or `c` (a vector of the columns).
-    """
+    An operator's expression calls these functions."""
 
     def __init__(self, rows: int, cols: int) -> None:
         self._lengths = {"r": rows, "c": cols}
@@ -55,10 +53,7 @@ class _Program:
         return f"tensor<{'x'.join(str(self._lengths[axis]) for axis in axes)}x{element}>"
 
     def converted(self, operation: str, value: _Traced, types: tuple[str, str]) -> _Traced:
-        """Write a conversion of each element from the first to the second of `types`, and return its result.
-
-        Nothing is written if the types are equal. `operation` is MLIR's name, such as arith.extf.
-        """
+        """Write a conversion of each element from the first to the second of `types`, and return its result."""
         if types[0] == types[1]:
             return value
         before, after = (self.type_of(value.axes, element) for element in types)
@@ -91,10 +86,7 @@ class _Program:
         return self._let(value.axes, f"{operation} {value.name} : {self.type_of(value.axes)}")
 
     def binary(self, operation: str, first: _Traced, second: _Operand) -> _Traced:
-        """Write an operation on pairs of elements, such as arith.addf, and return its result.
-
-        The operands are broadcast to the axes that either of them has.
-        """
+        """Write an operation on pairs of elements, such as arith.addf, and return its result."""
         used_axes = {axis for value in (first, second) if isinstance(value, _Traced) for axis in value.axes}
         axes = "".join(axis for axis in "rc" if axis in used_axes)
         left, right = self._as(first, axes), self._as(second, axes)
@@ -129,8 +121,7 @@ class _Program:
 def linalg(operator: Operator, rows: int, cols: int, dtype: str) -> str:
     """Return `operator` as the text of a function `main` in MLIR, which computes in float32.
 
-    Matrices have `rows` × `cols` elements of type `dtype`, a key of ITEM_BYTES.
-    """
+    Matrices have `rows` × `cols` elements of type `dtype`, a key of ITEM_BYTES."""
     program, element = _Program(rows, cols), _TYPES[dtype]
     inputs = [_Traced(program, f"%{name}", "c" if name in VECTORS else "rc") for name in operator.inputs]
     wide = [program.converted("arith.extf", value, (element, "f32")) for value in inputs]

@@ -44,8 +44,7 @@ def on_gpu_in_full(target: Target) -> bool:
 def with_launches(bench: Bench, task: Task, eager: str) -> Task:
     """Return `task` with its number of launches as an observed value, and with the note `eager`.
 
-    `eager` names the provider that the task is compared with. The task has one stage without a name.
-    """
+    `eager` names the provider that the task is compared with. The task has one stage without a name."""
     call = task.stages[""].call
 
     def check() -> Observation:
@@ -73,8 +72,7 @@ def attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim: int, by
     """Throughput of causal attention of a prompt (float16): 4·`dim` operations for each head and pair of tokens.
 
     Pairs that the causal mask removes do not count. `unfused` is two batched products of the vendor's library and a
-    softmax between them. The others are one kernel: ours in Triton, torch's, and cuDNN's.
-    """
+    softmax between them. The others are one kernel: ours in Triton, torch's, and cuDNN's."""
     prefill_attention = PrefillAttention(inference_bench(bench), PromptShape(tokens, heads, kv_heads, dim), by)
     return with_launches(bench, prefill_attention.task(), "unfused")
 
@@ -82,10 +80,7 @@ def attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim: int, by
 def decoder_layer(model: Model, xp: Any, x: Any, *parts: Any) -> Any:
     """Return the output of a layer for the tokens x, both (tokens, hidden), in functions that array libraries share.
 
-    `xp` is the library's module. `parts` are nine arrays: the matrices qkv, out, up and down, whose rows are outputs,
-    the factors of both norms, cosines and sines of the rotation (tokens, dim/2), and the mask that is added to scores
-    (tokens, tokens). The first half of `up` is the gate.
-    """
+    `xp` is the library's module."""
     qkv, out, up, down, first, second, cosine, sine, mask = parts
     tokens, heads, kv_heads, dim = x.shape[0], model.heads, model.kv_heads, model.dim
     projected = xp.matmul(_normed(xp, x, first), qkv.T).reshape(tokens, heads + 2 * kv_heads, dim)
@@ -109,10 +104,7 @@ def _normed(xp: Any, x: Any, factors: Any) -> Any:
 
 
 def _rotated(xp: Any, x: Any, cosine: Any, sine: Any) -> Any:
-    """Return x, (heads, tokens, dim), with its elements i and i + dim/2 rotated by the angle of their token.
-
-    `cosine` and `sine` have the shape (tokens, dim/2); `xp` is the module of the arrays' library.
-    """
+    """Return x, (heads, tokens, dim), with its elements i and i + dim/2 rotated by the angle of their token."""
     half = x.shape[-1] // 2
     low, high = x[..., :half], x[..., half:]
     return xp.concatenate([low * cosine - high * sine, high * cosine + low * sine], axis=-1)
@@ -121,8 +113,7 @@ def _rotated(xp: Any, x: Any, cosine: Any, sine: Any) -> Any:
 class LayerProblem(Problem):
     """One layer of a model over the `tokens` tokens of a prompt, in float16.
 
-    `weights` are seeded, as those of the suite inference.
-    """
+    `weights` are seeded, as those of the suite inference."""
 
     operators = {  # noqa: RUF012
         "layer": Operator("layer", ("x", *_MATRICES, *_NORMS, "cosine", "sine", "mask"), decoder_layer)
@@ -140,10 +131,7 @@ class LayerProblem(Problem):
         self._exact: Rows = ()
 
     def _drawn(self, bench: Bench, name: str) -> Any:
-        """Return the input `name` as a device array in float16.
-
-        It is x (the tokens), a matrix, the factors of a norm, the mask, or the cosines or sines.
-        """
+        """Return the input `name` as a device array in float16."""
         if name == "x":
             return self.weights.embedding.view("float16").reshape(self.rows, self.cols)
         if name in _MATRICES:
@@ -167,8 +155,7 @@ class LayerProblem(Problem):
     def work(self) -> Work:
         """The work of a call: operations of the products and of the pairs of tokens that the mask leaves.
 
-        The bytes moved count weights, tokens and results once.
-        """
+        The bytes moved count weights, tokens and results once."""
         model, tokens = self.model, self.rows
         matrices = sum(layer.size for layer in model.layers)
         pairs = tokens * (tokens + 1) / 2
@@ -205,6 +192,5 @@ def layer(bench: Bench, model: str, tokens: int, by: str) -> Task:
     """Throughput of one decoder layer over the tokens of a prompt (float16), by operations of products and attention.
 
     `by` names the compiler or library. `vendor` is the layer of the suite inference: the vendor's products, and our
-    kernels between them.
-    """
+    kernels between them."""
     return task_of(bench, LayerProblem(bench, MODELS[model], tokens), by)

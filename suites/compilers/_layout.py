@@ -68,8 +68,7 @@ def _operators() -> dict[str, Operator]:
 class ImageProblem(Problem):
     """An operator on images of `channels` × `side` × `side` elements, whose input lies in `layout`.
 
-    `what` is a value of WHATS, and `shape` the number of images, of channels, and the side. A checked row is an image.
-    """
+    `what` is a value of WHATS, and `shape` the number of images, of channels, and the side."""
 
     operators = _operators()
     most_checked = 2  # images
@@ -108,7 +107,6 @@ def layout(bench: Bench, what: str, layout: str, by: str) -> Task:
 
     `transpose` writes them in the other layout, `pool` writes the maximum of each 2 × 2 elements, `batch-norm`
     normalises with given statistics, `bias` adds a number to each channel. Everything is read once and written once.
-    `by` names the compiler or library.
-    """
+    `by` names the compiler or library."""
     shape = _GPU_SHAPE if bench.traits.is_gpu else _HOST_SHAPE
     return task_of(bench, ImageProblem(bench, what, layout, shape, "float16" if bench.traits.is_gpu else "float32"), by)

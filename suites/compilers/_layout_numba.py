@@ -55,10 +55,7 @@ def _pool_lines(x: Any, out: Any) -> None:
 
 
 def _planes(x: Any, scale: Any, shift: Any, out: Any) -> None:
-    """Write x · scale + shift to `out`; x is (planes, places), and plane p belongs to channel p modulo their number.
-
-    `scale` and `shift` have an element for each channel.
-    """
+    """Write x · scale + shift to `out`; x is (planes, places), and plane p belongs to channel p modulo their number."""
     channels = scale.shape[0]
     for plane in prange(x.shape[0]):
         by, more = scale[plane % channels], shift[plane % channels]
@@ -76,8 +73,7 @@ def _lines(x: Any, scale: Any, shift: Any, out: Any) -> None:
 class _ByChannel:
     """A bias or a batch norm as a call of `loop`, which is `_planes` or `_lines`.
 
-    `vectors` are the bias alone, or mean, variance, weight and bias; the factors are computed in each call.
-    """
+    `vectors` are the bias alone, or mean, variance, weight and bias; the factors are computed in each call."""
 
     def __init__(self, loop: Compiled, x: Any, vectors: tuple[Any, ...], out: Any) -> None:
         self._loop, self._x, self._vectors, self._out = loop, x, vectors, out
@@ -96,8 +92,7 @@ class _ByChannel:
 def build(bench: Bench, problem: ImageProblem) -> Built:
     """Return `problem`'s operator on images as a loop that numba compiles, with a preallocated output.
 
-    The loop runs over all threads of the host.
-    """
+    The loop runs over all threads of the host."""
     outputs = Outputs(bench, problem)
     x, *vectors = problem.inputs.values()
     out, is_planar = outputs.arrays[0], problem.layout == "nchw"

@@ -23,8 +23,7 @@ _NUMBERS = {"bias": 0, "batch-norm": 1, "scale-shift": 2}  # WHAT
 def build(bench: Bench, problem: ImageProblem) -> Built:
     """Return `problem`'s operator on images as one kernel of layout.cu, with a preallocated output.
 
-    Raises Skip for other types than float16, and if the channels or the side are no multiple of 8.
-    """
+    Raises Skip for other types than float16, and if the channels or the side are no multiple of 8."""
     if problem.dtype != "float16" or problem.channels % _WIDE or problem.side % _WIDE:
         raise Skip(f"layout.cu takes halves and multiples of {_WIDE} channels and places, not {problem.output_shape}")
     outputs = Outputs(bench, problem)
@@ -67,9 +66,7 @@ def _by_channel_launch(bench: Bench, problem: ImageProblem, outputs: Outputs) ->
 def lines(bench: Bench, operation: int, args: tuple[object, ...], vectors: int, groups: int) -> partial[None]:
     """Return the launch of the kernel `lines` on `vectors` vectors of 8 halves.
 
-    `groups` adjacent vectors hold all channels. `operation` is a value of _NUMBERS. `args` are x, four vectors with a
-    number for each channel, and the output.
-    """
+    `groups` adjacent vectors hold all channels. `operation` is a value of _NUMBERS."""
     span = math.lcm(groups, _THREADS)
     blocks = -(-vectors // (_LOOPS[operation] * span)) * (span // _THREADS)
     sizes = np.uint64(vectors), np.uint32(groups), np.uint32(span)
@@ -84,8 +81,7 @@ def _kernel(bench: Bench, name: str, operation: int = 0) -> Kernel:
 def folding(bench: Bench, problem: FoldingProblem) -> Built:
     """Return a batch norm of a matrix as one kernel, whose threads compute the factors of their columns once.
 
-    Raises Skip for other types than float16, and if the number of columns is no multiple of 8.
-    """
+    Raises Skip for other types than float16, and if the number of columns is no multiple of 8."""
     if problem.dtype != "float16" or problem.cols % _WIDE:
         raise Skip(f"layout.cu takes halves and multiples of {_WIDE} columns, not {problem.cols} of {problem.dtype}")
     outputs = Outputs(bench, problem)

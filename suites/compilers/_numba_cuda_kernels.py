@@ -1,8 +1,7 @@
 """Define the operators as kernels for numba's GPU target: every output is written once.
 
-Rows are read once for each pass. `cuda` is numba.cuda once `load` was called. A block has THREADS threads; vectors and
-matrices are flat arrays.
-"""
+Rows are read once for each pass. `cuda` is numba.cuda once `load` was called. A block has THREADS threads; vectors
+and matrices are flat arrays."""
 
 from __future__ import annotations
 
@@ -64,10 +63,7 @@ def _most(mine: Any) -> Any:
 
 
 def _bias_gelu(x: Any, bias: Any, out: Any, cols: Any) -> None:
-    """Write GELU(x + bias), by its approximation with tanh, to `out`, an element in each thread.
-
-    The arrays are flat; rows of x have `cols` elements, and so has `bias`.
-    """
+    """Write GELU(x + bias), by its approximation with tanh, to `out`, an element in each thread."""
     i = cuda.grid(1)
     if i < out.size:
         y = np.float32(x[i]) + np.float32(bias[i % cols])
@@ -90,10 +86,7 @@ def _residual_dropout(x: Any, residual: Any, kept: Any, out: Any, _cols: Any) ->
 
 
 def _twelve(x: Any, y: Any, out: Any, _cols: Any) -> None:
-    """Write (u/8 − s/2 + t)/2 − y/8 + x to `out`, with s = x + y, t = x − y and u = s·t + 1/4.
-
-    These are twelve pointwise operations; a thread has one element.
-    """
+    """Write (u/8 − s/2 + t)/2 − y/8 + x to `out`, with s = x + y, t = x − y and u = s·t + 1/4."""
     i = cuda.grid(1)
     if i < out.size:
         a = np.float32(x[i])
@@ -120,10 +113,7 @@ def _softmax(x: Any, out: Any, cols: Any) -> None:
 
 
 def _rmsnorm(x: Any, weight: Any, out: Any, cols: Any) -> None:
-    """Write the RMSNorm of row b of x to `out` in block b: the row over √(mean of squares + 1e-5), times `weight`.
-
-    The arrays are flat, and rows have `cols` elements.
-    """
+    """Write the RMSNorm of row b of x to `out` in block b: the row over √(mean of squares + 1e-5), times `weight`."""
     first = cuda.blockIdx.x * cols
     squares = _ZERO
     for col in range(cuda.threadIdx.x, cols, THREADS):
@@ -135,10 +125,7 @@ def _rmsnorm(x: Any, weight: Any, out: Any, cols: Any) -> None:
 
 
 def _layernorm(x: Any, weight: Any, bias: Any, out: Any, cols: Any) -> None:
-    """Write the layer norm of row b of x to `out` in block b: (row − mean) / √(variance + 1e-5) · weight + bias.
-
-    The arrays are flat; rows have `cols` elements, and so have `weight` and `bias`.
-    """
+    """Write the layer norm of row b of x to `out` in block b: (row − mean) / √(variance + 1e-5) · weight + bias."""
     first = cuda.blockIdx.x * cols
     total = _ZERO
     for col in range(cuda.threadIdx.x, cols, THREADS):
@@ -155,10 +142,7 @@ def _layernorm(x: Any, weight: Any, bias: Any, out: Any, cols: Any) -> None:
 
 
 def _residual_norm(x: Any, residual: Any, weight: Any, summed: Any, out: Any, cols: Any) -> None:
-    """Write row b of x + residual to `summed`, and the RMSNorm of that row, times `weight`, to `out`, in block b.
-
-    The arrays are flat, and rows have `cols` elements.
-    """
+    """Write row b of x + residual to `summed`, and the RMSNorm of that row, times `weight`, to `out`, in block b."""
     first = cuda.blockIdx.x * cols
     squares = _ZERO
     for col in range(cuda.threadIdx.x, cols, THREADS):

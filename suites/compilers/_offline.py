@@ -23,8 +23,8 @@ _HIPRTC = ("libhiprtc.so.7", "libhiprtc.so.6")
 class OfflineCompiler:
     """NVRTC or hipRTC, which compile source text to machine code for an architecture.
 
-    `prefix` begins the names of the library's functions, and `code` is the middle of the names that give machine code.
-    """
+    `prefix` begins the names of the library's functions, and `code` is the middle of the names that give machine
+    code."""
 
     def __init__(self, handle: ctypes.CDLL, prefix: str, code: str, options: Sequence[str]) -> None:
         self._handle, self._prefix, self._code, self._options = handle, prefix, code, options
@@ -51,8 +51,7 @@ class OfflineCompiler:
     def compile(self, source: str, arch: str, defines: Mapping[str, str | int]) -> bytes:
         """Return the machine code of `source` for the architecture `arch`, such as sm_90 or gfx942.
 
-        `defines` are macros by name. Raises RuntimeError with the compiler's log if the source has errors.
-        """
+        `defines` are macros by name. Raises RuntimeError with the compiler's log if the source has errors."""
         arguments = [
             f"--gpu-architecture={arch}",
             *self._options,
@@ -113,8 +112,7 @@ def _no_launch(*_: Any) -> None:
 class OfflineDevice:
     """The host's memory with the traits of a GPU of the architecture `arch`; its kernels are compiled and never run.
 
-    `code` has the machine code of all kernels so far, and `seconds` the time of compiling them.
-    """
+    `code` has the machine code of all kernels so far, and `seconds` the time of compiling them."""
 
     def __init__(self, bench: Bench, arch: str, compiler: OfflineCompiler) -> None:
         self._host, self._arch, self._compiler = bench.device, arch, compiler
@@ -136,8 +134,7 @@ class OfflineDevice:
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Any:
         """Compile `source`, add its code and seconds to `code` and `seconds`, and return a launch that raises Skip.
 
-        `defines` are macros by name. The whole source is compiled, whichever kernel `name` names.
-        """
+        `defines` are macros by name. The whole source is compiled, whichever kernel `name` names."""
         del name
         begun = time.perf_counter()
         self.code += self._compiler.compile(source, self._arch, defines)

@@ -1,9 +1,7 @@
 """Define the operators that every provider builds: their expressions, the bytes they must move, and their check.
 
-An operator takes matrices of `rows` × `cols` elements, and vectors of `cols` elements, and gives matrices of the same
-shape. Providers compute in float32 or in the precision of the elements, as the notes of a case say, and store results
-in the precision of the elements.
-"""
+An operator takes matrices of `rows` × `cols` elements, and vectors of `cols` elements, and gives matrices of the
+same shape."""
 
 from __future__ import annotations
 
@@ -78,8 +76,7 @@ class Operator:
     """One operator: its inputs by name, the number of its outputs, and its expression over arrays of any library.
 
     `expression(xp, *inputs)` uses functions that NumPy, CuPy, torch and jax.numpy share, and returns one array or a
-    tuple of them.
-    """
+    tuple of them."""
 
     name: str
     inputs: tuple[str, ...]
@@ -89,8 +86,7 @@ class Operator:
     def outputs_of(self, xp: Any, *inputs: Array) -> tuple[Array, ...]:
         """Return the outputs of the expression as a tuple; `xp` is the module whose functions it uses, such as NumPy.
 
-        The inputs are arrays of that module, in the order of `inputs`.
-        """
+        The inputs are arrays of that module, in the order of `inputs`."""
         outputs = self.expression(xp, *inputs)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
@@ -114,10 +110,7 @@ POINTWISE = ("bias-gelu", "swiglu", "residual-dropout", "twelve")
 class Problem:
     """An operator at one shape, with its inputs in the memory of the device.
 
-    `name` is a key of `operators`. `inputs` are arrays of the device's array module: matrices (rows, cols), vectors
-    (cols,). They are seeded and N(0, 1); the elements of `kept` are 1 with probability 0.8, otherwise 0. Subclasses
-    have `operators` with inputs and outputs of other shapes. Raises Skip if the arrays need more memory than is free.
-    """
+    `name` is a key of `operators`."""
 
     operators: ClassVar[Mapping[str, Operator]] = OPERATORS
     most_checked: ClassVar[int] = 64  # random rows
@@ -200,9 +193,7 @@ class Problem:
     def compare(self, outputs: Rows) -> Observation:
         """Compare the checked rows of every output with double precision; return the largest relative error as `error`.
 
-        `outputs` has one NumPy array for each output. Raises WrongAnswer if an output is missing, has another shape, is
-        not finite, or has an error above the bound of the dtype.
-        """
+        `outputs` has one NumPy array for each output."""
         expect(len(outputs) == self.operator.outputs, f"{len(outputs)} outputs, not {self.operator.outputs}")
         errors = [_error(rows, exact) for rows, exact in zip(outputs, self.expected(), strict=True)]
         bound = _BOUNDS[self.dtype]
@@ -219,12 +210,7 @@ class Problem:
 
 
 def _normal(bench: Bench, shape: tuple[int, ...], seed: int) -> Any:
-    """Return seeded float32 numbers that are N(0, 1) in the memory of the device, as an array of its array module.
-
-    On a GPU a kernel of the suite gemm writes them, because CuPy's generators need the vendor's library of random
-    numbers, which is a part of ROCm that may be missing. For a kernel that is only compiled, without its GPU, they are
-    in the memory of the host.
-    """
+    """Return seeded float32 numbers that are N(0, 1) in the memory of the device, as an array of its array module."""
     if bench.xp is np:
         return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
     make = Maker(replace(bench, package=gemm.__name__))
@@ -232,10 +218,7 @@ def _normal(bench: Bench, shape: tuple[int, ...], seed: int) -> Any:
 
 
 def _error(rows: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:
-    """Return the norm of `rows` − `exact` over the norm of `exact`, the relative error of an output.
-
-    Raises WrongAnswer if the shapes differ or an element is not finite.
-    """
+    """Return the norm of `rows` − `exact` over the norm of `exact`, the relative error of an output."""
     expect(rows.shape == exact.shape, f"an output has the shape {rows.shape}, not {exact.shape}")
     expect(bool(np.isfinite(rows).all()), "an output is not written, NaN or infinite")
     return float(np.linalg.norm(rows - exact) / np.linalg.norm(exact))

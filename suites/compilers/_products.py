@@ -22,8 +22,7 @@ def _gemm_gelu(xp: Any, a: Any, weights: Any, bias: Any) -> Any:
 class ProductProblem(Problem):
     """GELU(A·B + bias) with A of m × k elements and B of k × n, drawn so that the sums are N(0, 1).
 
-    The inputs are `a`, `weights` (B) and `bias`, which has n elements.
-    """
+    The inputs are `a`, `weights` (B) and `bias`, which has n elements."""
 
     operators = {"gemm_gelu": Operator("gemm_gelu", ("a", "weights", "bias"), _gemm_gelu)}  # noqa: RUF012
     quantity = "flops"
@@ -90,6 +89,5 @@ def gemm_gelu(bench: Bench, m: int, n: int, k: int, dtype: str, by: str) -> Task
     """Throughput of a matrix product, a bias for each column and GELU (approximation with tanh): 2·M·N·K operations.
 
     `by` names the compiler or library. `vendor` is one call of cuBLASLt with the bias and GELU in its epilogue. The
-    others take the product from a library and compute the bias and GELU in their own way.
-    """
+    others take the product from a library and compute the bias and GELU in their own way."""
     return task_of(bench, ProductProblem(bench, m, n, k, dtype), by)

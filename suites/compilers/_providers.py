@@ -1,9 +1,7 @@
 """Build operators by their providers, which are compilers and libraries, each in a module `_by_<name>.py`.
 
 Such a module has a function `build(bench, problem) -> Built`, which raises Unavailable if its library is unavailable
-(with the command that installs it), and Skip if it has no such operator. A module is imported when its provider builds
-a case, so that planning imports none.
-"""
+(with the command that installs it), and Skip if it has no such operator."""
 
 from __future__ import annotations
 
@@ -31,12 +29,7 @@ _BESIDE = 0.5  # the share of the calls' time for which the device may still wor
 class Built:
     """An operator as one provider built it.
 
-    `call` computes it once on the device. `rows` returns the checked rows of all outputs of the last call in double
-    precision. `poison` overwrites the outputs with NaN, or drops outputs that the next call allocates. `temporary`
-    returns the peak bytes that a call holds beside inputs and preallocated outputs. `wait` waits for the calls of a
-    library that does not queue them on our stream; only the host's clock times such calls. `static` returns values
-    of the compiled code, which are reported beside the measured time.
-    """
+    `call` computes it once on the device."""
 
     call: Callable[[], object]
     rows: Callable[[], Rows]
@@ -56,8 +49,7 @@ class Built:
 class Varied:
     """One operator at several lengths of a row, by one function that is not called before its creation.
 
-    `built` has an entry for each length, in order. `compiled` returns the number of compilations since the creation.
-    """
+    `built` has an entry for each length, in order. `compiled` returns the number of compilations since the creation."""
 
     built: Sequence[Built]
     compiled: Callable[[], int]
@@ -66,8 +58,7 @@ class Varied:
 def build(bench: Bench, problem: Problem, by: str) -> Built:
     """Return `problem`'s operator as the provider `by` builds it, with the functions to check it.
 
-    Raises Unavailable without the provider's library, and Skip if the provider has no such operator.
-    """
+    Raises Unavailable without the provider's library, and Skip if the provider has no such operator."""
     built: Built = _provider(by).build(bench, problem)
     return built
 
@@ -75,8 +66,7 @@ def build(bench: Bench, problem: Problem, by: str) -> Built:
 def varied(bench: Bench, problems: Sequence[Problem], by: str) -> Varied:
     """Return the operator of all `problems`, whose rows have different lengths, as one function of the provider `by`.
 
-    Raises Unavailable without the provider's library.
-    """
+    Raises Unavailable without the provider's library."""
     operators: Varied = _provider(by).varied(bench, problems)
     return operators
 
@@ -89,9 +79,7 @@ def _provider(by: str) -> ModuleType:
 def expect_on_our_stream(bench: Bench, call: Callable[[], object]) -> None:
     """Raise WrongAnswer if calls of an operator execute on another stream than ours, where no event would time them.
 
-    Eight calls are queued in each of three tests. In one test at least, the device must finish all other streams within
-    half of the time that our stream took.
-    """
+    Eight calls are queued in each of three tests."""
     call()  # compiles, loads and allocates
     beside = []
     for _ in range(_ATTEMPTS):  # a single test may fail because the host was delayed
@@ -117,9 +105,7 @@ def _itself(array: Any) -> Any:
 class Expression:
     """An operator as a function of arrays of some library, which allocates its outputs at each call.
 
-    `to_library` converts an input to an array of that library, and `from_library` an output to an array of the device's
-    array module; by default both return the array itself. `outputs` are those of the last call.
-    """
+    `outputs` are those of the last call."""
 
     def __init__(
         self,
@@ -146,8 +132,7 @@ class Expression:
     def poison(self) -> None:
         """Drop the outputs, which the next call allocates again, and convert the problem's inputs again.
 
-        The library's inputs may be copies, which do not follow a change of the problem's inputs.
-        """
+        The library's inputs may be copies, which do not follow a change of the problem's inputs."""
         self.outputs = ()
         self._inputs = tuple(self._to_library(array) for array in self._problem.inputs.values())
 

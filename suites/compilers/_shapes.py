@@ -45,8 +45,7 @@ topic = Topic(
 def lengths_of(seed: int, op: str) -> list[int]:
     """Return 16 distinct lengths of the rows of the operator `op`, from 64 to 8191, the same for all providers.
 
-    Their logarithms are drawn evenly from a generator that `seed` and `op` determine.
-    """
+    Their logarithms are drawn evenly from a generator that `seed` and `op` determine."""
     rng = np.random.default_rng([seed, zlib.crc32(op.encode())])
     lengths: dict[int, None] = {}
     while len(lengths) < _LENGTHS:
@@ -67,8 +66,7 @@ def shapes(bench: Bench, op: str, by: str) -> Task:
     """Seconds of calls at 16 lengths of a row, each twice: `first` at a new length, `again` at a length met before.
 
     `all` is the sum of the first calls. The caches on disk are empty before. `recompiles` counts the compilations after
-    the one for the first length. `by` names the compiler.
-    """
+    the one for the first length. `by` names the compiler."""
     lengths = lengths_of(bench.seed, op)
     dtype = "float16" if bench.traits.is_gpu else "float32"
     problems = [Problem(bench, op, _ROWS, length, dtype) for length in lengths]
@@ -108,10 +106,7 @@ def _measured(seconds: Sequence[float]) -> Stage:
 
 @contextlib.contextmanager
 def _empty_caches() -> Iterator[None]:
-    """Point the compilers of this process to empty folders inside the `with` block, by environment variables.
-
-    The variables are restored and the folders removed afterwards.
-    """
+    """Point the compilers of this process to empty folders inside the `with` block, by environment variables."""
     with Caches() as caches:
         before = {name: os.environ.get(name) for name in caches.environment}
         os.environ.update(caches.environment)

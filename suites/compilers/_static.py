@@ -34,9 +34,7 @@ _LIMIT_S = 10.0
 def of_launch(launch: partial[None]) -> Mapping[str, Observed]:
     """Return the resources of one of our kernels by name: registers, shared and spilled bytes, and resident threads.
 
-    `launch` binds a Kernel to its grid, block, arguments and perhaps its dynamic shared memory. The result is empty if
-    the backend does not report resources.
-    """
+    `launch` binds a Kernel to its grid, block, arguments and perhaps its dynamic shared memory."""
     kernel, (_, block, _, *shared) = launch.func, launch.args
     resources = kernel.resources(block[0], *shared)  # type: ignore[attr-defined]  # a Kernel
     if resources is None:
@@ -52,12 +50,7 @@ def of_launch(launch: partial[None]) -> Mapping[str, Observed]:
 def of_triton(compiled: Any, programs: int, device: Device) -> Mapping[str, Observed]:
     """Return the resources of a kernel by name, its instructions, and the time that issuing them takes.
 
-    `compiled` is Triton's object of the compiled kernel, and `programs` the size of its grid. `instructions` counts
-    each instruction of the code once. `memory` counts those of global memory, and `special` those of the unit for
-    exponentials and roots; without a disassembler all three are left out. `issue` is the time in which all warps of the
-    grid issue them, at four instructions per clock and SM and the highest clock. Our kernels in Triton have no loops,
-    so each warp executes every instruction once.
-    """
+    `compiled` is Triton's object of the compiled kernel, and `programs` the size of its grid."""
     observed = {
         "registers": Observed(compiled.n_regs),
         "shared": Observed(compiled.metadata.shared, "B"),
@@ -71,11 +64,7 @@ def of_triton(compiled: Any, programs: int, device: Device) -> Mapping[str, Obse
 
 
 def _of_mix(mix: Counter[str], warps: int | None, device: Device) -> dict[str, Observed]:
-    """Return the instruction counts of a kernel without loops by name, and the time in which `warps` warps issue them.
-
-    `mix` counts each name of an instruction. The time `issue` is left out if the device's highest clock or, with None,
-    the number of warps is unknown.
-    """
+    """Return the instruction counts of a kernel without loops by name."""
     observed = {
         "instructions": Observed(mix.total()),
         "memory": Observed(sum(mix[name] for name in _MEMORY)),
@@ -90,10 +79,7 @@ def _of_mix(mix: Counter[str], warps: int | None, device: Device) -> dict[str, O
 def of_code(code: bytes, kernel: str, warps: int | None, device: Device) -> Mapping[str, Observed]:
     """Return the instruction counts of a kernel by name, and the time in which `warps` warps issue them.
 
-    `code` is NVIDIA's machine code (a cubin), and `kernel` the name of the kernel in it. The values are those of
-    `of_triton`, without `issue` if `warps` is None. The result is empty without nvdisasm, if nvdisasm is too old for
-    the code, and for a kernel with a loop.
-    """
+    `code` is NVIDIA's machine code (a cubin), and `kernel` the name of the kernel in it."""
     program = _disassembler()
     if not program:
         return {}
@@ -126,8 +112,7 @@ def _disassembler() -> str:
 def listed(text: str, kernel: str) -> Counter[str]:
     """Count the instructions of `kernel` by name in nvdisasm's listing `text`, up to the last one that ends a thread.
 
-    The result is empty if the kernel has a loop, whose instructions are executed more than once.
-    """
+    The result is empty if the kernel has a loop, whose instructions are executed more than once."""
     section = text.partition(f".section\t.text.{kernel},")[2].partition("\n\t.section")[0]
     body = section[: section.rfind("EXIT") + len("EXIT")].splitlines()
     places = {line.strip()[:-1]: place for place, line in enumerate(body) if line.endswith(":")}
@@ -147,11 +132,7 @@ def instructions(sass: str) -> Counter[str]:
 def of_assembly(text: str) -> Mapping[str, Observed]:
     """Return the cycles per element that llvm-mca expects of one loop, as `mca`.
 
-    `text` is assembly in the AT&T syntax; the loop is the innermost one that stores the most bytes in a pass. The
-    cycles are the bound by the execution ports of one core, with all operands in its L1 cache. The result is empty
-    without llvm-mca, if llvm-mca does not know the processor, or if that loop calls a function, whose cycles are
-    unknown.
-    """
+    `text` is assembly in the AT&T syntax; the loop is the innermost one that stores the most bytes in a pass."""
     program = shutil.which("llvm-mca")
     loops = sorted(_loops(text), key=_stored_bytes)
     if not program or not loops or not _stored_bytes(loops[-1]) or "\tcall" in loops[-1]:

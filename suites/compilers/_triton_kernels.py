@@ -2,8 +2,7 @@
 """Define the operators as kernels in Triton: every input is read once, every output written once.
 
 A function here becomes a kernel by `triton.jit`. `tl` is triton.language once `load` was called: Triton is imported
-where a kernel is built, not where cases are planned.
-"""
+where a kernel is built, not where cases are planned."""
 
 from __future__ import annotations
 
@@ -21,9 +20,7 @@ def load(language: Any) -> None:
 def elements(a, b, c, out, count, cols, chain: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
     """Write `block` elements of the pointwise operator `chain`, a name of POINTWISE, to `out`, in float32.
 
-    The inputs a, b, c are matrices of `count` elements, in the order of the operator's inputs; for bias-gelu b is a
-    vector of `cols` elements. An input that the operator does not have is not read.
-    """
+    An input that the operator does not have is not read."""
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = place < count
     x = tl.load(a + place, mask=inside).to(tl.float32)
@@ -48,8 +45,7 @@ def elements(a, b, c, out, count, cols, chain: constexpr, block: constexpr) -> N
 def softmax(x, out, cols, block: constexpr) -> None:  # type: ignore[no-untyped-def]
     """Write the softmax of row p of x to `out` in program p, computed in float32.
 
-    Rows have `cols` elements; `block` is a power of two that is at least `cols`.
-    """
+    Rows have `cols` elements; `block` is a power of two that is at least `cols`."""
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
     inside = col < cols
@@ -61,8 +57,7 @@ def softmax(x, out, cols, block: constexpr) -> None:  # type: ignore[no-untyped-
 def rmsnorm(x, weight, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
     """Write the RMSNorm of row p of x to `out` in program p: the row over √(mean of squares + epsilon), times `weight`.
 
-    It is computed in float32. Rows have `cols` elements; `block` is a power of two that is at least `cols`.
-    """
+    It is computed in float32. Rows have `cols` elements; `block` is a power of two that is at least `cols`."""
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
     inside = col < cols
@@ -75,8 +70,7 @@ def rmsnorm(x, weight, out, cols, epsilon: constexpr, block: constexpr) -> None:
 def layernorm(x, weight, bias, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
     """Write the layer norm of row p of x to `out` in program p: (row − mean) / √(variance + epsilon) · weight + bias.
 
-    It is computed in float32. Rows have `cols` elements; `block` is a power of two that is at least `cols`.
-    """
+    It is computed in float32. Rows have `cols` elements; `block` is a power of two that is at least `cols`."""
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
     inside = col < cols
@@ -91,9 +85,7 @@ def layernorm(x, weight, bias, out, cols, epsilon: constexpr, block: constexpr) 
 def residual_norm(x, residual, weight, summed, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
     """Write row p of x + residual to `summed`, and the RMSNorm of that sum, times `weight`, to `out`, in program p.
 
-    The norm is of the float32 sum; `epsilon` is added to the mean of squares. Rows have `cols` elements; `block` is a
-    power of two that is at least `cols`.
-    """
+    The norm is of the float32 sum; `epsilon` is added to the mean of squares."""
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
     inside = col < cols

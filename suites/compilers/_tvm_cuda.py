@@ -41,9 +41,7 @@ class TensorExpressions:
 def compiled(shape: KernelShape) -> WrittenKernels:
     """Compile the operator of `shape` by TVM for the architecture of `shape`, and return its kernel in CUDA C++.
 
-    The kernel computes in float32. Raises Unavailable if TVM is not installed, and Skip if TVM gives the operator
-    several kernels or blocks in more than one dimension.
-    """
+    The kernel computes in float32."""
     tvm = imported()
     target = tvm.target.Target({"kind": "cuda", "arch": shape.arch})
     unscheduled = tvm.IRModule({"main": _function(tvm, shape)})
@@ -62,10 +60,7 @@ def compiled(shape: KernelShape) -> WrittenKernels:
 
 
 def _function(tvm: Any, shape: KernelShape) -> Any:
-    """Return the operator of `shape` as TVM's function (a PrimFunc) without a schedule, with all outputs in one loop.
-
-    `tvm` is the module tvm.
-    """
+    """Return the operator of `shape` as TVM's function without a schedule, with all outputs in one loop."""
     te, topi, operator = tvm.te, tvm.topi, OPERATORS[shape.operator]
     matrix = shape.rows, shape.cols
     inputs = [
@@ -85,10 +80,7 @@ def _by_rules(module: Any, target: Any) -> Any:
 
 
 def _by_rows(module: Any) -> Any:
-    """Return the module scheduled with a block for each row, which computes all steps of the row.
-
-    TVM's rule GeneralReduction does the same for a single output, and the other rules separate two outputs.
-    """
+    """Return the module scheduled with a block for each row, which computes all steps of the row."""
     schedule = importlib.import_module("tvm.s_tir").Schedule(module)
     root = schedule.get_sblock("root")
     results = schedule.get_output_blocks(root)
@@ -111,28 +103,19 @@ def _by_rows(module: Any) -> Any:
 
 
 def _is_elementwise(step: Any) -> bool:
-    """Return whether no axis of a step (an SBlock of TVM) is reduced.
-
-    0 is the kind of an axis that is not reduced (tirx.IterVar.DataPar).
-    """
+    """Return whether no axis of a step (an SBlock of TVM) is reduced."""
     return all(axis.iter_type == 0 for axis in step.iter_vars)
 
 
 def _source(tvm: Any, module: Any, target: Any) -> str:
-    """Return the CUDA C++ that TVM writes for a scheduled module; `target` is TVM's.
-
-    Where TVM can load CUDA, it would also compile that code at once, with a library that may be missing.
-    """
+    """Return the CUDA C++ that TVM writes for a scheduled module; `target` is TVM's."""
     importlib.import_module("tvm_ffi").register_global_func("tvm_callback_cuda_compile", str.encode, override=True)
     (device,) = tvm.compile(module, target=target).mod.imports
     return str(device.inspect_source("cuda"))
 
 
 def _extents(tvm: Any, function: Any) -> tuple[int, int]:
-    """Return the number of blocks and the number of threads in each block of a scheduled function.
-
-    Raises Skip if the function uses more than one dimension of either.
-    """
+    """Return the number of blocks and the number of threads in each block of a scheduled function."""
     extents: dict[str, int] = {}
 
     def visit(loop: Any) -> None:

@@ -2,8 +2,7 @@
 
 Every round trip is compared bit for bit. Throughput counts *uncompressed* bytes per second in both directions; the data
 start and end on the device. Chunks are compressed independently. The ratio counts the header of every chunk and 8 bytes
-for its length.
-"""
+for its length."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ Params = Mapping[str, str | int | float]
 def corpora(target: Target) -> Any:
     """Return the axis of corpora by tier (a `Points` of names): the user's files (`--data`), else generated corpora.
 
-    The smoke tier has `ids`, quick has three, and full has all.
-    """
+    The smoke tier has `ids`, quick has three, and full has all."""
     return points(
         smoke=_corpora.names(target, ("ids",)),
         quick=_corpora.names(target, FEW),
@@ -35,8 +34,7 @@ def corpora(target: Target) -> Any:
 def one_corpus(target: Target) -> Any:
     """Return the axis of corpora by tier (a `Points` of names): `text`, and in the full tier three corpora.
 
-    The user's files (`--data`) replace them.
-    """
+    The user's files (`--data`) replace them."""
     return points(quick=_corpora.names(target, ("text",)), full=_corpora.names(target, FEW))
 
 
@@ -51,8 +49,7 @@ def mebibytes(smoke: int, quick: int, full: int) -> Any:
 def message_corpora(target: Target) -> Any:
     """Return the axis of corpora for messages by tier (a `Points` of names): `ids`, in the full tier one of each kind.
 
-    The user's files (`--data`) replace them.
-    """
+    The user's files (`--data`) replace them."""
     return points(_corpora.names(target, _SENT[:1]), full=_corpora.names(target, _SENT))
 
 
@@ -69,9 +66,7 @@ def fills_pipeline(params: Params) -> bool:
 def is_wanted(target: Target, params: Params, is_usual: bool) -> bool:
     """Return True if a point is measured: in the smoke tier every point, in other tiers every usual one.
 
-    `is_usual` says whether the point has the usual block size and depth. The full tier also has the other points, for
-    the corpus `ids` and two codecs.
-    """
+    `is_usual` says whether the point has the usual block size and depth."""
     if target.tier == "smoke" or is_usual:
         return True
     return target.tier == "full" and params["corpus"] == _SENT[0] and params["codec"] in _COMPARED[target.is_host]

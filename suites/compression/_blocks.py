@@ -1,10 +1,6 @@
 """Divide a message into blocks and chunks, and define the layout of a compressed block while it travels.
 
-A block is the unit that travels. It is cut into chunks, which a codec compresses independently. A packed block begins
-with a table: the offsets of its chunks from the start of the block, then their compressed sizes, 64 bits each. The
-compressed chunks follow, each at a multiple of 16 bytes. The kernels of compress.cu write and read the same layout on a
-GPU.
-"""
+A block is the unit that travels. It is cut into chunks, which a codec compresses independently."""
 
 from __future__ import annotations
 
@@ -27,8 +23,7 @@ _ENTRY_BYTES = 2 * _WORD_BYTES  # an entry of the table: the offset and the size
 class Cut:
     """The division of a message of `total` bytes into blocks of `block` bytes, and of a block into chunks of `chunk`.
 
-    The last block of the message and the last chunk of a block may be shorter.
-    """
+    The last block of the message and the last chunk of a block may be shorter."""
 
     total: int
     block: int
@@ -66,8 +61,7 @@ def _whole_lines(nbytes: int) -> int:
 def pack(room: Any, chunks: Sequence[bytes]) -> Any:
     """Write the compressed `chunks` into `room` as a packed block, and return the part of `room` that the block takes.
 
-    `room` is a NumPy array of dtype uint8 and shape (bytes,), long enough for `Cut.max_packed_bytes`.
-    """
+    `room` is a NumPy array of dtype uint8 and shape (bytes,), long enough for `Cut.max_packed_bytes`."""
     sizes = np.array([len(chunk) for chunk in chunks], np.uint64)
     lines = -(-sizes.astype(np.int64) // _LINE_BYTES) * _LINE_BYTES
     offsets = _ENTRY_BYTES * len(chunks) + np.cumsum(lines) - lines
@@ -82,9 +76,7 @@ def pack(room: Any, chunks: Sequence[bytes]) -> Any:
 def read_table(packed: Any, count: int) -> list[tuple[int, int]]:
     """Return the offset and the size in bytes of each of the `count` chunks in a packed block.
 
-    `packed` is a NumPy array of dtype uint8. Raises WrongAnswer if the block is too short for its table, or if a chunk
-    lies outside of it.
-    """
+    `packed` is a NumPy array of dtype uint8."""
     if packed.size < _ENTRY_BYTES * count:
         raise WrongAnswer(f"a block of {packed.size} bytes arrived, too short for a table of {count} chunks")
     offsets, sizes = packed[: _ENTRY_BYTES * count].view(np.uint64).reshape(2, count)

@@ -1,8 +1,7 @@
 """Overwrite, compare and count the bytes of arrays: on a GPU by kernels of codecs.cu, on the host by NumPy.
 
-CuPy compiles each of its own operations at first use, a reduction in 5.6 s with a cold cache (seen on an H200), so the
-checks of codecs use only these three operations and copies.
-"""
+CuPy compiles each of its own operations at first use, a reduction in 5.6 s with a cold cache (seen on an H200), so
+the checks of codecs use only these three operations and copies."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ _BLOCKS = 2048  # fills any GPU; each thread works on several words
 class DeviceBytes:
     """Operations on contiguous arrays of a GPU by their bytes; an array must begin at a multiple of 8 bytes.
 
-    Calls queue work on the current stream and return at once, unless they say that they wait.
-    """
+    Calls queue work on the current stream and return at once, unless they say that they wait."""
 
     def __init__(self, bench: Bench) -> None:
         """Compile the kernels for the bench's device."""
@@ -33,10 +31,7 @@ class DeviceBytes:
         self._found = bench.xp.asarray(np.zeros(1, np.uint64))
 
     def _run(self, name: str, nbytes: int, *args: Any) -> None:
-        """Queue the kernel `name` on an array of `nbytes` bytes; `args` are the arguments of the kernel.
-
-        An empty array needs no launch.
-        """
+        """Queue the kernel `name` on an array of `nbytes` bytes; `args` are the arguments of the kernel."""
         if nbytes:
             blocks = min(_BLOCKS, -(-nbytes // (8 * _THREADS)))
             self._kernels[name]((blocks,), (_THREADS,), args)
@@ -59,8 +54,7 @@ class DeviceBytes:
     def expect_same(self, restored: Any, source: Any) -> None:
         """Wait for the device, and raise WrongAnswer unless two uint8 arrays are equal.
 
-        It names the first differing byte.
-        """
+        It names the first differing byte."""
         expect(restored.size == source.size, f"restored {restored.size} bytes of {source.size}")
         if self.differences(restored, source):
             expect_same(self._device.to_host(restored), self._device.to_host(source))

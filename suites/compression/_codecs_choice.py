@@ -14,8 +14,7 @@ LEAST_SAVING = 0.05  # share of the bytes; a codec that saves less does not just
 class Figures:
     """The figures of a codec on `nbytes` of data: its ratio (uncompressed over compressed bytes), and its times.
 
-    `compress_s` and `decompress_s` are the seconds to compress and to restore all of them.
-    """
+    `compress_s` and `decompress_s` are the seconds to compress and to restore all of them."""
 
     name: str
     nbytes: int
@@ -31,10 +30,7 @@ class Figures:
     def cost(self, goal: str, link: float) -> float:
         """Return the cost of the codec by one of `GOALS`; only costs of the same goal can be compared.
 
-        `speed`: seconds of a round trip per byte, infinite for a codec that saves less than 5 %. `ratio`: compressed
-        over uncompressed bytes. `end-to-end`: seconds per byte to compress, to send over a link of `link` bytes per
-        second, and to restore, one after the other.
-        """
+        `speed`: seconds of a round trip per byte, infinite for a codec that saves less than 5 %."""
         busy = (self.compress_s + self.decompress_s) / self.nbytes
         if goal == "speed":
             return busy if self.saves else float("inf")
@@ -51,8 +47,7 @@ def raw(nbytes: int) -> Figures:
 def choose(goal: str, figures: Iterable[Figures], link: float) -> str:
     """Return the name of the codec with the lowest cost by `goal`, or `raw` if none costs less than uncompressed data.
 
-    `link` is the rate of the link in bytes per second; only the goal `end-to-end` uses it.
-    """
+    `link` is the rate of the link in bytes per second; only the goal `end-to-end` uses it."""
     candidates = list(figures)
     if not candidates:
         return RAW
@@ -63,10 +58,7 @@ def choose(goal: str, figures: Iterable[Figures], link: float) -> str:
 def regret(goal: str, chosen: str, all_figures: Mapping[str, Figures], link: float) -> float:
     """Return the relative extra cost of the codec `chosen` over the best one, by `goal`: 0.05 is 5 % more.
 
-    `all_figures` has the figures of every codec on all of the data, keyed by name; `link` is in bytes per second. For
-    the goal `speed` the regret is at most 1: that of a codec that does not save 5 %, or of data left raw that a codec
-    would have made smaller.
-    """
+    `all_figures` has the figures of every codec on all of the data, keyed by name; `link` is in bytes per second."""
     best = all_figures.get(choose(goal, all_figures.values(), link))
     picked = all_figures.get(chosen)
     nbytes = next(iter(all_figures.values())).nbytes

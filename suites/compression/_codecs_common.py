@@ -15,10 +15,7 @@ def stage(
 ) -> Stage:
     """Return the stage of one direction of a round trip, whose rate is in *uncompressed* bytes per second.
 
-    `payload` is the number of uncompressed bytes of a call. `waits` says that the call waits for the device itself. A
-    batched call launches several kernels, so a batch has at most four calls, which fit into the launch queue. Each case
-    ends as soon as its confidence interval is narrow, because the times of codecs vary little and there are many cases.
-    """
+    `payload` is the number of uncompressed bytes of a call. `waits` says that the call waits for the device itself."""
     return Stage(call, Work(payload=payload), "payload", waits=waits, clock=clock, max_calls=4, effort=POINT)
 
 
@@ -31,9 +28,7 @@ def lengths(total: int, chunk_bytes: int) -> list[int]:
 def observed(total: int, chunk_bytes: int, compressed: int, scratch: Mapping[str, int] | None = None) -> Observation:
     """Return the observations of a round trip: the ratio, the compressed bytes, and the scratch memory by direction.
 
-    The ratio is `total` over the compressed bytes, which are `compressed` and 8 bytes for the length of each chunk of
-    `chunk_bytes`. `scratch` maps a direction (`compress`) to bytes; None if there is none to report.
-    """
+    `scratch` maps a direction (`compress`) to bytes; None if there is none to report."""
     stored_bytes = compressed + LENGTH_BYTES * len(lengths(total, chunk_bytes))
     observation = {
         "ratio": Observed(total / stored_bytes, "", "more"),

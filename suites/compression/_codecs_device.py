@@ -11,8 +11,7 @@
 
 A call that was prepared allocates no memory when it queues its work, and waits for the device only where a codec says
 so (`waits`). Each batch in flight needs its own scratch, statuses and outputs; one codec may serve any number of
-streams at once.
-"""
+streams at once."""
 
 from __future__ import annotations
 
@@ -35,9 +34,7 @@ _HARDWARE = 1  # NVCOMP_DECOMPRESS_BACKEND_HARDWARE
 class DeviceChunks:
     """Chunks in the memory of a GPU, `stride` bytes apart in the uint8 array `memory`.
 
-    `sizes` are the bytes of each chunk and `pointers` the addresses, both CuPy arrays of dtype uint64 and shape
-    (chunks,). The sizes of an output are known after a call.
-    """
+    The sizes of an output are known after a call."""
 
     memory: Any
     stride: int
@@ -48,8 +45,7 @@ class DeviceChunks:
     def side_by_side(cls, xp: Any, memory: Any, chunk_bytes: int) -> DeviceChunks:
         """Return the chunks of the CuPy array `memory` (uint8) in their places, without a copy.
 
-        The last one may be shorter. `xp` is the cupy module.
-        """
+        The last one may be shorter. `xp` is the cupy module."""
         sizes = xp.asarray(np.array(lengths(memory.size, chunk_bytes), np.uint64))
         return cls(memory, chunk_bytes, sizes, _pointers(xp, memory, chunk_bytes, len(sizes)))
 
@@ -57,8 +53,7 @@ class DeviceChunks:
     def room(cls, xp: Any, count: int, most_bytes: int) -> DeviceChunks:
         """Allocate room for `count` outputs of at most `most_bytes` each; their sizes are 0 until a call has run.
 
-        `xp` is the cupy module.
-        """
+        `xp` is the cupy module."""
         stride = -(-most_bytes // OUTPUT_GRAIN) * OUTPUT_GRAIN
         memory = xp.empty(count * stride, xp.uint8)
         return cls(memory, stride, xp.zeros(count, xp.uint64), _pointers(xp, memory, stride, count))
@@ -67,8 +62,7 @@ class DeviceChunks:
     def uploaded(cls, xp: Any, chunks: Sequence[bytes], times: int = 1) -> DeviceChunks:
         """Copy `chunks` from the host to the device, and return them `times` times, each time at the same addresses.
 
-        `xp` is the cupy module.
-        """
+        `xp` is the cupy module."""
         stride = -(-max(1, *map(len, chunks)) // OUTPUT_GRAIN) * OUTPUT_GRAIN
         rows = np.zeros((len(chunks), stride), np.uint8)
         for row, chunk in zip(rows, chunks, strict=True):
@@ -110,9 +104,7 @@ def current_stream(xp: Any) -> int:
 class Variant:
     """A codec as a case names it: an algorithm of nvCOMP with its options for compressing and for restoring (`back`).
 
-    `description` states the options in notes. `typed` tells LZ4 the width of the elements. `plain` gives plain bytes to
-    a codec that would otherwise use the element type.
-    """
+    `description` states the options in notes. `typed` tells LZ4 the width of the elements."""
 
     algorithm: str
     options: Mapping[str, int] = field(default_factory=dict)
@@ -128,10 +120,7 @@ class Variant:
 
 
 def _levels(algorithm: str) -> dict[str, Variant]:
-    """Return the variants of an algorithm at levels 0 (entropy coding only), 2, 4 and 5, keyed by name.
-
-    Level 1 is the default, and level 3 is the same as 2.
-    """
+    """Return the variants of an algorithm at levels 0 (entropy coding only), 2, 4 and 5, keyed by name."""
     return {
         f"{algorithm}-{level}": Variant(algorithm, {"level": level}, description=f"level {level}")
         for level in (0, 2, 4, 5)
@@ -167,9 +156,7 @@ _WIDTHS = {"bfloat16": 2, "float8_e4m3": 1}
 class DeviceCodec:
     """One codec of nvCOMP or hipCOMP on elements of the type `dtype`; every call may raise nvcomp.NvcompError.
 
-    `name` is a key of VARIANTS. `description` names the library, its version and the options, for the notes of a case.
-    `waits` says that restoring waits for its stream before it queues its work.
-    """
+    `name` is a key of VARIANTS."""
 
     def __init__(self, library: nvcomp.NvcompLibrary, name: str, dtype: str) -> None:
         """Open the codec `name`, a key of VARIANTS; `dtype` is the name of the element type (`float32`, `bfloat16`)."""
@@ -212,10 +199,7 @@ class DeviceCodec:
     ) -> Callable[[], None]:
         """Return a function that queues compressing `source`, whose chunks have at most `chunk_bytes`, into `target`.
 
-        `scratch` (uint8) has at least `compress_temp_bytes`, and `statuses` (int32, one per chunk) is filled with 0 for
-        each chunk that was compressed; both are CuPy arrays. `stream` is the address of a stream. hipCOMP leaves
-        `statuses` unchanged.
-        """
+        `stream` is the address of a stream. hipCOMP leaves `statuses` unchanged."""
         at, codes = _scratch(scratch), address(statuses)
         return self.row.compress(source.at_device(), chunk_bytes, at, target.at_device(), codes, stream)
 
@@ -230,10 +214,7 @@ class DeviceCodec:
     ) -> Callable[[], None]:
         """Return a function that queues restoring `source` into `target`, whose sizes are the room for each chunk.
 
-        `written` (uint64) is filled with the restored bytes of each chunk, and `statuses` (int32) with 0 for each chunk
-        that was restored. `scratch` (uint8) has at least `decompress_temp_bytes`. All three are CuPy arrays; `stream`
-        is the address of a stream.
-        """
+        `scratch` (uint8) has at least `decompress_temp_bytes`."""
         at, codes = _scratch(scratch), address(statuses)
         return self.row.decompress(source.at_device(), target.at_device(), address(written), at, codes, stream)
 
@@ -246,8 +227,8 @@ class DeviceCodec:
     def expect_success(self, operation: str, statuses: Any) -> None:
         """Raise WrongAnswer with the library's message unless every status is 0.
 
-        `statuses` is a NumPy array of dtype int32, and `operation` (`compressed`, `restored`) is a word of the message.
-        """
+        `statuses` is a NumPy array of dtype int32, and `operation` (`compressed`, `restored`) is a word of the
+        message."""
         failed = statuses[statuses != 0]
         if failed.size:
             status = int(failed[0])
@@ -268,8 +249,7 @@ def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
     """Return the codec `name`, a key of VARIANTS, of this GPU's library, for elements of the type `dtype`.
 
     Raises Skip, with the way to install it, if the library is unavailable, does not have the algorithm, or needs a
-    hardware engine that this GPU does not have.
-    """
+    hardware engine that this GPU does not have."""
     variant = VARIANTS[name]
     try:
         library = _library(bench)
@@ -283,10 +263,7 @@ def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
 
 
 def _library(bench: Bench) -> nvcomp.NvcompLibrary:
-    """Return nvCOMP for a GPU of NVIDIA and hipCOMP for one of AMD.
-
-    Raises Unavailable if it is not installed, and Skip for another device.
-    """
+    """Return nvCOMP for a GPU of NVIDIA and hipCOMP for one of AMD."""
     if bench.traits.kernels == "cuda":
         return nvcomp.load()
     if bench.traits.kernels == "hip":

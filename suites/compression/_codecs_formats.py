@@ -42,10 +42,7 @@ class FormatExchange:
     """The chunks that GPU and host have compressed, and the data that each restores from the other's chunks."""
 
     def __init__(self, bench: Bench, trip: GpuRoundTrip, codec: _codecs_host.HostCodec, source: Any) -> None:
-        """Compress the data on both devices, and prepare the call with which the GPU restores the host's chunks.
-
-        `source` is a NumPy array of dtype uint8; the buffer of `trip` on the GPU holds it once or several times over.
-        """
+        """Compress the data on both devices, and prepare the call with which the GPU restores the host's chunks."""
         self._bench = bench
         self._trip = trip
         self._host = codec
@@ -90,9 +87,7 @@ class FormatExchange:
     def check(self) -> Observation:
         """Compare what each device has restored with the data, bit for bit, and return `ratio.gpu` and `ratio.host`.
 
-        A ratio is uncompressed over compressed bytes. Raises WrongAnswer if a byte differs. Both devices must have
-        restored chunks after the last `poison`.
-        """
+        A ratio is uncompressed over compressed bytes. Raises WrongAnswer if a byte differs."""
         self._trip.check()  # checked after `gpu_reads`, so that the restored data came from the host's chunks
         expect(
             b"".join(self.restored) == self._source.tobytes(),
@@ -118,8 +113,7 @@ def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes
 
     The GPU restores what the host compressed, and the host what the GPU compressed; both results are compared bit for
     bit. `format` is a key of FORMATS. The GPU works on up to `size_bytes`, the host with all its cores on at most the
-    first 4 MiB. Raises Skip if the format is unavailable on either.
-    """
+    first 4 MiB. Raises Skip if the format is unavailable on either."""
     source, total = source_of(bench, corpus, size_bytes)
     codec = _codecs_host.open_format(format)
     most = min(HOST_BYTES, source.data.size)
@@ -139,8 +133,5 @@ def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes
 
 
 def _on_host(call: Any, payload: int) -> Stage:
-    """Return the stage of a call that works on the host and is timed by its clock.
-
-    `payload` is the number of uncompressed bytes of a call.
-    """
+    """Return the stage of a call that works on the host and is timed by its clock."""
     return stage(call, payload, waits=True, clock="host")

@@ -5,8 +5,7 @@
     back = codec.decompress(packed, sizes, threads=4)  # raises CodecError for an invalid chunk
 
 Every binding lets other threads run while it works. A codec never restores more bytes than the given size, whatever its
-input contains.
-"""
+input contains."""
 
 from __future__ import annotations
 
@@ -43,10 +42,7 @@ class CodecError(WrongAnswer):
 class HostCodec:
     """A codec of the host.
 
-    `squeeze()` returns a function that compresses a chunk, for use in one thread. `restore(chunk, size)` returns the
-    decompressed bytes, of which there may be one more than `size` if the chunk is too long, or raises one of `errors`.
-    Codecs of one `format` can read each other's output.
-    """
+    `squeeze()` returns a function that compresses a chunk, for use in one thread."""
 
     name: str
     format: str
@@ -58,8 +54,7 @@ class HostCodec:
     def max_compressed_bytes(self, chunk_bytes: int) -> int:
         """Return the most bytes that any codec of this module needs for a compressed chunk of `chunk_bytes`.
 
-        The loosest bound is that of LZ4: n + n/255 + 16.
-        """
+        The loosest bound is that of LZ4: n + n/255 + 16."""
         return chunk_bytes + chunk_bytes // 128 + 512
 
     def compress(self, chunks: Sequence[Chunk], threads: int = 1) -> list[bytes]:
@@ -69,8 +64,7 @@ class HostCodec:
     def decompress(self, chunks: Sequence[Chunk], sizes: Sequence[int], threads: int = 1) -> list[bytes]:
         """Return each chunk restored, in the order of `chunks`; `sizes` are the lengths in bytes that they must have.
 
-        Raises CodecError with the codec's message if a chunk is not valid or has another length.
-        """
+        Raises CodecError with the codec's message if a chunk is not valid or has another length."""
         return _map_in_threads(
             lambda part: [self.decompress_one(chunk, size) for chunk, size in part],
             list(zip(chunks, sizes, strict=True)),
@@ -80,8 +74,7 @@ class HostCodec:
     def decompress_one(self, chunk: Chunk, size: int) -> bytes:
         """Return one chunk restored, of exactly `size` bytes.
 
-        Raises CodecError if it is not valid or has another length.
-        """
+        Raises CodecError if it is not valid or has another length."""
         try:
             restored = self.restore(chunk, size)
         except self.errors as error:
@@ -104,10 +97,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _map_in_threads(work: Callable[[Sequence[Any]], list[T]], items: Sequence[Any], threads: int) -> list[T]:
-    """Return the joined results of `work` for slices of `items`, in the order of the items.
-
-    `work` maps a slice to a list with one result per item. With one thread it is called once, in the calling thread.
-    """
+    """Return the joined results of `work` for slices of `items`, in the order of the items."""
     if threads == 1:
         return work(items)
     size = max(1, -(-len(items) // (_SHARES * threads)))
@@ -124,11 +114,7 @@ def cores() -> int:
 
 
 def _inflate(start: Callable[[], Any], chunk: Chunk, size: int, error: type[Exception]) -> bytes:
-    """Return at most `size` + 1 restored bytes of a stream; the extra byte shows that the stream is too long.
-
-    `start` makes a decompressor with the interface of zlib's. Raises `error` if the stream does not end where `chunk`
-    ends.
-    """
+    """Return at most `size` + 1 restored bytes of a stream; the extra byte shows that the stream is too long."""
     stream = start()
     restored: bytes = stream.decompress(chunk, size + 1)
     if not stream.eof or stream.unused_data:
@@ -137,10 +123,7 @@ def _inflate(start: Callable[[], Any], chunk: Chunk, size: int, error: type[Exce
 
 
 def _zlib(level: int, window: int = 15, kind: str = "zlib") -> HostCodec:
-    """Return the codec of Python's zlib at a compression level; `window` is zlib's wbits.
-
-    `kind` names the format that `window` selects: a key of `_HEADERS`.
-    """
+    """Return the codec of Python's zlib at a compression level; `window` is zlib's wbits."""
 
     def restore(chunk: Chunk, size: int) -> bytes:
         return _inflate(lambda: zlib.decompressobj(window), chunk, size, zlib.error)
@@ -163,10 +146,7 @@ _HEADERS = {
 
 
 def _isal(level: int) -> HostCodec:
-    """Return the codec of ISA-L at a compression level, which writes zlib's format.
-
-    Raises Skip without the package isal.
-    """
+    """Return the codec of ISA-L at a compression level, which writes zlib's format."""
     isal = _imported("isal.isal_zlib")
     package = _imported("isal")
 
@@ -184,10 +164,7 @@ def _isal(level: int) -> HostCodec:
 
 
 def _zstd(level: int) -> HostCodec:
-    """Return the codec of Zstandard at a compression level.
-
-    Raises Skip without Python 3.14 or the package backports.zstd.
-    """
+    """Return the codec of Zstandard at a compression level."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     zstd = _imported(name)
 
@@ -256,24 +233,21 @@ FORMATS: Mapping[str, Callable[[], HostCodec]] = {
 def open_codec(name: str) -> HostCodec:
     """Return the codec `name`, a key of CODECS.
 
-    Raises Skip, with the way to install it, if its library is unavailable.
-    """
+    Raises Skip, with the way to install it, if its library is unavailable."""
     return CODECS[name]()
 
 
 def open_format(name: str) -> HostCodec:
     """Return the host's codec of the format `name`, a key of FORMATS.
 
-    Raises Skip, with the way to install it, if its library is unavailable.
-    """
+    Raises Skip, with the way to install it, if its library is unavailable."""
     return FORMATS[name]()
 
 
 class HostRoundTrip:
     """A round trip on the host: a buffer, its chunks compressed, and its chunks restored, by `threads` threads.
 
-    An output has one bytes object per chunk, as the binding returns it, and is not copied into one buffer.
-    """
+    An output has one bytes object per chunk, as the binding returns it, and is not copied into one buffer."""
 
     def __init__(self, codec: HostCodec, source: Any, chunk_bytes: int, threads: int = 1) -> None:
         """Divide `source`, a NumPy array of dtype uint8, into chunks of `chunk_bytes`, and drop both outputs."""
@@ -309,8 +283,7 @@ class HostRoundTrip:
     def check(self) -> Observation:
         """Compare every restored chunk with the buffer, and return its ratio and its compressed bytes.
 
-        Raises WrongAnswer if a length or a byte differs.
-        """
+        Raises WrongAnswer if a length or a byte differs."""
         wrong = [index for index, chunk in enumerate(self.restored) if len(chunk) != self.sizes[index]]
         expect(not wrong, f"{len(wrong)} chunks have a wrong length after the round trip, the first is {wrong[:1]}")
         expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
@@ -320,8 +293,7 @@ class HostRoundTrip:
 def open_trip(corpus: Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> HostRoundTrip:
     """Return a round trip of `total` bytes, which repeat the corpus, through the codec `codec`, a key of CODECS.
 
-    Raises Skip if the codec's library is unavailable.
-    """
+    Raises Skip if the codec's library is unavailable."""
     source = np.empty(total, np.uint8)
     corpus.fill(source)
     return HostRoundTrip(open_codec(codec), source, chunk_bytes, threads)

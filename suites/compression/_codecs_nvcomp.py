@@ -23,9 +23,7 @@ _RESERVE = 2**28  # bytes that stay free for the driver
 class Layout:
     """The sizes in bytes of a buffer and its chunks for one codec.
 
-    `total` bytes are divided into `count` chunks of `chunk` bytes; `stride` bytes hold a compressed chunk. Both
-    directions use the same scratch memory.
-    """
+    `total` bytes are divided into `count` chunks of `chunk` bytes; `stride` bytes hold a compressed chunk."""
 
     total: int
     chunk: int
@@ -38,8 +36,7 @@ class Layout:
     def of(cls, codec: DeviceCodec, total: int, chunk: int, stream: int) -> Layout:
         """Return the layout of `total` bytes in chunks of `chunk` bytes; raises NvcompError if the library refuses it.
 
-        `stream` is the address of a stream.
-        """
+        `stream` is the address of a stream."""
         count = len(lengths(total, chunk))
         stride = -(-codec.max_compressed_bytes(chunk) // OUTPUT_GRAIN) * OUTPUT_GRAIN
         compress_temp = codec.compress_temp_bytes(count, chunk, stream)
@@ -60,14 +57,10 @@ class Layout:
 class GpuRoundTrip:
     """A round trip on a GPU: a buffer, its chunks compressed, its chunks restored, and all memory that a call needs.
 
-    After construction nothing is allocated. Calls queue work and return at once, but `check` waits for the device.
-    """
+    After construction nothing is allocated. Calls queue work and return at once, but `check` waits for the device."""
 
     def __init__(self, bench: Bench, codec: DeviceCodec, source: Any, layout: Layout) -> None:
-        """Allocate all memory; `source` is a CuPy array of dtype uint8 with `layout.total` bytes.
-
-        `layout` must be that of the codec, as `Layout.of` returns it.
-        """
+        """Allocate all memory; `source` is a CuPy array of dtype uint8 with `layout.total` bytes."""
         self._xp = xp = bench.xp
         self._host = bench.device.to_host
         self._bytes = DeviceBytes(bench)
@@ -90,8 +83,7 @@ class GpuRoundTrip:
     def poison(self) -> None:
         """Overwrite every output with a wrong value: restored bytes, sizes and statuses.
 
-        Sizes become 0, so that restoring chunks that were never compressed reads nothing.
-        """
+        Sizes become 0, so that restoring chunks that were never compressed reads nothing."""
         self._bytes.invert(self.source.memory, self.restored.memory)
         self._bytes.fill(self.compressed.memory, _POISON)
         self._bytes.fill(self.compressed.sizes, 0)
@@ -108,10 +100,7 @@ class GpuRoundTrip:
         self._calls(current_stream(self._xp) if stream is None else stream)[1]()
 
     def _calls(self, stream: int) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Return the functions that queue compressing and restoring on a stream.
-
-        They are prepared once for each stream.
-        """
+        """Return the functions that queue compressing and restoring on a stream."""
         if stream not in self._prepared:
             compress_statuses, restore_statuses = self.compress_statuses, self.restore_statuses
             compress_args = (self.source, self.compressed, self.layout.chunk, self.scratch, compress_statuses, stream)
@@ -122,9 +111,7 @@ class GpuRoundTrip:
     def check(self) -> Observation:
         """Check the status, the size and every byte of all chunks, and return the observations of the round trip.
 
-        These are the ratio, the compressed bytes and the scratch memory of both directions. Raises WrongAnswer if a
-        status, a size or a byte is wrong.
-        """
+        These are the ratio, the compressed bytes and the scratch memory of both directions."""
         self.codec.expect_success("compressed", self._host(self.compress_statuses))
         sizes = self._host(self.compressed.sizes)
         fits = bool((sizes > 0).all()) and bool((sizes <= self.layout.stride).all())
@@ -141,8 +128,7 @@ def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes:
     """Return a round trip of `total` bytes, which repeat the corpus, through the codec `codec`, a key of VARIANTS.
 
     Raises Skip if the library is unavailable, does not support the codec or the sizes, or if the memory does not
-    suffice.
-    """
+    suffice."""
     chosen = open_codec(bench, codec, corpus.dtype)
     try:
         layout = Layout.of(chosen, total, chunk_bytes, current_stream(bench.xp))

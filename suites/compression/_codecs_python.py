@@ -1,7 +1,6 @@
 """Compress and restore a buffer through nvCOMP's Python binding `nvidia.nvcomp`.
 
-It allocates memory and waits for the device within each call.
-"""
+It allocates memory and waits for the device within each call."""
 
 from __future__ import annotations
 
@@ -37,10 +36,7 @@ class PythonRoundTrip:
     """A round trip of a buffer on a GPU, whose encoded and decoded arrays are made anew by each call."""
 
     def __init__(self, bench: Bench, handle: Any, wrap: Any, source: Any, chunk_bytes: int) -> None:
-        """Keep the buffer `source`, a CuPy array of dtype uint8, and drop both outputs.
-
-        `handle` is a codec of the binding, and `wrap` turns a CuPy array into an array of the binding.
-        """
+        """Keep the buffer `source`, a CuPy array of dtype uint8, and drop both outputs."""
         self._bytes = DeviceBytes(bench)
         self._xp = bench.xp
         self._handle = handle
@@ -65,8 +61,7 @@ class PythonRoundTrip:
     def check(self) -> Observation:
         """Compare every restored byte with the buffer, and return the ratio and the compressed bytes.
 
-        Raises WrongAnswer if a byte differs or nothing was restored.
-        """
+        Raises WrongAnswer if a byte differs or nothing was restored."""
         expect(self.restored is not None, "nothing was decompressed")
         restored = self._xp.asarray(self.restored).reshape(-1).view(self._xp.uint8)
         self._bytes.expect_same(restored, self.source)
@@ -84,8 +79,7 @@ def python(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: 
     """Compress and restore a buffer through `nvidia.nvcomp`: uncompressed bytes per second, by the host's clock.
 
     The corpus is repeated to `size_bytes`. Unlike in `roundtrip`, each call allocates its output and waits for the
-    device, and its time includes both. Raises Skip if the binding is not installed.
-    """
+    device, and its time includes both. Raises Skip if the binding is not installed."""
     source, total = source_of(bench, corpus, size_bytes)
     elements = open_codec(bench, codec, source.dtype).row.data_type  # the same type as in the C interface
     try:

@@ -53,8 +53,7 @@ Trip = Any  # a RoundTrip of the host's or of a GPU's codecs
 class Contest:
     """The round trips of all candidates over a sample (`sample`) and over all of the data (`whole`), keyed by codec.
 
-    A function of either dict makes the round trip. `time` returns the seconds that one call of a function takes.
-    """
+    A function of either dict makes the round trip. `time` returns the seconds that one call of a function takes."""
 
     sample: Mapping[str, Callable[[], Trip]]
     whole: Mapping[str, Callable[[], Trip]]
@@ -63,15 +62,11 @@ class Contest:
     def try_all(self, trips: Mapping[str, Callable[[], Trip]]) -> dict[str, Figures]:
         """Return the figures of each candidate, keyed by codec; `trips` is `sample` or `whole`.
 
-        The buffers of a candidate are freed before the next one starts. Raises WrongAnswer if a round trip is wrong.
-        """
+        The buffers of a candidate are freed before the next one starts. Raises WrongAnswer if a round trip is wrong."""
         return {name: self._figures(name, open_trip()) for name, open_trip in trips.items()}
 
     def _figures(self, name: str, trip: Trip) -> Figures:
-        """Return the figures of the codec `name`: its ratio, and the seconds of both directions of a round trip.
-
-        Raises WrongAnswer if the round trip is wrong.
-        """
+        """Return the figures of the codec `name`: its ratio, and the seconds of both directions of a round trip."""
         compress_s, restore_s = self.time(trip.compress), self.time(trip.restore)
         observation = trip.check()
         ratio = observation["ratio"].value
@@ -81,8 +76,7 @@ class Contest:
 def sampled(data: Any, chunk_bytes: int) -> Any:
     """Return 16 chunks evenly spaced over the data, side by side, or all of the data if they have no more chunks.
 
-    `data` is a NumPy array of dtype uint8.
-    """
+    `data` is a NumPy array of dtype uint8."""
     count = data.size // chunk_bytes
     if count <= SAMPLE_CHUNKS:
         return data
@@ -91,10 +85,7 @@ def sampled(data: Any, chunk_bytes: int) -> Any:
 
 
 def _corpora(target: Target) -> Any:
-    """Return the axis of corpora by tier (a `Points` of names): one in the quick tier, all in the full tier.
-
-    The user's files (`--data`) replace them.
-    """
+    """Return the axis of corpora by tier (a `Points` of names): one in the quick tier, all in the full tier."""
     every = corpora(target)
     return points(every.quick if target.data else every.quick[:1], every.smoke, every.full)
 
@@ -108,8 +99,7 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
     """Choose a codec by trying all of them on a sample: seconds, for the goals speed, ratio and end-to-end time.
 
     `regret` is the relative extra cost of the chosen codec over the best codec, both measured on all of the data. The
-    sample is 16 chunks evenly spaced over the data. On a GPU it is repeated until it fills the GPU.
-    """
+    sample is 16 chunks evenly spaced over the data. On a GPU it is repeated until it fills the GPU."""
     source, total = source_of(bench, corpus, size_bytes)
     sample = Corpus(source.name, source.dtype, source.description, sampled(source.data[:total], chunk_bytes))
     batch = max(sample.data.size, min(_BATCH_BYTES, total // 2))
@@ -123,8 +113,7 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
     def call() -> float:
         """Choose a codec for each goal from the sample, and return the seconds that this took.
 
-        The choices are kept in `picks`.
-        """
+        The choices are kept in `picks`."""
         start = bench.device.now()
         sample_figures = contest.try_all(contest.sample)
         picks.update({goal: choose(goal, sample_figures.values(), link) for goal in GOALS})
@@ -149,11 +138,7 @@ def _choice_note(chosen: str, best: str) -> str:
 
 
 def _contest(bench: Bench, few: Corpus, batch: int, corpus: Corpus, total: int, chunk: int) -> Contest:
-    """Return the contest of all codecs that are available here; raises Skip if none is.
-
-    `few` is the sample, which is repeated to `batch` bytes on a GPU; on the host one thread is busy with a single copy.
-    `corpus` is repeated to `total` bytes for the round trips over all of the data. `chunk` is in bytes.
-    """
+    """Return the contest of all codecs that are available here; raises Skip if none is."""
     bind = functools.partial
     opened: Callable[..., Trip] = _codecs_host.open_trip
     if bench.target.is_host:
@@ -169,10 +154,7 @@ def _contest(bench: Bench, few: Corpus, batch: int, corpus: Corpus, total: int, 
 
 
 def _event_seconds(bench: Bench, call: Callable[[], object]) -> float:
-    """Return the seconds of one call by device events, after a first call that loads its code.
-
-    Repeated times agree within 0.5 %.
-    """
+    """Return the seconds of one call by device events, after a first call that loads its code."""
     call()
     return bench.device.time(call, 1, "hot", gated=False).device[0]
 

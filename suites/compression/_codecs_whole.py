@@ -27,8 +27,7 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
     """Compress and restore a user's whole file piece by piece: its ratio, and uncompressed bytes per second.
 
     Every piece of `piece_bytes` is compressed, restored and compared once; then the first piece is timed. The host
-    holds one piece at a time, and the device what the round trip of one piece needs.
-    """
+    holds one piece at a time, and the device what the round trip of one piece needs."""
     file = {DATA_PREFIX + file.label: file for file in bench.target.data}[corpus]
 
     def open_piece(piece: FileData) -> Any:
@@ -60,11 +59,7 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
 
 
 def _compress_pieces(file: DataFile, piece_bytes: int, open_piece: Callable[[FileData], Any]) -> tuple[int, int, int]:
-    """Compress, restore and check every piece of a file; return the number of pieces, and all bytes before and after.
-
-    `open_piece` returns the round trip of a piece, a `HostRoundTrip` or a `GpuRoundTrip`. Raises WrongAnswer if a check
-    fails.
-    """
+    """Compress, restore and check every piece of a file."""
     count = total = compressed = 0
     for piece in pieces(file, piece_bytes):
         trip = open_piece(piece)

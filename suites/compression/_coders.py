@@ -1,7 +1,7 @@
 """Define encoders, which turn a block into a packed block, and decoders, which restore the block in its place.
 
-Raw blocks are sent from their place in the source and received in their place in the target; neither coder copies them.
-"""
+Raw blocks are sent from their place in the source and received in their place in the target; neither coder copies
+them."""
 
 from __future__ import annotations
 
@@ -76,10 +76,7 @@ class HostEncoder(BlockEncoder):
     """Compresses blocks by a codec of the host, chunk after chunk, in the thread of the block's slot."""
 
     def __init__(self, codec: HostCodec, cut: Cut, depth: int, source: Any, rooms: Sequence[Any] = ()) -> None:
-        """Make a compressor for each of `depth` slots; `source` is a NumPy array of dtype uint8.
-
-        `rooms` are the arrays, one per slot, to which packed blocks are written; if empty, they are allocated.
-        """
+        """Make a compressor for each of `depth` slots; `source` is a NumPy array of dtype uint8."""
         self._cut, self._source = cut, source
         self._compressors = [codec.squeeze() for _ in range(depth)]
         self._rooms = list(rooms) or _rooms(codec, cut, depth)
@@ -105,8 +102,7 @@ class HostDecoder(BlockDecoder):
     def decode(self, block: InFlight, packed: Any) -> None:
         """Restore every chunk of the packed block in its place.
 
-        Raises WrongAnswer if a chunk lies outside of the block, is not valid, or has a wrong length.
-        """
+        Raises WrongAnswer if a chunk lies outside of the block, is not valid, or has a wrong length."""
         sizes = self._cut.chunks(block.index)
         target, arrived = memoryview(self._target[self._cut.span(block.index)]), memoryview(packed)
         place = 0

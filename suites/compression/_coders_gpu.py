@@ -1,7 +1,6 @@
 """Encode and decode blocks on a GPU: one batch of chunks per slot, which a kernel (compress.cu) packs behind its table.
 
-Calls and arguments are prepared once for each slot and block, because preparing takes longer than a fast codec does.
-"""
+Calls and arguments are prepared once for each slot and block, because preparing takes longer than a fast codec does."""
 
 from __future__ import annotations
 
@@ -32,11 +31,7 @@ class GpuEncoder(BlockEncoder):
     def __init__(
         self, bench: Bench, codec: DeviceCodec, cut: Cut, slots: Slots, source: Any, rooms: Sequence[Any] = ()
     ) -> None:
-        """Allocate the memory of all slots, and compile the kernels that pack a block.
-
-        `source` is a CuPy array of dtype uint8. `rooms` are the arrays, one per slot, to which packed blocks are
-        written; if empty, they are allocated.
-        """
+        """Allocate the memory of all slots, and compile the kernels that pack a block."""
         xp, count, stream = bench.xp, cut.max_chunks, current_stream(bench.xp)
         self._xp, self._codec, self._cut, self._slots = xp, codec, cut, slots
         self._to_host = bench.device.to_host
@@ -64,10 +59,7 @@ class GpuEncoder(BlockEncoder):
             kernel((grid,), (_THREADS,), args)
 
     def _prepare(self, block: InFlight) -> tuple[Callable[[], None], list[_Launch]]:
-        """Return the function that queues compressing a block, and the launches of two kernels that pack it.
-
-        The first kernel writes the table of the block, the second gathers its chunks.
-        """
+        """Return the function that queues compressing a block, and the launches of two kernels that pack it."""
         chunks, room = self._blocks[block.index], self._rooms[block.slot]
         compressed = self._compressed[block.slot].first(chunks.count)
         count, stream = np.uint32(chunks.count), current_stream(self._xp)
@@ -91,10 +83,7 @@ class GpuDecoder(BlockDecoder):
     """Restores blocks by a codec of a GPU; a kernel reads on the device where the chunks of a packed block lie."""
 
     def __init__(self, bench: Bench, codec: DeviceCodec, cut: Cut, slots: Slots, target: Any) -> None:
-        """Allocate the memory of all slots, and compile the kernel that reads tables.
-
-        `target` is a CuPy array of dtype uint8.
-        """
+        """Allocate the memory of all slots, and compile the kernel that reads tables."""
         xp, count, stream = bench.xp, cut.max_chunks, current_stream(bench.xp)
         self._xp, self._codec = xp, codec
         self._to_host, self._bytes = bench.device.to_host, DeviceBytes(bench)
@@ -122,10 +111,7 @@ class GpuDecoder(BlockDecoder):
         decompress()
 
     def _prepare(self, block: InFlight) -> tuple[Callable[[], None], int, tuple[Any, ...]]:
-        """Return the function that queues restoring a block, and two values for the kernel that reads its table.
-
-        They are the grid of the launch and the arguments after the packed block and its size.
-        """
+        """Return the function that queues restoring a block, and two values for the kernel that reads its table."""
         chunks, stream = self._blocks[block.index], current_stream(self._xp)
         sizes, pointers = (column[: chunks.count] for column in self._tables[block.slot])
         arrived = DeviceChunks(self._rooms[block.slot], 0, sizes, pointers)

@@ -1,9 +1,7 @@
 """Provide the data to compress: corpora generated from a seed, or the user's own files.
 
 A generated corpus is a tile of 8 MiB. Larger buffers repeat it, which no codec can use: chunks are compressed
-independently and are at most as long as the tile, so that no chunk has a byte of the tile twice. The seed is made of
-the run's seed and the name of the corpus, so that every codec, on every device, gets the same bytes.
-"""
+independently and are at most as long as the tile, so that no chunk has a byte of the tile twice."""
 
 from __future__ import annotations
 
@@ -43,8 +41,7 @@ class Corpus:
 def make_corpus(name: str, seed: int) -> Corpus:
     """Return the tile of the generated corpus `name`, a key of RECIPES; the same seed gives the same bytes.
 
-    Only `code` depends on the machine instead of the seed.
-    """
+    Only `code` depends on the machine instead of the seed."""
     recipe = RECIPES[name]
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     data = np.ascontiguousarray(recipe.make(rng, TILE_BYTES)).reshape(-1).view(np.uint8)
@@ -61,8 +58,7 @@ def names(target: Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
 def source_of(bench: Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
     """Return the corpus `name` and the number of bytes to compress: `size_bytes`, or those of a shorter user's file.
 
-    A buffer of more bytes than the corpus repeats it.
-    """
+    A buffer of more bytes than the corpus repeats it."""
     if not name.startswith(DATA_PREFIX):
         return make_corpus(name, bench.seed), size_bytes
     files = {DATA_PREFIX + file.label: file for file in bench.target.data}

@@ -1,7 +1,6 @@
 """Generate corpora from a random number generator: the description of each corpus, and the function that draws it.
 
-Each corpus is one array of `nbytes` bytes. Shapes and rates are round numbers of our own, unless a source is named.
-"""
+Each corpus is one array of `nbytes` bytes. Shapes and rates are round numbers of our own, unless a source is named."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ Rng = np.random.Generator
 class Recipe:
     """How to generate a corpus: `make(rng, nbytes)` returns an array of `nbytes` bytes.
 
-    `dtype` names the type of its elements for codecs.
-    """
+    `dtype` names the type of its elements for codecs."""
 
     dtype: str
     description: str
@@ -52,10 +50,7 @@ def _categories(rng: Rng, nbytes: int) -> Any:
 
 
 def _lineitem(rng: Rng, nbytes: int) -> Any:
-    """Return `nbytes` of TPC-H's LINEITEM (specification 3.0.1, 4.2.3): int32, shape (groups, 8, 16384).
-
-    A group is 16 384 rows of eight columns, column by column. `nbytes` must be a multiple of a group's 512 KiB.
-    """
+    """Return `nbytes` of TPC-H's LINEITEM (specification 3.0.1, 4.2.3): int32, shape (groups, 8, 16384)."""
     rows = nbytes // 4 // 8
     lines = np.repeat(np.arange(rows), rng.integers(1, 8, rows))[:rows]  # 1 to 7 lines per order
     part = rng.integers(1, 200_001, rows)
@@ -144,8 +139,7 @@ def _field(rng: Rng, nbytes: int) -> Any:
 def _turbulence(rng: Rng, nbytes: int) -> Any:
     """Return `nbytes` of a random field (float32, shape (rows, 1024)) of deviation 1.
 
-    Its energy falls with the wave number k as k^(-5/3) (Kolmogorov 1941).
-    """
+    Its energy falls with the wave number k as k^(-5/3) (Kolmogorov 1941)."""
     side = 1024
     rows = nbytes // 4 // side
     along, across = np.fft.fftfreq(rows, 1 / rows)[:, None], np.fft.rfftfreq(side, 1 / side)[None]
@@ -169,10 +163,7 @@ def _bfloat16(values: Any) -> Any:
 
 
 def _gradients(rng: Rng, nbytes: int) -> Any:
-    """Return `nbytes` of gradients of an embedding (float16, shape (rows, 512)).
-
-    Half of the rows, and a tenth of the values in the others, are 0.
-    """
+    """Return `nbytes` of gradients of an embedding (float16, shape (rows, 512))."""
     width = 512
     rows = nbytes // 2 // width
     scale = 1e-3 * rng.lognormal(0, 1, (rows, 1)).astype(np.float32)
@@ -183,10 +174,7 @@ def _gradients(rng: Rng, nbytes: int) -> Any:
 
 
 def _cache(rng: Rng, nbytes: int) -> Any:
-    """Return `nbytes` of keys of an attention cache as E4M3 bit patterns (uint8, shape (tokens, 128)).
-
-    Each of the 128 channels has its own offset and scale.
-    """
+    """Return `nbytes` of keys of an attention cache as E4M3 bit patterns (uint8, shape (tokens, 128))."""
     channels = 128
     tokens = nbytes // channels
     offset, scale = rng.normal(0, 1, channels), rng.lognormal(0, 0.7, channels)
@@ -218,10 +206,7 @@ def _zeros(rng: Rng, nbytes: int) -> Any:
 
 
 def _code(rng: Rng, nbytes: int) -> Any:
-    """Return `nbytes` of machine code (uint8) from the libraries of this interpreter, repeated if they are shorter.
-
-    Nothing is drawn from the generator.
-    """
+    """Return `nbytes` of machine code (uint8) from the libraries of this interpreter, repeated if they are shorter."""
     del rng
     code = b""
     for path in _libraries():

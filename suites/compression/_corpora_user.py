@@ -1,8 +1,7 @@
 """Read the user's data files, within a limit of bytes and by their type.
 
 A .npy file gives its elements, a .parquet file the values of its columns as they lie in memory, any other file its
-bytes. Never more is held than was asked for; of a Parquet file, one more row group.
-"""
+bytes. Never more is held than was asked for; of a Parquet file, one more row group."""
 
 from __future__ import annotations
 
@@ -36,9 +35,7 @@ class FileData:
 def read_bounded(file: DataFile, most: int) -> FileData:
     """Return at most `most` bytes of a file: all of its data, or blocks of 1 MiB (row groups of Parquet) evenly spaced.
 
-    Raises FileError if the file has changed since the run was planned, or is not of the type that its name says. Raises
-    Skip if it has nothing to compress, or if pyarrow is missing for a Parquet file.
-    """
+    Raises FileError if the file has changed since the run was planned, or is not of the type that its name says."""
     path = Path(file.path)
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -70,8 +67,7 @@ def pieces(file: DataFile, most: int) -> Iterator[FileData]:
 class _Place:
     """Where the data lie in a file (`offset` and `size` in bytes), and the type of their elements.
 
-    `dtype` is the type for a codec, `uint8` if it knows no such type, and `description` the type in the file.
-    """
+    `dtype` is the type for a codec, `uint8` if it knows no such type, and `description` the type in the file."""
 
     offset: int
     size: int
@@ -99,10 +95,7 @@ def _npy(file: DataFile, path: Path, most: int) -> FileData:
 
 
 def _elements(file: DataFile, path: Path) -> _Place:
-    """Return where the elements of a .npy file lie, and their type.
-
-    Raises FileError for another format, and Skip if the array is empty.
-    """
+    """Return where the elements of a .npy file lie, and their type."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except ValueError as error:
@@ -114,10 +107,7 @@ def _elements(file: DataFile, path: Path) -> _Place:
 
 
 def _read_evenly(file: DataFile, path: Path, offset: int, size: int, most: int) -> Any:
-    """Return at most `most` of the `size` bytes from `offset` on, in blocks evenly spaced over them: NumPy, uint8.
-
-    Raises FileError if the file has become shorter.
-    """
+    """Return at most `most` of the `size` bytes from `offset` on, in blocks evenly spaced over them: NumPy, uint8."""
     with path.open("rb") as stream:
         return np.concatenate([_block(stream, file, offset + start, length) for start, length in blocks(size, most)])
 
@@ -125,8 +115,7 @@ def _read_evenly(file: DataFile, path: Path, offset: int, size: int, most: int) 
 def blocks(size: int, most: int) -> list[tuple[int, int]]:
     """Return (offset, length) of disjoint blocks, evenly spaced over `size` bytes, with at most `most` bytes together.
 
-    A block has 1 MiB or `most` bytes, and begins at a multiple of 4096. If all bytes fit, they are one block.
-    """
+    A block has 1 MiB or `most` bytes, and begins at a multiple of 4096. If all bytes fit, they are one block."""
     if size <= most:
         return [(0, size)]
     length = min(BLOCK_BYTES, most)
@@ -136,10 +125,7 @@ def blocks(size: int, most: int) -> list[tuple[int, int]]:
 
 
 def _block(stream: io.BufferedReader, file: DataFile, offset: int, length: int) -> Any:
-    """Return `length` bytes of the file from `offset` on (NumPy, uint8).
-
-    Raises FileError if the file has become shorter.
-    """
+    """Return `length` bytes of the file from `offset` on (NumPy, uint8)."""
     block = np.empty(length, np.uint8)
     stream.seek(offset)
     if stream.readinto(block.data) != length:
@@ -148,10 +134,7 @@ def _block(stream: io.BufferedReader, file: DataFile, offset: int, length: int) 
 
 
 def _parquet(file: DataFile, path: Path, most: int) -> FileData:
-    """Return at most `most` bytes of column values, as Arrow holds them, from row groups evenly spaced over the file.
-
-    Raises Skip if no column has a value.
-    """
+    """Return at most `most` bytes of column values, as Arrow holds them."""
     del file
     with _table(path) as opened:
         data, kinds, groups = _row_groups(opened, _far_apart(opened.num_row_groups), most)
@@ -178,10 +161,7 @@ def _common(kinds: set[str]) -> str:
 
 @contextmanager
 def _table(path: Path) -> Iterator[Any]:
-    """Yield the open Parquet file (`pyarrow.parquet.ParquetFile`), and close it on leaving the context.
-
-    Raises Skip without pyarrow, and FileError for another format.
-    """
+    """Yield the open Parquet file (`pyarrow.parquet.ParquetFile`), and close it on leaving the context."""
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -195,11 +175,7 @@ def _table(path: Path) -> Iterator[Any]:
 
 
 def _row_groups(opened: Any, order: Iterable[int], most: int) -> tuple[Any, set[str], int]:
-    """Return at most `most` bytes of row groups, in the order `order`, the types of their elements, and a count.
-
-    The bytes are a NumPy array of dtype uint8, and the count is the number of row groups that were read. `opened` is a
-    `pyarrow.parquet.ParquetFile`.
-    """
+    """Return at most `most` bytes of row groups, in the order `order`, the types of their elements, and a count."""
     parts: list[Any] = []
     kinds: set[str] = set()
     room, groups = most, 0
@@ -229,10 +205,7 @@ def _far_apart(count: int) -> Iterator[int]:
 
 
 def _buffers(chunk: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the buffers of `chunk`, a `pyarrow.Array`, except its validity bits, each with the type of its elements.
-
-    The type of values that are not numbers is `uint8`.
-    """
+    """Yield the buffers of `chunk`, a `pyarrow.Array`, except its validity bits, each with the type of its elements."""
     name = str(chunk.type)
     kind = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(name, name)
     numeric = kind in _NUMBERS

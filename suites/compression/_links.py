@@ -1,7 +1,6 @@
 """Define the links whose sender and receiver are in one process: a copy, the host link of a GPU, and a socket.
 
-A link of the host carries the blocks of a GPU through page-locked buffers (`ThroughHost`).
-"""
+A link of the host carries the blocks of a GPU through page-locked buffers (`ThroughHost`)."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ _LENGTH = struct.Struct("<Q")  # the length that precedes each block in a stream
 class Link:
     """The transport of packed blocks from an encoder to a decoder; a subclass overrides the steps that it needs.
 
-    A packed block and a `room` are uint8 arrays on the device. Steps of different slots run in different threads.
-    """
+    A packed block and a `room` are uint8 arrays on the device. Steps of different slots run in different threads."""
 
     schedule: Schedule = "a thread per slot"  # how the sending and receiving steps are scheduled on a GPU
     is_joined = False  # whether one thread both sends and receives a block, in one chain of steps instead of two
@@ -115,8 +113,7 @@ class CopyEngine:
     def to_device(self, target: Any, source: Any) -> Any:
         """Queue the copy of `source`, on the host, to the beginning of `target`.
 
-        Return the part of `target` that it takes.
-        """
+        Return the part of `target` that it takes."""
         self._queue(target.data.ptr, source.ctypes.data, source.size, _TO_DEVICE)
         return target[: source.size]
 

@@ -29,9 +29,7 @@ _RESERVE_BYTES = 2**28
 class Message:
     """A message: uint8 arrays on the device for its source and its target, and its division into blocks.
 
-    `bytes` overwrites and compares arrays of the device. `dtype` names the type of the elements, and `description` says
-    which data the message holds.
-    """
+    `bytes` overwrites and compares arrays of the device."""
 
     source: Any
     target: Any
@@ -55,9 +53,7 @@ def message_of(
 ) -> Message:
     """Return a message of `size_bytes` of a corpus, in memory of the bench's device.
 
-    It is cut into blocks of `block_bytes` and chunks of `chunk_bytes`. A user's shorter file has fewer bytes. Raises
-    Skip if the device has too little memory.
-    """
+    It is cut into blocks of `block_bytes` and chunks of `chunk_bytes`. A user's shorter file has fewer bytes."""
     corpus_source, total = source_of(bench, corpus, size_bytes)
     bench.need(_MEMORIES * total + _RESERVE_BYTES)
     if bench.traits.is_gpu:
@@ -74,10 +70,7 @@ def message_of(
 class MessageCodec:
     """A codec of the device for one message.
 
-    `encoder(slots, source, rooms)` and `decoder(slots)` return its encoder and its decoder for all slots; `rooms` may
-    be left out. `decoding_waits` says that decoding a block waits for the slot's stream. A packed block has at most
-    `max_packed_bytes`.
-    """
+    `decoding_waits` says that decoding a block waits for the slot's stream."""
 
     name: str
     description: str
@@ -90,8 +83,7 @@ class MessageCodec:
 def codec_of(bench: Bench, name: str, message: Message) -> MessageCodec:
     """Return the codec `name` for a message: a codec of nvCOMP or hipCOMP on a GPU, else one of the host.
 
-    Raises Skip if it is unavailable.
-    """
+    Raises Skip if it is unavailable."""
     cut = message.cut
     if bench.traits.is_gpu:
         device = _codecs_device.open_codec(bench, name, message.dtype)

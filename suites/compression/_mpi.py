@@ -1,9 +1,7 @@
 """Send compressed messages through MPI, between two processes that mpirun starts (mpi4py), by codecs of the host.
 
 The case starts the processes once and asks for one message after another: it writes a line of JSON and reads a line.
-This file is also the program of both processes. Blocks go in order by MPI_Send and MPI_Recv between buffers in host
-memory. The receiver's clock times a message.
-"""
+This file is also the program of both processes."""
 
 from __future__ import annotations
 
@@ -56,15 +54,10 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 class MpiPair:
     """The two processes of mpirun, as the case sees them: a message or a half of it at a time.
 
-    `sent_bytes` is the number of bytes of a compressed message as it travels.
-    """
+    `sent_bytes` is the number of bytes of a compressed message as it travels."""
 
     def __init__(self, message: Message, codec: str, depth: int) -> None:
-        """Write the source of the message to a file, start both processes, and wait until they are ready.
-
-        `codec` is the name of a codec of the host, and `depth` the most blocks in flight. Raises Skip without mpi4py or
-        mpirun.
-        """
+        """Write the source of the message to a file, start both processes, and wait until they are ready."""
         if importlib.util.find_spec("mpi4py") is None or (launcher := shutil.which("mpirun")) is None:
             raise Skip(f"needs mpi4py and mpirun: {_HOW}")
         self.depth = depth
@@ -87,10 +80,7 @@ class MpiPair:
         self.sent_bytes = self._ask({"source": file.name, "cut": cut, "codec": codec, "depth": depth})
 
     def _ask(self, question: object) -> float:
-        """Send a request as a line of JSON, and return the number that rank 0 answers.
-
-        Raises RuntimeError if the processes have ended, and WrongAnswer if they answer with a message.
-        """
+        """Send a request as a line of JSON, and return the number that rank 0 answers."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # the processes have ended; the answer that is read below says why
@@ -113,9 +103,7 @@ class MpiPair:
     def message(self, content: Content, depth: int) -> float:
         """Return the seconds of a message, compressed (`coded`) or `raw`, with `depth` blocks in flight.
 
-        The receiver then compares all of its bytes. Raises WrongAnswer if one differs, and RuntimeError if a process
-        has ended.
-        """
+        The receiver then compares all of its bytes."""
         return self._ask(["message", content, depth])
 
     def compress(self) -> float:
@@ -145,8 +133,7 @@ class MpiPair:
 def task(message: Message, codec: MessageCodec, depth: int) -> Task:
     """Return the task of a message between two processes of MPI, with a codec of the host in each.
 
-    `depth` is the most blocks in flight. Raises Skip without mpi4py or mpirun.
-    """
+    `depth` is the most blocks in flight. Raises Skip without mpi4py or mpirun."""
     pair = MpiPair(message, codec.name, depth)
     notes = {
         "codec": codec.description,
@@ -190,9 +177,7 @@ class MpiLink(Link):
 def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[Transfer, int]:
     """Return this rank's half of the transfer, and the bytes of a compressed message as it travels.
 
-    `mpi` is the module mpi4py.MPI. `plan` has the keys `source` (a path), `cut` (the fields of a `Cut`), `codec` and
-    `depth`.
-    """
+    `mpi` is the module mpi4py.MPI."""
     depth, cut = int(plan["depth"]), Cut(*plan["cut"])
     world, slots, link = mpi.COMM_WORLD, Slots(depth), MpiLink(mpi, depth)
     source, target = np.fromfile(plan["source"], np.uint8), np.empty(cut.total, np.uint8)
@@ -222,9 +207,7 @@ def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[Transfer, int]:
 def answer(world: Any, transfer: Transfer, work: str, *args: Any) -> float | str:
     """Call the method `work` of `transfer` with `args` on this rank, and return its seconds on the rank that is timed.
 
-    Rank 0 times `compress`, and rank 1 any other work. If a rank raises WrongAnswer, the result is the text of the
-    error at both ranks. `world` is MPI's communicator of both ranks, and every rank must call it.
-    """
+    Rank 0 times `compress`, and rank 1 any other work."""
     result: float | str
     try:
         result = getattr(transfer, work)(*args)

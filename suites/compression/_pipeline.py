@@ -1,19 +1,7 @@
 """Take the blocks of a message from a sender to a receiver, with several blocks in flight.
 
-    sender:    queue  ->  encode  ->  send     ==== link ====     receive  ->  decode    :receiver
-
-The sender's steps are one chain, the receiver's another. Up to `depth` blocks are in flight in each. A block works in
-slot `index % depth`: in the slot's buffers, and on a GPU in its stream. Who waits for whom:
-
-- A block enters its slot when the block before it in that slot has gone through every step of the chain.
-- A link that carries one block at a time lets blocks pass in their order (`InOrder`).
-- The receiver waits in `receive` until its block has arrived. A sender whose buffer the receiver reads from waits in
-  `queue` until that block was taken (`Link.reserve`).
-- With one block in flight each block leaves before the next one begins: the staged way.
-
-Threads take the blocks through a chain, in one of three schedules. Codecs, copies, files and sockets all let other
-threads run while they work.
-"""
+sender: queue -> encode -> send ==== link ==== receive -> decode :receiver The sender's steps are one chain, the
+receiver's another. Up to `depth` blocks are in flight in each."""
 
 from __future__ import annotations
 
@@ -100,16 +88,8 @@ def slots_of(bench: Bench, depth: int) -> Slots:
 class StepChain:
     """Steps that each block goes through in order, and the schedule of the threads that take it there.
 
-    a thread per slot
-        Each thread takes every depth-th block through all steps. The host's slots always work so, and a GPU's where
-        steps block: codecs that wait for their stream, files that are written side by side.
-    one thread
-        It begins a block as soon as a slot is free, and finishes the oldest. It serves steps that only queue work, or
-        wait for their own slot alone: several threads that only queue work cost each other more than they gain.
-    a thread per step
-        Each thread takes all blocks through its step, in their order, and hands them to the next: for links that
-        carry one block at a time.
-    """
+    A thread per slot suits steps that block, one thread suits steps that only queue work, and a thread per step suits
+    links that carry one block at a time."""
 
     slots: Slots
     steps: tuple[Step, ...]
@@ -118,8 +98,7 @@ class StepChain:
     def jobs(self, count: int, depth: int) -> list[Action]:
         """Return one function per thread; together they take `count` blocks through all steps, with `depth` in flight.
 
-        The functions must run at the same time.
-        """
+        The functions must run at the same time."""
         if not self.slots.are_streams or self.schedule == "a thread per slot":
             return [partial(self._run_slot, slot, count, depth) for slot in range(depth)]
         if self.schedule == "one thread":
@@ -134,10 +113,7 @@ class StepChain:
                 step(InFlight(index, slot))
 
     def _run_in_one_thread(self, count: int, depth: int) -> None:
-        """Take `count` blocks through all steps in the calling thread, with at most `depth` of them in flight.
-
-        The first step of a block is followed by the other steps of the block that was begun `depth` - 1 blocks before.
-        """
+        """Take `count` blocks through all steps in the calling thread, with at most `depth` of them in flight."""
         for index in range(count + depth - 1):
             if index < count:
                 self._do(self.steps[0], index, depth)
@@ -147,10 +123,7 @@ class StepChain:
                     self._do(step, oldest, depth)
 
     def _step_jobs(self, count: int, depth: int) -> list[Action]:
-        """Return one function per step, each for its own thread.
-
-        Queues between the threads pass on the indices of blocks.
-        """
+        """Return one function per step, each for its own thread."""
         free_slots = threading.Semaphore(depth)
 
         def enter() -> Iterator[int]:
@@ -171,10 +144,7 @@ class StepChain:
         return [*jobs, partial(self._run_step, self.steps[-1], depth, blocks, leave)]
 
     def _run_step(self, step: Step, depth: int, blocks: Iterator[int], hand_on: Callable[[int | None], object]) -> None:
-        """Take each block in `blocks`, indices in order, through one step, and call `hand_on` with its index.
-
-        After the last block, or if the step fails, `hand_on` is called with None.
-        """
+        """Take each block in `blocks`, indices in order, through one step, and call `hand_on` with its index."""
         try:
             for index in blocks:
                 self._do(step, index, depth)
@@ -210,8 +180,7 @@ class InOrder:
     def turn(self, index: int) -> Iterator[None]:
         """Wait until all blocks before `index` have passed, and hold up the others until the context is left.
 
-        If it is left with an error, no later block passes. Raises StoppedError after `stop`.
-        """
+        If it is left with an error, no later block passes. Raises StoppedError after `stop`."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopped or self._next == index)
             if self._is_stopped:
@@ -234,9 +203,7 @@ class Pipeline:
     ) -> float:
         """Take `count` blocks through all chains at the same time, then call `finish`; return the seconds of all this.
 
-        `depth` is the number of blocks in flight in each chain. If a thread fails, `stop` is called to release the
-        threads that wait, and the error of the failed thread is raised.
-        """
+        `depth` is the number of blocks in flight in each chain."""
         start = time.perf_counter()
         jobs = [self._threads.submit(job) for chain in chains for job in chain.jobs(count, depth)]
         wait(jobs, return_when=FIRST_EXCEPTION)
@@ -255,9 +222,6 @@ class Pipeline:
 
 
 def _original_error(jobs: list[Future[Any]]) -> BaseException:
-    """Return the error of a failed job, preferably one that is neither StoppedError nor OSError.
-
-    Those two often follow from the failure of another job.
-    """
+    """Return the error of a failed job, preferably one that is neither StoppedError nor OSError."""
     errors = [error for job in jobs if (error := job.exception())]
     return min(errors, key=lambda error: isinstance(error, StoppedError | OSError))

@@ -1,10 +1,7 @@
 """Send compressed messages between two processes: rank 0 encodes into shared memory, rank 1 copies out and decodes.
 
 On a GPU rank 1 opens the shared memory by its IPC handle, on the same GPU or on a peer. Two local sockets join the
-ranks. Over the first, rank 0 says where each block lies, and rank 1 answers when it was taken. Over the second, rank 1
-asks for a message, and each rank sends the other the seconds that it took. The clock of a message is that of rank 1,
-from its request to its last byte restored. When a rank ends, its sockets end the message at the other one.
-"""
+ranks. Over the first, rank 0 says where each block lies, and rank 1 answers when it was taken."""
 
 from __future__ import annotations
 
@@ -63,8 +60,7 @@ class RankSocket:
     def hear(self, form: struct.Struct) -> tuple[Any, ...]:
         """Return the next values that the other rank sent in the form `form`.
 
-        Raises StoppedError if the other rank has ended, or sends nothing for 20 s.
-        """
+        Raises StoppedError if the other rank has ended, or sends nothing for 20 s."""
         received = b""
         while len(received) < form.size:
             try:
@@ -82,15 +78,13 @@ class RankSocket:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket of this rank."""
         self._socket.close()
 
 
 def rank_sockets(bench: Bench, count: int) -> list[RankSocket]:
     """Return `count` sockets between the two ranks, in the same order at both; both ranks must call it.
 
-    Raises WrongAnswer or TimeoutError as `hand_over` does.
-    """
+    Raises WrongAnswer or TimeoutError as `hand_over` does."""
     pairs = [socket.socketpair() for _ in range(count)] if bench.rank == 0 else []
     handle = hand_over(
         bench, Handle(descriptors=tuple(other_end.fileno() for _, other_end in pairs)) if pairs else None
@@ -105,17 +99,12 @@ def rank_sockets(bench: Bench, count: int) -> list[RankSocket]:
 class SharedSender(Link):
     """Rank 0's half of a link through shared memory: it announces where each block lies, in the order of the blocks.
 
-    If `is_reused`, a later block of the same slot overwrites the buffer of a block, so that rank 1 has to confirm that
-    it has copied the block. Raw blocks stay in their places and need no confirmation.
-    """
+    Raw blocks stay in their places and need no confirmation."""
 
     schedule: Schedule = "a thread per step"
 
     def __init__(self, base: int, wire: RankSocket, is_reused: bool) -> None:
-        """Keep the address of the shared memory (`base`) and the socket to rank 1 (`wire`).
-
-        See the class for `is_reused`.
-        """
+        """Keep the address of the shared memory (`base`) and the socket to rank 1 (`wire`)."""
         self._base, self._wire, self._is_reused = base, wire, is_reused
         self._sent = InOrder()
         self._answers = threading.Lock()
@@ -143,8 +132,7 @@ class SharedSender(Link):
     def send(self, block: InFlight, packed: Any) -> None:
         """Announce the block to rank 1 when all blocks before it are announced.
 
-        `packed` must lie in the shared memory.
-        """
+        `packed` must lie in the shared memory."""
         if self._is_reused:
             self._unread[block.slot] = block.index
         with self._sent.turn(block.index):
@@ -158,16 +146,12 @@ class SharedSender(Link):
 class SharedReceiver(Link):
     """Rank 1's half of a link through shared memory: it copies each announced block out of the memory.
 
-    If `is_reused`, it confirms each block, so that rank 0 may overwrite the buffer of the block.
-    """
+    If `is_reused`, it confirms each block, so that rank 0 may overwrite the buffer of the block."""
 
     schedule: Schedule = "a thread per step"
 
     def __init__(self, bench: Bench, shared: Any, wire: RankSocket, depth: int, is_reused: bool) -> None:
-        """Keep the shared memory (`shared`, uint8) and the socket to rank 0 (`wire`).
-
-        `depth` is the number of slots.
-        """
+        """Keep the shared memory (`shared`, uint8) and the socket to rank 0 (`wire`)."""
         self._shared, self._wire, self._is_reused = shared, wire, is_reused
         self._cuda = bench.xp.cuda if bench.traits.is_gpu else None
         self._copied = [self._cuda.Event() for _ in range(depth)] if self._cuda else []
@@ -181,8 +165,7 @@ class SharedReceiver(Link):
     def receive(self, block: InFlight, room: Any) -> None:
         """Wait for the announcement of the block, and copy it into `room`, or queue that on a GPU.
 
-        Raises WrongAnswer if another block is announced, or bytes that do not fit into `room` or the shared memory.
-        """
+        Raises WrongAnswer if another block is announced, or bytes that do not fit into `room` or the shared memory."""
         with self._received.turn(block.index):
             index, place, size = self._wire.hear(_NOTICE)
         inside = index == block.index and size <= room.size and place + size <= self._shared.size
@@ -218,10 +201,7 @@ class SharedMemoryRank:
     """One rank's buffers in the shared memory, its two sockets, and its half of the transfer."""
 
     def __init__(self, bench: Bench, message: Message, codec: MessageCodec, shared: SharedBuffer, depth: int) -> None:
-        """Open the sockets and build this rank's half of the transfer; both ranks must call it at the same time.
-
-        `shared` holds the source of the message and, behind it, a packed block for each of `depth` slots.
-        """
+        """Open the sockets and build this rank's half of the transfer; both ranks must call it at the same time."""
         self._shared, self._rank, self._total = shared, bench.rank, message.cut.total
         self._wire, self._clock = rank_sockets(bench, 2)
         slots = slots_of(bench, depth)
@@ -239,10 +219,7 @@ class SharedMemoryRank:
     def _senders(
         self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
     ) -> Mapping[Content, Halves]:
-        """Return rank 0's halves of the transfer, compressed and raw.
-
-        The source is copied into the shared memory first. `raw` is the division of a raw message into blocks.
-        """
+        """Return rank 0's halves of the transfer, compressed and raw."""
         memory, cut = self._shared.array, message.cut
         first, step = aligned(cut.total), aligned(codec.max_packed_bytes)
         rooms = [memory[start : start + step] for start in range(first, first + slots.depth * step, step)]
@@ -258,10 +235,7 @@ class SharedMemoryRank:
     def _receivers(
         self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
     ) -> Mapping[Content, Halves]:
-        """Return rank 1's halves of the transfer, compressed and raw.
-
-        `raw` is the division of a raw message into blocks.
-        """
+        """Return rank 1's halves of the transfer, compressed and raw."""
         link = partial(SharedReceiver, bench, self._shared.array, self._wire, slots.depth)
         coded, raw_blocks = codec.decoder(slots), RawDecoder(raw, message.target)
         waits = codec.decoding_waits
@@ -280,10 +254,7 @@ class SharedMemoryRank:
         return start
 
     def _share(self, seconds: float, rank: int) -> float:
-        """Return at both ranks the `seconds` that rank `rank` passes; those of the other rank are ignored.
-
-        Both ranks must call it.
-        """
+        """Return at both ranks the `seconds` that rank `rank` passes; those of the other rank are ignored."""
         if self._rank != rank:
             return float(self._clock.hear(_SECONDS)[0])
         self._clock.tell(_SECONDS, seconds)
@@ -318,9 +289,7 @@ def address(array: Any) -> int:
 def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: int) -> Task:
     """Return this rank's part of the task of a message to another process; both ranks must call it.
 
-    `link` is `process` (both ranks use one device) or `peer` (two GPUs), and `depth` the most blocks in flight. Raises
-    Unavailable if the GPU's compute mode lets only one process use it.
-    """
+    `link` is `process` (both ranks use one device) or `peer` (two GPUs), and `depth` the most blocks in flight."""
     need_shared_gpu(bench)
     path = "peer" if link == "peer" else "same"
     task_notes = {
@@ -347,10 +316,7 @@ def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: 
 
 
 def _payers(bench: Bench, link: str, depth: int) -> str:
-    """Return who pays for encoding and decoding: `apart` if both sides have processors of their own, else `shared`.
-
-    Two GPUs are apart, and on the host two processes if there are enough cores for the threads of both.
-    """
+    """Return who pays for encoding and decoding: `apart` if both sides have processors of their own, else `shared`."""
     if link == "peer":
         return "apart"
     return "shared" if bench.traits.is_gpu else host_payers(depth)

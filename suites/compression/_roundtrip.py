@@ -87,11 +87,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return True if a point is measured; there are two exceptions.
-
-    In the quick tier the corpora `text` and `field` are measured with a few codecs only. Chunk sizes other than 64 KiB
-    are measured only with the default options of a codec, on three corpora and on the user's own data.
-    """
+    """Return True if a point is measured; there are two exceptions."""
     if target.tier == "quick" and params["corpus"] in _QUICK_FEW:
         return params["codec"] in _QUICK_FEW[params["corpus"]]
     plain = target.is_host or params["codec"] in _codecs_device.CODECS
@@ -110,8 +106,7 @@ def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
     """Compress and restore a buffer in independent chunks: uncompressed bytes per second, and the ratio.
 
     The corpus is repeated to `size_bytes`; a user's shorter file is taken once. On the host one thread works through
-    the chunks; on a GPU one batched call takes them all. Raises Skip if the codec is unavailable.
-    """
+    the chunks; on a GPU one batched call takes them all. Raises Skip if the codec is unavailable."""
     if bench.target.is_host:
         return _by_host(bench, corpus, codec, size_bytes, chunk_bytes)
     return _by_gpu(bench, corpus, codec, size_bytes, chunk_bytes)
@@ -129,8 +124,7 @@ def filling(bench: Bench, corpus: str, codec: str, chunk_bytes: int, size_bytes:
     """Compress and restore batches from one chunk to many on a GPU: uncompressed bytes per second.
 
     A batch has `size_bytes`. A chunk occupies only a few warps, so that only many chunks fill a GPU. The half-bandwidth
-    size n½ divided by the bytes of a chunk is the number of chunks that reach half of the full rate.
-    """
+    size n½ divided by the bytes of a chunk is the number of chunks that reach half of the full rate."""
     return _by_gpu(bench, corpus, codec, size_bytes, chunk_bytes)
 
 
@@ -151,16 +145,12 @@ def _threads(_: Target) -> Any:
 def threads(bench: Bench, corpus: str, codec: str, threads: int, size_bytes: int, chunk_bytes: int) -> Task:
     """Compress and restore chunks in several threads of one process: uncompressed bytes per second of all together.
 
-    The corpus is repeated to `size_bytes`. The bindings release Python's global lock while they work.
-    """
+    The corpus is repeated to `size_bytes`. The bindings release Python's global lock while they work."""
     return _by_host(bench, corpus, codec, size_bytes, chunk_bytes, threads)
 
 
 def _by_host(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int, threads: int = 1) -> Task:
-    """Return the task of a round trip on the host, in `threads` threads, of `size_bytes` or of a shorter user's file.
-
-    Raises Skip if the codec's library is unavailable.
-    """
+    """Return the task of a round trip on the host, in `threads` threads."""
     source, total = _corpora.source_of(bench, corpus, size_bytes)
     trip = _codecs_host.open_trip(source, total, codec, chunk_bytes, threads)
     stages = {"compress": stage(trip.compress, total), "decompress": stage(trip.restore, total)}
@@ -169,10 +159,7 @@ def _by_host(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes
 
 
 def _by_gpu(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
-    """Return the task of a round trip on the GPU, of `size_bytes` or of a shorter user's file.
-
-    Raises Skip if the codec is unavailable or the memory does not suffice.
-    """
+    """Return the task of a round trip on the GPU, of `size_bytes` or of a shorter user's file."""
     source, total = _corpora.source_of(bench, corpus, size_bytes)
     trip = _codecs_nvcomp.open_trip(bench, source, total, codec, chunk_bytes)
     stages = {

@@ -68,10 +68,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _blocks(target: Target) -> Any:
-    """Return the axis of block sizes in bytes by tier (a `Points`): those that the links of this device use.
-
-    The full tier also has smaller blocks, and on the host larger ones.
-    """
+    """Return the axis of block sizes in bytes by tier (a `Points`): those that the links of this device use."""
     usual = _rising(sent.block * MIB for sent in _sent(target).values())
     if target.is_host:
         return points(smoke=(2**18,), quick=usual, full=(2**18, *usual, 2**22))
@@ -96,12 +93,7 @@ def _devices_of(params: Params) -> int:
 
 
 def _suits_link(target: Target, params: Params) -> bool:
-    """Return True if the point `params` is measured on its link.
-
-    The message must have a block for each slot, and only the full tier has MPI. Except in the smoke tier, the message
-    must have the size of its link. In the quick tier, the codec must be one of its link. `is_wanted` decides on block
-    sizes and depths that are not those of the link.
-    """
+    """Return True if the point `params` is measured on its link."""
     if (params["link"] == "mpi" and target.tier != "full") or not fills_pipeline(params):
         return False
     sent = _sent(target)[str(params["link"])]
@@ -128,8 +120,7 @@ def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, bloc
 
     The stage `overlapped` keeps `flight` blocks of `block_bytes` in flight, `staged` one at a time, and `raw` sends the
     uncompressed bytes. `compress` and `decompress` are the two halves alone. A half that works before or after the
-    timed transfer is not measured. Raises Skip if the codec or the link is unavailable.
-    """
+    timed transfer is not measured. Raises Skip if the codec or the link is unavailable."""
     message = message_of(bench, corpus, size_bytes, block_bytes)
     chosen = codec_of(bench, codec, message)
     if link == "mpi":
@@ -142,8 +133,7 @@ def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, bloc
 def within_process(bench: Bench, link: str, coders: Coders) -> Task:
     """Return the task of a message over a link whose two ends are in this process: `copy`, `d2h`, `h2d` or `socket`.
 
-    Over `d2h` only the sender is timed, and over `h2d` only the receiver.
-    """
+    Over `d2h` only the sender is timed, and over `h2d` only the receiver."""
     timed: Timed = {"d2h": "sender", "h2d": "receiver"}.get(link, "both")  # type: ignore[assignment]
     payers = host_payers(coders.depth) if link == "socket" and not bench.traits.is_gpu else ""
     return task_of(coders, coders.over(_links_of(bench, link, coders), timed), _DESCRIPTIONS[link], payers)

@@ -1,9 +1,7 @@
 """Save a message in a file until fsync(2) has returned, and load it past the page cache, as checkpoints do.
 
-The file has no name and is gone with the process. On a GPU blocks go through page-locked memory, and the codec is one
-of the GPU. For comparison, `host_codec` loads by a codec of the host: the processor decodes, and the result is copied
-to the GPU.
-"""
+The file has no name and is gone with the process. On a GPU blocks go through page-locked memory, and the codec is
+one of the GPU."""
 
 from __future__ import annotations
 
@@ -55,10 +53,7 @@ def _blocks(on_gpu: int) -> Callable[[Target], Any]:
 
 
 def _usual_depth(target: Target) -> int:
-    """Return the usual number of blocks in flight: 2 on the host, and 8 on a GPU.
-
-    Many are in flight on a GPU because a file system takes blocks in parallel.
-    """
+    """Return the usual number of blocks in flight: 2 on the host, and 8 on a GPU."""
     return 2 if target.is_host else 8
 
 
@@ -78,8 +73,7 @@ def _depths(target: Target) -> Any:
 def open_file(nbytes: int, where: Path) -> int:
     """Return the descriptor of a new file without a name in the folder `where`.
 
-    Raises Skip if the folder has less than `nbytes` of free space, or if no file can be written there.
-    """
+    Raises Skip if the folder has less than `nbytes` of free space, or if no file can be written there."""
     try:
         need_space(nbytes, where)
         with tempfile.TemporaryFile(dir=where) as file:
@@ -105,8 +99,7 @@ class FileLink(Link):
     def send(self, block: InFlight, packed: Any) -> None:
         """Write the block behind all blocks that were written before, and let Linux begin to write it to the disk.
 
-        Raises Skip if it cannot be written.
-        """
+        Raises Skip if it cannot be written."""
         with self._lock:
             place, self._end = self._end, self._end + packed.size
         self._places[block.index] = (place, packed.size)
@@ -168,8 +161,7 @@ def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: in
     """Save arrays in a file until fsync(2) has returned, compressed and raw: uncompressed bytes per second.
 
     The corpus is repeated to `size_bytes`, in blocks of `block_bytes`, of which `flight` are in flight. Raises Skip if
-    the codec is unavailable, or if no file can be written.
-    """
+    the codec is unavailable, or if no file can be written."""
     message = message_of(bench, corpus, size_bytes, block_bytes)
     return saving(Coders(bench, message, codec_of(bench, codec, message), flight))
 
@@ -195,8 +187,7 @@ def load(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: in
 
     The corpus is repeated to `size_bytes`, in blocks of `block_bytes`, of which `flight` are in flight. On a GPU the
     stage `host_codec` decodes the same data on the host and copies them to the device. Raises Skip if the codec is
-    unavailable, or if no file can be written.
-    """
+    unavailable, or if no file can be written."""
     message = message_of(bench, corpus, size_bytes, block_bytes)
     return loading(bench, Coders(bench, message, codec_of(bench, codec, message), flight))
 
@@ -204,9 +195,7 @@ def load(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: in
 def loading(bench: Bench, coders: Coders) -> Task:
     """Return the task of reading a message back from a file; raises Skip if no file can be written or space is short.
 
-    On a GPU it has the stage `host_codec` if the host has a codec of the same format. The label `page-cached` says that
-    the file could not be dropped from the page cache.
-    """
+    On a GPU it has the stage `host_codec` if the host has a codec of the same format."""
     where, total = folder_for_files(), coders.message.cut.total
     coded, raw = (ReadBack(open_file(_ROOM * total, where), coders.message.cut.count, where) for _ in range(2))
     transfer = coders.over(coders.over_host({"coded": coded, "raw": raw}), "receiver")
@@ -244,8 +233,7 @@ class UploadingDecoder(HostDecoder):
     def decode(self, block: InFlight, packed: Any) -> None:
         """Restore the block on the host, and queue its copy to the GPU.
 
-        Raises WrongAnswer if the block is not valid.
-        """
+        Raises WrongAnswer if the block is not valid."""
         super().decode(block, packed)
         span = self._message.cut.span(block.index)
         self._copies.to_device(self._message.target[span], self._decoded[span])
@@ -258,9 +246,7 @@ class UploadingDecoder(HostDecoder):
 def load_by_host(bench: Bench, message: Message, codec: _codecs_host.HostCodec) -> Transfer:
     """Return the transfer that reads the data of a message, decodes them on the host and copies them to the GPU.
 
-    The data are compressed by `codec` and written to a file now. Raises Skip if no file can be written or space is
-    short.
-    """
+    The data are compressed by `codec` and written to a file now."""
     cut, where, source = message.cut, folder_for_files(), bench.device.to_host(message.source)
     depth = min(_codecs_host.cores(), cut.count)
     file = ReadBack(open_file(_ROOM * cut.total, where), cut.count, where)

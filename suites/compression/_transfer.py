@@ -1,8 +1,7 @@
 """Time a message over a link, raw and compressed, and the two halves of its pipeline.
 
 The clock runs from before the first block is begun until the last one is restored or, for a message that is only
-written, delivered. Then the whole message is compared, bit for bit.
-"""
+written, delivered. Then the whole message is compared, bit for bit."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class Sender:
     def encode_all(self, pipeline: Pipeline) -> float:
         """Encode every block, with all slots in flight, and return the seconds; nothing is sent.
 
-        Raises WrongAnswer if a block could not be encoded.
-        """
+        Raises WrongAnswer if a block could not be encoded."""
         chain = StepChain(self.slots, (self.encoder.queue, self.encoder.encode), "one thread")
         seconds = pipeline.run(self.count, self.slots.depth, chain)
         self.encoder.check()
@@ -70,8 +68,7 @@ class Sender:
 class Receiver:
     """The receiving half of a pipeline: a link and the decoder that it gives packed blocks to.
 
-    `decoding_waits` says that decoding a block waits for the slot's stream: then each slot has a thread.
-    """
+    `decoding_waits` says that decoding a block waits for the slot's stream: then each slot has a thread."""
 
     slots: Slots
     count: int  # number of blocks
@@ -97,8 +94,7 @@ class Receiver:
     def time_checked(self, receive: Callable[[], float]) -> float:
         """Overwrite the target, call `receive`, compare the whole message, and return the result of `receive`.
 
-        `receive` restores the message and returns the seconds that it took. Raises WrongAnswer if the message differs.
-        """
+        `receive` restores the message and returns the seconds that it took."""
         self.decoder.reset()
         self.message.poison()
         seconds = receive()
@@ -109,8 +105,7 @@ class Receiver:
     def decode_all(self, pipeline: Pipeline, blocks: Sequence[Any]) -> float:
         """Restore every block, with all slots in flight, compare the whole message, and return the seconds.
 
-        `blocks` holds the packed blocks of the message, in order, on the device.
-        """
+        `blocks` holds the packed blocks of the message, in order, on the device."""
 
         def decode(block: InFlight) -> None:
             self.decoder.decode(block, blocks[block.index])
@@ -122,8 +117,7 @@ class Receiver:
 def packed_blocks(encoder: BlockEncoder, slots: Slots, cut: Cut) -> list[Any]:
     """Encode every block of a message, one at a time, and return a copy of each packed block: uint8, on the device.
 
-    The copies are in the order of the blocks.
-    """
+    The copies are in the order of the blocks."""
     blocks: list[Any] = []
 
     def encode(block: InFlight) -> None:
@@ -146,10 +140,7 @@ class Coders:
     """The encoder and the decoder of a message in one process, and a copy of every packed block (`blocks`)."""
 
     def __init__(self, bench: Bench, message: Message, codec: MessageCodec, depth: int) -> None:
-        """Make the encoder and the decoder on the bench's device, and encode the message once.
-
-        `depth` is the most blocks in flight.
-        """
+        """Make the encoder and the decoder on the bench's device, and encode the message once."""
         self._bench, self.message, self.codec, self.depth = bench, message, codec, depth
         self.outgoing, self.incoming = slots_of(bench, depth), slots_of(bench, depth)
         self.encoder, self.decoder = codec.encoder(self.outgoing, message.source), codec.decoder(self.incoming)
@@ -173,8 +164,7 @@ class Coders:
     def over(self, links: Mapping[Content, Link], timed: Timed = "both") -> Transfer:
         """Return the transfer of the message over `links`, one link for compressed and one for raw blocks.
 
-        Both ends of a link are in this process. `timed` says which halves the time of a message includes.
-        """
+        Both ends of a link are in this process. `timed` says which halves the time of a message includes."""
         message, cut, waits = self.message, self.message.cut, self.codec.decoding_waits
         encoders = {"coded": self.encoder, "raw": RawEncoder(cut, message.source)}
         decoders = {"coded": self.decoder, "raw": RawDecoder(cut, message.target)}
@@ -191,8 +181,7 @@ class Coders:
 class Transfer:
     """A message over a link, raw and compressed, or this process's half of it.
 
-    `depth` is the most blocks in flight, and `timed` says which halves the time of a message includes.
-    """
+    `depth` is the most blocks in flight, and `timed` says which halves the time of a message includes."""
 
     def __init__(
         self,
@@ -203,13 +192,7 @@ class Transfer:
         meet: Callable[[], float] = time.perf_counter,
         share: Callable[[float, int], float] = lambda seconds, _: seconds,
     ) -> None:
-        """Start the threads; if only receiving is timed, send the message now.
-
-        `halves` has the halves of this process for `coded` and `raw`, and `blocks` the packed blocks of the message, in
-        order. Between two processes, rank 0 sends and rank 1 receives: `meet` waits for the other rank and returns the
-        time in seconds at which the clock starts, and `share(seconds, rank)` returns at both ranks the seconds that the
-        rank `rank` passed.
-        """
+        """Start the threads; if only receiving is timed, send the message now."""
         self._halves, self.depth, self._blocks, self.timed = dict(halves), depth, blocks, timed
         self._meet, self._share = meet, share
         self._pipeline = Pipeline(2, depth)
@@ -221,9 +204,7 @@ class Transfer:
     def message(self, content: Content, depth: int) -> float:
         """Send a message with `depth` blocks in flight, and return the seconds of the halves that are timed.
 
-        `content` is `coded` for compressed blocks, or `raw`. Every rank must call it. A receiver then compares all of
-        the message. Raises WrongAnswer if a byte differs or a block could not be encoded.
-        """
+        `content` is `coded` for compressed blocks, or `raw`. Every rank must call it."""
         sender, receiver = self._halves[content]
         halves = [half for half in (sender, receiver) if half]
         halves[0].link.begin()
@@ -239,10 +220,7 @@ class Transfer:
         return seconds
 
     def _run(self, depth: int, *halves: Sender | Receiver) -> float:
-        """Run `halves`, one or both halves of a pipeline, at the same time, and return the seconds until all are done.
-
-        `depth` is the number of blocks in flight. If the transfer is between processes, every rank must call it.
-        """
+        """Run `halves`, one or both halves of a pipeline, at the same time."""
         link, chains = halves[0].link, [half.chain() for half in halves]
         if link.is_joined:
             chains = [StepChain(halves[0].slots, tuple(step for chain in chains for step in chain.steps))]
@@ -292,8 +270,7 @@ class TimedMessage(Protocol):
 def stages_of(transfer: TimedMessage, total: int, timed: Timed = "both") -> dict[str, Stage]:
     """Return the stages of a message of `total` bytes: overlapped (the headline), staged, raw, and each half alone.
 
-    The half that is not in `timed` has no stage: `compress` for the sender, `decompress` for the receiver.
-    """
+    The half that is not in `timed` has no stage: `compress` for the sender, `decompress` for the receiver."""
     calls: dict[str, Callable[[], float]] = {
         "overlapped": lambda: transfer.message("coded", transfer.depth),
         "staged": lambda: transfer.message("coded", 1),
@@ -308,17 +285,15 @@ def stages_of(transfer: TimedMessage, total: int, timed: Timed = "both") -> dict
 def stage_of(call: Callable[[], float], total: int, checked: bool = True) -> Stage:
     """Return a stage whose `call` times itself and returns seconds.
 
-    Its rate is in uncompressed bytes, `total` per call. `checked` says that each call compares its output.
-    """
+    Its rate is in uncompressed bytes, `total` per call. `checked` says that each call compares its output."""
     return Stage(call, Work(payload=total), "payload", clock="self", effort=POINT, checked=checked)
 
 
 def task_of(coders: Coders, transfer: Transfer, link: str, payers: str = "") -> Task:
     """Return the task of a message within this process; `link` is the description of the link for the notes.
 
-    `payers` is the note `ends`, which says which sides are charged for encoding and decoding; if empty, it follows from
-    the halves that are timed.
-    """
+    `payers` is the note `ends`, which says which sides are charged for encoding and decoding; if empty, it follows
+    from the halves that are timed."""
     message, codec = coders.message, coders.codec.description
     notes = {"codec": codec, "link": link, "corpus": message.description, "ends": payers or _PAYERS[transfer.timed]}
     stages = stages_of(transfer, message.cut.total, transfer.timed)
@@ -329,8 +304,7 @@ def task_of(coders: Coders, transfer: Transfer, link: str, payers: str = "") -> 
 def observed(total: int, sent_bytes: float) -> Observation:
     """Return the observation `ratio`: `total` uncompressed bytes over `sent_bytes`, which include the tables of blocks.
 
-    Raises WrongAnswer if no bytes were sent.
-    """
+    Raises WrongAnswer if no bytes were sent."""
     expect(sent_bytes > 0, "no bytes were sent")
     return {"ratio": Observed(total / sent_bytes, "", "more")}
 

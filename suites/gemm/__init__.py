@@ -2,8 +2,7 @@
 
 A product is 2·M·N·K operations, dense; inputs are N(0,1) unless a case says otherwise. Beside each rate stands the
 error of the result. Where the weights decide how long a product takes (GEMV, few tokens, decoding) the figure is bytes
-moved, with buffers in turn, so that the weights come from memory.
-"""
+moved, with buffers in turn, so that the weights come from memory."""
 
 from gpubench.api.suite import Suite
 

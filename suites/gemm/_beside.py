@@ -12,9 +12,7 @@ _CALLS = 4  # calls of each product in a row, behind one more call that hides th
 def share_of_dense(bench: Bench, call: Callable[[], object], dense: Callable[[], object]) -> Callable[[], Observation]:
     """Return a probe that times `call` and `dense` after each sample and observes the ratio of their rates.
 
-    The ratio, named `of dense`, is the seconds of `dense` over those of `call`; both must do the same number of
-    operations. It stays valid although clocks change.
-    """
+    It stays valid although clocks change."""
 
     def seconds(timed: Callable[[], object]) -> float:
         return bench.device.time(timed, _CALLS, "hot", gated=False, lead=timed).device[0]

@@ -1,8 +1,7 @@
 """Make the operands of a product on a GPU, and check the result of a product on a GPU or on the host.
 
 data.cu makes the data: element i is a function of (seed, i). References are products in double precision of the same
-elements that the library was given.
-"""
+elements that the library was given."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ Epilogue = Callable[[Any], Any]  # the library's operation on whole rows of A·B
 class Maker:
     """Fills, widens and inspects CuPy arrays of any format by the kernels of data.cu.
 
-    `xp` is CuPy, and `to_host` copies an array to NumPy.
-    """
+    `xp` is CuPy, and `to_host` copies an array to NumPy."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -51,8 +49,7 @@ class Maker:
         """Fill the array `out` with elements `first`, `first` + 1, … of the data of `seed`, and return `out`.
 
         `kind` is the format of the elements, which are multiplied by `spread`; `data` is `normal`, `uniform`,
-        `constant` or `zeros`.
-        """
+        `constant` or `zeros`."""
         numbers = np.uint64(out.size), np.uint64(first), np.uint64(seed), np.uint32(_NUMBERS[data]), np.float32(spread)
         self.run(f"fill_{kind.name}", out.size, out, *numbers)
         return out
@@ -60,8 +57,7 @@ class Maker:
     def drawn(self, kind: Format, count: int, seed: int, data: str = "normal", spread: float = 1.0) -> Any:
         """Return a new flat CuPy array of `count` elements of the format `kind` with the data of `seed`.
 
-        The elements are multiplied by `spread`; `data` is `normal`, `uniform`, `constant` or `zeros`.
-        """
+        The elements are multiplied by `spread`; `data` is `normal`, `uniform`, `constant` or `zeros`."""
         return self.fill(self.xp.empty(count, kind.storage), kind, seed, data, spread)
 
     def widened(
@@ -76,9 +72,7 @@ class Maker:
     ) -> Any:
         """Return (rows, cols) elements of an array as doubles on the device, or their absolute values if `absolute`.
 
-        `kind` is the format of the elements. `strides` are the elements from one row to the next and from one column to
-        the next. If `lines` (int64 on the device) is given, row i of the result is row lines[i] of the array.
-        """
+        `kind` is the format of the elements."""
         out = self.xp.empty((rows, cols), "float64")
         at = np.uint64(0) if lines is None else lines
         sizes = (np.uint64(value) for value in (rows, cols, *strides))
@@ -101,8 +95,7 @@ class Maker:
     def differing(self, rows: Any, first: int = 0) -> int:
         """Return the number of 16-bit words of `rows` that differ from those of rows[first] and are not poisoned.
 
-        `rows` is a device array whose first axis counts results that should be equal.
-        """
+        `rows` is a device array whose first axis counts results that should be equal."""
         halfwords, count = rows.reshape(-1).view("uint16"), self.xp.zeros(1, "uint32")
         sizes = (np.uint64(size) for size in (halfwords.size, halfwords.size // len(rows), first))
         self.run("differing", halfwords.size, halfwords, *sizes, count)
@@ -111,8 +104,7 @@ class Maker:
     def squares(self, matrix: Any) -> Any:
         """Return the sums of squares of each row of `matrix` over blocks of SIGN_BLOCK columns: NumPy, (rows, blocks).
 
-        `matrix` has doubles on the device.
-        """
+        `matrix` has doubles on the device."""
         rows, cols = matrix.shape
         out = self.xp.empty((rows, -(-cols // SIGN_BLOCK)), "float64")
         self.run("squares", out.size, matrix, *(np.uint64(size) for size in (rows, cols, SIGN_BLOCK)), out)
@@ -122,9 +114,7 @@ class Maker:
 class Operands:
     """A, B and C of one case as flat CuPy arrays, A and B filled with seeded data.
 
-    `data` is `normal`, `uniform`, `constant` or `zeros`. `epilogue` is the library's operation on whole rows of A·B, as
-    a function of NumPy arrays, or None. Raises Skip if the arrays need more memory than is free.
-    """
+    `data` is `normal`, `uniform`, `constant` or `zeros`."""
 
     def __init__(self, bench: Bench, precision: Precision, shape: Shape, data: str = "normal") -> None:
         bench.need(1.1 * shape.moved(precision) + 4 * 8 * _CHUNK)
@@ -161,9 +151,7 @@ class Operands:
     def check(self) -> Observation:
         """Compare random rows of C with a product in double precision, and every element in sums of random signs.
 
-        Returns the errors as `judged` does. Raises WrongAnswer if an error is above its bound, or an element of C is
-        not written or not finite. With an epilogue only the rows are compared, because it is not linear.
-        """
+        Returns the errors as `judged` does."""
         missing = self._make.count_unwritten(self.c, self.precision.formats[2])
         expect(missing == 0, f"{missing} elements of C are not written, NaN or infinite")
         errors = self._compared_rows()
@@ -172,11 +160,7 @@ class Operands:
         return errors
 
     def _compared_rows(self) -> Observation:
-        """Return the errors of compared elements, as `judged` does; raises WrongAnswer if one is above its bound.
-
-        They are 64 random rows, divided among up to four products of the batch, or in double precision a random block
-        of 64 × 64 elements of one product.
-        """
+        """Return the errors of compared elements, as `judged` does; raises WrongAnswer if one is above its bound."""
         if self.precision.is_double:
             return judged(self.precision, self.shape.k, *self._block())
         batches = self.rng.permutation(self.shape.batch)[:_BATCHES]
@@ -185,11 +169,7 @@ class Operands:
         return judged(self.precision, self.shape.k, result, reference, scale)
 
     def _expect_every_element(self, batch: int) -> None:
-        """Raise WrongAnswer if C·X differs from A·(B·X) for random signs X, which depends on every element of C.
-
-        `batch` is the number of the product in the batch. On the device there are products and kernels of data.cu
-        alone: CuPy compiles each operation at its first use.
-        """
+        """Raise WrongAnswer if C·X differs from A·(B·X) for random signs X, which depends on every element of C."""
         m, n, k = self.shape.m, self.shape.n, self.shape.k
         make, to_host, (a, b, c) = self._make, self._to_host, self._in_batch(batch)
         signs = sign_blocks(self.rng, n)
@@ -212,10 +192,7 @@ class Operands:
             expect_product(self.precision, k, to_host(result @ all_signs), a_b_x, np.sqrt(make.squares(result)), terms)
 
     def _block_squares(self, columns: Any) -> Any:
-        """Return the sum of squares of each block of columns of B: NumPy, (blocks,).
-
-        `columns` are columns of B as `_b_columns` returns them: doubles (k, count) on the device.
-        """
+        """Return the sum of squares of each block of columns of B: NumPy, (blocks,)."""
         if columns.flags.c_contiguous:
             return self._make.squares(columns).sum(axis=0)
         of_columns = self._make.squares(columns.T).sum(axis=1)
@@ -233,19 +210,13 @@ class Operands:
         return self._make.xp.asarray(self.rng.integers(0, most, count).astype(np.int64))
 
     def _a_rows(self, a: Any, lines: Any, absolute: bool = False) -> Any:
-        """Return the rows of A with the numbers `lines` (int64) as doubles (rows, k) on the device.
-
-        `a` is A of one product, flat. With `absolute` the elements are replaced by their absolute values.
-        """
+        """Return the rows of A with the numbers `lines` (int64) as doubles (rows, k) on the device."""
         m, k = self.shape.m, self.shape.k
         strides = (k, 1) if self.shape.order[0] == "n" else (1, m)
         return self._make.widened(a, self.precision.formats[0], len(lines), k, strides, lines, absolute)
 
     def _b_columns(self, b: Any, first: int, count: int, absolute: bool = False) -> Any:
-        """Return `count` columns of B from column `first` on as doubles (k, count) on the device.
-
-        `b` is B of one product, flat. With `absolute` the elements are replaced by their absolute values.
-        """
+        """Return `count` columns of B from column `first` on as doubles (k, count) on the device."""
         n, k = self.shape.n, self.shape.k
         kind = self.precision.formats[1]
         if self.shape.order[1] == "t":
@@ -253,11 +224,7 @@ class Operands:
         return self._make.widened(b[first:], kind, k, count, (n, 1), None, absolute)
 
     def _rows(self, batch: int, count: int) -> tuple[Any, Any, Any]:
-        """Return three NumPy arrays (count, n) for `count` random rows: C, its reference, and |A|·|B|.
-
-        `batch` is the number of the product in the batch. The reference is A·B in double precision, after the epilogue
-        if there is one.
-        """
+        """Return three NumPy arrays (count, n) for `count` random rows: C, its reference, and |A|·|B|."""
         n = self.shape.n
         a, b, c = self._in_batch(batch)
         lines = self._lines(count, self.shape.m)
@@ -274,10 +241,7 @@ class Operands:
         return self._to_host(result), reference, np.concatenate(scales, axis=1)
 
     def _block(self) -> tuple[Any, Any, Any]:
-        """Return three NumPy arrays (64, 64) for random rows and columns of a random product: C, A·B and |A|·|B|.
-
-        A·B and |A|·|B| are computed in extended precision on the host.
-        """
+        """Return three NumPy arrays (64, 64) for random rows and columns of a random product: C, A·B and |A|·|B|."""
         n, k = self.shape.n, self.shape.k
         a, b, c = self._in_batch(int(self.rng.integers(self.shape.batch)))
         down, across = self._lines(CHECKED, self.shape.m), self._lines(CHECKED, n)
@@ -290,12 +254,7 @@ class Operands:
 
 
 def _partial_sums(precision: Precision, size: float, off: Any) -> float:
-    """Return the error of an element that a library adds if it splits K and rounds partial sums to the output's format.
-
-    It is 4 · narrow · size / √n: `size` is the norm of the reference, and `off` has one error for each of n compared
-    elements. Partial sums are about as large as the other elements of C (the root of their mean square), also where C
-    itself is near 0. On an H200 a product of bfloat16 with K split in two had such errors in 6 % of its elements.
-    """
+    """Return the error that a library adds to an element if it splits K and rounds the partial sums."""
     return 4 * precision.narrow * size / math.sqrt(off.size)
 
 
@@ -305,8 +264,7 @@ def judged(precision: Precision, k: int, result: Any, reference: Any, scale: Any
     `result` is C, `reference` R and `scale` |A|·|B|: NumPy arrays for the same elements, each a sum of k products.
     Raises WrongAnswer if `error` is above `Precision.bound`, or an element differs by more than `element_bound` and
     `_partial_sums` allow. Near zero the relative error of a single element means nothing, so each element has a bound
-    relative to the size of its terms (Higham 2002, §3.1). Integers are compared exactly.
-    """
+    relative to the size of its terms (Higham 2002, §3.1). Integers are compared exactly."""
     off = np.asarray(np.abs(result - reference), dtype=float)
     if precision.is_exact:
         wrong = int(np.count_nonzero(off))

@@ -1,9 +1,7 @@
 """Measure all products of a language model, token by token or a prompt at once, with seeded weights.
 
 Each matrix takes the output of the previous one: `out` the first columns of `qkv`, `down` those of `up`. Weights are
-N(0, 1/columns), so that numbers keep their size from the first layer to the last. Attention, norms and activations are
-left out: the figure is the cost of the weights.
-"""
+N(0, 1/columns), so that numbers keep their size from the first layer to the last."""
 
 from __future__ import annotations
 
@@ -66,10 +64,7 @@ def decoder(bench: Bench, model: str, phase: str, weights: str) -> Task:
 class ModelChain:
     """A model in memory: its matrices, an output for each kind of matrix, and the input of the first matrix.
 
-    `kind` is a key of KINDS, and `tokens` the number of tokens that go through together. If `tiled`, the weights lie as
-    skinny.cu takes them. `inputs` and `outputs` have an array of halves for each of `matrices`, the head last; `nbytes`
-    are the bytes of all weights and scales.
-    """
+    `kind` is a key of KINDS, and `tokens` the number of tokens that go through together."""
 
     def __init__(self, bench: Bench, model: Model, kind: str, tokens: int, tiled: bool = False) -> None:
         self._make, rng = Maker(bench), bench.rng
@@ -92,10 +87,7 @@ class ModelChain:
     def check(self, lines: Any) -> Observation:
         """Compare the tokens `lines` after the last layer, and the last token after the head, with double precision.
 
-        `lines` are numbers of tokens (NumPy), with the last token at the end. Returns the largest relative error as
-        `error`. Raises WrongAnswer if an output is not written or not finite, or the roundings of all matrices do not
-        explain its error.
-        """
+        `lines` are numbers of tokens (NumPy), with the last token at the end."""
         make, last, head = self._make, self.matrices[-2], self.matrices[-1]
         index = make.xp.asarray(lines.astype(np.int64))
         missing = make.count_unwritten(self.outputs[-1], _HALF)
@@ -112,10 +104,7 @@ class ModelChain:
 
 
 def _decode_task(bench: Bench, model: Model, kind: str) -> Task:
-    """Return all products for one token as a task, by skinny.cu for int4 and by gemv.cu for other weights.
-
-    `kind` is a key of KINDS. Without matrix instructions gemv.cu takes int4 too.
-    """
+    """Return all products for one token as a task, by skinny.cu for int4 and by gemv.cu for other weights."""
     by_tensor = kind == "int4" and "matrix" in bench.traits.features
     chain = ModelChain(bench, model, kind, 1, by_tensor)
     calls: list[Call] = []
@@ -130,11 +119,7 @@ def _decode_task(bench: Bench, model: Model, kind: str) -> Task:
 
 
 def _prefill_task(bench: Bench, model: Model, kind: str) -> Task:
-    """Return a task that multiplies PROMPT tokens by all layers' matrices, and the last token by the output matrix.
-
-    `kind` is the type of the weights: float16, int8 or int4. Within the timed call, quantised weights are restored to
-    float16 before each product. Raises Skip if the library does not support the products.
-    """
+    """Return a task that multiplies PROMPT tokens by all layers' matrices, and the last token by the output matrix."""
     chain = ModelChain(bench, model, kind, PROMPT)
     quantised = KINDS[kind].is_quantised
     room = bench.xp.empty(max(layer.size for layer in model.layers) if quantised else 0, _HALF.storage)

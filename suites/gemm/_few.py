@@ -67,10 +67,7 @@ def read(bench: Bench, size_bytes: int) -> Task:
 
 
 def _weight_sizes(target: Target) -> Any:
-    """Return the points of the axis `size_bytes`: sizes of weights from 256 KiB to 1 GiB, on the host to 448 MiB.
-
-    Full has all, quick up to three, and smoke one. 448 MiB is the size of a matrix of a 70B model in float16.
-    """
+    """Return the points of the axis `size_bytes`: sizes of weights from 256 KiB to 1 GiB, on the host to 448 MiB."""
     if target.is_host:
         return points((2**27,), (2**21,), (*powers_of_two(18, 28, 2), _LARGE_BYTES))
     return points(
@@ -87,11 +84,7 @@ def _weights(target: Target) -> Any:
 
 
 def _has_path(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: the path must support the weights, and only full takes all of `gemv`.
-
-    On a GPU quick and smoke take the vendor's library and the better of our two kernels for `gemv`, and quick takes
-    quantised weights only in the size of a 70B model's matrix.
-    """
+    """Return whether a point is measured: the path must support the weights, and only full takes all of `gemv`."""
     path, weights = params["path"], params["weights"]
     if weights not in _SUPPORTED[path] or (path == "tensor" and not target.device.arch.startswith(_MATRIX)):
         return False
@@ -105,8 +98,7 @@ def _has_path(target: Target, params: Mapping[str, Any]) -> bool:
 def sides(size_bytes: int, kind: str) -> tuple[int, int]:
     """Return the rows and columns of weights of the type `kind` (a key of KINDS) that take about `size_bytes`.
 
-    The columns are the largest power of two that is at most the root of the number of weights, but at least 128.
-    """
+    The columns are the largest power of two that is at most the root of the number of weights, but at least 128."""
     count = size_bytes * 8 // KINDS[kind].bits
     cols = max(GROUP, 1 << (math.isqrt(count).bit_length() - 1))
     return count // cols, cols
@@ -117,8 +109,7 @@ def gemv(bench: Bench, path: str, weights: str, size_bytes: int) -> Task:
     """Bandwidth of Y = W·x with weights of `size_bytes`: itemsize·(M·N + N + M) bytes moved, and the scales.
 
     Copies of the weights are used in turn, so that they come from memory. `warp` is our kernel of fused multiply-adds,
-    `tensor` our kernel of matrix instructions, `vendor` the vendor's library.
-    """
+    `tensor` our kernel of matrix instructions, `vendor` the vendor's library."""
     rows, cols = sides(size_bytes, weights)
     return few_tokens(bench, path, weights, rows, cols, 1) if bench.traits.is_gpu else host_gemv(bench, rows, cols)
 
@@ -133,16 +124,14 @@ def gemv(bench: Bench, path: str, weights: str, size_bytes: int) -> Task:
 def skinny(bench: Bench, path: str, weights: str, tokens: int) -> Task:
     """Bandwidth of Y = X·Wᵀ of few tokens and 28672 × 8192 weights (a 70B model's).
 
-    Copies of the weights are used in turn, so that they come from memory.
-    """
+    Copies of the weights are used in turn, so that they come from memory."""
     return few_tokens(bench, path, weights, _ROWS, _COLS, tokens)
 
 
 def few_tokens(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens: int) -> Task:
     """Return Y = X·Wᵀ by a path (`warp`, `tensor` or `vendor`) as a task; raises Skip if it is unsupported.
 
-    `kind`, `rows` and `cols` describe W, and X has `tokens` rows. The path `warp` takes one token.
-    """
+    `kind`, `rows` and `cols` describe W, and X has `tokens` rows. The path `warp` takes one token."""
 
     def product_of(weights: Weights, vectors: Vectors) -> ProductCall:
         """Return the call of the path for one copy of the weights and its vectors."""
@@ -168,10 +157,7 @@ def few_tokens_task(
 ) -> Task:
     """Return Y = X·Wᵀ as a task, with copies of the weights in turn; every copy must give the same Y.
 
-    `kind`, a key of KINDS, `rows` and `cols` describe W, and X has `tokens` rows. `product_of` returns the call for one
-    copy of W. Quantised weights lie as skinny.cu takes them if they are `tiled`, else row by row. Raises Skip if the
-    weights do not fit into the free memory.
-    """
+    `kind`, a key of KINDS, `rows` and `cols` describe W, and X has `tokens` rows."""
     bench.need(1.2 * (max(rows * cols * KINDS[kind].bits / 8, 4 * bench.target.device.cache_bytes) * 2) + 2**31)
     make, rng = Maker(bench), bench.rng
     seeds = [int(seed) for seed in rng.integers(2**63, size=2)]

@@ -18,9 +18,7 @@ Activation = Literal["none", "bias", "relu", "gelu"]
 class Format:
     """A format of matrix elements, such as bfloat16.
 
-    `storage` is the NumPy dtype of its arrays, one of the same width if NumPy does not have the format. `code` is its
-    cudaDataType (library_types.h). `poison` is a byte that no valid output repeats.
-    """
+    `storage` is the NumPy dtype of its arrays, one of the same width if NumPy does not have the format."""
 
     name: str
     storage: str
@@ -54,8 +52,7 @@ class Precision:
 
     `compute` is a cublasComputeType_t (cublas_api.h), `scalars` the format of alpha and beta. `narrow` is the unit
     roundoff of the rounded inputs and of the stored output, `sums` that of the sums: the relative error ‖C − R‖/‖R‖ may
-    reach 4·narrow + √K·sums (Higham 2002, §3.1, random-walk growth).
-    """
+    reach 4·narrow + √K·sums (Higham 2002, §3.1, random-walk growth)."""
 
     a: str
     b: str
@@ -130,8 +127,7 @@ HALF_SUMS = replace(PRECISIONS["float16"], compute=64, scalars="float16", sums=_
 class Shape:
     """C (m × n) = A (m × k) · B (k × n), `batch` times, row-major; `order` says which of A and B is transposed (t).
 
-    `pitch` is the distance of two rows of A in elements; 0 means k.
-    """
+    `pitch` is the distance of two rows of A in elements; 0 means k."""
 
     m: int
     n: int
@@ -168,8 +164,7 @@ class Shape:
 class Scales:
     """The scales of parts of A and B as float32 CuPy arrays in the library's order.
 
-    `modes` are the names for A and for B in cublasLtMatmulMatrixScale_t.
-    """
+    `modes` are the names for A and for B in cublasLtMatmulMatrixScale_t."""
 
     a: Any
     b: Any
@@ -180,8 +175,7 @@ class Scales:
 class MatrixProduct:
     """C = A·B on flat CuPy arrays, with a fused activation if any; `bias` has a number for each column of C.
 
-    `bias` must be given if `activation` is not `none`. `scales` are those of A and B, or None.
-    """
+    `bias` must be given if `activation` is not `none`. `scales` are those of A and B, or None."""
 
     precision: Precision
     shape: Shape

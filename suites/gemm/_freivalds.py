@@ -1,9 +1,7 @@
 """Check every element of C = A·B in the time of a few matrix-vector products.
 
 C·x is compared with A·(B·x) for random x of ± 1 (Freivalds, IFIP Congress 1977). A wrong element is missed only if
-another one in its row cancels it, which at most half of all x do. Each x covers a block of columns, so that the
-rounding errors of few elements add up beside a wrong one.
-"""
+another one in its row cancels it, which at most half of all x do."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ _SLACK = 2.0
 def sign_blocks(rng: np.random.Generator, n: int) -> Any:
     """Return random X, a NumPy array of doubles (n, blocks): column b is ± 1 in the rows of block b and 0 elsewhere.
 
-    A block has SIGN_BLOCK rows, the last one perhaps fewer.
-    """
+    A block has SIGN_BLOCK rows, the last one perhaps fewer."""
     signs = np.zeros((n, -(-n // SIGN_BLOCK)))
     signs[np.arange(n), np.arange(n) // SIGN_BLOCK] = rng.choice((-1.0, 1.0), n)
     return signs
@@ -36,10 +33,7 @@ def sign_blocks(rng: np.random.Generator, n: int) -> Any:
 def expect_product(precision: Precision, k: int, c_x: Any, a_b_x: Any, c_norms: Any, terms: Any) -> None:
     """Raise WrongAnswer if C·X (`c_x`) differs from A·(B·X) (`a_b_x`) by more than twice the bound of rounding.
 
-    The bound is that of `element_bound`. All arrays are NumPy's, (rows, blocks): `c_norms` are the norms of the rows of
-    C in each block, `terms` those of the rows of A times those of the columns of B, which are at least those of |A|·|B|
-    (Cauchy and Schwarz). Each element of C is a sum of k products.
-    """
+    The bound is that of `element_bound`."""
     off = np.abs(c_x - a_b_x)
     # A library that splits K rounds partial sums. Even where C is near 0 these are as large as in other rows.
     typical_norms = np.sqrt(np.mean(np.square(c_norms), axis=0))
@@ -54,8 +48,7 @@ def element_bound(precision: Precision, k: int, sizes: Any, terms: Any) -> Any:
     It is (2·narrow + 6·√k·sums)·|R| + (i + 8·sums)·|A|·|B|, with i = 2·narrow for TF32, whose inputs are rounded, else
     0. `sizes` are |R|, the sizes of the elements, and `terms` the sizes |A|·|B| of their terms; each element is a sum
     of k products. The errors of the sums grow as a random walk: by √k for terms of one sign, by a constant for terms of
-    both (Higham & Mary, SIAM J. on Scientific Computing 41, 2019).
-    """
+    both (Higham & Mary, SIAM J. on Scientific Computing 41, 2019)."""
     inputs = 2 * precision.narrow if precision.rounds_inputs else 0.0
     stored = 2 * precision.narrow + 6 * math.sqrt(k) * precision.sums
     return stored * np.abs(sizes) + (inputs + 8 * precision.sums) * terms
@@ -64,8 +57,7 @@ def element_bound(precision: Precision, k: int, sizes: Any, terms: Any) -> Any:
 def expect_host_product(precision: Precision, a: Any, b: Any, c: Any, rng: np.random.Generator) -> None:
     """Raise WrongAnswer if an element of C (m × n) differs from A (m × k) · B (k × n) by more than rounding explains.
 
-    a, b and c are NumPy arrays; `rng` draws the signs.
-    """
+    a, b and c are NumPy arrays; `rng` draws the signs."""
     signs = sign_blocks(rng, c.shape[1])
     b_x, b_norms = np.empty((b.shape[0], signs.shape[1])), np.empty(signs.shape[1])
     for block, columns in enumerate(_slices(c.shape[1], SIGN_BLOCK)):

@@ -57,9 +57,7 @@ KINDS = {
 class Weights:
     """A matrix of `rows` × `cols` seeded normal weights, times `spread`; quantised, each group of 128 has a scale.
 
-    `kind` is a key of KINDS. `words` has the weights, and `scales` the scales as the bits of halves: CuPy arrays. If
-    `tiled`, quantised weights lie as skinny.cu takes them. Raises Skip if `cols` is no multiple of 128.
-    """
+    `kind` is a key of KINDS. `words` has the weights, and `scales` the scales as the bits of halves: CuPy arrays."""
 
     def __init__(
         self, make: Maker, kind: str, rows: int, cols: int, seed: int, spread: float = 1.0, tiled: bool = False
@@ -96,17 +94,13 @@ class Weights:
     def product(self, x: Any, original: bool = False) -> Any:
         """Return X·Wᵀ as doubles (tokens, rows) on the device, where X has doubles (tokens, cols).
 
-        W are the stored weights, or with `original` those before quantisation.
-        """
+        W are the stored weights, or with `original` those before quantisation."""
         most = max(1, _CHUNK // self.cols)
         parts = [x @ self._rows(first, min(most, self.rows - first), original).T for first in range(0, self.rows, most)]
         return parts[0] if len(parts) == 1 else self._make.xp.concatenate(parts, axis=1)
 
     def _rows(self, first: int, count: int, original: bool) -> Any:
-        """Return `count` rows from row `first` on as doubles (count, cols) on the device.
-
-        They are the stored weights, or with `original` those before quantisation.
-        """
+        """Return `count` rows from row `first` on as doubles (count, cols) on the device."""
         make, start, size = self._make, first * self.cols, count * self.cols
         if original or not self.kind.is_quantised:
             plain = FORMATS["float32" if original else self._name]
@@ -141,9 +135,7 @@ class Vectors:
 class Launch:
     """How a product is launched.
 
-    An early launch (`is_early`) fetches weights while the launch before it writes x. A gated one (`is_gated`) takes the
-    first half of the rows of W as the gate of the second half (SiLU): Y has half as many rows, a multiple of 16.
-    """
+    An early launch (`is_early`) fetches weights while the launch before it writes x."""
 
     is_early: bool = False
     is_gated: bool = False
@@ -165,9 +157,7 @@ def poison(y: Any) -> None:
 def compared(make: Maker, weights: Weights, vectors: Vectors, tokens: int) -> Observation:
     """Return the relative error of Y as `error`, and the error that quantisation adds as `quantisation_error`.
 
-    Weights that are not quantised have only the first. Y has `tokens` tokens. Raises WrongAnswer if Y is not written or
-    not finite, or if its relative error is above the bound of its precision.
-    """
+    Weights that are not quantised have only the first. Y has `tokens` tokens."""
     kind = FORMATS[weights.kind.vectors]
     missing = make.count_unwritten(vectors.y, kind)
     expect(missing == 0, f"{missing} elements of y are not written, NaN or infinite")
@@ -192,10 +182,7 @@ def distance(make: Maker, result: Any, reference: Any) -> float:
 class WarpPlan:
     """How gemv.cu is built and launched.
 
-    `team` is the number of threads that share rows, `share` the rows that a team works on at once, and `ahead` the
-    vectors of each row in flight. `resident` blocks on each compute unit take all rows in turn; with 0 each block has
-    its own rows.
-    """
+    `resident` blocks on each compute unit take all rows in turn; with 0 each block has its own rows."""
 
     team: int
     share: int
@@ -216,10 +203,7 @@ class WarpPlan:
 def warp_plan(kind: WeightKind, cols: int, warp: int, launch: Launch = PLAIN) -> WarpPlan:
     """Return the plan of gemv.cu that was fastest on an H200, for rows of `cols` weights of `kind`.
 
-    `warp` is the number of threads of a warp. A thread has about four vectors of a row. Quantised weights have a warp
-    for two rows. Blocks of an early launch fill the device once: they begin while the launch before still runs, and so
-    do those of the launch after it.
-    """
+    `warp` is the number of threads of a warp. A thread has about four vectors of a row."""
     if kind.is_quantised:
         return WarpPlan(warp, 2, 2)
     quarter = max(cols * kind.bits // 128 // 4, 1)
@@ -233,8 +217,7 @@ class TensorPlan:
     """How skinny.cu is built and launched; the first lines of skinny.cu explain the numbers.
 
     `tiles` are tiles of tokens, `panels` are panels of 16 rows of a warp, `down` × `across` are the warps of a block,
-    `ahead` × 128 columns are in flight, `splits` blocks share the columns, and `warp` is the threads of a warp.
-    """
+    `ahead` × 128 columns are in flight, `splits` blocks share the columns, and `warp` is the threads of a warp."""
 
     tiles: int
     panels: int
@@ -265,9 +248,7 @@ def tensor_plan(
 ) -> TensorPlan:
     """Return the plan of skinny.cu that was fastest on an H200 for `rows` rows of weights and `tokens` tokens.
 
-    `kind` is the type of the weights, `units` the number of compute units, and `warp` the threads of a warp. AMD gets
-    the same blocks, but nothing was measured there.
-    """
+    `kind` is the type of the weights, `units` the number of compute units, and `warp` the threads of a warp."""
     width = warp // _LANES_A_TOKEN
     tiles = next(tiles for tiles in (1, 2, 4, 8) if width * tiles >= tokens)
     widest = width * tiles == _MOST_TOKENS
@@ -299,8 +280,7 @@ def warp_call(bench: Bench, weights: Weights, vectors: Vectors, launch: Launch =
 def tensor_call(bench: Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch = PLAIN) -> Call:
     """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens, launched as `launch` says.
 
-    Raises Skip without matrix instructions, and WrongAnswer for more tokens.
-    """
+    Raises Skip without matrix instructions, and WrongAnswer for more tokens."""
     xp, plan = bench.xp, _tensor_plan(bench, weights, tokens, launch)
     kernel = bench.kernel("skinny.cu", "skinny", **plan.defines(weights.kind, launch))
     grid = (-(-weights.rows // plan.rows), plan.splits)
@@ -314,8 +294,7 @@ def tensor_call(bench: Bench, weights: Weights, vectors: Vectors, tokens: int, l
 def compile_tensor_calls(bench: Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
     """Compile skinny.cu for the products of these matrices with `tokens` tokens, all variants at the same time.
 
-    A variant takes up to a second. Raises Skip without matrix instructions.
-    """
+    A variant takes up to a second. Raises Skip without matrix instructions."""
     variants = [
         _tensor_plan(bench, weights, tokens, launch).defines(weights.kind, launch) for weights, launch in matrices
     ]
@@ -325,10 +304,7 @@ def compile_tensor_calls(bench: Bench, matrices: Iterable[tuple[Weights, Launch]
 
 
 def _tensor_plan(bench: Bench, weights: Weights, tokens: int, launch: Launch) -> TensorPlan:
-    """Return the plan of skinny.cu for these weights, for the device of `bench`.
-
-    Raises Skip on a GPU without the matrix instructions, and WrongAnswer for more than 64 tokens.
-    """
+    """Return the plan of skinny.cu for these weights, for the device of `bench`."""
     if "matrix" not in bench.traits.features:
         raise Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
     expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")

@@ -1,10 +1,7 @@
 """Measure the products of a mixture of experts: each expert's weights with the tokens that were sent to that expert.
 
-The loads of the experts follow Zipf's law: the expert of rank r has a share that is proportional to 1/r^skew. With skew
-0 all have the same load. One call of the library computes all products (cuBLAS, cublasGemmGroupedBatchedEx), or a loop
-calls the library once for each expert, or the calls of that loop are captured on several streams and replayed as one
-graph. The matrices are those of OLMoE's experts, hidden by gate and value.
-"""
+The loads of the experts follow Zipf's law: the expert of rank r has a share that is proportional to 1/r^skew. With
+skew 0 all have the same load."""
 
 from __future__ import annotations
 
@@ -82,8 +79,7 @@ def grouped(bench: Bench, experts: int, tokens: int, skew: float) -> Task:
     The expert of rank r has a share of the tokens proportional to 1/r^`skew`. The weights of experts that have tokens
     are counted as read once. `of dense` is the rate as a share of one product of all tokens with the weights of a
     single expert. Stage `grouped` is one call of the library, `loop` a call for each expert, `parallel` these calls on
-    eight streams, as one graph.
-    """
+    eight streams, as one graph."""
     layout = ExpertLoads.drawn(bench, tokens, experts, skew)
     if not bench.traits.is_gpu:
         return _host_task(bench, layout)
@@ -104,8 +100,7 @@ def grouped(bench: Bench, experts: int, tokens: int, skew: float) -> Task:
 class ExpertLoads:
     """The number of tokens of each expert (`loads`, int64); the tokens of an expert lie together.
 
-    The experts' tokens lie in the order of the experts.
-    """
+    The experts' tokens lie in the order of the experts."""
 
     loads: Loads
 
@@ -113,8 +108,7 @@ class ExpertLoads:
     def drawn(cls, bench: Bench, tokens: int, experts: int, skew: float) -> ExpertLoads:
         """Return loads of `tokens` tokens by Zipf's law with the exponent `skew`.
 
-        The case's seed shuffles them among the experts. Raises SuiteError without tokens or experts.
-        """
+        The case's seed shuffles them among the experts. Raises SuiteError without tokens or experts."""
         if tokens < 1 or experts < 1:
             raise SuiteError(f"{tokens} tokens for {experts} experts: needs one or more of each")
         return cls(zipf_loads(tokens, experts, skew)[bench.rng.permutation(experts)])
@@ -134,15 +128,13 @@ class ExpertLoads:
     def work(self, n: int, k: int, itemsize: int) -> Work:
         """Return the work of the products with n × k weights in each expert, and `itemsize` bytes in each element.
 
-        The bytes are those of tokens, results and the weights of experts that have a token.
-        """
+        The bytes are those of tokens, results and the weights of experts that have a token."""
         tokens = int(self.loads.sum())
         elements = self.active * n * k + tokens * (n + k)
         return Work(flops=2.0 * tokens * n * k, moved=float(itemsize * elements))
 
     @property
     def notes(self) -> dict[str, str]:
-        """The loads as a note."""
         low, high = self.loads.min(), self.loads.max()
         return {"tokens of an expert": f"{low} to {high}; {self.active} of {len(self.loads)} experts have tokens"}
 
@@ -150,8 +142,7 @@ class ExpertLoads:
 def zipf_loads(tokens: int, experts: int, skew: float) -> Loads:
     """Return the tokens of each expert in descending order, each rounded from a share proportional to 1/rank^skew.
 
-    They are int64 and add up to `tokens`; the largest remainders are rounded up.
-    """
+    They are int64 and add up to `tokens`; the largest remainders are rounded up."""
     weights = np.arange(1, experts + 1, dtype=float) ** -skew
     exact = tokens * weights / weights.sum()
     loads: Loads = np.floor(exact).astype(np.int64)
@@ -163,8 +154,7 @@ def zipf_loads(tokens: int, experts: int, skew: float) -> Loads:
 class ExpertOperands(Operands):
     """The operands of one expert: parts of the arrays of all experts, checked as those of a single product are.
 
-    The expert has `load` tokens from token `start` on.
-    """
+    The expert has `load` tokens from token `start` on."""
 
     def __init__(self, products: GroupedProducts, expert: int, start: int, load: int) -> None:
         n, k = products.n, products.k
@@ -184,8 +174,7 @@ class ExpertOperands(Operands):
 class GroupedProducts:
     """Tokens, the weights of all experts (n × k each) and the results on a GPU, flat and row-major.
 
-    Raises Skip if they need more memory than is free, or if the library does not support the dense product.
-    """
+    Raises Skip if they need more memory than is free, or if the library does not support the dense product."""
 
     def __init__(self, bench: Bench, precision: Precision, layout: ExpertLoads, n: int, k: int) -> None:
         tokens, experts = int(layout.loads.sum()), len(layout.loads)
@@ -208,15 +197,13 @@ class GroupedProducts:
     def stage(self, call: Call, launches: int, *, is_compared: bool = True) -> Stage:
         """Return the products of all experts as a stage; `call` queues at least `launches` kernels.
 
-        If `is_compared`, a probe observes the rate as a share of that of one dense product.
-        """
+        If `is_compared`, a probe observes the rate as a share of that of one dense product."""
         work = self._layout.work(self.n, self.k, self.precision.formats[0].itemsize)
         probe = share_of_dense(self._bench, call, self._dense) if is_compared else None
         most = max(1, min(64, _QUEUED // launches))
         return Stage(call, work, "flops", self.precision.limit, max_calls=most, effort=POINT, probe=probe)
 
     def _experts(self) -> list[ExpertOperands]:
-        """Return the operands of each expert that has tokens."""
         return [ExpertOperands(self, *part) for part in self._layout.parts]
 
     def by_loop(self) -> Call:
@@ -248,8 +235,7 @@ class GroupedProducts:
     def by_library(self) -> Call:
         """Return a call that computes all products by one call of cuBLAS; raises Skip if cuBLAS is unavailable.
 
-        The version of cuBLAS is added to `notes`.
-        """
+        The version of cuBLAS is added to `notes`."""
         queued = GroupedCall(self._bench, self.precision, self._experts())
         self.notes |= queued.notes
         return queued
@@ -261,9 +247,7 @@ class GroupedProducts:
     def check(self) -> Observation:
         """Compare rows of every expert, and every element of three experts, with products in double precision.
 
-        Returns the largest relative error of the rows as `error`. Raises WrongAnswer if a result is not written, not
-        finite or wrong.
-        """
+        Returns the largest relative error of the rows as `error`."""
         missing = self.make.count_unwritten(self.y, self.precision.formats[2])
         expect(missing == 0, f"{missing} elements of Y are not written, NaN or infinite")
         experts = self._experts()
@@ -275,10 +259,7 @@ class GroupedProducts:
 
 @functools.cache
 def _cublas(device: str) -> tuple[Any, int]:
-    """Return nvmath-python's binding of cuBLAS and a handle for the open device, whose id is `device`.
-
-    The handle is created once for each id. Raises Skip without the binding.
-    """
+    """Return nvmath-python's binding of cuBLAS and a handle for the open device, whose id is `device`."""
     del device  # a cuBLAS handle belongs to the device that is current when it is created
     try:
         from nvmath.bindings import cublas
@@ -290,10 +271,7 @@ def _cublas(device: str) -> tuple[Any, int]:
 class GroupedCall:
     """One call of cublasGemmGroupedBatchedEx for products of any number of rows, each of which is a group.
 
-    The library is column-major: Yᵀ = W·Xᵀ, where W is stored as its own transpose. It reads the sizes from host memory
-    and the addresses of the matrices from device memory. All products have the same N and K. Raises Skip if cuBLAS is
-    unavailable or does not support the precision.
-    """
+    The library is column-major: Yᵀ = W·Xᵀ, where W is stored as its own transpose."""
 
     def __init__(self, bench: Bench, precision: Precision, products: Sequence[Operands]) -> None:
         self._cublas, handle = _cublas(bench.target.device.id)

@@ -56,9 +56,8 @@ def _notes() -> Mapping[str, str]:
 def host_product(bench: Bench, precision: Precision, shape: Shape) -> Task:
     """Return one product of matrices by NumPy as a task; raises Skip if they do not fit into the free memory.
 
-    The check compares random rows with double precision (float64: a block with extended precision), and every element
-    in sums of random signs; all of C must be written and finite.
-    """
+    The check compares random rows with double precision (float64: a block with extended precision), and every
+    element in sums of random signs; all of C must be written and finite."""
     bench.need(1.1 * shape.moved(precision))
     rng, storage = bench.rng, precision.formats[0].storage
     a = rng.standard_normal((shape.m, shape.k)).astype(storage)
@@ -84,8 +83,7 @@ def host_product(bench: Bench, precision: Precision, shape: Shape) -> Task:
 def host_gemv(bench: Bench, rows: int, cols: int) -> Task:
     """Return y = W·x in float32 by NumPy as a task, with copies of the weights (rows × cols) in turn.
 
-    Raises Skip if they do not fit into the free memory.
-    """
+    Raises Skip if they do not fit into the free memory."""
     bench.need(4.0 * (rows * cols * 4) + 4 * bench.target.device.cache_bytes)
     rng = bench.rng
     weights = rng.standard_normal((rows, cols), dtype=np.float32)

@@ -111,10 +111,7 @@ def data(bench: Bench, data: str, dtype: str, n: int) -> Task:
 
 
 def _burst_shapes(target: Target) -> Any:
-    """Return the points of the axis `shape`: 8192³, and a product that gives each SM exactly eight tiles of 256 × 128.
-
-    The latter has K = 8192.
-    """
+    """Return the points of the axis `shape`."""
     units = max(1, target.device.units)
     wide = max(side for side in range(1, math.isqrt(units) + 1) if units % side == 0)
     filling = f"{512 * (units // wide)}x{512 * wide}x8192"
@@ -160,8 +157,7 @@ def layer(bench: Bench, model: str, layer: str, tokens: int, dtype: str) -> Task
     """One matrix of a published model with some tokens, by the vendor's library: Y = X·Wᵀ, W of rows × columns.
 
     With more than 64 tokens the figure is the throughput, 2·tokens·rows·columns operations. Up to 64 tokens reading the
-    weights takes longest, and the figure is the bandwidth, with copies of the weights in turn.
-    """
+    weights takes longest, and the figure is the bandwidth, with copies of the weights in turn."""
     matrix = MODELS[model].layer(layer)
     precision = precision_of(bench, dtype)
     shape = Shape(tokens, matrix.rows, matrix.cols, "nt")

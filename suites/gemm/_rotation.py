@@ -11,16 +11,14 @@ from gpubench.api.suite import TIER, Bench, Effort, Stage, Work
 def copies_of(bench: Bench, weights: Any) -> list[Any]:
     """Return a list of `weights` and copies of them, so many that none is still in the last-level cache at its turn.
 
-    `weights` has `nbytes` and `copy()`, as an array or `Weights` has.
-    """
+    `weights` has `nbytes` and `copy()`, as an array or `Weights` has."""
     return [weights, *(weights.copy() for _ in range(bench.copies(weights.nbytes) - 1))]
 
 
 def rotated(calls: Sequence[Callable[[], object]], moved: float, flops: float, effort: Effort = TIER) -> Stage:
     """Return the calls, one for each copy of the weights, as a stage judged by the bytes that a call moves.
 
-    `moved` and `flops` are the bytes and the operations of one call.
-    """
+    `moved` and `flops` are the bytes and the operations of one call."""
     work = Work(moved=moved, flops=flops)
     return Stage(calls[0], work, "moved", "dram", modes=(), rotation=tuple(calls), effort=effort)
 

@@ -1,8 +1,7 @@
 """Measure FP8 products by cuBLASLt whose operands have scales for parts of their rows.
 
-A value is its 8 bits times the scale of its part. The parts are 128 elements along K of one row, 128 × 128 blocks, or
-whole rows. The layouts are those of cuBLASLt's documentation, "128-element 1D and 128x128 2D Block Scaling for FP8".
-"""
+A value is its 8 bits times the scale of its part. The parts are 128 elements along K of one row, 128 × 128 blocks,
+or whole rows."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class ScaleFormat:
     def stored(self, scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return scales, of shape `shape(…)`, as a flat array in the library's order.
 
-        Blocks lie row after row, each row padded to a multiple of four scales; other scales lie column after column.
-        """
+        Blocks lie row after row, each row padded to a multiple of four scales; other scales lie column after column."""
         if self.rows == 1:
             return np.ascontiguousarray(scales.T).ravel()
         padded = np.zeros((len(scales), -(-scales.shape[1] // _STRIDE) * _STRIDE), np.float32)
@@ -60,8 +58,7 @@ FORMATS_OF = {"block128": (VECTORS, BLOCKS), "vector128": (VECTORS, VECTORS), "r
 class ScaledOperands(Operands):
     """A and B (transposed) in FP8 with random scales from 0.5 to 2; the references are of the scaled values.
 
-    `name` is the key of the scale formats in FORMATS_OF.
-    """
+    `name` is the key of the scale formats in FORMATS_OF."""
 
     def __init__(self, bench: Bench, precision: Precision, shape: Shape, name: str) -> None:
         super().__init__(bench, precision, shape)
@@ -110,8 +107,7 @@ def scaled(bench: Bench, format: str, n: int) -> Task:  # noqa: A002 - the name 
     """Throughput of C = A·B of N×N matrices in FP8 with scales, B transposed: 2·N³ operations, scaling not counted.
 
     `of dense` is the rate as a share of the same product without scales. Raises Skip if cuBLASLt does not support the
-    scales.
-    """
+    scales."""
     precision = precision_of(bench, "float8_e4m3")
     operands = ScaledOperands(bench, precision, Shape(n, n, n, precision.order), format)
     proposals = heuristics(bench, operands.product, 1)

@@ -88,8 +88,7 @@ ACTIVATIONS = {"bias": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": 
 def epilogue(bench: Bench, activation: Activation, n: int, dtype: str) -> Task:
     """Throughput of a product with bias and activation fused by cuBLASLt: 2·N³ operations, the epilogue not counted.
 
-    `bias` adds a bias alone, `relu` and `gelu` add it before the activation, and `none` is the plain product.
-    """
+    `bias` adds a bias alone, `relu` and `gelu` add it before the activation, and `none` is the plain product."""
     operands = Operands(bench, precision_of(bench, dtype), Shape(n, n, n, "nt"))
     make, kind = Maker(bench), operands.precision.formats[2]
     bias = make.drawn(kind, n, int(operands.rng.integers(2**63)))
@@ -118,8 +117,7 @@ def wave(bench: Bench, m: int) -> Task:
 def ranked(bench: Bench, dtype: str, n: int) -> Task:
     """Throughput of each algorithm that cuBLASLt's heuristics propose, their first choice first: 2·N³ operations.
 
-    The stages are `proposal1`, `proposal2`, …, eight at most.
-    """
+    The stages are `proposal1`, `proposal2`, …, eight at most."""
     precision = precision_of(bench, dtype)
     operands = Operands(bench, precision, Shape(n, n, n, precision.order))
     proposals = {

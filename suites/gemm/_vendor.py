@@ -1,7 +1,6 @@
 """Call the vendor's BLAS: cuBLASLt with its heuristics through nvmath-python, or the libraries that CuPy binds.
 
-The libraries are column-major and our matrices row-major, so the call is Cᵀ = Bᵀ·Aᵀ.
-"""
+The libraries are column-major and our matrices row-major, so the call is Cᵀ = Bᵀ·Aᵀ."""
 
 from __future__ import annotations
 
@@ -39,9 +38,7 @@ def vendor(bench: Bench, product: MatrixProduct, workspace: Any = None) -> Produ
     """Return the call of a product by the best library here; raises Skip, with a reason, if none supports the product.
 
     On NVIDIA it is cuBLASLt where nvmath-python is installed, else cublasGemmEx; on AMD hipBLASLt if it is turned on
-    and for its precisions, else rocBLAS. Products that run one after another may share a `workspace`, a device array of
-    WORKSPACE_BYTES; without it each product allocates its own.
-    """
+    and for its precisions, else rocBLAS."""
     precision, shape = product.precision, product.shape
     if bench.traits.vendor != "nvidia":
         by = _hipblaslt if hipblaslt.is_on() and precision.a in _THROUGH_HIPBLASLT else _matmul
@@ -73,8 +70,7 @@ def _handle() -> int:
 def heuristics(bench: Bench, product: MatrixProduct, most: int, workspace: Any = None) -> list[ProductCall]:
     """Return at most `most` algorithms that cuBLASLt's heuristics propose, as calls, its first choice first.
 
-    `workspace` is that of `vendor`. Raises Skip if cuBLASLt is unavailable or does not support the product.
-    """
+    `workspace` is that of `vendor`. Raises Skip if cuBLASLt is unavailable or does not support the product."""
     lt = _binding() if bench.traits.vendor == "nvidia" else None
     if lt is None:
         raise Skip(NEEDS_NVMATH)
@@ -90,8 +86,7 @@ def heuristics(bench: Bench, product: MatrixProduct, most: int, workspace: Any =
 class _Problem:
     """A product as cuBLASLt describes it; holds the memory that its calls point to.
 
-    `lt` is nvmath-python's module cublasLt. Without a `workspace` it allocates one of WORKSPACE_BYTES.
-    """
+    `lt` is nvmath-python's module cublasLt. Without a `workspace` it allocates one of WORKSPACE_BYTES."""
 
     def __init__(self, bench: Bench, lt: Any, product: MatrixProduct, workspace: Any = None) -> None:
         self._lt, self._product = lt, product
@@ -119,10 +114,7 @@ class _Problem:
         self._layouts = self._create_layouts()
 
     def _set(self, kind: str, handle: int, attribute: Any, value: int) -> None:
-        """Set an attribute of `handle`, whose `kind` is matmul_desc, matrix_layout or matmul_preference.
-
-        `attribute` is a member of the enumeration of that kind.
-        """
+        """Set an attribute of `handle`, whose `kind` is matmul_desc, matrix_layout or matmul_preference."""
         cell = np.array([value], getattr(self._lt, f"get_{kind}_attribute_dtype")(attribute))
         getattr(self._lt, f"{kind}_set_attribute")(handle, attribute, cell.ctypes.data, cell.nbytes)
 
@@ -151,10 +143,7 @@ class _Problem:
         )
 
     def _create_layout(self, code: int, high: int, wide: int, pitch: int, size: int) -> int:
-        """Return the handle of a new matrix layout for `high` × `wide` elements of the format `code`, column-major.
-
-        `pitch` is the elements from one column to the next, `size` those from one matrix of a batch to the next.
-        """
+        """Return the handle of a new matrix layout for `high` × `wide` elements of the format `code`, column-major."""
         layout = int(self._lt.matrix_layout_create(code, high, wide, pitch))
         attribute = self._lt.MatrixLayoutAttribute
         self._set("matrix_layout", layout, attribute.BATCH_COUNT, self._product.shape.batch)
@@ -194,11 +183,7 @@ class _Problem:
         return call
 
     def _notes(self, algorithm: Any) -> Mapping[str, str]:
-        """Return the notes `library` (with its version), `algorithm` and `workspace` (its bytes) of one proposal.
-
-        `algorithm`, an element of the heuristic results, is described by its id, tile, stages, cluster, split-K and
-        number of waves.
-        """
+        """Return the notes `library` (with its version), `algorithm` and `workspace` (its bytes) of one proposal."""
         lt = self._lt
         attribute = lt.MatmulAlgoConfigAttribute
         read = functools.partial(self._attribute, algorithm)
@@ -214,10 +199,7 @@ class _Problem:
         }
 
     def _attribute(self, algorithm: Any, attribute: Any) -> int:
-        """Return an attribute of `algorithm`, an element of the heuristic results, as the library stores it.
-
-        `attribute` is a member of MatmulAlgoConfigAttribute.
-        """
+        """Return an attribute of `algorithm`, an element of the heuristic results, as the library stores it."""
         cell = np.zeros(1, self._lt.get_matmul_algo_config_attribute_dtype(attribute))
         written = np.zeros(1, "uint64")
         self._lt.matmul_algo_config_get_attribute(
@@ -232,10 +214,7 @@ def _enumerator_name(kind: Any, value: int) -> str:
 
 
 def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
-    """Return a call of cublasGemmEx, as CuPy binds it, by one algorithm of the library's own choice.
-
-    The product must have no batch, pitch, epilogue or scales.
-    """
+    """Return a call of cublasGemmEx, as CuPy binds it, by one algorithm of the library's own choice."""
     from cupy_backends.cuda.libs import cublas
 
     precision, shape = product.precision, product.shape
@@ -261,11 +240,7 @@ def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
 
 
 def _matmul(bench: Bench, product: MatrixProduct) -> ProductCall:
-    """Return a call of rocBLAS through CuPy's matmul; raises Skip for other types than float64, float32 and float16.
-
-    It also raises Skip for epilogues and pitches. The operands may be longer than the matrices, and may hold the bits
-    of their elements as integers.
-    """
+    """Return a call of rocBLAS through CuPy's matmul; raises Skip for other types than float64, float32 and float16."""
     precision, shape = product.precision, product.shape
     if precision.needs_transposed or precision.a == "bfloat16" or shape.pitch or product.activation != "none":
         raise Skip(f"CuPy does not support this kind of {precision.a} product on {bench.traits.vendor} GPUs")
@@ -284,10 +259,7 @@ def _matmul(bench: Bench, product: MatrixProduct) -> ProductCall:
 
 
 def _hipblaslt(bench: Bench, product: MatrixProduct) -> ProductCall:
-    """Return a call of hipBLASLt's first choice; raises Skip for epilogues and unsupported products.
-
-    It has never run on an AMD GPU, and is off unless the user turns it on.
-    """
+    """Return a call of hipBLASLt's first choice; raises Skip for epilogues and unsupported products."""
     precision, shape = product.precision, product.shape
     if product.activation != "none":
         raise Skip(f"a fused {product.activation} is unsupported on {bench.traits.vendor} GPUs")

@@ -1,8 +1,7 @@
 """Measure how fast a device executes a language model at a load, with no weights and no server.
 
 Attention over a KV cache; one step and one prefill of a whole model; and LoadGen's four scenarios by our own open-loop
-generator, none of which is an MLPerf result. On the host the model is a toy that shows the method.
-"""
+generator, none of which is an MLPerf result. On the host the model is a toy that shows the method."""
 
 from gpubench.api.suite import Suite, View
 

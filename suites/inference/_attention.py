@@ -69,8 +69,7 @@ topic = Topic(
 class AttentionShape:
     """`batch` sequences of at most `context` tokens; `page` is 0 for a contiguous cache, else the tokens of a page.
 
-    `heads` heads of `dim` elements share `kv_heads` heads of keys and values.
-    """
+    `heads` heads of `dim` elements share `kv_heads` heads of keys and values."""
 
     batch: int
     context: int
@@ -102,9 +101,7 @@ class AttentionShape:
     def plan(self, units: int) -> AttentionPlan:
         """Return the plan whose blocks take the shortest time on `units` compute units, by a model of their waves.
 
-        A block of 128, 256 or 512 threads takes `stride` tokens in a turn. The time is waves · (turns + 1) + parts / 64
-        turns, and 3 % more for each doubling of the threads, where a wave is the blocks that fit on the device at once.
-        """
+        A block of 128, 256 or 512 threads takes `stride` tokens in a turn."""
         group = self.heads // self.kv_heads
         resident = _RESIDENT_THREADS // (2 if group == 8 else 1)
         plans = []
@@ -141,12 +138,7 @@ def launches(
 ) -> Attend:
     """Return a function of keys, values and results (flat device arrays) that returns the call of the attention.
 
-    All calls share the memory of their parts. `lengths` are the tokens of each sequence, `table` its pages, or its slot
-    in a contiguous cache: device arrays, uint32. `queries` carry the factor `log2_scale`. With `turns`, cosine and sine
-    of the rotary embedding (places, dim/2, 2), `queries` are instead the rows of the product qkv of a step: the call
-    rotates queries and keys, appends the newest keys and values to the cache, and is early: it fetches keys and values
-    while the product runs.
-    """
+    All calls share the memory of their parts."""
     plan, is_step = shape.plan(bench.device.device.units), turns is not None
     rows, grid = shape.batch * shape.heads, (plan.parts, shape.batch * shape.kv_heads)
     sums = bench.xp.empty(rows * plan.parts * shape.dim, "float32")
@@ -180,9 +172,7 @@ class KeyValueCache:
 class DecodeAttention:
     """Seeded queries, keys and values in memory, in copies that together exceed the last-level cache.
 
-    `order` of the pages is `ordered` or `shuffled`. Raises Skip for shapes that the kernel does not support, and if the
-    copies do not fit into the free memory.
-    """
+    `order` of the pages is `ordered` or `shuffled`."""
 
     def __init__(self, bench: Bench, shape: AttentionShape, order: str = "ordered") -> None:
         group = shape.heads // shape.kv_heads
@@ -215,10 +205,7 @@ class DecodeAttention:
         ]
 
     def _sample(self, rng: np.random.Generator) -> list[tuple[int, int]]:
-        """Return up to six random pairs (sequence, head), and the first head of the longest and shortest sequence.
-
-        They are sorted, without repetitions.
-        """
+        """Return up to six random pairs (sequence, head), and the first head of the longest and shortest sequence."""
         shape = self._shape
         ends = {(int(np.argmax(self._lengths)), 0), (int(np.argmin(self._lengths)), 0)}
         drawn = zip(rng.integers(0, shape.batch, _CHECKED), rng.integers(0, shape.heads, _CHECKED), strict=True)
@@ -236,8 +223,7 @@ class DecodeAttention:
     def work(self) -> Work:
         """The work of a call: 4 operations for each element of a head and each cached token.
 
-        Keys and values count as read once, and the bytes of queries and results are added.
-        """
+        Keys and values count as read once, and the bytes of queries and results are added."""
         shape, tokens = self._shape, int(self._lengths.sum())
         moved = 2 * 2 * tokens * shape.kv_heads * shape.dim + 2 * 2 * shape.batch * shape.heads * shape.dim
         return Work(moved=float(moved), flops=4.0 * shape.heads * shape.dim * tokens)
@@ -255,10 +241,7 @@ class DecodeAttention:
     def check(self) -> Observation:
         """Compare sampled heads with double precision; every copy that was written must have the same results.
 
-        Later checks take the same heads, whose double precision results are stored. Returns the largest relative error
-        of a head. Raises WrongAnswer if results are not written, differ between copies, or have an error above 4 ·
-        2^-11.
-        """
+        Later checks take the same heads, whose double precision results are stored."""
         results = [self._bench.device.to_host(cache.out) for cache in self.caches]
         written = [result for result in results if not (result == 0xFFFF).all()]
         expect(bool(written), "no copy of the cache has results")
@@ -285,10 +268,7 @@ class DecodeAttention:
         return np.asarray(powers @ values / powers.sum())
 
     def _rows(self, array: Any, sequence: int, kv_head: int) -> npt.NDArray[np.float64]:
-        """Return the keys or values of one KV head of a sequence in the order of its tokens, as NumPy doubles.
-
-        Their shape is (tokens, dim).
-        """
+        """Return the keys or values of one KV head of a sequence in the order of its tokens, as NumPy doubles."""
         shape, length = self._shape, int(self._lengths[sequence])
         if shape.page:
             pages = self._table[sequence * shape.pages : (sequence + 1) * shape.pages]
@@ -334,8 +314,7 @@ def decode_attention(bench: Bench, batch: int, context: int, heads: int, kv_head
     """Bandwidth of attention of one new token per sequence over its cached keys and values (float16).
 
     The bytes of keys and values count once, and those of queries and results too; copies of the cache are used in turn,
-    so that they come from memory. The sequences have up to 63 tokens fewer than `context`.
-    """
+    so that they come from memory. The sequences have up to 63 tokens fewer than `context`."""
     return DecodeAttention(bench, AttentionShape(batch, context, heads, kv_heads, dim)).task()
 
 
@@ -350,6 +329,5 @@ def decode_attention(bench: Bench, batch: int, context: int, heads: int, kv_head
 def kv_pages(bench: Bench, page: int, order: str, batch: int, context: int) -> Task:
     """Bandwidth as in decode_attention, over a cache in pages of `page` tokens, which lie in order or shuffled.
 
-    There are 32 heads over 8 KV heads of 128 elements.
-    """
+    There are 32 heads over 8 KV heads of 128 elements."""
     return DecodeAttention(bench, AttentionShape(batch, context, 32, 8, 128, page), order).task()

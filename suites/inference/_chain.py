@@ -1,8 +1,7 @@
 """Run a whole model with seeded weights on a GPU: a step of a batch over a KV cache, and the prefill of a prompt.
 
 Products are those of the suite gemm (gemv.cu, skinny.cu, the vendor's library), attention of a step is that of
-attention.cu, and chain.cu has the rest.
-"""
+attention.cu, and chain.cu has the rest."""
 
 from __future__ import annotations
 
@@ -54,10 +53,7 @@ class CacheMemory:
 class Chain:
     """The common part of a step and a prefill: `rows` tokens go through all layers together.
 
-    `room` holds the outputs of one layer by name, which the next layer overwrites: flat device arrays of halves.
-    `stream` is the residual stream (rows, hidden) in float32, `device_input` the tokens, and `turns` the angles of the
-    rotary embedding. If launches are early (`is_early`), a kernel may begin before the launch before it has ended.
-    """
+    `room` holds the outputs of one layer by name, which the next layer overwrites: flat device arrays of halves."""
 
     def __init__(
         self, bench: Bench, weights: ModelWeights, rows: int, memory: CacheMemory, is_early: bool = False
@@ -85,8 +81,7 @@ class Chain:
     def launch(self, name: str, grid: int | tuple[int, ...], *args: Any, threads: int = _THREADS) -> Call:
         """Return the launch of the kernel `name` of chain.cu with the arguments `args`, early if the chain is.
 
-        `grid` is the number of blocks, in one or several dimensions, and `threads` the size of a block.
-        """
+        `grid` is the number of blocks, in one or several dimensions, and `threads` the size of a block."""
         kernel = self._kernel(name)
         blocks = (grid,) if isinstance(grid, int) else grid
         return partial(kernel.early if self._is_early else kernel, blocks, (threads,), args)
@@ -99,8 +94,7 @@ class Chain:
     def norm(self, number: int, adds: str) -> Call:
         """Return the launch that adds the output `adds` to the stream and writes the norm with the number `number`.
 
-        `adds` is a key of `room`; if it is empty nothing is added. The norm is written to `normed` of `room`.
-        """
+        `adds` is a key of `room`; if it is empty nothing is added. The norm is written to `normed` of `room`."""
         factors, shifts = self.weights.norms[number], self.weights.shifts[number]
         sizes = np.uint32(self.model.head.cols), np.uint32(bool(adds))
         cells = (self.stream, self.room[adds or "out"], factors, shifts, self.room["normed"], *sizes)
@@ -120,8 +114,7 @@ class Chain:
     def most_likely(self, logits: Any, tokens: Any) -> Call:
         """Return the launch that writes the index of the largest logit of each row to `tokens`, uint32, shape (rows,).
 
-        `logits` are (rows, vocabulary) as the bits of halves.
-        """
+        `logits` are (rows, vocabulary) as the bits of halves."""
         rows, vocabulary, xp = tokens.size, self.model.head.rows, self.bench.xp
         blocks = -(-vocabulary // _LIKELY_LOGITS)
         cells = (logits, tokens, np.uint32(vocabulary), xp.empty(rows * blocks, "uint64"), xp.zeros(rows, "uint32"))
@@ -150,9 +143,7 @@ class Chain:
 class DecodeChain:
     """One step of `batch` sequences, which lie in the first slots of the cache and fill it after the step.
 
-    `calls` are the step's calls in order; `logits` and `tokens` are its results. A caller may overwrite `lengths`, the
-    tokens of each sequence after the step, and `slots`, its place in the cache.
-    """
+    `calls` are the step's calls in order; `logits` and `tokens` are its results."""
 
     def __init__(self, bench: Bench, weights: ModelWeights, memory: CacheMemory, batch: int) -> None:
         model, self._context, self.memory = weights.model, memory.layout.capacity, memory
@@ -189,10 +180,7 @@ class DecodeChain:
         return [*calls, last, head, chain.most_likely(self.logits, self.tokens)]
 
     def _network(self, layer: int, weights: Mapping[str, Weights]) -> list[Call]:
-        """Return the calls of a layer's feed-forward network, which reads `normed` of the room and writes `down`.
-
-        `layer` is the layer's number, and `weights` are its matrices by name.
-        """
+        """Return the calls of a layer's feed-forward network, which reads `normed` of the room and writes `down`."""
         if self._experts:
             router = self._product(weights["router"], "normed", "router")
             return [router, *self._experts.calls(layer, weights, self.chain.room)]
@@ -224,10 +212,7 @@ class DecodeChain:
     def check(self) -> Observation:
         """Compare a random sequence with double precision, and each token with the largest of its logits.
 
-        Returns the relative error of the sequence's logits. Later checks take the same sequence, whose logits in double
-        precision are stored. Raises WrongAnswer if the roundings of all layers do not explain the error, a logit is not
-        finite, or a token is not the most likely one.
-        """
+        Returns the relative error of the sequence's logits."""
         to_host = self.chain.bench.device.to_host
         logits = to_host(self.logits).view(np.float16).reshape(self._batch, -1)
         expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
@@ -242,9 +227,7 @@ class DecodeChain:
     def differing(self, alone: DecodeChain) -> float:
         """Return the share of sequences whose token in this batch differs from the token in a batch of one.
 
-        At most the first 16 sequences are compared. The chain `alone` has the batch size 1 and shares the memory of
-        this chain.
-        """
+        At most the first 16 sequences are compared."""
         rows = range(min(self._batch, _ALONE))
         tokens = self.chain.bench.device.to_host(self.tokens)
         return sum(alone.token_of(row, int(self.chain.input[row])) != int(tokens[row]) for row in rows) / len(rows)
@@ -252,8 +235,7 @@ class DecodeChain:
     def token_of(self, slot: int, token: int) -> int:
         """Return the token that follows the sequence in `slot`, computed in a batch of one.
 
-        `token` is the last token of the sequence, which must fill its slot. This chain must have the batch size 1.
-        """
+        `token` is the last token of the sequence, which must fill its slot. This chain must have the batch size 1."""
         device = self.chain.bench.device
         device.copy(self.slots, np.array([slot], np.uint32))
         device.copy(self.chain.device_input, np.array([token], np.uint32))
@@ -274,8 +256,7 @@ class DecodeChain:
     def weight_bytes(self) -> float:
         """Return the bytes of the weights that a step reads; it runs a step if the model is a mixture of experts.
 
-        Of a mixture only those experts count that have a token.
-        """
+        Of a mixture only those experts count that have a token."""
         weights, model = self.chain.weights, self._model
         if not self._experts:
             return weights.nbytes
@@ -286,10 +267,7 @@ class DecodeChain:
 
 
 def _judged(logits: Any, exact: Any, depth: int) -> float:
-    """Return the relative error of logits, given their exact values, both (vocabulary,).
-
-    Raises WrongAnswer if the roundings of `depth` layers do not explain the error.
-    """
+    """Return the relative error of logits, given their exact values, both (vocabulary,)."""
     error, bound = relative(logits, exact), rounding_bound(depth)
     expect(error <= bound, f"the relative error {error:.3g} of the logits is above {bound:.3g}")
     return error
@@ -298,9 +276,8 @@ def _judged(logits: Any, exact: Any, depth: int) -> float:
 def prefill_bytes(model: Model, tokens: int) -> float:
     """Return about how many bytes a prefill of `tokens` tokens needs beside the model's weights.
 
-    They are the halves of all scores, of twice the inputs and outputs of a layer's products and of the largest matrix,
-    and the KV cache.
-    """
+    They are the halves of all scores, of twice the inputs and outputs of a layer's products and of the largest
+    matrix, and the KV cache."""
     outputs = tokens * sum(layer.rows + layer.cols for layer in model.layers)
     widest = max(layer.size for layer in model.layers)
     return 2.0 * (model.heads * tokens * tokens + 2 * outputs + widest) + tokens * model.cache_bytes()
@@ -309,9 +286,7 @@ def prefill_bytes(model: Model, tokens: int) -> float:
 class PrefillChain:
     """The prefill of one prompt: attention by two batched products of the vendor's library and a softmax between them.
 
-    `calls` are its calls in order, and `logits` those of the last token, to which alone the head is applied. Quantised
-    weights are restored to halves before each product.
-    """
+    `calls` are its calls in order, and `logits` those of the last token, to which alone the head is applied."""
 
     def __init__(self, bench: Bench, weights: ModelWeights, tokens: int) -> None:
         model = weights.model
@@ -328,7 +303,6 @@ class PrefillChain:
         self.calls = tuple(self._all_calls())
 
     def _all_calls(self) -> list[Call]:
-        """Return the calls of a prefill in their order."""
         chain, model, hidden = self.chain, self._model, self._model.head.cols
         calls = [chain.embed()]
         for layer, weights in enumerate(chain.weights.layers):
@@ -348,20 +322,14 @@ class PrefillChain:
         return [*calls, chain.norm(2 * model.depth, adds="down"), head]
 
     def _rotary(self, layer: int) -> Call:
-        """Return the launch that rotates queries and keys of every token and stores keys and values in the cache.
-
-        `layer` is the number of the layer.
-        """
+        """Return the launch that rotates queries and keys of every token and stores keys and values in the cache."""
         chain, model, (keys, values) = self.chain, self._model, self.chain.caches[layer]
         sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim))
         cells = (chain.room["qkv"], chain.turns, chain.room["queries"], keys, values, *sizes)
         return chain.launch("rotary", self._tokens, *cells, np.float32(log2_scale(model.dim)))
 
     def _product(self, weights: Weights, x: str, y: str) -> list[Call]:
-        """Return the calls of one product of all tokens, from array `x` of the room to array `y`.
-
-        Quantised weights are restored to halves before the product.
-        """
+        """Return the calls of one product of all tokens, from array `x` of the room to array `y`."""
         room, quantised = self.chain.room, weights.kind.is_quantised
         shape = Shape(self._tokens, weights.rows, weights.cols, "nt")
         halves = self._halves if quantised else weights.words
@@ -379,9 +347,7 @@ class PrefillChain:
     def check(self) -> Observation:
         """Compare the logits, and random tokens' keys and values in every layer, with double precision.
 
-        Later checks take the same tokens, whose results in double precision are stored. Returns the relative error of
-        the logits. Raises WrongAnswer if the roundings of all layers do not explain an error.
-        """
+        Later checks take the same tokens, whose results in double precision are stored."""
         logits = self.chain.bench.device.to_host(self.logits).view(np.float16).astype(float)
         expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
         if self._exact is None:

@@ -1,8 +1,7 @@
 """Compute the chain of a model in double precision for a few tokens, from stored weights and cached keys and values.
 
-A token is computed from its embedding through all layers. It attends to the cached keys and values of the tokens before
-it, and to its own, which are compared with the exact ones.
-"""
+A token is computed from its embedding through all layers. It attends to the cached keys and values of the tokens
+before it, and to its own, which are compared with the exact ones."""
 
 from __future__ import annotations
 
@@ -50,9 +49,7 @@ class SampledToken:
 class ExactChain:
     """The chain of some tokens in double precision, which go through the layers together.
 
-    `caches` has the keys and values of each layer. `routes` are the experts (layer, sequence, rank) that a mixture of
-    experts has chosen: near a tie, rounding decides.
-    """
+    `caches` has the keys and values of each layer."""
 
     def __init__(
         self, weights: ModelWeights, caches: Sequence[tuple[Any, Any]], layout: CacheLayout, routes: Any = None
@@ -68,8 +65,7 @@ class ExactChain:
         """Return the logits of the tokens `sampled` as NumPy doubles, (tokens, vocabulary).
 
         Raises WrongAnswer if the cached keys or values of a token differ from the exact ones by more than rounding
-        explains.
-        """
+        explains."""
         weights, model, hidden = self._weights, self._model, self._model.head.cols
         rows = [weights.embedding[token.token * hidden : (token.token + 1) * hidden] for token in sampled]
         x = np.stack([self._to_host(row).view(np.float16).astype(float) for row in rows])
@@ -94,11 +90,7 @@ class ExactChain:
     def _network(
         self, layer: int, matrices: Mapping[str, Weights], x: Doubles, sampled: Sequence[SampledToken]
     ) -> Doubles:
-        """Return the output of the feed-forward network of a layer for x, both (tokens, hidden).
-
-        `layer` is the layer's number, and `matrices` are its weights by name. Raises WrongAnswer if a router's choice
-        is wrong.
-        """
+        """Return the output of the feed-forward network of a layer for x, both (tokens, hidden)."""
         model = self._model
         up = self._product(matrices["up"], x)
         if model.experts == 1:
@@ -113,11 +105,7 @@ class ExactChain:
         return np.stack(rows)
 
     def _chosen(self, layer: int, sampled: SampledToken, logits: Doubles) -> Any:
-        """Return the experts that the device has chosen for a token, int64, given the exact `logits` of the router.
-
-        Raises WrongAnswer if an expert occurs twice, was not written, or the router prefers another one by more than
-        rounding explains.
-        """
+        """Return the experts that the device has chosen for a token, int64, given the exact `logits` of the router."""
         chosen = self._routes[layer, sampled.sequence]
         expect(
             len(set(chosen.tolist())) == len(chosen), f"the experts {chosen.tolist()} of layer {layer} are not distinct"
@@ -140,11 +128,7 @@ class ExactChain:
         return np.asarray(self._to_host(weights.product(self._xp.asarray(x))))
 
     def _attended(self, layer: int, sampled: SampledToken, heads: Doubles) -> Doubles:
-        """Return the attention output of one token in a layer, flat: (heads · dim,).
-
-        `heads` are the token's queries, keys and values before their rotation, (heads + 2 · KV heads, dim). Raises
-        WrongAnswer if the cached key or value of the token differs by more than rounding explains.
-        """
+        """Return the attention output of one token in a layer, flat: (heads · dim,)."""
         model, xp = self._model, self._xp
         rotated_heads = rotated(heads[: model.heads + model.kv_heads], self._turns[sampled.place])
         queries = rotated_heads[: model.heads].reshape(model.kv_heads, -1, model.dim)
@@ -158,10 +142,7 @@ class ExactChain:
         return np.asarray(self._to_host(xp.matmul(shares, values))).ravel()
 
     def _doubles(self, array: Any, sampled: SampledToken) -> Any:
-        """Return the cached keys or values (`array`) of the token's sequence, up to the token and with it.
-
-        They are doubles (KV heads, tokens, dim) on the device.
-        """
+        """Return the cached keys or values (`array`) of the token's sequence, up to the token and with it."""
         layout = self._layout
         lines = layout.kv_heads * layout.capacity
         first = sampled.sequence * lines * layout.dim
@@ -170,10 +151,7 @@ class ExactChain:
         return wide.reshape(layout.kv_heads, layout.capacity, layout.dim)[:, : sampled.place + 1]
 
     def _compare(self, layer: int, sampled: SampledToken, *exact: Doubles) -> None:
-        """Raise WrongAnswer if the cached key or value of a token in a layer differs by more than rounding explains.
-
-        `exact` are its exact key and value, each (KV heads, dim).
-        """
+        """Raise WrongAnswer if the cached key or value of a token in a layer differs by more than rounding explains."""
         layout, bound = self._layout, rounding_bound(layer + 1)
         for array, expected in zip(self._caches[layer], exact, strict=True):
             places = array.view("uint16").reshape(-1, layout.kv_heads, layout.capacity, layout.dim)

@@ -22,10 +22,7 @@ Call = Callable[[], None]
 class Experts:
     """The networks of all layers for `rows` tokens; `kind` names how weights are stored.
 
-    `chosen` has the experts of every layer: a device array (depth, rows · active), uint32, the ranks of a token
-    adjacent. Raises Skip for other weights than float16, and for more tokens or experts than the kernels take (64 and
-    1024).
-    """
+    Raises Skip for other weights than float16, and for more tokens or experts than the kernels take (64 and 1024)."""
 
     def __init__(self, bench: Bench, model: Model, kind: str, rows: int) -> None:
         if kind != "float16":
@@ -49,9 +46,7 @@ class Experts:
     def calls(self, layer: int, weights: Mapping[str, Weights], room: Mapping[str, Any]) -> list[Call]:
         """Return the calls of the network of the layer with the number `layer`, after the product of its router.
 
-        `weights` are the layer's matrices by name, and `room` the device arrays of a Chain by name. The calls read
-        `router` and `normed` of the room, and write the network's output to `down`.
-        """
+        `weights` are the layer's matrices by name, and `room` the device arrays of a Chain by name."""
         model, warps = self._model, _THREADS // self._bench.traits.warp
         hidden, inner = model.head.cols, model.layer("down").cols
         gathered = self._active, self._masks, self._ranks
@@ -70,10 +65,7 @@ class Experts:
     def _launch(
         self, name: str, grid: tuple[int, ...], arrays: tuple[Any, ...], *numbers: int, threads: int = _THREADS
     ) -> Call:
-        """Return the launch of the kernel `name` of experts.cu on these arrays and 32-bit numbers.
-
-        `threads` is the size of a block.
-        """
+        """Return the launch of the kernel `name` of experts.cu on these arrays and 32-bit numbers."""
         return partial(self._kernels[name], grid, (threads,), (*arrays, *map(np.uint32, numbers)))
 
     def poison(self) -> None:

@@ -1,9 +1,6 @@
 """Compile a Triton kernel for causal attention of a whole prompt, whose scores stay on the chip (FlashAttention).
 
-Triton compiles the kernel, and CuPy loads and launches the binary, because Triton's own launcher would need torch. The
-kernel follows FlashAttention-2 (Dao, 2023, https://arxiv.org/abs/2307.08691): a block keeps its queries, and goes
-through the keys and values with a running maximum and a running sum.
-"""
+Triton compiles the kernel, and CuPy loads and launches the binary, because Triton's own launcher would need torch."""
 
 from __future__ import annotations
 
@@ -19,11 +16,7 @@ tl: Any = None  # triton.language, once `binary` has imported it
 def flash(queries, keys, values, out, tokens, heads, group, DIM, ROWS, COLS) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001, N803
     """Write the causal attention of a prompt of `tokens` tokens to `out`.
 
-    A token attends to those before it and to itself. All arrays have halves. A program has ROWS tokens of a head, and
-    takes COLS keys at once. Queries are (head, token, DIM) and carry the factor log2(e)/√DIM, so that scores are
-    exponents of two. Keys and values are (KV head, token, DIM), of which `group` heads share one; `out` is (token,
-    head, DIM).
-    """
+    A token attends to those before it and to itself. All arrays have halves."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the last tokens attend to the most tokens, so they start first
     head = tl.program_id(1)
     row, col, lane = block * ROWS + tl.arange(0, ROWS), tl.arange(0, COLS), tl.arange(0, DIM)
@@ -65,8 +58,7 @@ def flash(queries, keys, values, out, tokens, heads, group, DIM, ROWS, COLS) -> 
 class FlashPlan:
     """Queries of a program, keys that it takes at once, warps of a program, and loads of keys and values in flight.
 
-    The defaults were the fastest of six plans on an H200, for 2048 tokens.
-    """
+    The defaults were the fastest of six plans on an H200, for 2048 tokens."""
 
     rows: int = 128
     cols: int = 64
@@ -91,8 +83,7 @@ _NUMBERS = ("tokens", "heads", "group")
 def binary(arch: str, dim: int, plan: FlashPlan) -> FlashBinary:
     """Compile the kernel for heads of `dim` elements on the NVIDIA GPU `arch`, such as sm_90.
 
-    Raises Unavailable without Triton.
-    """
+    Raises Unavailable without Triton."""
     triton = imported()
     globals()["tl"] = triton.language
     constants = {"DIM": dim, "ROWS": plan.rows, "COLS": plan.cols}

@@ -1,8 +1,7 @@
 """Send and time the same queries by MLCommons LoadGen itself: a cross-check of our generator, not an MLPerf result.
 
-LoadGen runs in a thread of its own and hands its queries to the thread that computes. So a failure there costs the case
-alone; an exception that passes through LoadGen would abort the process.
-"""
+LoadGen runs in a thread of its own and hands its queries to the thread that computes. So a failure there costs the
+case alone; an exception that passes through LoadGen would abort the process."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ topic = Topic(
 class Pattern:
     """A scenario of LoadGen: its name there, the number of its queries, and the samples of each query.
 
-    `record` names the record of LoadGen's log with the figure, and `figure` describes the figure for the notes.
-    """
+    `record` names the record of LoadGen's log with the figure, and `figure` describes the figure for the notes."""
 
     name: str
     queries: int
@@ -138,9 +136,7 @@ class Issued:
 class LoadGen:
     """LoadGen with one scenario; `library` is the module mlperf_loadgen.
 
-    `expected_s` is the time of a query in seconds, and in the scenario Server the mean time between two arrivals.
-    Without an expected time LoadGen calls its run INVALID.
-    """
+    `expected_s` is the time of a query in seconds, and in the scenario Server the mean time between two arrivals."""
 
     library: Any
     pattern: Pattern
@@ -149,9 +145,7 @@ class LoadGen:
     def figure_s(self, serve: Callable[[Issued], object]) -> float:
         """Let LoadGen send its queries, and return the figure that it reports, in seconds.
 
-        `serve` answers all queries of the Issued that it is given, in this thread. Raises WrongAnswer if LoadGen
-        reports an invalid run.
-        """
+        `serve` answers all queries of the Issued that it is given, in this thread."""
         issued = Issued(self.library)
         with _short_turns(), tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
             run = thread.submit(self._run, issued, folder)
@@ -201,10 +195,7 @@ class LoadGen:
 
 @contextlib.contextmanager
 def _short_turns() -> Iterator[None]:
-    """Switch between Python's threads after 1 ms instead of 5 ms inside the `with` block.
-
-    LoadGen's thread sends no query while the other thread computes in Python.
-    """
+    """Switch between Python's threads after 1 ms instead of 5 ms inside the `with` block."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_TURN_S)
     try:
@@ -214,10 +205,7 @@ def _short_turns() -> Iterator[None]:
 
 
 def _records(log: str) -> dict[str, Any]:
-    """Return the records of LoadGen's detailed log by name.
-
-    Each line of `log` has `:::MLLOG` and a JSON object with the keys `key` and `value`.
-    """
+    """Return the records of LoadGen's detailed log by name."""
     lines = (json.loads(line.removeprefix(":::MLLOG")) for line in log.splitlines())
     return {line["key"]: line["value"] for line in lines}
 
@@ -225,8 +213,7 @@ def _records(log: str) -> dict[str, Any]:
 class CrossCheck:
     """A scenario by LoadGen and by our generator, in turn, with the same machine, scheduler and prompts.
 
-    A call runs LoadGen and returns its figure. `scenario` has one prompt for each query of the pattern.
-    """
+    A call runs LoadGen and returns its figure. `scenario` has one prompt for each query of the pattern."""
 
     def __init__(self, loadgen: Any, pattern: Pattern, scenario: Scenario) -> None:
         self._pattern, self._scenario = pattern, scenario
@@ -258,8 +245,7 @@ class CrossCheck:
     def ours_s(self) -> float:
         """Return the figure of our generator for the same scenario in seconds.
 
-        It is the time until all queries of Offline are answered, else the 90th percentile of the times of queries.
-        """
+        It is the time until all queries of Offline are answered, else the 90th percentile of the times of queries."""
         if self._pattern.name == "Offline":
             return self._offline_s()
         prompts = self._scenario.prompts
@@ -278,8 +264,7 @@ class CrossCheck:
     def check(self) -> Observation:
         """Check that every sample is answered, and random answers in double precision; raises WrongAnswer otherwise.
 
-        Returns `floor`, LoadGen's figure for queries that are completed at once.
-        """
+        Returns `floor`, LoadGen's figure for queries that are completed at once."""
         expected = self._pattern.queries * self._pattern.samples
         expect(len(self._answers) == expected, f"{len(self._answers)} of {expected} samples are answered")
         self._scenario.take(self._prompts, Session(self._answers, 0.0))
@@ -322,10 +307,7 @@ class ServerCrossCheck(CrossCheck):
 
 
 def _complete_all(issued: Issued) -> list[float]:
-    """Complete each query as soon as it comes, and return the queries' arrival times in seconds.
-
-    They are times of `time.perf_counter`.
-    """
+    """Complete each query as soon as it comes, and return the queries' arrival times in seconds."""
     moments = []
     while (query := issued.take()) is not None:
         moments.append(time.perf_counter())
@@ -341,8 +323,7 @@ def _p90(seconds: Sequence[float]) -> float:
 def cross_check(loadgen: Any, pattern: Pattern, scenario: Scenario) -> CrossCheck:
     """Return the cross-check of `scenario`, which has one prompt for each query of `pattern`.
 
-    `loadgen` is the module mlperf_loadgen. The scenario Server runs LoadGen once for its arrivals.
-    """
+    `loadgen` is the module mlperf_loadgen. The scenario Server runs LoadGen once for its arrivals."""
     kind = ServerCrossCheck if pattern.name == "Server" else CrossCheck
     return kind(loadgen, pattern, scenario)
 
@@ -362,8 +343,7 @@ def loadgen(bench: Bench, scenario: str, model: str, weights: str, prompt: int, 
     """Seconds that LoadGen itself reports in a scenario; `ours` is our generator's figure for the same queries.
 
     A prompt has `prompt` tokens and its answer `output`. `floor` is LoadGen's figure for queries that are completed at
-    once. Raises Unavailable without LoadGen.
-    """
+    once. Raises Unavailable without LoadGen."""
     pattern, binding = PATTERNS[scenario], library()
     measured = cross_check(binding, pattern, open_scenario(bench, model, weights, prompt, output, pattern.queries))
     notes = {

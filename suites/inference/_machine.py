@@ -22,9 +22,7 @@ from ._weights import ModelWeights
 class GpuMachine:
     """A model whose queries have `prompt` tokens and ask for `output` tokens; `kind` is the type of its weights.
 
-    It is a Machine of the scheduler. Rows that only fill a batch share one further slot. Raises Skip if the model does
-    not fit into the free memory.
-    """
+    It is a Machine of the scheduler. Rows that only fill a batch share one further slot."""
 
     sizes: Sequence[int] = (1, 4, 16)
     tolerance = 0.05  # tolerance for a logit of about 4: all layers round to halves
@@ -66,8 +64,7 @@ class GpuMachine:
     def step(self, slots: Tokens, tokens: Tokens) -> Tokens:
         """Append one of `tokens` to the sequence in each of `slots`, and return the tokens that follow.
 
-        All are NumPy arrays, int64, of the same length, at most the largest batch size.
-        """
+        All are NumPy arrays, int64, of the same length, at most the largest batch size."""
         size = min(size for size in self.sizes if size >= len(slots))
         chain, fill, device = self._steps[size], [(0, size - len(slots))], self._bench.device
         rows = np.pad(slots, fill, constant_values=self._spare).astype(np.uint32)
@@ -89,8 +86,7 @@ class GpuMachine:
         """Return how far the logit of `token` lies below the largest logit after `sequence`, in double precision.
 
         The slot still holds the keys and values of the sequence; raises WrongAnswer if they differ by more than
-        rounding.
-        """
+        rounding."""
         exact = ExactChain(self._weights, self._memory.layers, self._memory.layout)
         logits = exact.logits([SampledToken(slot, len(sequence) - 1, int(sequence[-1]))])[0]
         return float(logits.max() - logits[token])
@@ -99,8 +95,7 @@ class GpuMachine:
 class DeviceTimer:
     """The sum of the times of calls on the device, in `seconds`: each between two events.
 
-    On a device without events the host measures the calls.
-    """
+    On a device without events the host measures the calls."""
 
     def __init__(self, bench: Bench) -> None:
         self.seconds = 0.0

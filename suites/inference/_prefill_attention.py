@@ -65,8 +65,7 @@ Call = Callable[[], None]
 class PromptShape:
     """A prompt of `tokens` tokens with `heads` heads of queries over `kv_heads` heads of keys and values.
 
-    `heads` is a multiple of `kv_heads`; `dim` is the elements of a head.
-    """
+    `heads` is a multiple of `kv_heads`; `dim` is the elements of a head."""
 
     tokens: int
     heads: int
@@ -87,9 +86,7 @@ class PromptShape:
     def work(self) -> Work:
         """The work of causal attention: 4 operations for each element of a head and pair of tokens that counts.
 
-        The mask leaves only pairs of a token with itself or an earlier one. The bytes are those of queries, keys,
-        values and results.
-        """
+        The mask leaves only pairs of a token with itself or an earlier one."""
         pairs = self.tokens * (self.tokens + 1) / 2
         moved = 2 * _HALF.itemsize * self.tokens * self.dim * (self.heads + self.kv_heads)
         return Work(moved=float(moved), flops=4.0 * self.heads * self.dim * pairs)
@@ -99,8 +96,7 @@ class PromptShape:
 class Prompt:
     """Queries as (head, token, dim), times log2(e)/√dim; keys and values as (KV head, token, dim).
 
-    They are flat device arrays with the bits of halves (uint16).
-    """
+    They are flat device arrays with the bits of halves (uint16)."""
 
     queries: Any
     keys: Any
@@ -110,8 +106,7 @@ class Prompt:
 class Unfused:
     """Two batched products of the vendor's library and a softmax between them, over all pairs of tokens.
 
-    The products may share a `workspace`, a device array of WORKSPACE_BYTES; without it each has its own.
-    """
+    The products may share a `workspace`, a device array of WORKSPACE_BYTES; without it each has its own."""
 
     def __init__(self, bench: Bench, shape: PromptShape, workspace: Any = None) -> None:
         self._bench, self._shape, self._workspace = bench, shape, workspace
@@ -168,8 +163,7 @@ class Provider(Protocol):
 class OurKernels:
     """A provider of our own kernels or of the vendor's products, which write halves to our array `out`.
 
-    `poison` overwrites intermediate results.
-    """
+    `poison` overwrites intermediate results."""
 
     def __init__(self, calls: list[Call], out: Any, poison: Call, notes: Mapping[str, str]) -> None:
         self._call, self._out, self._poison, self.notes = in_turn(*calls), out, poison, notes
@@ -193,10 +187,7 @@ def _unfused(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
 
 
 def _triton(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
-    """Return the provider of our kernel in Triton, compiled for this GPU and launched by CuPy on the suite's stream.
-
-    Raises Skip on other vendors' GPUs and if a block has too little shared memory, and Unavailable without Triton.
-    """
+    """Return the provider of our kernel in Triton, compiled for this GPU and launched by CuPy on the suite's stream."""
     if bench.traits.vendor != "nvidia":
         raise Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
     plan, xp = FlashPlan(), bench.xp
@@ -222,8 +213,7 @@ def _triton(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
 class TorchAttention:
     """torch's scaled_dot_product_attention over our memory, on the stream of the suite.
 
-    `backend` names one of torch's SDPBackend; if it is empty torch chooses. Raises Unavailable without torch.
-    """
+    `backend` names one of torch's SDPBackend; if it is empty torch chooses. Raises Unavailable without torch."""
 
     def __init__(self, bench: Bench, shape: PromptShape, prompt: Prompt, backend: str = "") -> None:
         torch = imported()
@@ -259,10 +249,7 @@ class TorchAttention:
 
 
 def _cudnn(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
-    """Return the provider of torch's attention by cuDNN.
-
-    Raises Skip on other vendors' GPUs and for shapes that cuDNN does not take, and Unavailable without torch.
-    """
+    """Return the provider of torch's attention by cuDNN."""
     if bench.traits.vendor != "nvidia":
         raise Skip("cuDNN is a library for NVIDIA GPUs")
     provider = TorchAttention(bench, shape, prompt, "CUDNN_ATTENTION")
@@ -284,8 +271,7 @@ PROVIDERS: Mapping[str, Callable[[Bench, PromptShape, Prompt], Provider]] = {
 class PrefillAttention:
     """A seeded prompt and its attention by one provider, whose results are checked in double precision.
 
-    `by` is a key of PROVIDERS. Raises Skip if the arrays do not fit into the free memory, or as the provider does.
-    """
+    `by` is a key of PROVIDERS. Raises Skip if the arrays do not fit into the free memory, or as the provider does."""
 
     def __init__(self, bench: Bench, shape: PromptShape, by: str) -> None:
         rows = 2 * shape.size + 2 * shape.tokens * shape.kv_heads * shape.dim
@@ -302,9 +288,7 @@ class PrefillAttention:
     def check(self) -> Observation:
         """Compare six random tokens of random heads, the first token and the last one with double precision.
 
-        Returns the largest relative error of a token. Raises WrongAnswer if results are not written or not finite, or
-        if the error is above 4 · 2^-11.
-        """
+        Returns the largest relative error of a token."""
         shape, results = self._shape, self.provider.results()
         missing = self._make.count_unwritten(results, _HALF)
         expect(missing == 0, f"{missing} results are not written, NaN or infinite")
@@ -358,6 +342,5 @@ def prefill_attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim:
 
     Operations count the pairs of tokens that the causal mask leaves. `unfused` computes all pairs by two batched
     products of the vendor's library, with a softmax between them. `triton` is our own kernel, `torch` its
-    scaled_dot_product_attention, `cudnn` the same by cuDNN.
-    """
+    scaled_dot_product_attention, `cudnn` the same by cuDNN."""
     return PrefillAttention(bench, PromptShape(tokens, heads, kv_heads, dim), by).task()

@@ -1,7 +1,6 @@
 """Run LoadGen's four scenarios by our own generator: queries one by one, eight at once, all at once, or at random.
 
-They have LoadGen's names and rules; nothing here is an MLPerf result.
-"""
+They have LoadGen's names and rules; nothing here is an MLPerf result."""
 
 from __future__ import annotations
 
@@ -87,8 +86,7 @@ _AXES: dict[str, Any] = {"model": _models, "weights": _weights, "prompt": _promp
 class ToyMachine:
     """The toy model as the scheduler uses it (a Machine), for sequences of at most `capacity` tokens.
 
-    Rows that only fill a batch append to one further slot. `device_s` are the seconds of all prefills and steps.
-    """
+    Rows that only fill a batch append to one further slot. `device_s` are the seconds of all prefills and steps."""
 
     sizes: Sequence[int] = _SIZES
     tolerance = 1e-4  # tolerance of a logit
@@ -102,8 +100,7 @@ class ToyMachine:
     def shortfall(self, slot: int, sequence: Tokens, token: int) -> float:
         """Return how far the logit of `token` lies below the largest logit after `sequence`, in double precision.
 
-        The sequence is computed anew, so that the slot does not matter.
-        """
+        The sequence is computed anew, so that the slot does not matter."""
         del slot
         logits = ToyModel(self._weights, 1, len(sequence), np.float64).prefill(0, sequence)
         return float(logits.max() - logits[token])
@@ -118,8 +115,7 @@ class ToyMachine:
     def step(self, slots: Tokens, tokens: Tokens) -> Tokens:
         """Append one of `tokens` to the sequence in each of `slots`, and return the tokens that follow.
 
-        All are NumPy arrays, int64, of the same length, at most the largest batch size.
-        """
+        All are NumPy arrays, int64, of the same length, at most the largest batch size."""
         size = min(size for size in self.sizes if size >= len(slots))
         fill = [(0, size - len(slots))]
         self._model.lengths[self._spare] = 0
@@ -133,8 +129,7 @@ class ToyMachine:
 class Scenario:
     """`queries` seeded prompts of `prompt` tokens each, answered with `output` tokens, session by session.
 
-    The check looks at the last session, `session`; None before the first.
-    """
+    The check looks at the last session, `session`; None before the first."""
 
     def __init__(self, machine: Machine, rng: np.random.Generator, prompt: int, output: int, queries: int) -> None:
         self.rng, self._output, self._machine = rng, output, machine
@@ -147,8 +142,7 @@ class Scenario:
     def run(self, prompts: Sequence[Tokens], scheduled: Sequence[float]) -> Session:
         """Serve `prompts`, where prompt i arrives `scheduled[i]` seconds from now, and return the session.
 
-        The check then looks at this session.
-        """
+        The check then looks at this session."""
         before_s = self._machine.device_s
         session = serve(self._machine, prompts, scheduled, self._output, HostClock())
         self._device_s += self._machine.device_s - before_s
@@ -172,11 +166,7 @@ class Scenario:
     def check(self) -> Observation:
         """Compare the answers of the last session with double precision, and return observed values by name.
 
-        Every answer must have `output` tokens, and of two random ones the first and the last token must have the
-        largest logit up to rounding; raises WrongAnswer otherwise. `late` counts the queries that were noticed late,
-        and `padded` is the share of padded rows, both of the last session. `batch sizes` are the machine's, and `call
-        times` and `call contexts` those of `_call_times`.
-        """
+        `batch sizes` are the machine's, and `call times` and `call contexts` those of `_call_times`."""
         session = self.session
         if session is None:
             raise WrongAnswer("no session has ended")
@@ -193,11 +183,7 @@ class Scenario:
         return {**counted, "batch sizes": sizes, **self._call_times()}
 
     def _call_times(self) -> Observation:
-        """Return the time and the context of a prefill, and then of a step of each batch size, as two profiles.
-
-        They are `call times` and `call contexts`: medians over sessions of the mean of a session, 0 where none ran. The
-        report adds to the times of single steps and prefills what a call takes longer in a session.
-        """
+        """Return the time and the context of a prefill, and then of a step of each batch size, as two profiles."""
         seconds, context = [], []
         for size in (0, *self._machine.sizes):
             ran = [calls[size] for calls in self._calls if size in calls]
@@ -206,10 +192,7 @@ class Scenario:
         return {"call times": Profile(tuple(seconds), "s"), "call contexts": Profile(tuple(context), "tokens")}
 
     def _shortfall(self, place: int) -> float:
-        """Return the largest gap between the best logit and the answer's logit, for the answer's first and last token.
-
-        `place` is the place of the answer in the session.
-        """
+        """Return the largest gap between the best logit and the answer's logit."""
         assert self.session is not None
         answer, shortfalls = self.session.answers[place], []
         for count in (0, len(answer.tokens) - 1):
@@ -220,8 +203,7 @@ class Scenario:
     def probe(self) -> Observation:
         """Return the medians of the last session: time to the first token, and time between tokens, in seconds.
 
-        `host` is the share of the time with queries in which the device did not compute, since the last probe.
-        """
+        `host` is the share of the time with queries in which the device did not compute, since the last probe."""
         assert self.session is not None
         first, token = np.median(self.session.first_token_s), np.median(self.session.token_s)
         host = 1 - self._device_s / self._busy_s
@@ -242,9 +224,7 @@ class Scenario:
 def open_scenario(bench: Bench, model: str, weights: str, prompt: int, output: int, queries: int) -> Scenario:
     """Return a scenario of `queries` prompts by a language model on a GPU, or by the toy model on the host.
 
-    The toy is taken if `model` is no key of MODELS. A prompt has `prompt` tokens and its answer `output`. `weights` is
-    the type of the weights. Raises Skip if the model does not fit into the free memory.
-    """
+    The toy is taken if `model` is no key of MODELS. A prompt has `prompt` tokens and its answer `output`."""
     rng = bench.rng
     machine: Machine = (
         GpuMachine(bench, MODELS[model], weights, prompt, output)
@@ -258,8 +238,7 @@ def open_scenario(bench: Bench, model: str, weights: str, prompt: int, output: i
 def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
     """SingleStream: seconds of each query, which is sent when the query before it has its last token.
 
-    A query has a prompt of `prompt` tokens, and its answer has `output` tokens.
-    """
+    A query has a prompt of `prompt` tokens, and its answer has `output` tokens."""
     scenario = open_scenario(bench, model, weights, prompt, output, _FOR_P90)
     count, effort = _FOR_P90, POINT
     # A query takes long, so groups of queries are timed until there are enough for the percentile.
@@ -282,8 +261,7 @@ def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: i
 def multi_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
     """MultiStream: seconds of each query of eight samples, until the last of the samples has its last token.
 
-    A sample has a prompt of `prompt` tokens, and its answer has `output` tokens.
-    """
+    A sample has a prompt of `prompt` tokens, and its answer has `output` tokens."""
     scenario = open_scenario(bench, model, weights, prompt, output, _STREAMS)
     return scenario.latencies(lambda: scenario.run(scenario.prompts, [0.0] * _STREAMS).seconds)
 
@@ -292,8 +270,7 @@ def multi_stream(bench: Bench, model: str, weights: str, prompt: int, output: in
 def offline(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
     """Offline: tokens of answers per second; all queries are there from the start, in continuous batches.
 
-    A query has a prompt of `prompt` tokens, and its answer has `output` tokens.
-    """
+    A query has a prompt of `prompt` tokens, and its answer has `output` tokens."""
     scenario = open_scenario(bench, model, weights, prompt, output, _OFFLINE)
 
     def call() -> float:
@@ -307,18 +284,14 @@ def offline(bench: Bench, model: str, weights: str, prompt: int, output: int) ->
 class Server:
     """Sessions whose queries arrive by the schedule `scheduled`, in seconds.
 
-    The first session has all queries, and later sessions have the first 32.
-    """
+    The first session has all queries, and later sessions have the first 32."""
 
     def __init__(self, scenario: Scenario, scheduled: Sequence[float]) -> None:
         self._scenario, self._scheduled = scenario, scheduled
         self._recorded: Session | None = None
 
     def __call__(self) -> list[float]:
-        """Run a session, and return the seconds of each query, from its arrival by the schedule to its last token.
-
-        The first call answers all queries, and later calls the first 32.
-        """
+        """Run a session, and return the seconds of each query, from its arrival by the schedule to its last token."""
         count = _SERVER if self._recorded else len(self._scheduled)
         session = self._scenario.run(self._scenario.prompts[:count], self._scheduled[:count])
         self._recorded = self._recorded or session
@@ -327,8 +300,7 @@ class Server:
     def check(self) -> Observation:
         """Check the last session as the scenario does, and add the moments of every query of the first session.
 
-        They are the profiles `scheduled`, `first token` and `last token`, in seconds.
-        """
+        They are the profiles `scheduled`, `first token` and `last token`, in seconds."""
         observed = self._scenario.check()
         assert self._recorded is not None
         times = [(answer.scheduled, answer.first, answer.last) for answer in self._recorded.answers]
@@ -351,8 +323,7 @@ def server(bench: Bench, model: str, weights: str, prompt: int, output: int, loa
 
     A query has a prompt of `prompt` tokens, and its answer has `output` tokens. `load` is the rate of queries as a
     share of the offline rate. In full the first session has enough queries for a 99th percentile; the report compares
-    it with a simulation.
-    """
+    it with a simulation."""
     queries = _FOR_P99 if bench.target.tier == "full" else _SERVER
     scenario = open_scenario(bench, model, weights, prompt, output, queries)
     few = scenario.prompts[:_SERVER]

@@ -1,8 +1,7 @@
 """Serve queries that arrive by a schedule, by continuous batching on one device.
 
-The generator is open-loop: the arrival times are fixed before anything runs, and a latency counts from the arrival, not
-from the moment at which the scheduler notices the query, so that waiting for a busy device counts.
-"""
+The generator is open-loop: the arrival times are fixed before anything runs, and a latency counts from the arrival,
+not from the moment at which the scheduler notices the query, so that waiting for a busy device counts."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ class Machine(Protocol):
     """A model on a device: it has slots for sequences, and runs a batch in the smallest of its `sizes` that holds it.
 
     `vocabulary` is the number of tokens, `tolerance` the largest shortfall of a logit that rounding explains, and
-    `description` a text for the notes.
-    """
+    `description` a text for the notes."""
 
     sizes: Sequence[int]
     vocabulary: int
@@ -49,8 +47,7 @@ class Machine(Protocol):
     def shortfall(self, slot: int, sequence: Tokens, token: int) -> float:
         """Return how far the logit of `token` lies below the largest logit after `sequence`, in double precision.
 
-        Rounding explains at most `tolerance`. The slot holds the sequence: no later query has used it.
-        """
+        Rounding explains at most `tolerance`. The slot holds the sequence: no later query has used it."""
         ...
 
 
@@ -83,9 +80,7 @@ class HostClock:
 class QueryAnswer:
     """The tokens of the answer to a query, and the times of the query's events in seconds of the clock.
 
-    `scheduled` is the arrival by the schedule, `noticed` the moment at which the scheduler saw the query, `first` and
-    `last` the moments of the first and the last token. `slot` is the place of the query's keys and values.
-    """
+    `slot` is the place of the query's keys and values."""
 
     scheduled: float
     slot: int = 0
@@ -99,9 +94,7 @@ class QueryAnswer:
 class CallTimes:
     """The number of calls of one kind in a session, their seconds, and the tokens of context of their sequences.
 
-    The seconds go from the end of the call before, so that they include what the scheduler does between two calls.
-    `context` is a sum over all calls.
-    """
+    The seconds go from the end of the call before, so that they include what the scheduler does between two calls."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -116,9 +109,7 @@ class CallTimes:
 class Session:
     """The answers to all queries in their order, and the times of the calls that gave them.
 
-    `padded` is the share of the rows of all steps that only filled a batch. `calls` has the times of the steps of each
-    batch size, and under the key 0 those of the prefills.
-    """
+    `padded` is the share of the rows of all steps that only filled a batch."""
 
     answers: Sequence[QueryAnswer]
     padded: float
@@ -193,8 +184,7 @@ class Batch:
     def join(self, answer: QueryAnswer, prompt: Tokens) -> None:
         """Prefill the prompt of a query in a free slot, and add the first token to `answer`.
 
-        `has_room` must be true.
-        """
+        `has_room` must be true."""
         slot = answer.slot = self._free.pop()
         answer.tokens.append(self._machine.prefill(slot, prompt))
         answer.first = self._clock.now()
@@ -227,10 +217,7 @@ def serve(
 ) -> Session:
     """Answer every prompt with `output` tokens, and return the session; prompt i arrives at `scheduled[i]` seconds.
 
-    The times of `clock` count from the start of the session, and `scheduled` is ascending. Between two steps, waiting
-    queries are prefilled one by one in the order of their arrival while the batch has a free slot.
-    `gpubench.analysis.serving` simulates the same rule.
-    """
+    The times of `clock` count from the start of the session, and `scheduled` is ascending."""
     answers = [QueryAnswer(moment) for moment in scheduled]
     batch, upcoming, noticed = Batch(machine, output, clock), 0, 0
     calls: defaultdict[int, CallTimes] = defaultdict(CallTimes)

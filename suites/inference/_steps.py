@@ -80,8 +80,7 @@ Logits = npt.NDArray[Any]
 def logits_error(weights: ToyWeights, sequence: Tokens, logits: Logits) -> float:
     """Return the relative error of the logits after `sequence`, compared with a prefill of it in double precision.
 
-    `logits` has the shape (vocabulary,). Raises WrongAnswer if the error is above 1e-4.
-    """
+    `logits` has the shape (vocabulary,). Raises WrongAnswer if the error is above 1e-4."""
     exact = ToyModel(weights, 1, len(sequence), np.float64).prefill(0, sequence)
     error = float(np.linalg.norm(logits - exact) / np.linalg.norm(exact))
     expect(error <= _BOUND, f"the relative error {error:.3g} of the logits is above {_BOUND:.3g}")
@@ -118,9 +117,7 @@ class ToyStep:
     def check(self) -> Observation:
         """Compare one random sequence with double precision, and each sequence's token with a batch of one.
 
-        Returns the relative error, and the share of sequences whose token differs alone. Raises WrongAnswer if logits
-        are missing or wrong, or a token is not the most likely one.
-        """
+        Returns the relative error, and the share of sequences whose token differs alone."""
         expect(bool(np.isfinite(self.logits).all()), "logits are not written, NaN or infinite")
         expect(
             bool((self.tokens == self.logits.argmax(axis=1)).all()), "a chosen token does not have the largest logit"
@@ -160,8 +157,7 @@ def _step_points(target: Target, params: Mapping[str, Any]) -> bool:
 
     At a context of 2048 tokens all its batches are measured; quick has two points, one that is compared with other
     tools and one with as many tokens as the simulated queries. Other models have the batches 1 and 16 at that context.
-    The largest batch shows what a token of context costs, which is about the same in every batch.
-    """
+    The largest batch shows what a token of context costs, which is about the same in every batch."""
     batch, context = params["batch"], params["context"]
     if target.is_host:
         return True
@@ -176,8 +172,7 @@ def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: on the host every prompt, on a GPU those that the simulation and curve need.
 
     In full, prompts have up to 8192 tokens in float16, 2048 in int4 and 512 in int8; quick takes int4 without 2048
-    tokens. Of models other than llama-3-8b only prompts of 2048 tokens are measured, and no mixtures of experts.
-    """
+    tokens. Of models other than llama-3-8b only prompts of 2048 tokens are measured, and no mixtures of experts."""
     model, weights, tokens = params["model"], params["weights"], params["tokens"]
     if target.is_host:
         return True
@@ -189,10 +184,7 @@ def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
 
 
 def _effort(bench: Bench, is_representative: bool, seconds: float) -> Effort:
-    """Return Effort.sustained(`seconds`) in the full tier if the point `is_representative`, else POINT.
-
-    So much sampling is enough for a figure of energy.
-    """
+    """Return Effort.sustained(`seconds`) in the full tier if the point `is_representative`, else POINT."""
     return Effort.sustained(seconds) if bench.target.tier == "full" and is_representative else POINT
 
 
@@ -207,8 +199,7 @@ def _effort(bench: Bench, is_representative: bool, seconds: float) -> Effort:
 def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Task:
     """Tokens per second of one step, which appends a token to each of `batch` sequences of `context` tokens.
 
-    The weights and the KV cache count as read once. `weights` is the type of the weights.
-    """
+    The weights and the KV cache count as read once. `weights` is the type of the weights."""
     if model in MODELS:
         chosen = MODELS[model]
         effort = _effort(bench, batch in (1, 16) and context == _CONTEXT, _STEP_S + _CHECK_S * chosen.size)
@@ -239,8 +230,7 @@ def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
     """Tokens of a prompt per second, from the prompt of `tokens` tokens to the first token of the answer.
 
     `weights` is the type of the weights. On a GPU attention is two batched products and a softmax between them, over
-    all pairs of tokens; operations count the pairs that a token attends to.
-    """
+    all pairs of tokens; operations count the pairs that a token attends to."""
     if model in MODELS:
         # The check of the 70B model takes longer than its samples.
         is_representative = tokens == _PROMPT and model != "llama-3-70b"
@@ -272,8 +262,7 @@ def _peak_memory(bench: Bench, free_bytes: int) -> Observed:
 def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, effort: Effort = POINT) -> Task:
     """Return one step of `batch` sequences, which have `context` tokens after it, as a task judged by its tokens.
 
-    `kind` is the type of the weights, a key of KINDS. Raises Skip if the model does not fit into the free memory.
-    """
+    `kind` is the type of the weights, a key of KINDS. Raises Skip if the model does not fit into the free memory."""
     free_bytes = bench.device.free_bytes()
     weights = ModelWeights(bench, model, kind, float(batch) * context * model.cache_bytes())
     memory = CacheMemory.drawn(weights, batch, context)
@@ -304,8 +293,7 @@ def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, e
 def prefill_task(bench: Bench, model: Model, kind: str, tokens: int, effort: Effort = POINT) -> Task:
     """Return the prefill of a prompt of `tokens` tokens as a task judged by its tokens.
 
-    `kind` is the type of the weights, a key of KINDS. Raises Skip if the model does not fit into the free memory.
-    """
+    `kind` is the type of the weights, a key of KINDS. Raises Skip if the model does not fit into the free memory."""
     free_bytes = bench.device.free_bytes()
     weights = ModelWeights(bench, model, kind, prefill_bytes(model, tokens))
     prefill = PrefillChain(bench, weights, tokens)

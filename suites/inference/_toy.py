@@ -1,8 +1,7 @@
 """Compute a language model of four layers with a KV cache in NumPy: the whole chain of a step and of a prefill.
 
 The chain is that of Llama: embedding, and in every layer norm, qkv, rotary embedding, KV append, attention, output,
-norm and a gated feed-forward network; then a norm, the head and the most likely token.
-"""
+norm and a gated feed-forward network; then a norm, the head and the most likely token."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ class LayerWeights:
 class ToyWeights:
     """Seeded weights of a model: N(0, 1/columns), so that numbers keep their size from layer to layer.
 
-    `shape` is the model; `embedding` and `head` have a row for each token of the vocabulary.
-    """
+    `shape` is the model; `embedding` and `head` have a row for each token of the vocabulary."""
 
     shape: Model
     embedding: Array
@@ -81,9 +79,7 @@ class ToyWeights:
 class ToyModel:
     """The weights and a cache of `slots` sequences of at most `capacity` tokens, computed in `dtype`.
 
-    The cache is full of NaN, so that a value that was never written shows in the logits. `keys` and `values` have the
-    shape (layers, slots, KV heads, capacity, dim), and `lengths` has the tokens of the sequence in each slot.
-    """
+    The cache is full of NaN, so that a value that was never written shows in the logits."""
 
     def __init__(self, weights: ToyWeights, slots: int, capacity: int, dtype: type = np.float32) -> None:
         self.shape, self._weights, self._dtype = weights.shape, weights, dtype
@@ -112,8 +108,7 @@ class ToyModel:
     def step(self, slots: Tokens, tokens: Tokens) -> Array:
         """Append one of `tokens` to the sequence in each of `slots`, and return the logits of the tokens that follow.
 
-        Their shape is (slots, vocabulary).
-        """
+        Their shape is (slots, vocabulary)."""
         x, places = self._embedding[tokens], self.lengths[slots]
         turns = self._turns(places)
         for layer in range(self.shape.depth):
@@ -122,11 +117,7 @@ class ToyModel:
         return self._logits(x)
 
     def _layer(self, layer: int, x: Array, turns: tuple[Array, Array], attend: Any) -> Array:
-        """Return the tokens x, (tokens, hidden), after the layer with the number `layer`.
-
-        `turns` are the rotations of the tokens' places, from `_turns`. `attend` takes rotated queries, rotated keys,
-        and values, each (tokens, heads, dim), and returns their attention.
-        """
+        """Return the tokens x, (tokens, hidden), after the layer with the number `layer`."""
         shape, weights, rows = self.shape, self._layers[layer], len(x)
         qkv = _product(_normed(x, weights.before_attention), weights.qkv)
         sizes = np.cumsum([shape.heads, shape.kv_heads]) * shape.dim
@@ -137,11 +128,7 @@ class ToyModel:
         return x + _product(gate / (1 + np.exp(-gate)) * up, weights.down)
 
     def _attend_prompt(self, layer: int, slot: int, query: Array, key: Array, value: Array) -> Array:
-        """Store the keys and values of a prompt in `slot`, and return the attention of its tokens.
-
-        Each token attends to those before it and to itself. `query`, `key` and `value` are (tokens, heads, dim), and
-        the result is (tokens, KV heads, heads of each, dim).
-        """
+        """Store the keys and values of a prompt in `slot`, and return the attention of its tokens."""
         count, shape = len(query), self.shape
         self.keys[layer, slot, :, :count] = key.swapaxes(0, 1)
         self.values[layer, slot, :, :count] = value.swapaxes(0, 1)
@@ -151,11 +138,7 @@ class ToyModel:
         return (_softmax(scores) @ value.swapaxes(0, 1)[:, None]).transpose(2, 0, 1, 3)
 
     def _attend_cache(self, layer: int, slots: Tokens, places: Tokens, query: Array, key: Array, value: Array) -> Array:
-        """Append a key and a value to the sequence in each of `slots`, and return the attention of the new tokens.
-
-        `places` are the lengths of the sequences before. Each new token attends to all of its sequence. `query`, `key`
-        and `value` are (tokens, heads, dim), and the result has the shape of `query`.
-        """
+        """Append a key and a value to the sequence in each of `slots`, and return the attention of the new tokens."""
         self.keys[layer, slots, :, places], self.values[layer, slots, :, places] = key, value
         out = np.empty_like(query)
         groups = query.reshape(len(query), self.shape.kv_heads, -1, self.shape.dim)
@@ -188,8 +171,7 @@ def _normed(x: Array, factors: Array) -> Array:
 def _rotated(x: Array, turns: tuple[Array, Array]) -> Array:
     """Return x, (tokens, heads, dim), with elements i and i + dim/2 rotated by the angle of the token's place.
 
-    `turns` are cosine and sine, from `_turns` (RoFormer, Su et al., 2021).
-    """
+    `turns` are cosine and sine, from `_turns` (RoFormer, Su et al., 2021)."""
     cosine, sine = turns
     first, second = np.split(x, 2, axis=2)
     return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=2)

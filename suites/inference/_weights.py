@@ -28,11 +28,7 @@ def product_bench(bench: Bench) -> Bench:
 class ModelWeights:
     """The weights of a model, drawn at random so that numbers keep their size from layer to layer.
 
-    `kind` is a key of KINDS. `layers` has the matrices of each layer by name. Quantised weights lie as skinny.cu takes
-    them, where there are matrix instructions. `bench` finds the kernels of products. `norms` are the factors of the
-    norms, and `shifts` are added by layer norms, both (norms, hidden) in float32. Raises Skip where the weights, the
-    embedding and `further_bytes` need more memory than is free.
-    """
+    `kind` is a key of KINDS. `layers` has the matrices of each layer by name."""
 
     def __init__(self, bench: Bench, model: Model, kind: str, further_bytes: float) -> None:
         stored = KINDS[kind].bits / 8 + (2 / _gemv.GROUP if KINDS[kind].is_quantised else 0)
@@ -58,8 +54,7 @@ class ModelWeights:
     def compile(self, tokens: int) -> None:
         """Compile the kernels of all products with `tokens` tokens, all variants of skinny.cu at the same time.
 
-        It does nothing where gemv.cu multiplies a single token.
-        """
+        It does nothing where gemv.cu multiplies a single token."""
         if not self._tiled and tokens == 1:
             return
         # A mixture of experts computes these matrices with kernels of its own.
@@ -74,17 +69,12 @@ class ModelWeights:
     def product(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Callable[[], None]:
         """Return the call of Y = X·Wᵀ for `tokens` tokens, by gemv.cu or skinny.cu, whichever serves these weights.
 
-        `x` and `y` are flat device arrays of halves. If `is_gated`, Y has half as many rows: W's second half, gated by
-        SiLU of the first half.
-        """
+        `x` and `y` are flat device arrays of halves."""
         launch = self._launch(weights, tokens, is_gated)
         if self._tiled or tokens > 1:
             return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch)
         return warp_call(self.bench, weights, Vectors(x, y), launch)
 
     def _launch(self, weights: Weights, tokens: int, is_gated: bool) -> Launch:
-        """Return how the product of these weights is launched: early, except with several tokens and quantised weights.
-
-        In that exception the next launch would take compute units from this product, which computes more than it reads.
-        """
+        """Return how the product of these weights is launched."""
         return Launch(is_early=tokens == 1 or not weights.kind.is_quantised, is_gated=is_gated)

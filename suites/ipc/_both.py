@@ -55,10 +55,7 @@ def both(bench: Bench, way: str, size_bytes: int) -> Task:
 class DeviceMeeting:
     """Makes the devices of two ranks begin a batch at the same time, by flags in each other's memory.
 
-    Each device stores a flag in the other one's memory and polls its own. The ranks must be on distinct GPUs: on one
-    GPU two processes take turns, and neither would see the other's flag in time. Both ranks must create it and call
-    `lead` equally often.
-    """
+    Each device stores a flag in the other one's memory and polls its own."""
 
     def __init__(self, bench: Bench) -> None:
         xp = bench.xp
@@ -89,9 +86,7 @@ def cycles(bench: Bench, seconds: float) -> int:
 class Duplex:
     """One of two ranks that copy `size_bytes` at once: out of the other rank's memory or into it.
 
-    `way` is `pull`, `push`, `load` or `store`. `call` makes this rank's copy, and `lead` begins it together with the
-    other rank's. Both ranks must create it.
-    """
+    `way` is `pull`, `push`, `load` or `store`."""
 
     def __init__(self, bench: Bench, way: str, size_bytes: int) -> None:
         need_shared_gpu(bench)
@@ -121,8 +116,7 @@ class Duplex:
         """Raise WrongAnswer if a byte that arrived is not the other rank's, or if the copies did not begin together.
 
         Every rank must call it: both ranks stop copying before either checks, and none continues before both have
-        checked.
-        """
+        checked."""
         self._bench.barrier()
         self._meeting.expect_met()
         seed_of_other = self._bench.seed + 1 - self._bench.rank

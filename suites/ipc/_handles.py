@@ -116,8 +116,7 @@ def _close_all(opened: Iterable[SharedBuffer | Handle | SharedEvent]) -> None:
 class OpenCloseCycle:
     """Cycles that open `items` items with `open_all` and close them: seconds to open one item.
 
-    The series `close` is the seconds to close one.
-    """
+    The series `close` is the seconds to close one."""
 
     def __init__(self, open_all: Callable[[], Sequence[SharedBuffer | SharedEvent]], items: int = 1) -> None:
         self._open_all = open_all
@@ -141,8 +140,7 @@ class OpenCloseCycle:
 def export(bench: Bench, kind: str, size_bytes: int) -> Task:
     """Seconds to make a handle of an allocation of `size_bytes`; `kind` is how the memory is allocated.
 
-    Another process opens the first handle and checks the memory.
-    """
+    Another process opens the first handle and checks the memory."""
     bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
     if bench.rank == 1:
@@ -173,8 +171,7 @@ def export(bench: Bench, kind: str, size_bytes: int) -> Task:
 def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
     """Seconds to open a handle of memory of one kind, and to close it again (series `close`).
 
-    `path` is `same` if both processes use one device, or `peer` for two GPUs.
-    """
+    `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     need_shared_gpu(bench)
     bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
@@ -213,8 +210,7 @@ class ManyHandles:
     def check(self) -> None:
         """Open all handles.
 
-        Raise WrongAnswer if a mapping does not hold the bytes that the other process wrote for it.
-        """
+        Raise WrongAnswer if a mapping does not hold the bytes that the other process wrote for it."""
         opened = self.opened()
         for index, buffer in enumerate(opened):
             _expect_shown(self._bench, buffer, self._bench.seed + index)
@@ -234,8 +230,7 @@ class ManyHandles:
 def many(bench: Bench, path: str, count: int) -> Task:
     """Seconds per handle to open `count` handles that all stay open, and to close each (series `close`).
 
-    `path` is `same` if both processes use one device, or `peer` for two GPUs.
-    """
+    `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     need_shared_gpu(bench)
     bench.need(2 * count * EACH_BYTES)
     memory = bench.device.shared_memory("memfd" if not bench.traits.is_gpu else "raw")
@@ -279,8 +274,7 @@ def mesh(bench: Bench, of: int) -> Task:
 def event(bench: Bench, path: str) -> Task:
     """Seconds to open the handle of an event, to close it (series `close`) and to make it (stage `export`).
 
-    `path` is `same` if both processes use one device, or `peer` for two GPUs.
-    """
+    `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     need_shared_gpu(bench)
     if bench.rank == 0:
         exported_event = bench.device.shared_event()

@@ -28,8 +28,7 @@ _SPIN_S = 2.0
 class FlagRounds(Rounds):
     """Rounds by a 64-bit flag of each rank in a page that all ranks map, made and timed by compiled code.
 
-    Every rank must create it. Raises Skip without numba.
-    """
+    Every rank must create it. Raises Skip without numba."""
 
     def __init__(self, bench: Bench) -> None:
         need_numba(bench)
@@ -44,10 +43,7 @@ class FlagRounds(Rounds):
         self._clock = Observed(_host_flags.look_seconds(), "s")
 
     def _make_rounds(self, round_ns: Any) -> int:
-        """Make as many rounds as `round_ns` has elements (int64), and write to each the nanoseconds of its round.
-
-        Returns 0, or the number of the round in which this rank gave up waiting for a signal.
-        """
+        """Make as many rounds as `round_ns` has elements (int64), and write to each the nanoseconds of its round."""
         raise NotImplementedError
 
     def _address(self, rank: int) -> int:
@@ -57,8 +53,7 @@ class FlagRounds(Rounds):
     def seconds(self) -> list[float]:
         """Make 1024 rounds and return the seconds of each but the first; every rank must call it.
 
-        Raises WrongAnswer if a signal is late or a flag does not stand at the number of rounds.
-        """
+        Raises WrongAnswer if a signal is late or a flag does not stand at the number of rounds."""
         gave_up = self._make_rounds(self._round_ns)
         expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_LOOKS} polls")
         self._count += self._round_ns.size
@@ -93,8 +88,7 @@ class FlagBarrier(FlagRounds):
 class StreamPingPong(Rounds):
     """A ping-pong of single bytes between two ranks, over a socket or a pair of pipes: `means` is `socket` or `pipe`.
 
-    Both ranks must create it.
-    """
+    Both ranks must create it."""
 
     def __init__(self, bench: Bench, means: str) -> None:
         self._serves = bench.rank == 0
@@ -116,8 +110,7 @@ class StreamPingPong(Rounds):
     def seconds(self) -> list[float]:
         """Make 512 rounds and return the seconds of each but the first, by this rank's clock.
 
-        Both ranks must call it.
-        """
+        Both ranks must call it."""
         rounds = []
         last = time.perf_counter()
         for _ in range(_STREAM_ROUNDS):
@@ -146,8 +139,7 @@ class StreamPingPong(Rounds):
 class EventPingPong(Rounds):
     """A ping-pong of two ranks by GPU events; a flag on the host announces each event.
 
-    Without the flag a rank could not know that the other rank recorded its event again. Both ranks must create it.
-    """
+    Without the flag a rank could not know that the other rank recorded its event again. Both ranks must create it."""
 
     def __init__(self, bench: Bench) -> None:
         need_shared_gpu(bench)
@@ -162,8 +154,7 @@ class EventPingPong(Rounds):
     def seconds(self) -> list[float]:
         """Make 256 rounds and return the seconds of each but the first, by this rank's clock; both ranks must call it.
 
-        Raises WrongAnswer if a signal does not come within 2 s.
-        """
+        Raises WrongAnswer if a signal does not come within 2 s."""
         rounds = []
         last = time.perf_counter()
         for _ in range(_EVENT_ROUNDS):

@@ -1,8 +1,7 @@
 """Make rounds of signals and barriers by kernels: between GPUs, and within one GPU.
 
 A kernel's wait is limited in time, and only kernels on distinct GPUs wait for each other: processes that share a GPU
-take turns there, and neither would see the other's signal in time.
-"""
+take turns there, and neither would see the other's signal in time."""
 
 from __future__ import annotations
 
@@ -32,9 +31,7 @@ _SIGNALS = {
 class RoundClock:
     """The arrays in which a kernel writes the times of its rounds, and the limit of its waits in cycles (`limit`).
 
-    `ticks` (uint32, shape (4096,)) receives the cycles of each round. `state` (uint64, shape (2,)) receives the cycles
-    of the whole kernel, and the round in which a wait was given up, or 0.
-    """
+    `ticks` (uint32, shape (4096,)) receives the cycles of each round."""
 
     def __init__(self, bench: Bench) -> None:
         self._device = bench.device
@@ -45,8 +42,7 @@ class RoundClock:
     def seconds(self, launch: Callable[[], None]) -> list[float]:
         """Time `launch`, which queues a kernel of 4096 rounds, and return the seconds of each round but the first.
 
-        Device events around the kernel say how long a cycle is. Raises WrongAnswer if a wait was given up.
-        """
+        Device events around the kernel say how long a cycle is. Raises WrongAnswer if a wait was given up."""
         timing = self._device.time(launch, 1, "hot", False)
         total, gave_up = map(int, self._device.to_host(self.state))
         expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_PATIENCE_S} s")
@@ -57,9 +53,7 @@ class RoundClock:
 class KernelRounds(Rounds):
     """Rounds of a kernel that increments flags in the ranks' memory by `step` in each round.
 
-    The kernel runs in one block of `threads` threads. It receives `args`, then: the count to start from, the number of
-    rounds, and the limit, ticks and state of a RoundClock. Every rank must create it.
-    """
+    The kernel runs in one block of `threads` threads."""
 
     def __init__(
         self,
@@ -100,9 +94,7 @@ class KernelRounds(Rounds):
 class HostFlags:
     """Two flags in page-locked host memory that both ranks map; both ranks must create it.
 
-    `local` and `remote` are the addresses (uint64) of this rank's flag and of the other rank's. `close` unlocks the
-    memory of this rank, and then `release` unmaps it.
-    """
+    `local` and `remote` are the addresses (uint64) of this rank's flag and of the other rank's."""
 
     def __init__(self, bench: Bench) -> None:
         shared = shared_host_memory(bench, FLAG_BYTES)
@@ -116,9 +108,7 @@ class HostFlags:
 class KernelPingPong(KernelRounds):
     """A ping-pong of two GPUs by flags in the memory of the GPU that watches them, or in host memory.
 
-    `means` is `store`, `add` (the signal is an atomic addition instead of a store) or `mapped` (flags in host memory).
-    Both ranks must create it.
-    """
+    Both ranks must create it."""
 
     def __init__(self, bench: Bench, means: str) -> None:
         need_shared_gpu(bench)
@@ -136,9 +126,8 @@ class KernelPingPong(KernelRounds):
 class KernelBarrier(KernelRounds):
     """A barrier of the GPUs of all ranks by kernels; every rank must create it.
 
-    With the `means` `flags` each rank has a flag that all others poll; with `counter` one counter in the memory of rank
-    0 counts the arrivals.
-    """
+    With the `means` `flags` each rank has a flag that all others poll; with `counter` one counter in the memory of
+    rank 0 counts the arrivals."""
 
     def __init__(self, bench: Bench, means: str) -> None:
         need_shared_gpu(bench)
@@ -163,8 +152,7 @@ class KernelBarrier(KernelRounds):
 class KernelBarrierWithin(Rounds):
     """A barrier within one GPU: of a block of 1024 threads (`scope` is `block`), or of a grid (`grid`).
 
-    The grid has one block of 32 threads for each SM or CU.
-    """
+    The grid has one block of 32 threads for each SM or CU."""
 
     def __init__(self, bench: Bench, scope: str) -> None:
         self._device = bench.device

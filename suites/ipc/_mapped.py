@@ -52,10 +52,7 @@ topic = Topic(
 
 
 def _open_sizes(target: Target) -> Any:
-    """Return the axis of sizes in bytes for `open`: 2 MiB and 256 MiB.
-
-    On the host `quick` has 2 MiB only, because the host makes the pages anew for each sample.
-    """
+    """Return the axis of sizes in bytes for `open`: 2 MiB and 256 MiB."""
     return points(smoke=(2**21,), quick=(2**21,) if target.is_host else (2**21, 2**28), full=(2**21, 2**28))
 
 
@@ -69,10 +66,7 @@ def _first_sizes(target: Target) -> Any:
 
 
 def _pull_sizes(target: Target) -> Any:
-    """Return the axis of sizes in bytes for `pull`: `sizes`, but on the host `quick` also has 256 MiB, the headline.
-
-    No cache of a host holds a copy of that size.
-    """
+    """Return the axis of sizes in bytes for `pull`: `sizes`, but on the host `quick` also has 256 MiB, the headline."""
     common = sizes(target)
     if not target.is_host:
         return common
@@ -83,8 +77,7 @@ def _pull_sizes(target: Target) -> Any:
 def open_(bench: Bench, path: str, size_bytes: int) -> Task:
     """Seconds to map an allocation of another process by its handle; unmapping it is not timed.
 
-    `path` is `same` if both processes use one device, or `peer` for two GPUs.
-    """
+    `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, "pull", size_bytes)
@@ -106,17 +99,12 @@ def first_use(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
     """Bandwidth of the first copy through a fresh mapping, as in `first_touch`, by another way: payload.
 
     With `push` a copy engine writes the other process's memory; with `load` or `store` a kernel reads or writes it.
-    `path` is `same` if both processes use one device, or `peer` for two GPUs.
-    """
+    `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     return _first(bench, path, way, size_bytes)
 
 
 def _first(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
-    """Return this rank's task of the first copy by `way` through a fresh mapping, timed by the host's clock.
-
-    Mapping and unmapping are not timed. `way` and `path` are those of Partner. Rank 0 only shares its memory; both
-    ranks must call this.
-    """
+    """Return this rank's task of the first copy by `way` through a fresh mapping, timed by the host's clock."""
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, way, size_bytes)
@@ -128,8 +116,7 @@ def _first(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
 def pull(bench: Bench, path: str, size_bytes: int) -> Task:
     """Bandwidth of copies out of the other process's memory through a mapping that stays open: payload.
 
-    `path` is `same` if both processes use one device, or `peer` for two GPUs.
-    """
+    `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     return _steady(bench, path, "pull", size_bytes)
 
 
@@ -137,8 +124,7 @@ def pull(bench: Bench, path: str, size_bytes: int) -> Task:
 def push(bench: Bench, path: str, size_bytes: int) -> Task:
     """Bandwidth of copies into the other process's memory through a mapping that stays open: payload.
 
-    `path` is `same` if both processes use one device, or `peer` for two GPUs.
-    """
+    `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     return _steady(bench, path, "push", size_bytes)
 
 
@@ -146,8 +132,7 @@ def push(bench: Bench, path: str, size_bytes: int) -> Task:
 def load(bench: Bench, path: str, size_bytes: int) -> Task:
     """Bandwidth of a kernel, or on the host of all threads, that loads from the other process's memory: payload.
 
-    `path` is `same` if both processes use one device, or `peer` for two GPUs.
-    """
+    `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     return _steady(bench, path, "load", size_bytes)
 
 
@@ -155,17 +140,12 @@ def load(bench: Bench, path: str, size_bytes: int) -> Task:
 def store(bench: Bench, path: str, size_bytes: int) -> Task:
     """Bandwidth of a kernel, or on the host of all threads, that stores to the other process's memory: payload.
 
-    `path` is `same` if both processes use one device, or `peer` for two GPUs.
-    """
+    `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     return _steady(bench, path, "store", size_bytes)
 
 
 def _steady(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
-    """Return this rank's task of copies by `way` through a mapping that stays open; both ranks must call this.
-
-    Rank 0 only shares its memory. `way` and `path` are those of Partner. A pull of 256 MiB or more has the effort of
-    the tier.
-    """
+    """Return this rank's task of copies by `way` through a mapping that stays open; both ranks must call this."""
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, way, size_bytes)
@@ -178,8 +158,7 @@ def _steady(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
 def plain(bench: Bench, path: str, size_bytes: int) -> Task:
     """Bandwidth of the same copy as in `pull`, within one process and without a handle, for comparison: payload.
 
-    `path` is `same` if the copy is within one device, or `peer` for two GPUs.
-    """
+    `path` is `same` if the copy is within one device, or `peer` for two GPUs."""
     bench.need(ARRAYS * size_bytes)
     xp = bench.xp
     near = xp.empty(size_bytes, xp.uint8)
@@ -200,8 +179,7 @@ def plain(bench: Bench, path: str, size_bytes: int) -> Task:
 def owner(bench: Bench, nbytes: int) -> Task:
     """Return the task of rank 0, which shares a new allocation of `nbytes` until rank 1 has finished.
 
-    The allocation holds the pattern of the bench's seed. Rank 1 must create a Partner at the same time.
-    """
+    The allocation holds the pattern of the bench's seed. Rank 1 must create a Partner at the same time."""
     need_shared_gpu(bench)
     buffer = bench.device.share(nbytes)
     fill_pattern(bench, buffer.array, bench.seed)
@@ -217,9 +195,7 @@ def _no_copy() -> None:
 class Partner:
     """Rank 1, which opens the allocation of `nbytes` of rank 0 (`owner`) and copies out of it or into it.
 
-    `way` is `pull`, `push`, `load` or `store`; `path` is `same` (both ranks on one device) or `peer`. Raises Skip
-    without enough free memory.
-    """
+    `way` is `pull`, `push`, `load` or `store`; `path` is `same` (both ranks on one device) or `peer`."""
 
     def __init__(self, bench: Bench, path: str, way: str, nbytes: int) -> None:
         need_shared_gpu(bench)
@@ -254,8 +230,7 @@ class Partner:
     def first_copy_seconds(self) -> float:
         """Map the allocation and return the seconds of the first copy, by the host's clock.
 
-        Then unmap the allocation.
-        """
+        Then unmap the allocation."""
         shared = self._open()
         call = self._copy_through(shared)
         start = time.perf_counter()
@@ -285,8 +260,7 @@ class Partner:
     def check(self) -> None:
         """Raise WrongAnswer if a byte in the target of the copy is wrong.
 
-        On a GPU a kernel reads written memory back, so that the copy under test does not check itself.
-        """
+        On a GPU a kernel reads written memory back, so that the copy under test does not check itself."""
         if not self._writes:
             expect_pattern(self._bench, self._local, self._seed, "read through the handle")
         elif self._kept is not None:
@@ -318,8 +292,7 @@ class Partner:
     def task(self, stage: Stage, state: str = STEADY) -> Task:
         """Return the task of `stage` with this rank's check, clean-up and notes.
 
-        `state` is the state of the mapping in the notes: STEADY or FIRST.
-        """
+        `state` is the state of the mapping in the notes: STEADY or FIRST."""
         tags = link_of(ONE_WAY, self._way, state=state) if self._path == "peer" else {}
         return Task.of(
             stage,

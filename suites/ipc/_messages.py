@@ -37,9 +37,7 @@ def pipe(bench: Bench, size_bytes: int) -> Task:
 class MessageServer(threading.Thread):
     """A thread of rank 0 that answers every byte that arrives with the whole message.
 
-    It serves one peer, at the abstract address `address` (unix(7)), until the peer closes the connection. It answers
-    over the same socket, or through the file descriptor `answer` if that is not -1.
-    """
+    It serves one peer, at the abstract address `address` (unix(7)), until the peer closes the connection."""
 
     def __init__(self, message: bytes, answer: int = -1) -> None:
         super().__init__(daemon=True)
@@ -70,10 +68,7 @@ def _write_all(descriptor: int, message: bytes) -> None:
 
 
 def _message(bench: Bench, by: str, size_bytes: int) -> Task:
-    """Return this rank's task of a message of `size_bytes` from rank 0 to rank 1; both ranks must call it.
-
-    `by` is `socket` or `pipe`. Rank 1 times from its request to the last byte of the message.
-    """
+    """Return this rank's task of a message of `size_bytes` from rank 0 to rank 1; both ranks must call it."""
     sent = pattern(size_bytes, bench.seed)
     if bench.rank == 0:
         return _serve(bench, by, sent.tobytes())
@@ -163,8 +158,7 @@ def direct(bench: Bench, size_bytes: int) -> Task:
 def refusal_error(number: int, ptrace_scope: str) -> Unavailable:
     """Return the error that says why the kernel refused to read another process's memory, with a remedy.
 
-    `number` is the error number (errno). `ptrace_scope` is the content of Yama's setting of that name, or empty.
-    """
+    `number` is the error number (errno). `ptrace_scope` is the content of Yama's setting of that name, or empty."""
     name = errno.errorcode.get(number, str(number))
     if number == errno.ENOSYS:
         return Unavailable(

@@ -17,8 +17,7 @@ def refused(bench: Bench, what: str) -> Task:
     """Seconds until the driver refuses an invalid call (`what`).
 
     `own` opens a handle in the process that exported it, `freed` opens a handle of freed memory, and `closed` closes a
-    handle twice. The device must still work afterwards.
-    """
+    handle twice. The device must still work afterwards."""
     memory = bench.device.shared_memory("raw")
     if bench.rank == 0:
         buffer = filled(bench, memory, EACH_BYTES, bench.seed)
@@ -40,11 +39,7 @@ def refused(bench: Bench, what: str) -> Task:
 
 
 def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], None] = lambda: None) -> Task:
-    """Return the task that times `attempt`, a call that must raise an error of the runtime (CUDA or HIP).
-
-    This function calls `attempt` once, and the task's note `error` names the error that it raised. The task's check
-    raises WrongAnswer if a later attempt raises no error or another one. `release` is the last clean-up of the task.
-    """
+    """Return the task that times `attempt`, a call that must raise an error of the runtime (CUDA or HIP)."""
     errors: list[str] = []
 
     def refused_after() -> float:

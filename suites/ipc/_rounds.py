@@ -17,8 +17,7 @@ class Rounds:
     def seconds(self) -> list[float]:
         """Make a fixed number of rounds and return the seconds of each but the first; every rank must call it.
 
-        In the first round one rank waits for another to start.
-        """
+        In the first round one rank waits for another to start."""
         raise NotImplementedError
 
     def check(self) -> Observation | None:
@@ -34,8 +33,7 @@ class Rounds:
     def task(self, items: int, notes: Mapping[str, str] | None = None, labels: tuple[str, ...] = ()) -> Task:
         """Return the task of these rounds, in seconds per item; a round counts as `items` items.
 
-        `notes` are added to those of the rounds, and `labels` are those of the task.
-        """
+        `notes` are added to those of the rounds, and `labels` are those of the task."""
         stage = Stage(self.seconds, Work(items=items), "item", clock="self", effort=POINT.with_tail(_TAIL))
         all_notes = {**self.notes, **(notes or {})}
         return Task.of(stage, check=self.check, close=self.close, release=self.release, notes=all_notes, labels=labels)

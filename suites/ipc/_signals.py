@@ -41,8 +41,7 @@ def _barrier_ranks(target: Target) -> Any:
 def signal(bench: Bench, means: str) -> Task:
     """Seconds for one word to reach the other process: half of a round trip.
 
-    Kernels exchange the words between GPUs, and threads on the host; `means` is how.
-    """
+    Kernels exchange the words between GPUs, and threads on the host; `means` is how."""
     rounds: Rounds
     if means in _GPU_MEANS:
         rounds = KernelPingPong(bench, means)
@@ -56,8 +55,7 @@ def event_signal(bench: Bench, path: str) -> Task:
     """Seconds for a GPU event that both processes share to reach the other process: half of a round trip.
 
     A flag in host memory announces each event, because an event does not tell that it was recorded again. `path` is
-    `same` if both processes use one GPU, or `peer` for two.
-    """
+    `same` if both processes use one GPU, or `peer` for two."""
     return EventPingPong(bench).task(2, {**notes(bench, path), **_HALF}, labels(bench, path))
 
 
@@ -71,8 +69,7 @@ def barrier(bench: Bench, means: str, of: int) -> Task:
     """Seconds of a barrier of `of` ranks: of kernels, one rank per GPU, or of threads on the host.
 
     `means` is `flags` (each rank polls the flags of all others), `counter` (all add to one counter) or `words` (flags
-    in host memory).
-    """
+    in host memory)."""
     del of
     rounds = FlagBarrier(bench) if means == _WORDS else KernelBarrier(bench, means)
     return rounds.task(1)

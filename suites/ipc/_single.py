@@ -15,8 +15,7 @@ topic = Topic(views=[View("bars", "Small copy latency between processes", ("sing
 def single(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
     """Seconds of one small copy through a mapping that stays open and of the wait for it, by the host's clock.
 
-    `way` is how the bytes are copied. `path` is `same` if both processes use one device, or `peer` for two GPUs.
-    """
+    `way` is how the bytes are copied. `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, way, size_bytes)

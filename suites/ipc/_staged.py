@@ -1,8 +1,7 @@
 """Copy through the host: one rank copies into page-locked memory that both share, the other rank copies out of it.
 
-Chunks overlap: while rank 1 copies one chunk out, rank 0 copies the next one in. Flags in host memory say how far each
-rank is.
-"""
+Chunks overlap: while rank 1 copies one chunk out, rank 0 copies the next one in. Flags in host memory say how far
+each rank is."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ topic = Topic()
 def staged(bench: Bench, path: str, size_bytes: int) -> Task:
     """Bandwidth of copies through page-locked host memory that both processes share, from request to last byte.
 
-    The rate counts each byte once (payload). `path` is `same` if both processes use one GPU, or `peer` for two.
-    """
+    The rate counts each byte once (payload). `path` is `same` if both processes use one GPU, or `peer` for two."""
     need_shared_gpu(bench)
     bench.need(ARRAYS * size_bytes)
     channel = Channel(bench, size_bytes)
@@ -64,8 +62,7 @@ def staged(bench: Bench, path: str, size_bytes: int) -> Task:
 def chunk_of(size_bytes: int) -> int:
     """Return the bytes of a chunk: an eighth of a message of `size_bytes`, at least 256 KiB and at most 16 MiB.
 
-    A message below 256 KiB is one chunk.
-    """
+    A message below 256 KiB is one chunk."""
     return min(size_bytes, _LARGEST_CHUNK, max(_SMALLEST_CHUNK, size_bytes // _CHUNKS))
 
 
@@ -76,9 +73,7 @@ class PeerTimeoutError(RuntimeError):
 class Channel:
     """Memory that the two ranks share, page-locked in both: flags, then four slots for chunks.
 
-    `size_bytes` is the size of the message, from which `chunk`, the bytes of a chunk, follows. `flags` is a NumPy array
-    of uint64. Both ranks must create it.
-    """
+    `size_bytes` is the size of the message, from which `chunk`, the bytes of a chunk, follows."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self.chunk = chunk_of(size_bytes)
@@ -110,8 +105,7 @@ class Channel:
 class ChunkCopies:
     """One rank's copies: rank 0 copies each chunk into the next free slot, rank 1 copies the chunk out of the slot.
 
-    `channel` has the slots. Rank 1 requests each message, of `size_bytes`.
-    """
+    `channel` has the slots. Rank 1 requests each message, of `size_bytes`."""
 
     def __init__(self, bench: Bench, channel: Channel, size_bytes: int) -> None:
         self._bench = bench
@@ -127,8 +121,7 @@ class ChunkCopies:
     def call(self) -> float:
         """Copy one message and return the seconds from its request to this rank's last chunk; both ranks must call it.
 
-        Raises PeerTimeoutError if the other rank makes no progress for 5 s.
-        """
+        Raises PeerTimeoutError if the other rank makes no progress for 5 s."""
         channel, chunk, device = self._channel, self._channel.chunk, self._bench.device
         awaited, done, slots_ahead = (_TAKEN, _READY, _SLOTS) if self._sends else (_READY, _TAKEN, 0)
         self._calls += 1

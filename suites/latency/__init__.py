@@ -2,8 +2,7 @@
 
 A walk is a chain of dependent loads by one active lane round a ring: a random single cycle over cache lines, with one
 node a line that holds the position of the next node. Seconds are by the device's events or by the clock that the case's
-figure names. Cycles, where there are any, are by the device's clock in the same kernel.
-"""
+figure names. Cycles, where there are any, are by the device's clock in the same kernel."""
 
 from gpubench.api.suite import Suite, View
 

@@ -44,11 +44,7 @@ topic = Topic(
 
 
 def _working_sets(target: Target) -> Any:
-    """Return the axis of ring sizes in bytes, from 1 KiB to three quarters of a GPU's memory, or on a host to 1 GiB.
-
-    `quick` has the sizes of `_curve` with one per octave, `full` those with two; on a host `quick` ends at
-    `memory_bytes(target)`. `smoke` has two sizes: 16 KiB, which is in the first cache, and `memory_bytes(target)`.
-    """
+    """Return the axis of ring sizes in bytes, from 1 KiB to three quarters of a GPU's memory, or on a host to 1 GiB."""
     memory = memory_bytes(target)
     room = target.device.memory_bytes * 3 // 4 or memory
     quick, full = (memory, min(room, HOST_MOST_BYTES)) if target.is_host else (max(memory, room),) * 2
@@ -56,21 +52,14 @@ def _working_sets(target: Target) -> Any:
 
 
 def _levels(target: Target) -> list[int]:
-    """Return the cache sizes that the facts report, in bytes, ascending; empty if they report none.
-
-    They only decide where the points of the curve are dense.
-    """
+    """Return the cache sizes that the facts report, in bytes, ascending; empty if they report none."""
     details = dict(target.device.details)
     sizes = [int(size) for name, size in details.items() if name.startswith("cache.l") or name == "shared.unit_bytes"]
     return sorted({*sizes, target.device.cache_bytes} - {0})
 
 
 def _curve(target: Target, last: int, times: int) -> tuple[int, ...]:
-    """Return ascending ring sizes in bytes from 1 KiB to `last`: `times` per octave, and the largest that fits.
-
-    From 8 KiB to 1 GiB, where the caches of usual devices end, there are twice as many per octave. Around each cache
-    size that the facts report, from about half to about twice that size, there are eight times as many.
-    """
+    """Return ascending ring sizes in bytes from 1 KiB to `last`: `times` per octave, and the largest that fits."""
     sizes = {*_grid(_FIRST_BYTES, last, times), *_grid(_CACHES_FROM, min(last, _CACHES_TO), 2 * times), _largest(last)}
     lowest, highest = _HOST_AROUND if target.is_host else _GPU_AROUND
     for level in _levels(target):
@@ -95,11 +84,7 @@ def _grid(first: int, last: int, octave: int) -> Iterable[int]:
 
 
 def _reaches(target: Target) -> Any:
-    """Return the axis of footprints in bytes for `reach`: powers of two from 8 MiB, and the largest size that fits.
-
-    All are at most three quarters of the device's memory. `quick` leaves out footprints below 64 MiB, which have fewer
-    than 32 pages; `smoke` has 8 MiB only.
-    """
+    """Return the axis of footprints in bytes for `reach`: powers of two from 8 MiB, and the largest size that fits."""
     room = max(target.device.memory_bytes * 3 // 4, _LEAST_REACH)
     sizes = sorted({*_grid(_LEAST_REACH, room, 1), _largest(room)})
     return points(smoke=sizes[:1], quick=[size for size in sizes if size >= _PAGES * PAGE_BYTES] or sizes, full=sizes)
@@ -130,8 +115,7 @@ def chase(bench: Bench, size_bytes: int) -> Task:
 def reach(bench: Bench, reach_bytes: int) -> Task:
     """Seconds of a dependent load of one line in each 2 MiB, past the first cache: the cost of address translation.
 
-    The lines stay in the last-level cache; from some footprint `reach_bytes` on, their translations miss the TLB.
-    """
+    The lines stay in the last-level cache; from some footprint `reach_bytes` on, their translations miss the TLB."""
     ring = GpuRing.linked(bench, reach_bytes, stride=PAGE_BYTES)
     for _ in range(2):
         ring.settle("chase_l2")

@@ -64,8 +64,7 @@ def _empty(bench: Bench) -> Callable[[], None]:
 def launch(bench: Bench) -> Task:
     """Seconds of a launch of an empty kernel: queued back to back (hot), and replayed as a graph.
 
-    The kernel has no output; its check is that the device reports no error.
-    """
+    The kernel has no output; its check is that the device reports no error."""
     stage = Stage(_empty(bench), Work(items=1), "item", modes=("hot", "graph"), effort=POINT)
     return Task.of(stage, check=bench.device.synchronize)
 
@@ -74,8 +73,7 @@ def launch(bench: Bench) -> Task:
 def graph_launch(bench: Bench, nodes: int) -> Task:
     """Seconds of a launch of one graph of `nodes` empty kernels, each of which waits for the one before.
 
-    The graph has no output; its check is that the device reports no error.
-    """
+    The graph has no output; its check is that the device reports no error."""
     stream, empty = bench.xp.cuda.get_current_stream(), _empty(bench)
     empty()
     stream.begin_capture()
@@ -90,8 +88,7 @@ def graph_launch(bench: Bench, nodes: int) -> Task:
 def event_record(bench: Bench) -> Task:
     """Seconds that the host takes to record an event without a time stamp, one record after another.
 
-    An event has no output; its check is that the device reports no error.
-    """
+    An event has no output; its check is that the device reports no error."""
     stream, event = bench.xp.cuda.get_current_stream(), bench.xp.cuda.Event(disable_timing=True)
     stage = Stage(lambda: event.record(stream), Work(items=1), "item", clock="host", effort=POINT)
     return Task.of(stage, check=bench.device.synchronize)
@@ -101,8 +98,7 @@ def event_record(bench: Bench) -> Task:
 def event_wait(bench: Bench) -> Task:
     """Seconds of an empty kernel on two streams in turn, where each kernel waits for the other stream's event.
 
-    The kernels have no output; their check is that the device reports no error.
-    """
+    The kernels have no output; their check is that the device reports no error."""
     cuda, empty = bench.xp.cuda, _empty(bench)
     first_stream, second_stream = cuda.get_current_stream(), cuda.Stream(non_blocking=True)
     first_event, second_event = cuda.Event(disable_timing=True), cuda.Event(disable_timing=True)
@@ -126,8 +122,7 @@ def event_wait(bench: Bench) -> Task:
 def synchronize(bench: Bench, after: str) -> Task:
     """Seconds of the host's wait for the device: for an idle stream, or (`kernel`) after the launch of an empty kernel.
 
-    The launch is part of the time. The check is that the device reports no error.
-    """
+    The launch is part of the time. The check is that the device reports no error."""
     before: Callable[[], object] = {"nothing": lambda: None, "kernel": _empty(bench)}[after]
 
     def call() -> None:
@@ -139,10 +134,7 @@ def synchronize(bench: Bench, after: str) -> Task:
 
 
 def _grids(target: Target) -> Any:
-    """Return the axis of numbers of blocks: one for each SM or CU.
-
-    `full` also has 2, an eighth and half of that number.
-    """
+    """Return the axis of numbers of blocks: one for each SM or CU."""
     most = max(target.device.units, 2)
     return points((most,), full=tuple(sorted({2, max(2, most // 8), max(2, most // 2), most})))
 
@@ -150,8 +142,7 @@ def _grids(target: Target) -> Any:
 class GridBarrier:
     """Launches of a kernel with `blocks` blocks of one thread that pass 1000 barriers over the whole grid.
 
-    All blocks must run at the same time. Raises Skip if the device has fewer compute units than `blocks`.
-    """
+    All blocks must run at the same time. Raises Skip if the device has fewer compute units than `blocks`."""
 
     def __init__(self, bench: Bench, blocks: int) -> None:
         if blocks > bench.target.device.units:
@@ -174,8 +165,7 @@ class GridBarrier:
     def check(self) -> None:
         """Pass 1000 barriers; raise WrongAnswer if a wait gave up, an arrival is missing or a block passed too early.
 
-        A wait gives up after 0.25 s. A block is too early if it passes a barrier that its neighbour has not reached.
-        """
+        A wait gives up after 0.25 s. A block is too early if it passes a barrier that its neighbour has not reached."""
         self._run(1)
         arrived, _, given_up, early = (int(word) for word in self._bench.device.to_host(self._arrived)[:4])
         expect(not given_up, f"a block waited for {LIMIT_S} s: not all {self._blocks} blocks run at once")
@@ -188,8 +178,7 @@ class GridBarrier:
 def barrier(bench: Bench, blocks: int) -> Task:
     """Seconds of one barrier over a grid of `blocks` blocks, at most one on each SM or CU.
 
-    Each block arrives by one atomic addition and waits until all blocks have arrived.
-    """
+    Each block arrives by one atomic addition and waits until all blocks have arrived."""
     barriers = GridBarrier(bench, blocks)
     stage = Stage(barriers.call, Work(items=_ROUNDS), "item", max_calls=1, effort=POINT)
     return Task.of(stage, check=barriers.check)
@@ -226,8 +215,7 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
 
     `how` is `malloc`, for cudaMalloc and cudaFree, `pool` or `trim`. `pool` is the stream-ordered pool, which keeps the
     memory. `trim` is the same pool with the driver's own setting and a wait after each pair: the pool then gives the
-    memory back to the driver. Raises Skip where CuPy does not support the pool.
-    """
+    memory back to the driver. Raises Skip where CuPy does not support the pool."""
     bench.need(size_bytes)
     if how != "malloc" and "pool" not in bench.traits.features:
         raise Skip(f"CuPy does not support the driver's memory pool on {bench.traits.vendor} GPUs")
@@ -262,11 +250,7 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
 
 
 def _give_back(runtime: Any, stream: Any, how: str, address: int) -> None:
-    """Queue the release of `address` to the driver's memory pool on `stream`, a CuPy stream.
-
-    `runtime` is the module cupy.cuda.runtime. If `how` is `trim`, this function also waits for the stream, because the
-    pool returns memory to the driver only then.
-    """
+    """Queue the release of `address` to the driver's memory pool on `stream`, a CuPy stream."""
     runtime.freeAsync(address, stream.ptr)
     if how == "trim":
         stream.synchronize()

@@ -49,10 +49,7 @@ topic = Topic(
 
 
 def _others(target: Target) -> Any:
-    """Return the axis of partners of the first core by position in the list of cores: next, middle and last core.
-
-    `full` has all positions from 1 to at most 63.
-    """
+    """Return the axis of partners of the first core by position in the list of cores: next, middle and last core."""
     cores = max(target.device.units, 2)
     return points(quick=sorted({1, cores // 2, cores - 1}), full=tuple(range(1, min(cores, 64))))
 
@@ -98,10 +95,7 @@ def core_to_core(bench: Bench, other: int) -> Task:
 
 
 def _page_sizes(target: Target) -> Any:
-    """Return the axis of ring sizes in bytes: `memory_bytes(target)` and in `full` also 16 MiB and 1 GiB.
-
-    `smoke` has 8 MiB only.
-    """
+    """Return the axis of ring sizes in bytes: `memory_bytes(target)` and in `full` also 16 MiB and 1 GiB."""
     memory = memory_bytes(target)
     return points(smoke=(2**23,), quick=(memory,), full=sorted({2**24, memory, HOST_MOST_BYTES}))
 
@@ -110,8 +104,7 @@ def _page_sizes(target: Target) -> Any:
 def pages(bench: Bench, page: str, size_bytes: int) -> Task:
     """Seconds of a dependent load from memory in pages of size `page` (madvise(2)): the cost of address translation.
 
-    The case is skipped if the kernel gives large pages for less than half of the ring.
-    """
+    The case is skipped if the kernel gives large pages for less than half of the ring."""
     bench.need(size_bytes)
     area = mmap.mmap(-1, size_bytes + PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     area.madvise(mmap.MADV_HUGEPAGE if page == "2MiB" else mmap.MADV_NOHUGEPAGE)
@@ -124,10 +117,7 @@ def pages(bench: Bench, page: str, size_bytes: int) -> Task:
 
 
 def _huge_bytes(address: int) -> int:
-    """Return the bytes in transparent huge pages of the mapping of this process that holds `address`.
-
-    They are AnonHugePages of proc(5); 0 if no mapping holds the address.
-    """
+    """Return the bytes in transparent huge pages of the mapping of this process that holds `address`."""
     smaps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
     for entry in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", smaps, flags=re.MULTILINE)[1:]:
         first, last = (int(bound, 16) for bound in entry.split(None, 1)[0].split("-"))

@@ -41,10 +41,7 @@ topic = Topic(
 
 
 def _streams(target: Target) -> Any:
-    """Return the axis of numbers of streaming SMs or CUs, from 0 to all but the one that walks.
-
-    `quick` has the eighths, `full` also powers of two and multiples of 8, and `smoke` the first and the last number.
-    """
+    """Return the axis of numbers of streaming SMs or CUs, from 0 to all but the one that walks."""
     most = max(target.device.units - 1, 1)
     doublings = {2**exponent for exponent in range(most.bit_length())}
     eighths = {round(most * eighth / 8) for eighth in range(9)}
@@ -54,9 +51,7 @@ def _streams(target: Target) -> Any:
 class LoadedWalk:
     """A walk of one lane through memory while `units` other SMs or CUs read memory as fast as they can.
 
-    The ring of the walk and the data of the streams each exceed the last-level cache. Raises Skip if they do not fit
-    into the free memory.
-    """
+    The ring of the walk and the data of the streams each exceed the last-level cache."""
 
     def __init__(self, bench: Bench, units: int) -> None:
         ring_bytes, data_bytes = memory_bytes(bench.target), max(_STREAM_BYTES, memory_bytes(bench.target))
@@ -84,8 +79,7 @@ class LoadedWalk:
     def seconds(self) -> float:
         """Walk 4096 loads in one launch; return the seconds of these loads by the device's clock.
 
-        The time in which the kernel waits for the streaming blocks is not part of them.
-        """
+        The time in which the kernel waits for the streaming blocks is not part of them."""
         self._walk.call()
         return self._walk.read(4) * 1e-9
 
@@ -94,10 +88,7 @@ class LoadedWalk:
         return {**self._walk.cycles(), "streamed": Observed(self._rate(), "B/s", "more")}
 
     def _rate(self) -> float:
-        """Return the bytes per second of all streaming lanes in the last launch; 0 if none streams.
-
-        It is the sum over lanes of the bytes that a lane read, divided by the time between its start and its end.
-        """
+        """Return the bytes per second of all streaming lanes in the last launch; 0 if none streams."""
         if not self._units:
             return 0.0
         turns = self._bench.device.to_host(self._turns).astype(float)
@@ -106,8 +97,7 @@ class LoadedWalk:
     def check(self) -> Observation:
         """Raise WrongAnswer if not all blocks ran at once, if a stream read wrong words, or if the walk ended wrongly.
 
-        Returns no observations.
-        """
+        Returns no observations."""
         to_host = self._bench.device.to_host
         expect(not int(to_host(self._flag)[2]), f"not all {self._units + 1} blocks ran at once")
         if self._units:
@@ -126,8 +116,7 @@ class LoadedWalk:
 def loaded(bench: Bench, units: int) -> Task:
     """Seconds of a dependent load from memory while `units` other SMs or CUs read memory as fast as they can.
 
-    The series `streamed` is the bandwidth of the others. Raises Skip on a device with too few compute units.
-    """
+    The series `streamed` is the bandwidth of the others. Raises Skip on a device with too few compute units."""
     if units >= bench.target.device.units:
         raise Skip(f"needs {units + 1} compute units; the device has {bench.target.device.units}")
     walk = LoadedWalk(bench, units)

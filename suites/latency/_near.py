@@ -45,11 +45,7 @@ topic = Topic(
 
 
 def _in_shared_memory(bench: Bench, size_bytes: int, kernel: str, blocks: int, steps: int) -> Task:
-    """Return the task of a walk of one lane in shared memory, `steps` dependent loads in each launch.
-
-    The kernel `kernel` of near.cu runs in `blocks` blocks and copies a ring of 4-byte nodes, of `size_bytes` less one
-    node, from device memory into shared memory before the timed loads.
-    """
+    """Return the task of a walk of one lane in shared memory, `steps` dependent loads in each launch."""
     nodes = size_bytes // _WORD_BYTES - 1
     offsets = bench.rng.permutation(nodes) * _WORD_BYTES
     ring = np.zeros(nodes, np.uint32)
@@ -76,8 +72,7 @@ def shared(bench: Bench, size_bytes: int) -> Task:
 def conflict(bench: Bench, degree: int) -> Task:
     """Seconds of a load by a whole warp from shared memory, in a chain of dependent loads, with bank conflicts.
 
-    In each group of 32 lanes, every `degree` neighbouring lanes load different words of the same bank.
-    """
+    In each group of 32 lanes, every `degree` neighbouring lanes load different words of the same bank."""
     lanes, word_count = bench.traits.warp, _CONFLICT_BYTES // _WORD_BYTES
     rings = conflict_rings(bench.rng, degree, lanes, word_count)
     linked = np.zeros(word_count, np.uint32)
@@ -105,10 +100,7 @@ def conflict(bench: Bench, degree: int) -> Task:
 def conflict_rings(rng: np.random.Generator, degree: int, lanes: int, word_count: int) -> list[npt.NDArray[np.intp]]:
     """Return the ring of each of `lanes` lanes: indices of 4-byte words in shared memory, in the order of the walk.
 
-    The bank of word i is i % 32. At each step `degree` of each group of 32 lanes load different words of the same bank;
-    the last bank in use serves fewer lanes if 32 is not a multiple of `degree`. The rings share no word, all indices
-    are below `word_count`, and every ring has the same odd length.
-    """
+    The bank of word i is i % 32."""
     classes = degree * (lanes // _LANES)  # rings that share a bank take turns on its rows
     length = word_count // _BANKS // classes
     length -= 1 - length % 2  # an odd length: after a power of two of steps the walk is not at its start
@@ -131,8 +123,7 @@ def cluster(bench: Bench, size_bytes: int) -> Task:
 def constant(bench: Bench, size_bytes: int) -> Task:
     """Seconds of a dependent load from `size_bytes` of constant memory (AMD: scalar cache), in nodes of 64 bytes.
 
-    The kernel walks round the ring once before it is timed.
-    """
+    The kernel walks round the ring once before it is timed."""
     nodes = size_bytes // _CONSTANT_LINE_BYTES - 1
     places = bench.rng.permutation(nodes) * (_CONSTANT_LINE_BYTES // _WORD_BYTES)
     ring = np.zeros(_CONSTANT_BYTES // _WORD_BYTES, np.uint32)
@@ -155,8 +146,7 @@ def constant(bench: Bench, size_bytes: int) -> Task:
 def register(bench: Bench, dtype: str) -> Task:
     """Seconds, and device cycles, of a dependent multiply-add x = a·x + b of the format `dtype` in registers.
 
-    Integers wrap round. Real numbers have a factor of 1 and sums below 2^23, so they stay exact.
-    """
+    Integers wrap round. Real numbers have a factor of 1 and sums below 2^23, so they stay exact."""
     real, rng = np.dtype(dtype).type, bench.rng
     a = int(rng.integers(2**31)) * 2 + 1 if dtype == "uint32" else 1
     b, begin = (int(number) for number in rng.integers(1, 16, 2))
@@ -185,9 +175,7 @@ def chained(x: int, a: int, b: int, steps: int, modulus: int) -> int:
 class AtomicChain:
     """A chain of atomic additions to 64 cells in turn; each addition adds the value that the previous one returned.
 
-    `space` is a value of the axis of the case `atomic`: it selects the memory of the cells and the scope of the
-    atomics. `walk` is the Walk that makes the additions.
-    """
+    `walk` is the Walk that makes the additions."""
 
     def __init__(self, bench: Bench, space: str) -> None:
         steps = {"shared": _STEPS // 16, "host": _BUS_STEPS, "peer": _BUS_STEPS}.get(space, _FAR_STEPS)
@@ -208,8 +196,7 @@ class AtomicChain:
     def check(self) -> Observation:
         """Raise WrongAnswer if the cells or the last value differ from those of the same additions on the host.
 
-        Returns no observations.
-        """
+        Returns no observations."""
         # Synchronises with the device before the cells are read, which may lie in the host's memory.
         value = self.walk.read(0)
         modulus = int(np.iinfo(self._word).max) + 1
@@ -224,8 +211,8 @@ class AtomicChain:
 def after_additions(value: int, cells: list[int], steps: int, modulus: int) -> int:
     """Return the value after `steps` atomic additions to `cells` in turn, from the first.
 
-    Each addition replaces the pair (value, cell) by (cell, (cell + value) % modulus) and so changes the list `cells`.
-    """
+    Each addition replaces the pair (value, cell) by (cell, (cell + value) % modulus) and so changes the list
+    `cells`."""
     for step in range(steps):
         place = step % len(cells)
         value, cells[place] = cells[place], (cells[place] + value) % modulus
@@ -242,7 +229,6 @@ def atomic(bench: Bench, space: str) -> Task:
 
     With the `space` `shared` atomics have the scope of a block, in shared memory; with `global` that of the device, in
     its memory. `system`, `host` and `peer` atomics have the scope of the whole system: in the device's memory, in
-    page-locked host memory, and in another GPU's memory.
-    """
+    page-locked host memory, and in another GPU's memory."""
     chain = AtomicChain(bench, space)
     return Task.of(chain.walk.stage(), check=chain.check)

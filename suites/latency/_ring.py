@@ -1,8 +1,7 @@
 """Build rings for pointer chasing: a ring is a random cycle over cache lines, computed by a formula instead of a table.
 
-The order of a ring is a keyed permutation of its nodes. A ring of any size is written in one pass, the host knows the
-position of a walk after any number of steps, and no table has to be drawn, sorted or kept.
-"""
+The order of a ring is a keyed permutation of its nodes. A ring of any size is written in one pass, the host knows
+the position of a walk after any number of steps, and no table has to be drawn, sorted or kept."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def cache_bytes(target: Target) -> int:
 def memory_bytes(target: Target) -> int:
     """Return the bytes of a ring that memory serves: the smallest power of two of at least four last-level caches.
 
-    On the host it is at most 1 GiB.
-    """
+    On the host it is at most 1 GiB."""
     size_bytes: int = 1 << (CACHES * cache_bytes(target) - 1).bit_length()
     return min(size_bytes, HOST_MOST_BYTES) if target.is_host else size_bytes
 
@@ -59,8 +57,7 @@ def remote_memory(bench: Bench, space: str, size_bytes: int) -> Any:
     """Return new memory outside of the GPU, uint8 of shape (size_bytes,); None for spaces other than `host` and `peer`.
 
     `host` is page-locked host memory, a NumPy array; `peer` is the memory of the second device of the case, a CuPy
-    array.
-    """
+    array."""
     if space == "host":
         return bench.device.pinned(size_bytes)
     return bench.device.peer_memory(bench.devices[1], size_bytes) if space == "peer" else None
@@ -91,8 +88,7 @@ def random_word(seed: int, i: int) -> int:
 def drawn_words(bench: Bench, nbytes: int, seed: int) -> Any:
     """Return new random words in the GPU's memory, a CuPy array of uint64 of shape (nbytes / 8,).
 
-    Word i is random_word(seed, i).
-    """
+    Word i is random_word(seed, i)."""
     data = bench.xp.empty(nbytes // 8, bench.xp.uint64)
     blocks = min(nbytes // 8 // _THREADS, _MOST_BLOCKS)
     bench.kernel("units.cu", "draw")((blocks,), (_THREADS,), (data, np.uint64(data.size), np.uint64(seed)))
@@ -103,10 +99,7 @@ def drawn_words(bench: Bench, nbytes: int, seed: int) -> Any:
 class RingOrder:
     """A keyed pseudo-random permutation of the numbers below `nodes`: `at(i)` is the i-th node of the ring.
 
-    The permutation mixes the numbers below the next power of two by reversible steps, keyed by `add` and the odd
-    `factors`, again and again until the result is below `nodes`. Nodes are `stride` bytes apart. With a stride above
-    `line`, the bytes of a cache line, each node lies on a random line of its stride.
-    """
+    Nodes are `stride` bytes apart."""
 
     nodes: int
     add: int
@@ -161,11 +154,7 @@ class RingOrder:
 class Walk:
     """A walk round a ring, and the position where it should stand.
 
-    `advance` walks `steps` timed steps from the position that `state[0]` holds. It leaves the new position there, a
-    byte offset (on the host a word index), and on a GPU the device cycles of the steps in `state[1]`. `state` is a
-    uint64 array on the device. `expected(walked)` returns the position after `walked` steps, and `walked` counts them.
-    The number of nodes is odd and `steps` a power of two, so no sample ends where it began.
-    """
+    `advance` walks `steps` timed steps from the position that `state[0]` holds."""
 
     bench: Bench
     advance: Callable[[], object]
@@ -183,8 +172,7 @@ class Walk:
     def check(self) -> Observation:
         """Raise WrongAnswer unless the walk stands where the ring's order says; a wrong ring or load leads elsewhere.
 
-        Returns no observations.
-        """
+        Returns no observations."""
         expected, position = self.expected(self.walked), self.read(0)
         expect(position == expected, f"after {self.walked} loads the walk is at {position}, not at {expected}")
         return {}
@@ -212,16 +200,14 @@ class Walk:
 def new_state(bench: Bench, offset: int) -> Any:
     """Return the state of a walk that stands at `offset` bytes: uint64 of shape (8,) on the device.
 
-    The words after the first are zeros.
-    """
+    The words after the first are zeros."""
     return bench.xp.asarray(np.array([offset] + [0] * (_STATE - 1), np.uint64))
 
 
 def pointer(memory: Any) -> Any:
     """Return `memory` as an argument for a kernel: the address of a NumPy array, as uint64, and a CuPy array unchanged.
 
-    With unified addressing the address of page-locked host memory is valid on the device.
-    """
+    With unified addressing the address of page-locked host memory is valid on the device."""
     return np.uint64(memory.ctypes.data) if isinstance(memory, np.ndarray) else memory
 
 
@@ -229,8 +215,7 @@ def pointer(memory: Any) -> Any:
 class GpuRing:
     """A ring in memory that the GPU reaches: its own memory, another GPU's, or page-locked host memory.
 
-    `memory` is the CuPy or NumPy array that holds the ring, and `order` the order of its nodes.
-    """
+    `memory` is the CuPy or NumPy array that holds the ring, and `order` the order of its nodes."""
 
     bench: Bench
     memory: Any
@@ -240,9 +225,7 @@ class GpuRing:
     def linked(cls, bench: Bench, size_bytes: int, memory: Any = None, stride: int = GPU_LINE_BYTES) -> GpuRing:
         """Return a new ring of size_bytes / stride − 1 nodes, `stride` bytes apart, that a kernel writes into `memory`.
 
-        `memory` is uint8 of shape (size_bytes,); with None, new memory of the device is allocated. Raises Skip if the
-        device does not have that much free memory.
-        """
+        `memory` is uint8 of shape (size_bytes,); with None, new memory of the device is allocated."""
         if memory is None:
             bench.need(size_bytes)
             memory = bench.xp.empty(size_bytes, bench.xp.uint8)
@@ -262,9 +245,7 @@ class GpuRing:
     def walk(self, steps: int, *, sweep: bool, kernel: str = "chase") -> Walk:
         """Return a walk from the start with `steps` timed steps in each call, by the kernel `kernel` of chase.cu.
 
-        With `sweep` each call first loads the whole ring once, untimed. The kernel `chase` loads through the first
-        cache, `chase_l2` past it.
-        """
+        With `sweep` each call first loads the whole ring once, untimed."""
         run, state = self.bench.kernel("chase.cu", kernel), self.state()
         nodes = np.uint64(self.order.nodes if sweep else 0)
         args = (pointer(self.memory), *self.order.arguments, nodes, np.uint64(steps), state)
@@ -273,8 +254,7 @@ class GpuRing:
     def settle(self, kernel: str = "chase") -> None:
         """Load the whole ring once in its order by a block of threads, so that the caches are as a walk leaves them.
 
-        `kernel` is `chase`, which loads through the first cache, or `chase_l2`, which loads past it.
-        """
+        `kernel` is `chase`, which loads through the first cache, or `chase_l2`, which loads past it."""
         nodes = np.uint64(self.order.nodes)
         args = (pointer(self.memory), *self.order.arguments, nodes, np.uint64(0), self.state())
         self.bench.kernel("chase.cu", kernel)((1,), (_BLOCK,), args)
@@ -283,11 +263,7 @@ class GpuRing:
 def host_walk(bench: Bench, ring: Any) -> Walk:
     """Write a ring of 64-byte lines into `ring`, a NumPy array of uint64, and return a walk of one thread round it.
 
-    Nodes hold unsigned word indices, because negative indices would cost instructions. The ring is written in its own
-    order, so the lines that the walk meets first were written longest ago. If the array is smaller than four last-level
-    caches, the calling thread then reads it once in that order, so that the caches are as after a walk. Raises Skip if
-    numba is unavailable.
-    """
+    Nodes hold unsigned word indices, because negative indices would cost instructions."""
     line_words = HOST_LINE_BYTES // 8
     order = RingOrder.drawn(bench.rng, ring.nbytes // HOST_LINE_BYTES - 1, HOST_LINE_BYTES, HOST_LINE_BYTES)
     host_kernel("link")(ring, order.keys, np.uint64(line_words))

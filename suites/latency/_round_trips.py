@@ -13,9 +13,7 @@ from ._ring import host_kernel
 class RoundTrips:
     """Questions with the numbers 1 to `rounds`: the host writes each to `flags[0]` and waits for it in `flags[apart]`.
 
-    `flags`, kept as `words`, is a NumPy array of uint64 in memory that both sides reach. The host gives up a wait after
-    `spins` reads of the answer. Raises Skip if numba is unavailable.
-    """
+    `flags`, kept as `words`, is a NumPy array of uint64 in memory that both sides reach."""
 
     def __init__(self, flags: Any, apart: int, rounds: int, spins: int) -> None:
         self.words = flags

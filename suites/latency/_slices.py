@@ -1,10 +1,7 @@
 """Measure last-level cache latency by the SM or CU that loads and by the slice of the cache that answers.
 
-It is not documented how far compute units and slices are from each other, and a hash of an address decides which slice
-holds its line. But the slice decides the latency: lines with the same latencies from every compute unit lie in one
-place, and compute units with the same latencies to all lines sit in one place. Where a cache has two partitions, each
-compute unit is near to one of them.
-"""
+It is not documented how far compute units and slices are from each other, and a hash of an address decides which
+slice holds its line."""
 
 from __future__ import annotations
 
@@ -59,9 +56,7 @@ topic = Topic(
 class SliceLatencies:
     """Accesses to the same `lines` random lines of the last-level cache from every SM or CU, one unit at a time.
 
-    `access` is `load` or `atomic`. Raises Skip if some compute units cannot be reached, or without 16 MiB of free
-    memory.
-    """
+    `access` is `load` or `atomic`."""
 
     def __init__(self, bench: Bench, access: str, lines: int) -> None:
         bench.need(_DATA_BYTES)
@@ -85,8 +80,7 @@ class SliceLatencies:
     def median(self) -> float:
         """Access all lines from every compute unit and return the seconds of the median access.
 
-        The cost of reading the clock is subtracted.
-        """
+        The cost of reading the clock is subtracted."""
         self._run()
         _, cycles, nanoseconds, _ = self._bench.device.to_host(self._state).sum(axis=0, dtype=float)
         return float(np.median(self._matrix()) * nanoseconds * 1e-9 / cycles)
@@ -105,8 +99,7 @@ class SliceLatencies:
     def check(self) -> Observation:
         """Return the observations of `places` for the last accesses.
 
-        Raises WrongAnswer if a compute unit read wrong contents, or an access took no longer than reading the clock.
-        """
+        Raises WrongAnswer if a compute unit read wrong contents, or an access took no longer than reading the clock."""
         expected = sum(random_word(self._seed, GPU_LINE_BYTES // 8 * int(line)) for line in self._lines) % 2**64
         sums = self._bench.device.to_host(self._state)[:, 0]
         wrong = [unit for unit, total in zip(self._units, sums, strict=True) if int(total) != expected]
@@ -119,8 +112,7 @@ class SliceLatencies:
 def census(bench: Bench) -> list[int]:
     """Return the hardware numbers of all SMs or CUs, ascending, as one block on each of them reports them.
 
-    Raises Skip if fewer compute units report than the device has.
-    """
+    Raises Skip if fewer compute units report than the device has."""
     blocks = bench.target.device.units
     numbers = bench.xp.zeros(blocks, bench.xp.uint32)
     run = bench.kernel("units.cu", "census")
@@ -143,8 +135,7 @@ class CachePartitions:
     `of_units` (shape (units,)) and `of_lines` (shape (lines,)) are True for members of one partition and False for
     those of the other. `near` is the median in cycles of all pairs of a unit and a line of the same partition, `far`
     that of all other pairs. `separation` is Ashman's D, the distance of the two means over their root mean square
-    deviation; above 2 the latencies have two modes (Ashman, Bird & Zepf, The Astronomical Journal 108, 1994).
-    """
+    deviation; above 2 the latencies have two modes (Ashman, Bird & Zepf, The Astronomical Journal 108, 1994)."""
 
     of_units: npt.NDArray[np.bool_]
     of_lines: npt.NDArray[np.bool_]
@@ -156,8 +147,7 @@ class CachePartitions:
 def centred(matrix: Matrix) -> Matrix:
     """Return `matrix`, latencies in cycles of shape (units, lines), with each row's mean subtracted and noise removed.
 
-    Noise is removed by keeping only the singular values above twice their median, but at least the largest.
-    """
+    Noise is removed by keeping only the singular values above twice their median, but at least the largest."""
     u, sizes, v = np.linalg.svd(matrix - matrix.mean(axis=1, keepdims=True), full_matrices=False)
     rank = max(1, int((sizes > _ABOVE_NOISE * np.median(sizes)).sum()))
     signal: Matrix = (u[:, :rank] * sizes[:rank]) @ v[:rank]
@@ -168,8 +158,7 @@ def partitions(matrix: Matrix) -> CachePartitions:
     """Return the two partitions of compute units (rows) and lines (columns) that `matrix`, latencies in cycles, shows.
 
     A unit or a line belongs to a partition by the sign of its entry in the first pair of singular vectors of the
-    matrix, after the means of rows and columns are subtracted.
-    """
+    matrix, after the means of rows and columns are subtracted."""
     rest = matrix - matrix.mean(axis=1, keepdims=True)
     u, _, v = np.linalg.svd(rest - rest.mean(axis=0), full_matrices=False)
     of_units, of_lines = u[:, 0] > 0, v[0] > 0
@@ -185,9 +174,7 @@ def partitions(matrix: Matrix) -> CachePartitions:
 def group_profiles(profiles: Matrix, cycles: float) -> Labels:
     """Return the number of the group of each row of `profiles`, counted from 0: shape (rows,).
 
-    A profile is a row of latencies in cycles. In order of rows, it joins the group with the nearest mean if their root
-    mean square difference is at most `cycles`; otherwise it starts a new group.
-    """
+    A profile is a row of latencies in cycles."""
     means, sizes, labels = np.zeros_like(profiles), np.zeros(len(profiles)), np.zeros(len(profiles), np.intp)
     groups = 0
     for index, row in enumerate(profiles):
@@ -204,10 +191,7 @@ def group_profiles(profiles: Matrix, cycles: float) -> Labels:
 def places(matrix: Matrix, units: list[int]) -> Observation:
     """Return the observations of `matrix`, latencies in cycles of shape (units, lines).
 
-    Row i is of the compute unit `units[i]`. `near`, `far` and `separation` are those of CachePartitions. `line_groups`
-    and `unit_groups` count the groups of lines and of units with alike latencies. The profile `unit N` has the mean
-    latency of unit N for each group of lines; units and groups are ordered by partition, then by group or latency.
-    """
+    Row i is of the compute unit `units[i]`. `near`, `far` and `separation` are those of CachePartitions."""
     halves, clean = partitions(matrix), centred(matrix)
     by_line, by_unit = group_profiles(clean.T, _ALIKE_LINES), group_profiles(clean, _ALIKE_UNITS)
     latency = matrix.mean(axis=0)
@@ -235,8 +219,7 @@ def slices(bench: Bench, access: str, lines: int) -> Task:
 
     The figure is the median in seconds. `load` bypasses the first cache; a partitioned cache may keep copies in each
     partition for its own compute units. `atomic` is an addition of zero, which goes to the one place that holds the
-    line.
-    """
+    line."""
     latencies = SliceLatencies(bench, access, lines)
     stage = Stage(latencies.median, Work(items=1), "item", clock="self", effort=POINT)
     note = "one series for each SM or CU, ordered by partition and place; a value is the mean over the lines of a place"

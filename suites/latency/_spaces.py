@@ -35,11 +35,7 @@ topic = Topic()
 
 
 def _ring(bench: Bench, space: str) -> GpuRing:
-    """Return a ring in the memory `space` of the case `load`, with the caches as a walk leaves them.
-
-    It has 8 KiB in `l1`, 4 MiB in `l2`, `memory_bytes(target)` in `dram`, where the cache is flushed instead, and 16
-    MiB elsewhere. Raises Skip if the device does not have that much free memory.
-    """
+    """Return a ring in the memory `space` of the case `load`, with the caches as a walk leaves them."""
     size_bytes = {"l1": _L1_BYTES, "l2": _L2_BYTES, "dram": memory_bytes(bench.target)}.get(space, _BUS_BYTES)
     ring = GpuRing.linked(bench, size_bytes, remote_memory(bench, space, size_bytes))
     if space == "dram":
@@ -54,8 +50,7 @@ def load(bench: Bench, space: str) -> Task:
     """Seconds, and device cycles, of a dependent load from one memory space by itself.
 
     `l1`: through the first cache; `l2`: past it; `dram`: a flushed ring of four last-level caches; `host`: page-locked
-    memory over the bus; `peer`: another GPU's memory, from that GPU's cache.
-    """
+    memory over the bus; `peer`: another GPU's memory, from that GPU's cache."""
     steps = {"l1": _L1_STEPS, "l2": _L2_STEPS, "dram": _DRAM_STEPS}.get(space, _BUS_STEPS)
     kernel = "chase_l2" if space == "l2" else "chase"
     walk = _ring(bench, space).walk(steps, sweep=space == "l1", kernel=kernel)
@@ -69,8 +64,7 @@ def load(bench: Bench, space: str) -> Task:
 class SingleLoads:
     """Loads from a ring that are timed one by one, each between two readings of the device's clock.
 
-    `kernel` is `single` or `single_l2` of chase.cu. The kernel makes `warm` untimed loads first, then 8192 timed ones.
-    """
+    `kernel` is `single` or `single_l2` of chase.cu."""
 
     def __init__(self, bench: Bench, ring: GpuRing, kernel: str, warm: int) -> None:
         run, state = bench.kernel("chase.cu", kernel), ring.state()
@@ -84,8 +78,7 @@ class SingleLoads:
     def median(self) -> float:
         """Make one sample of 8192 loads and return the median in seconds, without the cost of reading the clock.
 
-        Raises WrongAnswer if a clock of the device did not advance.
-        """
+        Raises WrongAnswer if a clock of the device did not advance."""
         self._walk.call()
         took = self._bench.device.to_host(self._took)
         self._cycles = single_figures(took[:_SINGLE_STEPS], took[_SINGLE_STEPS:], self._walk.read(6) / _LINKS)
@@ -103,8 +96,7 @@ class SingleLoads:
     def check(self) -> Observation:
         """Raise WrongAnswer if a load took no cycles, or if the walk does not stand where the ring's order says.
 
-        Returns no observations.
-        """
+        Returns no observations."""
         expect(bool((self._bench.device.to_host(self._took) > 0).all()), "a load took no cycles")
         return self._walk.check()
 
@@ -116,10 +108,7 @@ class SingleLoads:
 def single_figures(took: Any, chained: Any, cycles: float) -> dict[str, float]:
     """Return `p50`, `p90`, `p99`, `p99.9` and `max` of the cycle counts `took`, less the overhead; and `overhead`.
 
-    The overhead is the cost of reading the clock, in cycles: the median of `chained` minus `cycles`. `chained` are
-    counts, timed in the same way, of loads that each take `cycles` in an untimed chain. `took` and `chained` are NumPy
-    arrays with one count per load.
-    """
+    The overhead is the cost of reading the clock, in cycles: the median of `chained` minus `cycles`."""
     overhead = float(np.median(chained)) - cycles
     percentiles = {f"p{share:g}": float(np.percentile(took, share)) - overhead for share in _PERCENTILES}
     return {**percentiles, "max": float(took.max()) - overhead, "overhead": overhead}
@@ -129,8 +118,7 @@ def single_figures(took: Any, chained: Any, cycles: float) -> dict[str, float]:
 def single(bench: Bench, space: str) -> Task:
     """Seconds of the median load from `space`, timed one by one, without the cost of reading the clock.
 
-    The percentiles are in device cycles. The spaces are those of the case `load`.
-    """
+    The percentiles are in device cycles. The spaces are those of the case `load`."""
     ring = _ring(bench, space)
     # Loads the whole ring first, because the first cache is empty when a kernel starts.
     warm = ring.order.nodes if space == "l1" else 0

@@ -2,8 +2,7 @@
 
 A row of the matrix is what one device does with each peer's memory: `read`, `write` and `both` copy by the copy engine,
 by a kernel and by bulk copies (TMA); `latency` is one access after another. `control` times 8-byte messages while bulk
-copies use the same link. Every byte that arrives is compared with what was written.
-"""
+copies use the same link. Every byte that arrives is compared with what was written."""
 
 from __future__ import annotations
 

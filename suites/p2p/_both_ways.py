@@ -18,8 +18,7 @@ topic = Topic(
 def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
     """Bandwidth of copies of two devices at once, each out of the other one's memory: payload of one direction.
 
-    `by` is the means of the copies, of `size_bytes` each. The series `sum` counts the payload of both directions.
-    """
+    `by` is the means of the copies, of `size_bytes` each. The series `sum` counts the payload of both directions."""
     del device, peer
     way = READING[by]
     require(bench, way)

@@ -44,11 +44,6 @@ topic = Topic(
 
 
 def _is_point(_: Target, params: Params) -> bool:
-    """Return whether the point `params` is measured.
-
-    Left out are traffic without copies (`beside` is `nothing`), copies without traffic, and both directions by one copy
-    engine, which makes the copies between two devices one after another, whatever their direction.
-    """
     if (params["beside"], params["traffic"]) == ("engine", "both"):
         return False
     return (params["beside"] == _NOTHING) == (params["traffic"] == _NONE)
@@ -70,8 +65,7 @@ def control(bench: Bench, device: str, peer: str, message: str, beside: str, tra
     `message` is a `load` or a `copy` from the peer's memory, or a `signal` between two kernels (half of a round trip).
     `beside` is the means of the bulk copies, and `traffic` says whether the device reads its peer's memory in them,
     writes it, or does both at once. With `nothing` and `none` the link is idle. The series `slowdown` is the time of
-    the message over its time on an idle link.
-    """
+    the message over its time on an idle link."""
     del device, peer
     if beside == _NOTHING:
         return _alone(bench, MESSAGES[message](bench))
@@ -98,10 +92,7 @@ def _stage(
     seconds: Callable[[], float | Sequence[float]],
     probe: Callable[[], Observation] | None = None,
 ) -> Stage:
-    """Return the stage of messages that time themselves, with enough samples for a 99th percentile.
-
-    `seconds` sends messages and returns one time, or one per message; `probe` is that of Stage.
-    """
+    """Return the stage of messages that time themselves, with enough samples for a 99th percentile."""
     work, effort = Work(items=messages.items), POINT.with_tail(_TAIL)
     return Stage(seconds, work, "item", clock="self", probe=probe, effort=effort)
 
@@ -109,8 +100,7 @@ def _stage(
 class MessagesBesideBulk:
     """Messages that are timed alone and then, in the same call, while bulk copies run from before to after them.
 
-    `task` returns the task of the case.
-    """
+    `task` returns the task of the case."""
 
     def __init__(self, bench: Bench, messages: ControlMessage, bulk: BulkTraffic) -> None:
         self._device, self._messages, self._bulk = bench.device, messages, bulk
@@ -128,8 +118,7 @@ class MessagesBesideBulk:
     def seconds(self) -> float | list[float]:
         """Send the messages alone and beside the copies, and return the seconds of each message beside the copies.
 
-        Returns NaN if the copies ended before the messages; in the next call the copies then last twice as long.
-        """
+        Returns NaN if the copies ended before the messages; in the next call the copies then last twice as long."""
         self._stopwatch.start()
         self._messages.send()
         self._free.record()
@@ -144,10 +133,7 @@ class MessagesBesideBulk:
         return beside
 
     def _run_beside(self) -> bool:
-        """Send the messages while bulk copies run.
-
-        Return whether the copies lasted from before to after all messages.
-        """
+        """Send the messages while bulk copies run."""
         self._device.together(self._send, *self._bulk.lasting(self._cover * self._stopwatch.at(self._free)))
         self._device.synchronize()
         return self._bulk.lasted(self._stopwatch, self._begun, self._ended)
@@ -172,9 +158,7 @@ class MessagesBesideBulk:
 class CopyBehindBulk(MessagesBesideBulk):
     """A message that the runtime copies behind one bulk copy of the runtime.
 
-    Such copies between two devices leave in the order in which they were queued, so that a message behind a full queue
-    waits for all of it. The gate opens for both at once: the measured time contains the bulk copy and the message.
-    """
+    The gate opens for both at once: the measured time contains the bulk copy and the message."""
 
     def __init__(self, bench: Bench, messages: PeerCopies, bulk: BulkTraffic) -> None:
         super().__init__(bench, messages, bulk)

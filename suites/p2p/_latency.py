@@ -23,8 +23,7 @@ topic = Topic(
 def latency(bench: Bench, device: str, peer: str, of: str) -> Task:
     """Seconds of one access of `device` to a peer's memory, one after another.
 
-    `of` is `load` (of a random cache line), `atomic` (additions to one counter) or `copy` (of 8 bytes).
-    """
+    `of` is `load` (of a random cache line), `atomic` (additions to one counter) or `copy` (of 8 bytes)."""
     del device, peer
     if of == "copy":
         return _small_copies(bench)
@@ -57,9 +56,7 @@ class PeerWord:
 class PeerRing:
     """A random single cycle over lines of the peer's memory; each walk starts where the previous one ended.
 
-    `state` is a CuPy array of three uint64 words: the address at which the walk stands, and two words for a kernel that
-    times its loads. The caller adds the loads of each walk to `walked`.
-    """
+    The caller adds the loads of each walk to `walked`."""
 
     note = f"{_RING_BYTES >> 20} MiB of the peer's memory, in its cache"
 
@@ -80,8 +77,7 @@ class PeerRing:
     def check(self) -> Observation:
         """Raise WrongAnswer unless the walk stands at the line of its order and the ring is unchanged.
 
-        Returns no observations.
-        """
+        Returns no observations."""
         device = self._bench.device
         place = (int(device.to_host(self.state)[0]) - self._base) // _LINE_BYTES
         expected = int(self._order[self.walked % self._nodes])

@@ -143,11 +143,7 @@ class PeerSignals:
         self._count += rounds
 
     def _side(self, local: Any, remote: Any, rounds: int, *, serves: bool) -> Callable[[], None]:
-        """Return the launch of one device's kernel of a ping-pong of `rounds` rounds.
-
-        `local` and `remote` are uint8 CuPy arrays of equal layout. The kernel's flag, state and ticks are in `local`,
-        the memory of that device; the kernel sets the flag in `remote`. The side that `serves` sends the first signal.
-        """
+        """Return the launch of one device's kernel of a ping-pong of `rounds` rounds."""
         state, ticks = local[_LINE_BYTES : _LINE_BYTES + _STATE_BYTES], local[2 * _LINE_BYTES :]
         numbers = (np.uint32(serves), np.uint32(self._count), np.uint32(rounds), self._limit)
         return lambda: self._kernel((1,), (1,), (local, remote, *numbers, ticks, state))
@@ -155,8 +151,7 @@ class PeerSignals:
     def seconds(self) -> list[float]:
         """Return the seconds of each round trip of the last ping-pong but the first.
 
-        Raises WrongAnswer if a wait was given up.
-        """
+        Raises WrongAnswer if a wait was given up."""
         block = self._device.to_host(self._near)
         gave_up, cycles, nanoseconds = map(int, block[_LINE_BYTES : _LINE_BYTES + _STATE_BYTES].view(np.uint64))
         expect(gave_up == 0, f"round {gave_up} timed out: no signal from the peer within {_PATIENCE_S} s")
@@ -176,10 +171,6 @@ class PeerSignals:
 
 
 def _seconds_of(ticks: Any, cycles: int, nanoseconds: int) -> list[float]:
-    """Return each of `ticks` in seconds, at the rate of `cycles` in `nanoseconds`.
-
-    `ticks` is a NumPy array of cycles.
-    """
     return [float(tick) for tick in ticks * (nanoseconds * _NANO / cycles)]
 
 

@@ -55,10 +55,7 @@ def write(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Tas
 
 
 def _one_way(bench: Bench, way: str, size_bytes: int) -> Task:
-    """Return the task of a copy of `size_bytes` between this device and its peer; `way` is one of READING or WRITING.
-
-    Raises Skip if the device does not support the way or has too little free memory.
-    """
+    """Return the task of a copy of `size_bytes` between this device and its peer."""
     require(bench, way)
     bench.need(ARRAYS * size_bytes)
     xp = bench.xp
@@ -74,8 +71,7 @@ def _one_way(bench: Bench, way: str, size_bytes: int) -> Task:
     def check() -> Observation:
         """Raise WrongAnswer if a byte of the copy differs.
 
-        Bytes in the peer's memory are copied back by a copy engine first.
-        """
+        Bytes in the peer's memory are copied back by a copy engine first."""
         copied = near
         if not reads(way):
             copied = xp.empty_like(near)

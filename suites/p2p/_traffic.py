@@ -43,9 +43,7 @@ class Stopwatch:
 class BulkFlow:
     """Bulk copies in one direction: the call that makes one copy, its arrays, and events around the copies.
 
-    `direction` is `read` or `write`, as the device sees it. `source` holds the pattern of `seed`. The events `began`
-    and `ended` surround the `copies` copies that were queued last.
-    """
+    `direction` is `read` or `write`, as the device sees it. `source` holds the pattern of `seed`."""
 
     direction: str
     call: Call
@@ -78,11 +76,7 @@ class BulkFlow:
 class BulkTraffic:
     """Bulk copies between the device and its peer by the copy engine, by a kernel or by TMA.
 
-    `by` is the means: `engine`, `kernel` or `bulk`. `direction` is `read` (the device reads its peer's memory), `write`
-    or `both`. For each direction the kernels have one block on each of fewer than half of the compute units, so that at
-    least one is free for the messages that are timed. Raises Skip if the device does not support the means or has too
-    little free memory.
-    """
+    `by` is the means: `engine`, `kernel` or `bulk`."""
 
     def __init__(self, bench: Bench, by: str, direction: str) -> None:
         directions = ("read", "write") if direction == "both" else (direction,)
@@ -96,10 +90,7 @@ class BulkTraffic:
         self._poison = bench.xp.full(BULK_BYTES, POISON, bench.xp.uint8)
 
     def _flow(self, direction: str, by: str, seed: int) -> BulkFlow:
-        """Return the copies of one direction by `by` between new arrays; the source holds the pattern of `seed`.
-
-        One copy alone is timed here for the field `seconds`.
-        """
+        """Return the copies of one direction by `by` between new arrays; the source holds the pattern of `seed`."""
         bench, device = self._bench, self._bench.device
         near = bench.xp.empty(BULK_BYTES, bench.xp.uint8)
         far = device.peer_memory(bench.devices[1], BULK_BYTES)
@@ -129,16 +120,14 @@ class BulkTraffic:
     def lasted(self, stopwatch: Stopwatch, begin: Any, end: Any) -> bool:
         """Return whether the copies that were queued last ran in every direction from event `begin` to event `end`.
 
-        `stopwatch` was started before these events; the device has finished.
-        """
+        `stopwatch` was started before these events; the device has finished."""
         since, until = stopwatch.at(begin), stopwatch.at(end)
         return all(stopwatch.at(flow.began) <= since and stopwatch.at(flow.ended) >= until for flow in self._flows)
 
     def rates(self, stopwatch: Stopwatch) -> dict[str, Observed]:
         """Return the mean rates of the copies that were queued last in bytes per second: `bulk_read`, `bulk_write`.
 
-        A direction without copies is left out. `stopwatch` was started before these copies.
-        """
+        A direction without copies is left out. `stopwatch` was started before these copies."""
         rates = {}
         for flow in self._flows:
             seconds = stopwatch.at(flow.ended) - stopwatch.at(flow.began)

@@ -1,8 +1,7 @@
 """Measure how soon ranks of an NCCL all-reduce continue after one of them dies: a spare rank takes its place.
 
 A kernel of NCCL waits for a dead rank for ever. The survivors notice the missing heartbeat on the host, abort the
-communicator, which ends the kernel, and make a new one with a process that stood by on the dead rank's GPU.
-"""
+communicator, which ends the kernel, and make a new one with a process that stood by on the dead rank's GPU."""
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ def abort(bench: Bench, of: int, size_bytes: int) -> Task:
     """Seconds from the death of a rank in an NCCL all-reduce until the survivors detect it.
 
     `abort` is the time to abort the communicator, so that the GPU is free again. `rebuild` also contains the new
-    communicator and its first all-reduce, which is compared with the exact sum.
-    """
+    communicator and its first all-reduce, which is compared with the exact sum."""
     need_shared_gpu(bench)
     bench.need(3 * size_bytes + _SPARE_BYTES)
     group = NcclGroup(bench, size_bytes)
@@ -98,12 +96,7 @@ def abort(bench: Bench, of: int, size_bytes: int) -> Task:
 
 
 def _survive(group: NcclGroup, communicator: Any) -> None:
-    """Begin an all-reduce that cannot end because rank 0 is dead, notice the death, and abort `communicator`.
-
-    Sets `group.noticed_s` to the time of noticing (`time.perf_counter`), and `group.seconds["abort"]` to the seconds
-    from then until the GPU is idle. Raises WrongAnswer if the all-reduce completes, and StalledError if no heartbeat
-    stops within 20 s.
-    """
+    """Begin an all-reduce that cannot end because rank 0 is dead, notice the death, and abort `communicator`."""
     done = group.begin(communicator)
     try:
         group.board.wait(lambda: bool(done.done))
@@ -116,12 +109,7 @@ def _survive(group: NcclGroup, communicator: Any) -> None:
 
 
 def _continued(bench: Bench, group: NcclGroup) -> Task:
-    """Make a communicator of the survivors and the spare rank, check it, and return this rank's task.
-
-    Every living rank must call it. Writes the seconds `rebuild` and `detect` and the bytes per second `after` to
-    `group`; the spare rank copies the times of the survivor that took longest. Raises Untrustworthy unless exactly rank
-    0 has ended, and WrongAnswer if an all-reduce over the new communicator gives a wrong sum.
-    """
+    """Make a communicator of the survivors and the spare rank, check it, and return this rank's task."""
     expect_death(bench, _VICTIM)
     communicator = group.joined(range(1, bench.world))
     group.verify_all_reduce(communicator)
@@ -138,10 +126,7 @@ def _continued(bench: Bench, group: NcclGroup) -> Task:
 class NcclGroup:
     """One rank's send and receive buffers, `size_bytes` of float32 each, and the communicators that it joins in turn.
 
-    `seconds` maps `detect`, `abort` and `rebuild` to seconds. `rates` maps `before` and `after` to bytes per second.
-    `noticed_s` is when this rank noticed the death, by `time.perf_counter`; 0 before. Every rank must create the
-    object.
-    """
+    `seconds` maps `detect`, `abort` and `rebuild` to seconds. `rates` maps `before` and `after` to bytes per second."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self.bench = bench
@@ -163,9 +148,7 @@ class NcclGroup:
     def joined(self, members: Any) -> Any:
         """Return a new `cupy.cuda.nccl.NcclCommunicator` of the ranks `members`, or None if `members` is empty.
 
-        Every living rank must call it: a member with the same rank numbers as the other members, a rank that is no
-        member with an empty sequence. Rank numbers in the communicator follow the order of `members`.
-        """
+        Rank numbers in the communicator follow the order of `members`."""
         self._members = tuple(members)
         leader = self._members[0] if self._members else -1
         leaders = self.bench.exchange(leader)
@@ -179,9 +162,7 @@ class NcclGroup:
     def begin(self, communicator: Any) -> Any:
         """Queue an all-reduce of this rank's words (sum, float32) on the current stream, without waiting for it.
 
-        `communicator` is the result of `joined`; every member must call it. Returns a `cupy.cuda.Event` that is done
-        when the all-reduce has ended.
-        """
+        `communicator` is the result of `joined`; every member must call it."""
         word, total = self._nccl.NCCL_FLOAT32, self._nccl.NCCL_SUM
         addresses = int(self._sent.data.ptr), int(self._received.data.ptr)
         communicator.allReduce(*addresses, self._words, word, total, self._stream)
@@ -192,8 +173,7 @@ class NcclGroup:
     def bytes_per_s(self, communicator: Any) -> float:
         """Return the bytes of this rank's array times 10, over the seconds that 10 all-reduces of it take.
 
-        `communicator` is the result of `joined`; every member must call it.
-        """
+        `communicator` is the result of `joined`; every member must call it."""
         start = time.perf_counter()
         for _ in range(_CALLS):
             self.begin(communicator)
@@ -203,10 +183,7 @@ class NcclGroup:
     def verify_all_reduce(self, communicator: Any) -> None:
         """Poison the receive buffer, run one all-reduce over `communicator`, and check it on this rank.
 
-        Every member must call it. `communicator` is the result of the last call of `joined`. Raises WrongAnswer if a
-        word is not the members' sum, or if the all-reduce changed this rank's own words. It does not return if another
-        member is dead.
-        """
+        Every member must call it. `communicator` is the result of the last call of `joined`."""
         self._received.fill(np.nan)
         self.begin(communicator)
         self.bench.device.synchronize()
@@ -221,9 +198,7 @@ class NcclGroup:
     def task(self, communicator: Any) -> Task:
         """Return this rank's task: three stages that report the seconds `detect`, `abort` and `rebuild`, once each.
 
-        The task's check makes another all-reduce, and returns the bytes per second `before` and `after` the death.
-        `communicator` is that of the survivors and the spare rank; closing the task aborts it.
-        """
+        The task's check makes another all-reduce, and returns the bytes per second `before` and `after` the death."""
 
         def check() -> Observation:
             self.verify_all_reduce(communicator)

@@ -1,9 +1,7 @@
 """Measure ranks that adapt their topology, their number and their steps between exchanges by a model, and the regret.
 
-Ranks divide products among themselves and exchange a block each after some steps, as data-parallel training does. The
-model follows from a few messages and from one product. Then every topology, every number of ranks and every interval
-that is offered is measured, and what the model advised is compared with the best one.
-"""
+Ranks divide products among themselves and exchange a block each after some steps, as data-parallel training does.
+The model follows from a few messages and from one product."""
 
 from __future__ import annotations
 
@@ -70,10 +68,7 @@ topic = Topic(
 
 
 def _rank_counts(target: Target) -> Any:
-    """Return the points of the axis `of`, the number of ranks: on the host 2, and in the tier `full` also 4.
-
-    More ranks on few cores mostly wait for each other. On GPUs they go up to all GPUs that reach each other.
-    """
+    """Return the points of the axis `of`, the number of ranks: on the host 2, and in the tier `full` also 4."""
     return points((2,), full=(2, 4)) if target.is_host else rank_counts(target)
 
 
@@ -85,8 +80,7 @@ def adapted(bench: Bench, by: str, of: int) -> Task:
     exchanged blocks. `ranks regret` is the same for the number of ranks, at worst over the numbers of products per
     step. `interval` is the advised number of steps between exchanges. `exchange share` is the time that the exchanges
     then add, relative to the same work without them. `interval needed` is the smallest number of steps at which they
-    add at most 5 %.
-    """
+    add at most 5 %."""
     del by, of
     return AdaptedRank(bench).task()
 
@@ -99,9 +93,7 @@ def counts_up_to(ranks: int) -> tuple[int, ...]:
 class AdaptedRank:
     """One rank's products and blocks, the measured model, and the choices that the model advises.
 
-    Creating the object measures the model and every choice, so all ranks must do it at the same time. Raises
-    WrongAnswer if a topology delivers a wrong word.
-    """
+    Creating the object measures the model and every choice, so all ranks must do it at the same time."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench, self._world = bench, bench.world
@@ -130,19 +122,12 @@ class AdaptedRank:
         self._interval, self._needed, self._share = self._adapt_interval()
 
     def _plan_exchange(self, schedule: Schedule, size_bytes: int) -> Callable[[], None]:
-        """Return a call that exchanges the first `size_bytes` of each rank's block by `schedule`.
-
-        Every rank must make that call at the same time.
-        """
+        """Return a call that exchanges the first `size_bytes` of each rank's block by `schedule`."""
         steps = self._blocks.steps(schedule, size_bytes)
         return lambda: self._blocks.perform(steps)
 
     def _shortest(self, calls: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
-        """Return by key the shortest time of each call in seconds, from the first rank's start to the last rank's end.
-
-        The calls are made in turn, once per round: 1, 11 or 25 rounds in the tiers `smoke`, `quick` and `full`. Every
-        rank must call it with the same keys, and gets the same result.
-        """
+        """Return by key the shortest time of each call in seconds."""
         rounds = [[max(self._blocks.completions(call)) for call in calls.values()] for _ in range(self._rounds)]
         return dict(zip(calls, np.min(rounds, axis=0).tolist(), strict=True))
 
@@ -153,21 +138,14 @@ class AdaptedRank:
         self._bench.device.synchronize()
 
     def _expect_right_topologies(self) -> None:
-        """Exchange a block over each topology; raises WrongAnswer if a received word is wrong.
-
-        Every rank must call it.
-        """
+        """Exchange a block over each topology; raises WrongAnswer if a received word is wrong."""
         for schedule in TOPOLOGIES.values():
             self._blocks.poison(self._received)
             self._blocks.perform(self._blocks.steps(schedule(self._world), self._block_bytes))
             self._blocks.check(self._received, self._block_bytes)
 
     def _measured_model(self) -> ExchangeModel:
-        """Return the model of an exchange, measured on messages of 4 KiB to 16 MiB from rank 1 to rank 0.
-
-        Every rank must call it. The copies at the same time, `lanes`, are the number of ranks, on the host at most the
-        cores that this process may use.
-        """
+        """Return the model of an exchange, measured on messages of 4 KiB to 16 MiB from rank 1 to rank 0."""
         times = self._shortest({size: self._plan_exchange(incast(2), size) for size in self._probed})
         lanes = self._world
         if self._bench.target.is_host:
@@ -183,10 +161,7 @@ class AdaptedRank:
         return TOPOLOGIES[first_best(self._predicted(ranks, self._block_bytes))](ranks)
 
     def _adapt_topology(self, size_bytes: int) -> float:
-        """Choose the topology for blocks of `size_bytes`, measure every topology, and return the regret.
-
-        The regret is (chosen time − shortest time) / shortest time. Every rank must call it.
-        """
+        """Choose the topology for blocks of `size_bytes`, measure every topology, and return the regret."""
         chosen = first_best(self._predicted(self._world, size_bytes))
         self._topologies[size_bytes] = chosen
         calls = {name: self._plan_exchange(schedule(self._world), size_bytes) for name, schedule in TOPOLOGIES.items()}
@@ -197,11 +172,7 @@ class AdaptedRank:
         return len(range(self._bench.rank, items, ranks)) if self._bench.rank < ranks else 0
 
     def _step(self, items: int, ranks: int) -> Callable[[], None]:
-        """Return a call that computes this rank's products of one step, and then exchanges its block with other ranks.
-
-        The first `ranks` ranks divide the step's `items` products and take part in the exchange, which has the advised
-        topology. The other ranks do nothing. Every rank must make the call.
-        """
+        """Return a call that computes this rank's products of one step."""
         exchange = self._plan_exchange(self._schedule(ranks), self._block_bytes)
         own_items = self._own_items(items, ranks)
 
@@ -212,10 +183,7 @@ class AdaptedRank:
         return step
 
     def _adapt_ranks(self, items: int) -> float:
-        """Choose the number of ranks for a step of `items` products, measure every number, and return the regret.
-
-        The regret is (chosen time − shortest time) / shortest time. Every rank must call it.
-        """
+        """Choose the number of ranks for a step of `items` products, measure every number, and return the regret."""
         predicted_s = {
             ranks: self._model.work_s(items, self._item_s, ranks)
             + self._model.exchange_s(self._schedule(ranks), self._block_bytes)
@@ -225,12 +193,7 @@ class AdaptedRank:
         return regret(chosen, self._shortest({ranks: self._step(items, ranks) for ranks in predicted_s}))
 
     def _adapt_interval(self) -> tuple[int, int, float]:
-        """Return the advised steps between two exchanges, the needed steps, and the cost of the advised ones.
-
-        The needed steps are the fewest at which, by measurement, exchanges add at most 5 % to the time of the steps
-        alone; if there are none, the most steps measured. The cost is what exchanges add at the advised interval, as a
-        fraction of the time of the steps alone. Every rank must call it.
-        """
+        """Return the advised steps between two exchanges, the needed steps, and the cost of the advised ones."""
         work_s = self._model.work_s(_JOB, self._item_s, self._ranks)
         exchange_s = self._model.exchange_s(self._schedule(self._ranks), self._block_bytes)
         advised = steps_between(work_s, exchange_s, _MOST_SHARE, self._intervals)
@@ -263,12 +226,7 @@ class AdaptedRank:
         self._blocks.poison(self._received)
 
     def _check(self) -> Observation:
-        """Check the last exchange and this rank's product, and return what was found when the choices were made.
-
-        `topology regret` and `ranks regret` are fractions; `interval` and `interval needed` are steps; `exchange share`
-        is in %. Every rank must call it. Raises WrongAnswer if a received block differs from its sender's, or if a
-        checked row of the product is wrong.
-        """
+        """Check the last exchange and this rank's product, and return what was found when the choices were made."""
         members = range(self._ranks)
         active = self._bench.rank in members
         self._blocks.check([rank for rank in self._received if active and rank in members], self._block_bytes)

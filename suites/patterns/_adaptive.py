@@ -1,9 +1,7 @@
 """Measure a sender that picks path, chunk size and depth of each message by a model, and the regret of its choices.
 
 Every way to send is measured at a few sizes. The model of each way follows from them, and the sender takes the way
-whose predicted time is shortest. Then every way is measured at other sizes, and the chosen one is compared with the
-best one.
-"""
+whose predicted time is shortest."""
 
 from __future__ import annotations
 
@@ -68,8 +66,7 @@ def _devices(params: Params) -> int:
 def adaptive(bench: Bench, link: str) -> Task:
     """Send messages of six sizes, each in the way that a measured model predicts as fastest: payload.
 
-    A way is a path with the size and the number of its chunks in flight.
-    """
+    A way is a path with the size and the number of its chunks in flight."""
     is_host = link == _PROCESSES
     routes = HostRoutes(bench, max(_PROBED)) if is_host else GPU_ROUTES[link](bench, max(_PROBED))
     sender = AdaptiveSender(bench, routes)
@@ -91,10 +88,7 @@ def adaptive(bench: Bench, link: str) -> Task:
 class AdaptiveSender:
     """Sends each message in the way that a measured model predicts as fastest, and knows the regret of these choices.
 
-    Creating it measures every way of `routes`, so that both ranks must do it at the same time; they get the same
-    models. `observed` has the regrets, and `notes` the chosen ways and the models as text. Raises WrongAnswer if a way
-    delivers a wrong byte.
-    """
+    `observed` has the regrets, and `notes` the chosen ways and the models as text."""
 
     def __init__(self, bench: Bench, routes: HostRoutes | HostToDeviceRoutes | PeerRoutes) -> None:
         self._bench, self._routes = bench, routes
@@ -121,10 +115,7 @@ class AdaptiveSender:
         }
 
     def _expect_right_ways(self) -> None:
-        """Send one message in each way, and raise WrongAnswer if a byte arrives wrong.
-
-        The message's last chunk is shorter than the others. With two ranks both must call it.
-        """
+        """Send one message in each way, and raise WrongAnswer if a byte arrives wrong."""
         for way in self._routes.ways:
             self._routes.poison()
             self._routes.send(way, _CHECKED_BYTES)
@@ -132,11 +123,7 @@ class AdaptiveSender:
             expect(wrong == 0, f"{wrong} of {_CHECKED_BYTES} B differ from what was sent by {way.text}")
 
     def _measured(self, sizes: Sequence[int]) -> dict[int, dict[WayToSend, float]]:
-        """Return the seconds of every way for each size of `sizes` (bytes), keyed by size and then by way.
-
-        Ways and sizes take turns. The shortest of several times counts, because other programs only add to a time. With
-        two ranks both must call it, and both get the receiver's times.
-        """
+        """Return the seconds of every way for each size of `sizes` (bytes), keyed by size and then by way."""
         measured: dict[int, dict[WayToSend, list[float]]] = {
             nbytes: {way: [] for way in self._routes.ways} for nbytes in sizes
         }

@@ -1,9 +1,6 @@
 """Predict by a model the best topology of an exchange, the best number of ranks, and the steps between two exchanges.
 
-The model is the time of one message by its size. A schedule is the sum of its steps. In a step the busiest rank makes
-its sends one after another, and a receiver is as busy as a sender; so a step takes one message of all these bytes. Pure
-functions.
-"""
+The model is the time of one message by its size. A schedule is the sum of its steps."""
 
 from __future__ import annotations
 
@@ -31,17 +28,14 @@ def first_best(predicted_s: Mapping[Choice, float]) -> Choice:
 def regret(chosen: Choice, measured_s: Mapping[Choice, float]) -> float:
     """Return (t − shortest) / shortest, where t is the seconds of `chosen`.
 
-    `measured_s` has the seconds of every choice.
-    """
+    `measured_s` has the seconds of every choice."""
     return measured_s[chosen] / min(measured_s.values()) - 1
 
 
 def blocks_in_turn(deliveries: Sequence[Delivery], lanes: int) -> int:
     """Return how many blocks of one step are copied one after another, if at most `lanes` copies run at the same time.
 
-    `deliveries` are those of one step. The result is the largest of: the sends of a rank, the receipts of a rank, and
-    ⌈deliveries / lanes⌉.
-    """
+    `deliveries` are those of one step."""
     sent = Counter(delivery.source for delivery in deliveries)
     received = Counter(delivery.target for delivery in deliveries)
     return max(*sent.values(), *received.values(), -(-len(deliveries) // lanes))
@@ -51,8 +45,7 @@ def blocks_in_turn(deliveries: Sequence[Delivery], lanes: int) -> int:
 class ExchangeModel:
     """Predicts seconds of exchanges and of work; `message` gives the seconds of one message by its bytes.
 
-    At most `lanes` copies, or ranks that compute, run at the same time.
-    """
+    At most `lanes` copies, or ranks that compute, run at the same time."""
 
     message: TimeCurve
     lanes: int
@@ -60,9 +53,7 @@ class ExchangeModel:
     def exchange_s(self, schedule: Schedule, size_bytes: int) -> float:
         """Return the predicted seconds of all steps of `schedule`, whose blocks have `size_bytes`.
 
-        The result is 0 if `schedule` is empty. A step takes as long as one message with the bytes of its
-        `blocks_in_turn`.
-        """
+        The result is 0 if `schedule` is empty."""
         steps = itertools.groupby(sorted(schedule, key=lambda delivery: delivery.step), lambda delivery: delivery.step)
         return sum(
             self.message.seconds(size_bytes * blocks_in_turn(list(deliveries), self.lanes)) for _, deliveries in steps
@@ -71,16 +62,12 @@ class ExchangeModel:
     def work_s(self, items: int, item_s: float, ranks: int) -> float:
         """Return the predicted seconds of `items` equal items divided over `ranks` ranks.
 
-        One item takes `item_s` seconds on one rank. Only `lanes` ranks run at the same time, so that more ranks are
-        slowed by ranks / lanes.
-        """
+        One item takes `item_s` seconds on one rank."""
         return math.ceil(items / ranks) * item_s * max(1.0, ranks / self.lanes)
 
 
 def steps_between(work_s: float, exchange_s: float, most_share: float, offered: Sequence[int]) -> int:
     """Return the fewest steps of `offered` between two exchanges such that exchange_s ≤ most_share · steps · work_s.
 
-    `work_s` is the time of one step, `exchange_s` of one exchange, in seconds. Returns the most steps offered if none
-    is enough. Fewer exchanges let the ranks' results drift apart, so no more steps than needed are chosen.
-    """
+    `work_s` is the time of one step, `exchange_s` of one exchange, in seconds."""
     return next((steps for steps in sorted(offered) if exchange_s <= most_share * steps * work_s), max(offered))

@@ -1,9 +1,7 @@
 """Measure small messages that are sent in batches: how many arrive per second, and how long a whole batch takes.
 
-With k messages in a batch, the time of a batch is about α + k/β: the rate k/t rises and levels off, and the latency t
-rises without end. Their ratio, Kleinrock's power (ICC 1979), is largest at k = α·β, which the transfer model calls n½.
-That is the knee: more messages in a batch cost more latency than they gain in rate.
-"""
+With k messages in a batch, the time of a batch is about α + k/β: the rate k/t rises and levels off, and the latency
+t rises without end."""
 
 from __future__ import annotations
 
@@ -72,8 +70,7 @@ def batch(bench: Bench, path: str, messages: int) -> Task:
     def seconds() -> list[float]:
         """Return the sender's seconds of each of 16 batches, and keep their median as the latency.
 
-        Every rank must call it.
-        """
+        Every rank must call it."""
         nonlocal latency_s
         with on_own_core(bench):
             own_seconds = [sender.send() for _ in range(_ROUNDS)]
@@ -102,8 +99,7 @@ def _drawn(bench: Bench, messages: int) -> Any:
 class SocketBatch:
     """One of two processes: rank 0 sends `messages` messages by one system call, and rank 1 acknowledges the batch.
 
-    Both ranks must create it. `path` only appears in `notes`.
-    """
+    Both ranks must create it. `path` only appears in `notes`."""
 
     def __init__(self, bench: Bench, path: str, messages: int) -> None:
         self._is_sender = bench.rank == SENDER
@@ -116,9 +112,7 @@ class SocketBatch:
     def send(self) -> float:
         """Send one batch (rank 0) or receive and acknowledge it (rank 1), and return the seconds.
 
-        Both ranks must call it. Raises WrongAnswer if the other rank has closed the connection, and TimeoutError if it
-        is silent for 5 s.
-        """
+        Both ranks must call it."""
         start = time.perf_counter()
         if self._is_sender:
             sent = self._socket.sendmsg(self._messages)
@@ -141,8 +135,7 @@ class SocketBatch:
     def check(self) -> Observation:
         """Raise WrongAnswer if a message that this rank received differs from the one sent.
 
-        The sender checks nothing.
-        """
+        The sender checks nothing."""
         if not self._is_sender:
             _expect_messages(self._received, self._expected)
         return {}
@@ -155,9 +148,7 @@ class SocketBatch:
 class DeviceBatch:
     """A batch of `messages` messages for a GPU, which crosses in one copy.
 
-    If `path` is `h2d`, the host packs the messages into page-locked memory before each copy. If it is `peer`, they lie
-    packed in this GPU's memory and are copied to the peer's.
-    """
+    If `path` is `h2d`, the host packs the messages into page-locked memory before each copy."""
 
     def __init__(self, bench: Bench, path: str, messages: int) -> None:
         self._device, self._xp = bench.device, bench.xp
@@ -207,9 +198,6 @@ class DeviceBatch:
 
 
 def _expect_messages(received: Any, expected: Any) -> None:
-    """Raise WrongAnswer if a message in `received` differs from the row of `expected` with its number.
-
-    Both are NumPy arrays, uint8: `expected` of shape (messages, 64), `received` flat.
-    """
+    """Raise WrongAnswer if a message in `received` differs from the row of `expected` with its number."""
     wrong = int((received.reshape(expected.shape) != expected).any(axis=1).sum())
     expect(wrong == 0, f"{wrong} of {len(expected)} messages differ from those sent")

@@ -21,10 +21,7 @@ _NAMES = (
 
 @functools.cache
 def _calls() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """Return the two functions of the loaded BLAS: one returns its number of threads, the other one sets it.
-
-    The result is None if the loaded BLAS is neither OpenBLAS nor BLIS.
-    """
+    """Return the two functions of the loaded BLAS: one returns its number of threads, the other one sets it."""
     np.ones((2, 2)) @ np.ones((2, 2))
     paths = {
         line.split()[-1] for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines() if ".so" in line
@@ -40,8 +37,7 @@ def _calls() -> tuple[Callable[[], int], Callable[[int], object]] | None:
 def use_threads(count: int) -> int:
     """Let NumPy's products use `count` threads from now on; return the number of threads before.
 
-    Returns 0 and changes nothing if the loaded BLAS is neither OpenBLAS nor BLIS.
-    """
+    Returns 0 and changes nothing if the loaded BLAS is neither OpenBLAS nor BLIS."""
     calls = _calls()
     if calls is None:
         return 0

@@ -20,9 +20,7 @@ RankSteps = Sequence[tuple[tuple[Callable[[], None], ...], frozenset[int]]]
 class BlockExchange:
     """The memory of one rank, with room for a block of each rank, and the mapped memory of the other ranks.
 
-    A block has at most `most_bytes`. Every rank of the case must create its object at the same time. Raises Unavailable
-    if the GPU or the driver does not let processes share memory.
-    """
+    A block has at most `most_bytes`. Every rank of the case must create its object at the same time."""
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
         need_shared_gpu(bench)
@@ -51,8 +49,7 @@ class BlockExchange:
     def steps(self, schedule: Schedule, size_bytes: int) -> RankSteps:
         """Return this rank's part of `schedule`, which moves the first `size_bytes` of each block.
 
-        For each step it has the copies that this rank makes, as calls, and the ranks from which it receives.
-        """
+        For each step it has the copies that this rank makes, as calls, and the ranks from which it receives."""
         return [
             (tuple(self._send(delivery.target, delivery.block, size_bytes) for delivery in sends), sources)
             for sends, sources in of_rank(schedule, self._bench.rank)
@@ -66,9 +63,7 @@ class BlockExchange:
     def perform(self, steps: RankSteps) -> None:
         """Make this rank's copies of each step, and wait for the ranks from which it receives; every rank must call it.
 
-        `steps` is what the method `steps` returned. Raises PeerDied if an awaited rank has ended, and WrongAnswer if it
-        has made no progress for 5 s.
-        """
+        `steps` is what the method `steps` returned."""
         for sends, sources in steps:
             for send in sends:
                 send()
@@ -81,8 +76,7 @@ class BlockExchange:
     def completions(self, call: Callable[[], object]) -> list[float]:
         """Return, in rank order, the seconds from the first rank's start of `call` until each rank's end of `call`.
 
-        Every rank must call it, and all get the same list.
-        """
+        Every rank must call it, and all get the same list."""
         with on_own_core(self._bench):
             self._meet()
             began = time.monotonic()
@@ -100,8 +94,7 @@ class BlockExchange:
     def poison(self, blocks: Iterable[int]) -> None:
         """Overwrite blocks in this rank's memory; `blocks` are their numbers, those of the ranks that own them.
 
-        Every rank must call it, and waits for the others.
-        """
+        Every rank must call it, and waits for the others."""
         for block in blocks:
             self._block(self._memory.local, block, self._most_bytes).fill(POISON)
         self._bench.device.synchronize()
@@ -110,9 +103,7 @@ class BlockExchange:
     def check(self, blocks: Iterable[int], size_bytes: int) -> None:
         """Raise WrongAnswer if the first `size_bytes` of a block in this rank's memory differ from those of its owner.
 
-        `blocks` are the blocks to compare; a block has the number of the rank that owns it. Every rank must call it; no
-        rank continues before all have checked.
-        """
+        `blocks` are the blocks to compare; a block has the number of the rank that owns it."""
         self._bench.barrier()
         for block in blocks:
             received = self._block(self._memory.local, block, size_bytes)

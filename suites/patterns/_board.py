@@ -1,8 +1,7 @@
 """Let ranks exchange heartbeats, barriers and numbers through host memory that all of them map.
 
-A heartbeat is the time of the system's monotonic clock, which all processes of a machine share. A thread of each rank
-writes it. A rank whose heartbeat is old is taken for dead, and every wait for others looks at their heartbeats.
-"""
+A heartbeat is the time of the system's monotonic clock, which all processes of a machine share. A thread of each
+rank writes it. A rank whose heartbeat is old is taken for dead, and every wait for others looks at their heartbeats."""
 
 from __future__ import annotations
 
@@ -46,9 +45,7 @@ class StalledError(RuntimeError):
 class RankBoard:
     """A row of numbers for each rank, and `room_bytes` of shared memory (`room`, uint8) for the ranks' data.
 
-    Every rank of the case must create it at the same time. The heartbeat starts at once and ends with `close`.
-    `members` are the ranks, in ascending order, that waits watch: at first all, later those given to `regroup`.
-    """
+    Every rank of the case must create it at the same time. The heartbeat starts at once and ends with `close`."""
 
     def __init__(self, bench: Bench, room_bytes: int = 0) -> None:
         """Allocate the memory in rank 0 and map it in all ranks."""
@@ -100,8 +97,7 @@ class RankBoard:
     def wait(self, is_over: Callable[[], bool]) -> None:
         """Call `is_over` again and again until it returns True.
 
-        Raises RankLostError if another member's heartbeat is older than 0.4 s, and StalledError after 20 s.
-        """
+        Raises RankLostError if another member's heartbeat is older than 0.4 s, and StalledError after 20 s."""
         deadline = time.monotonic() + _PATIENCE_S
         looks = 0
         while not is_over():
@@ -115,8 +111,7 @@ class RankBoard:
     def meet(self) -> None:
         """Wait until every member has called `meet` as often as this rank has.
 
-        Raises RankLostError and StalledError as `wait` does.
-        """
+        Raises RankLostError and StalledError as `wait` does."""
         step = self.read(self.rank, STEP) + 1
         self.post(STEP, step)
         steps = self._fields[:, STEP]
@@ -126,17 +121,14 @@ class RankBoard:
     def regroup(self, members: Iterable[int], steps: Sequence[int]) -> None:
         """Continue with the ranks `members`, for which `meet` and `wait` then look.
 
-        `steps` are the numbers of barriers that the members have reached, in any order. Every member must call it with
-        the same arguments, and none may call `meet` before all have called it.
-        """
+        `steps` are the numbers of barriers that the members have reached, in any order."""
         self.members = tuple(members)
         self.post(STEP, max(steps))
 
     def die(self) -> NoReturn:
         """Write the time of death to this rank's row, and kill this process by SIGKILL, without clean-up.
 
-        Raises AssertionError if SIGKILL does not end the process.
-        """
+        Raises AssertionError if SIGKILL does not end the process."""
         self.post(DIED, time.perf_counter_ns())
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("SIGKILL did not end this process")
@@ -157,8 +149,7 @@ def expect_death(bench: Bench, rank: int) -> None:
     """Consume the runner's message that rank `rank` has ended; every living rank must call it.
 
     Raises Untrustworthy if another rank or none has ended: on a busy machine a living rank may be late with its
-    heartbeat, which makes the case invalid, not wrong.
-    """
+    heartbeat, which makes the case invalid, not wrong."""
     try:
         bench.exchange(None)
     except PeerDied as event:

@@ -1,8 +1,7 @@
 """Run a pipeline of chunks on a GPU: one stream copies chunks into slots while another stream computes on them.
 
 The source is page-locked host memory, or the memory of a peer. A copy engine copies, or a kernel does. The whole
-message is queued behind the gate, so that no launch is waited for.
-"""
+message is queued behind the gate, so that no launch is waited for."""
 
 from __future__ import annotations
 
@@ -42,11 +41,7 @@ class _Spans:
 class StreamPipeline:
     """A pipeline on a GPU: a message of `chunks` chunks, `most_depth` slots, and a digest per thread and chunk.
 
-    `chunk_words` has shape (distinct chunks, words of a chunk), uint32, on the host; the message repeats these chunks.
-    `path` is `h2d` if the source is page-locked host memory, `peer` if it is a peer's memory. `by` is `kernel` if a
-    kernel copies; otherwise a copy engine does. `rounds`, the rounds of computation per word, may be changed between
-    calls.
-    """
+    `path` is `h2d` if the source is page-locked host memory, `peer` if it is a peer's memory."""
 
     def __init__(self, bench: Bench, chunk_words: Any, chunks: int, most_depth: int, path: str, by: str) -> None:
         self._device, self._cuda = bench.device, bench.xp.cuda
@@ -70,10 +65,7 @@ class StreamPipeline:
         bench.device.synchronize()
 
     def _engine_copies(self, path: str) -> Callable[[int, int], None]:
-        """Return a function that queues the copy of a chunk into a slot by a copy engine, given the numbers of both.
-
-        `path` says whether the source is on the host (`h2d`) or on a GPU.
-        """
+        """Return a function that queues the copy of a chunk into a slot by a copy engine, given the numbers of both."""
         copy, nbytes = self._cuda.runtime.memcpyAsync, self._chunk_bytes
         kind, stream = (_TO_DEVICE if path == "h2d" else _BETWEEN_DEVICES), self._copying.ptr
         return lambda chunk, slot: copy(self._slot_at(slot), self._chunk_at(chunk), nbytes, kind, stream)
@@ -98,11 +90,7 @@ class StreamPipeline:
         return self._slots_base + slot * self._chunk_bytes
 
     def _queue(self, depth: int, *, copies: bool, computes: bool) -> None:
-        """Queue the copies of the whole message in one stream, its computations in another stream, or both.
-
-        There are `depth` slots. With both, a chunk is copied once the computation `depth` chunks earlier has freed its
-        slot, and computed on once it has arrived.
-        """
+        """Queue the copies of the whole message in one stream, its computations in another stream, or both."""
         own, copying = self._own, self._copying
         self._begin.record(own)
         copying.wait_event(self._begin)
@@ -156,10 +144,7 @@ class StreamPipeline:
 
 
 def _source(bench: Bench, chunk_words: Any, path: str) -> tuple[Any, int]:
-    """Return the source of the message, filled with `chunk_words`, and its address as an integer.
-
-    It is page-locked host memory (NumPy, uint8) if `path` is `h2d`, else memory of the peer (CuPy, uint8).
-    """
+    """Return the source of the message, filled with `chunk_words`, and its address as an integer."""
     if path == "h2d":
         pinned = bench.device.pinned(chunk_words.nbytes)
         pinned.view(np.uint32).reshape(chunk_words.shape)[:] = chunk_words

@@ -22,9 +22,7 @@ _NANO = 1e-9
 class ThreadPipeline:
     """A pipeline of two threads: a message in ordinary memory, `most_depth` slots of one chunk, and a digest per chunk.
 
-    `chunk_words` has shape (chunks, words of a chunk), uint32. Each thread has a core of its own if there are two.
-    `rounds`, the rounds of computation per word, may be changed between calls. Raises Skip without numba.
-    """
+    `chunk_words` has shape (chunks, words of a chunk), uint32. Each thread has a core of its own if there are two."""
 
     def __init__(self, bench: Bench, chunk_words: Any, most_depth: int) -> None:
         need_numba(bench)
@@ -48,16 +46,14 @@ class ThreadPipeline:
     def alone(self) -> tuple[float, float]:
         """Return the seconds of the digests of all chunks and the seconds of all copies, not at the same time.
 
-        Copies and digests alternate, so that the digests read what another core has just written, as in a pipeline.
-        """
+        Copies and digests alternate, so that the digests read what another core has just written, as in a pipeline."""
         _, compute_s, transfer_s = self.together(1)
         return compute_s, transfer_s
 
     def together(self, depth: int) -> tuple[float, float, float]:
         """Return the seconds of the pipeline with `depth` slots, and the busy seconds of computation and transfer.
 
-        Raises WrongAnswer if one thread waits too long for the other.
-        """
+        Raises WrongAnswer if one thread waits too long for the other."""
         self._counters.fill(0)
         chunks = len(self._words)
         copying = self._threads.submit(self._copy_all, chunks, depth)
@@ -66,10 +62,7 @@ class ThreadPipeline:
         return float(np.diff(self._moments)[0]) * _NANO, compute_busy_s, transfer_busy_s
 
     def _copy_all(self, chunks: int, depth: int) -> float:
-        """Copy the first `chunks` chunks, each into one of `depth` slots once that slot is free.
-
-        Returns the busy seconds. Raises WrongAnswer if no slot becomes free in time.
-        """
+        """Copy the first `chunks` chunks, each into one of `depth` slots once that slot is free."""
         flags = np.uint64(self._counters.ctypes.data)
         with on_core(self._copy_core):
             busy = self._compiled.copy_all(self._words[:chunks], self._slots, depth, flags, _LOOKS, self._moments)
@@ -77,10 +70,7 @@ class ThreadPipeline:
         return float(busy) * _NANO
 
     def _compute_all(self, chunks: int, depth: int) -> float:
-        """Compute the digests of the first `chunks` chunks, each once it has arrived in one of `depth` slots.
-
-        Returns the busy seconds. Raises WrongAnswer if no chunk arrives in time.
-        """
+        """Compute the digests of the first `chunks` chunks, each once it has arrived in one of `depth` slots."""
         flags = np.uint64(self._counters.ctypes.data)
         numbers = np.uint32(FACTOR), np.uint32(TERM), self.rounds
         with on_core(self._compute_core):

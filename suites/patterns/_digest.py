@@ -1,9 +1,7 @@
 """Compute the expected digests of a pipeline's chunks: a linear congruential generator is applied to every word.
 
-The digest of a chunk is the exclusive or of all words after their rounds. A word is combined with its place first, so
-that words in the wrong order give another digest. The check needs no rounds: n rounds are one multiplication by aⁿ and
-one addition (Knuth, TAOCP 2, §3.2.1, equation 6).
-"""
+The digest of a chunk is the exclusive or of all words after their rounds. A word is combined with its place first,
+so that words in the wrong order give another digest."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ def combined_rounds(rounds: int) -> tuple[int, int]:
 def expected_digests(chunk_words: Any, rounds: int) -> Any:
     """Return the digest of each chunk: NumPy, uint32, shape (chunks,).
 
-    `chunk_words` is a NumPy array, uint32, shape (chunks, words). A word is combined with its index in the chunk by
-    XOR, and goes through `rounds` rounds of `combined_rounds`; the digest of a chunk is the XOR of the results.
-    """
+    `chunk_words` is a NumPy array, uint32, shape (chunks, words)."""
     factor, term = (np.uint32(number) for number in combined_rounds(rounds))
     places = np.arange(chunk_words.shape[1], dtype=np.uint32)
     return np.array([np.bitwise_xor.reduce((chunk ^ places) * factor + term) for chunk in chunk_words], np.uint32)

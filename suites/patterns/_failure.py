@@ -1,8 +1,7 @@
 """Measure how soon ranks notice the death of a rank, how soon they continue without it, and at which throughput.
 
-Three ranks push messages round a ring. In one phase of their work the last rank is killed by SIGKILL. The others find
-out by its missing heartbeat, unmap its memory, open each other's memory anew and push round the smaller ring.
-"""
+Three ranks push messages round a ring. In one phase of their work the last rank is killed by SIGKILL. The others
+find out by its missing heartbeat, unmap its memory, open each other's memory anew and push round the smaller ring."""
 
 from __future__ import annotations
 
@@ -79,10 +78,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _is_affordable(target: Target, params: Params) -> bool:
-    """Return whether to measure a death: on the host and between GPUs always, on a single GPU only in the tier `full`.
-
-    Three processes open that GPU, which takes seconds.
-    """
+    """Return whether to measure a death."""
     del params
     return target.is_host or bool(target.device.peers) or target.tier == "full"
 
@@ -92,8 +88,7 @@ def death(bench: Bench, path: str, phase: str, size_bytes: int) -> Task:
     """Seconds from the death of a rank until a survivor detects it.
 
     `rebuild` lasts from the detection to the first verified round of the smaller ring; `staged` is the time to set up
-    and verify a round through host memory.
-    """
+    and verify a round through host memory."""
     need_shared_gpu(bench)
     bench.need(_BUFFERS * size_bytes)
     ring = MessageRing(bench, size_bytes)
@@ -107,8 +102,7 @@ def death(bench: Bench, path: str, phase: str, size_bytes: int) -> Task:
 class MessageRing:
     """One rank's message, the memory in which messages of `size_bytes` arrive, and the next rank's mapped memory.
 
-    Every rank must create it. `handles` has the handle of each rank's inbox, in rank order.
-    """
+    Every rank must create it. `handles` has the handle of each rank's inbox, in rank order."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self.bench, self.size_bytes = bench, size_bytes
@@ -158,8 +152,7 @@ class MessageRing:
     def staged_round(self) -> None:
         """Send this rank's message to the next member, and receive the previous member's, through shared host memory.
 
-        Every member must call it. Raises RankLostError if a member dies.
-        """
+        Every member must call it. Raises RankLostError if a member dies."""
         device, board = self.bench.device, self.board
         device.copy(self._slot(self.bench.rank), self.source)
         device.synchronize()
@@ -171,9 +164,7 @@ class MessageRing:
     def verify_round(self, round_once: Callable[[], None]) -> None:
         """Overwrite the inbox, call `round_once`, and check what arrived; every member must call it.
 
-        `round_once` is `round` or `staged_round`. Raises WrongAnswer if the message that arrived is not that of the
-        previous member, or if this rank's own message has changed, and RankLostError if a member dies.
-        """
+        `round_once` is `round` or `staged_round`."""
         self._inbox.array.fill(POISON)
         self.bench.device.synchronize()
         self.board.meet()
@@ -190,8 +181,7 @@ class MessageRing:
     def bytes_per_s(self, round_once: Callable[[], None]) -> float:
         """Return the bytes of all members' messages per second, over 6 calls of `round_once`.
 
-        `round_once` is `round` or `staged_round`; every member must call it.
-        """
+        `round_once` is `round` or `staged_round`; every member must call it."""
         self.board.meet()
         start = time.perf_counter()
         for _ in range(_ROUNDS):
@@ -201,8 +191,7 @@ class MessageRing:
     def add_all(self) -> Any:
         """Return the sum of all members' messages modulo 256, byte by byte: NumPy, uint8, shape (size_bytes,).
 
-        Every member must call it; the messages are exchanged in host memory. Raises RankLostError if a member dies.
-        """
+        Every member must call it; the messages are exchanged in host memory. Raises RankLostError if a member dies."""
         self.bench.device.copy(self._slot(self.bench.rank), self.source)
         self.bench.device.synchronize()
         self.board.meet()
@@ -233,9 +222,8 @@ class Victim:
     def live(self) -> NoReturn:
         """Take part in the work until the phase of this rank's death, and kill this process by SIGKILL.
 
-        In the phase `opening` it dies at once, in `mapped` and `barrier` after a barrier, in `copying` and `collective`
-        while it copies or sums.
-        """
+        In the phase `opening` it dies at once, in `mapped` and `barrier` after a barrier, in `copying` and
+        `collective` while it copies or sums."""
         ring = self._ring
         if self._phase == "opening":
             self._ring.board.die()
@@ -259,8 +247,7 @@ class Victim:
 class Survivor:
     """A rank that continues after the death: it times the detection, the new ring and the ring through the host.
 
-    `phase` is an element of PHASES.
-    """
+    `phase` is an element of PHASES."""
 
     def __init__(self, bench: Bench, ring: MessageRing, phase: str) -> None:
         self._bench, self._ring, self._phase = bench, ring, phase
@@ -271,10 +258,7 @@ class Survivor:
     def live(self) -> None:
         """Work in a ring until a rank dies, and continue in a new ring without it; every survivor must call this.
 
-        The throughput of both rings and the times of the phases are kept for the check. Raises WrongAnswer if a message
-        arrives wrong or the dead rank's memory can still be opened, and Untrustworthy if the rank whose heartbeat
-        stopped is still running.
-        """
+        The throughput of both rings and the times of the phases are kept for the check."""
         ring = self._ring
         lost = self._until_death()
         ring.unmap()
@@ -292,10 +276,7 @@ class Survivor:
         self._observe("through host", ring.bytes_per_s(ring.staged_round))
 
     def _until_death(self) -> RankLostError:
-        """Work until a rank dies in the phase of this case, and return the error that reports the death.
-
-        Raises AssertionError if no rank dies, and StalledError if a wait exceeds 20 s.
-        """
+        """Work until a rank dies in the phase of this case, and return the error that reports the death."""
         ring, board = self._ring, self._ring.board
         try:
             if self._phase == "opening":
@@ -316,10 +297,7 @@ class Survivor:
         raise AssertionError("no rank has died")
 
     def _refusal_of_dead(self, rank: int) -> str:
-        """Return how the driver refuses to open the memory that the dead rank `rank` shared: its message up to a colon.
-
-        Raises WrongAnswer if the memory can still be opened.
-        """
+        """Return how the driver refuses to open the memory that the dead rank `rank` shared."""
         try:
             opened = self._bench.device.open_shared(self._ring.handles[rank], self._ring.size_bytes)
         except (RuntimeError, OSError) as error:
@@ -329,10 +307,7 @@ class Survivor:
         return ""
 
     def _agree_on(self, rank: int) -> None:
-        """Make the ranks that survive the death of rank `rank` the members of the ring; every survivor must call it.
-
-        Raises Untrustworthy if another rank or none has ended.
-        """
+        """Make the ranks that survive the death of rank `rank` the members of the ring; every survivor must call it."""
         bench, board = self._bench, self._ring.board
         expect_death(bench, rank)
         steps = bench.exchange(board.read(bench.rank, STEP))
@@ -344,12 +319,7 @@ class Survivor:
         self._observed[name] = Observed(bytes_per_s, "B/s", "more")
 
     def _check(self) -> Observation:
-        """Check another round of each kind, and return what was measured once.
-
-        `before`, `after` and `through host` are the ring's bytes per second, and `oldest heartbeat` is the greatest age
-        in seconds of a living rank's heartbeat. Every survivor must call it. Raises WrongAnswer if a message arrives
-        wrong.
-        """
+        """Check another round of each kind, and return what was measured once."""
         self._ring.verify_round(self._ring.round)
         self._ring.verify_round(self._ring.staged_round)
         return {**self._observed, "oldest heartbeat": Observed(self._ring.board.oldest_beat_s(), "s")}
@@ -357,8 +327,7 @@ class Survivor:
     def task(self, notes: dict[str, str], labels: tuple[str, ...]) -> Task:
         """Return this rank's task: three stages that report the seconds `detect`, `rebuild` and `staged`, once each.
 
-        `notes` and `labels` are those of the task.
-        """
+        `notes` and `labels` are those of the task."""
         ring = self._ring
 
         def stage(name: str) -> Stage:

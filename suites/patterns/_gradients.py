@@ -1,9 +1,7 @@
 """Measure a backward pass of matrix products whose gradients are all-reduced, bucket by bucket, beside the products.
 
-The layers of a backward pass run from the last to the first. Each has two products: the gradient of its weights,
-dW = Xᵀ·dY, and the gradient that the layer before needs, dX = dY·Wᵀ. As soon as the gradients of a bucket of layers are
-there, their all-reduce begins beside the products of the next layers.
-"""
+The layers of a backward pass run from the last to the first. Each has two products: the gradient of its weights, dW
+= Xᵀ·dY, and the gradient that the layer before needs, dX = dY·Wᵀ."""
 
 from __future__ import annotations
 
@@ -100,8 +98,7 @@ def gradients(bench: Bench, by: str, of: int, tokens: int, buckets: int) -> Task
     """A backward pass of 8 layers and the all-reduce of its gradients: operations per second of one rank.
 
     Each layer has 4·T·d² operations (T tokens, width d). `compute` and `reduce` are the products and the all-reduces
-    alone. `scaling` is the time of the products alone over the time of the step: at 100 %, more ranks cost no time.
-    """
+    alone. `scaling` is the time of the products alone over the time of the step: at 100 %, more ranks cost no time."""
     del by, of
     step = BackwardPass(bench, tokens, width_of(bench), buckets)
     limit = "" if bench.target.is_host else f"tensor.{type_of(bench)}"
@@ -112,8 +109,7 @@ def gradients(bench: Bench, by: str, of: int, tokens: int, buckets: int) -> Task
 def bucket_bounds(layers: int, buckets: int) -> list[tuple[int, int]]:
     """Return the first layer of each bucket and the layer after its last one, in the order of a backward pass.
 
-    `layers` are divided as evenly as possible into at most `buckets` buckets: (8, 2) gives [(4, 8), (0, 4)].
-    """
+    `layers` are divided as evenly as possible into at most `buckets` buckets: (8, 2) gives [(4, 8), (0, 4)]."""
     bounds = [layers * index // buckets for index in range(buckets + 1)]
     return [(low, high) for low, high in itertools.pairwise(bounds) if high > low][::-1]
 
@@ -121,9 +117,7 @@ def bucket_bounds(layers: int, buckets: int) -> list[tuple[int, int]]:
 class BackwardPass:
     """One rank's inputs, weights and gradients of `tokens` tokens, and the group that adds the gradients up.
 
-    The 8 layers have `width` numbers per token. The gradients are reduced in `buckets` groups of layers. Every rank
-    must create the object.
-    """
+    The 8 layers have `width` numbers per token. The gradients are reduced in `buckets` groups of layers."""
 
     def __init__(self, bench: Bench, tokens: int, width: int, buckets: int) -> None:
         bench.need(_BUFFERS * LAYERS * width * max(width, tokens) * 4)
@@ -173,10 +167,7 @@ class BackwardPass:
             self._reduce(low, high)
 
     def _step(self) -> None:
-        """Compute the gradients of all 8 layers, and all-reduce each bucket beside the products that follow it.
-
-        Every rank must call it.
-        """
+        """Compute the gradients of all 8 layers, and all-reduce each bucket beside the products that follow it."""
         for low, high in self._buckets:
             for layer in reversed(range(low, high)):
                 self._layer(layer)
@@ -186,18 +177,14 @@ class BackwardPass:
     def seconds(self) -> float:
         """Time the products alone, the all-reduces alone and the whole step; return the seconds of the step.
 
-        Every rank must call it. `observed` reports all three.
-        """
+        Every rank must call it. `observed` reports all three."""
         compute_s, reduce_s = self._timed(self._compute_all), self._timed(self._reduce_all)
         step_s = self._timed(self._step)
         self._times = OverlapTimes(compute_s, reduce_s, step_s, compute_s, reduce_s)
         return step_s
 
     def _timed(self, call: Callable[[], None]) -> float:
-        """Return the device's seconds of one call of `call`, which starts when all ranks are ready.
-
-        Every rank must call it.
-        """
+        """Return the device's seconds of one call of `call`, which starts when all ranks are ready."""
         self._group.board.meet()
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
@@ -205,8 +192,7 @@ class BackwardPass:
         """Return what the last sample measured: `compute`, `reduce` (seconds), `overlap` and `scaling` (%).
 
         The first two are the times of the products alone and of the all-reduces alone; `scaling` is the time of the
-        products over that of the step.
-        """
+        products over that of the step."""
         times = self._times
         assert times is not None
         return {
@@ -219,8 +205,7 @@ class BackwardPass:
     def poison(self) -> None:
         """Overwrite this rank's gradients and the received sums with NaN.
 
-        Every rank must call it, and waits for the others.
-        """
+        Every rank must call it, and waits for the others."""
         self._group.received.fill(np.nan)
         self._group.sent.fill(np.nan)
         self._bench.device.synchronize()
@@ -229,8 +214,7 @@ class BackwardPass:
     def check(self) -> None:
         """Raise WrongAnswer if a summed gradient, or one that a layer passes on, is wrong by more than rounding.
 
-        Four rows of each are compared with float64. Every rank must call it: the expected sum is over all ranks.
-        """
+        Four rows of each are compared with float64. Every rank must call it: the expected sum is over all ranks."""
         rng, xp, size = self._bench.rng, self._bench.xp, self._width * self._width
         rows = rng.integers(0, self._width, _CHECKED)
         own_rows, chain = [], []

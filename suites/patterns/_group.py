@@ -1,8 +1,7 @@
 """Run collectives of a case's ranks beside their computation: by NCCL on GPUs, through shared memory on the host.
 
-Both groups have the same methods. `begin` starts a collective beside the computation: on a GPU in a second stream, on
-the host in a thread. What it reads must be computed before, and `join` waits for all that was begun.
-"""
+Both groups have the same methods. `begin` starts a collective beside the computation: on a GPU in a second stream,
+on the host in a thread. What it reads must be computed before, and `join` waits for all that was begun."""
 
 from __future__ import annotations
 
@@ -23,10 +22,7 @@ _ABOVE_PRODUCTS = -1  # priority of a stream: collectives get free SMs before th
 class HostGroup:
     """Collectives of ranks on the host: each rank reads the others' numbers in shared memory.
 
-    `count` is the most numbers that a rank sends. `received` (NumPy, float32, shape (world · count,)) gets the results.
-    Every rank must create it and call the same collectives in the same order. A collective raises RankLostError if a
-    rank dies, and StalledError if it waits for more than 20 s.
-    """
+    `count` is the most numbers that a rank sends."""
 
     notes: ClassVar[dict[str, str]] = {
         "collectives": "through shared memory; every rank reads what it needs from the others"
@@ -57,8 +53,7 @@ class HostGroup:
     def all_reduce(self, first: int, count: int) -> None:
         """Write the sum of all ranks' `sent[i]` to `received[i]` for the `count` indices i from `first` on.
 
-        Every rank must call it. Raises RankLostError if a rank dies, and StalledError after 20 s.
-        """
+        Every rank must call it. Raises RankLostError if a rank dies, and StalledError after 20 s."""
         bounds = [first + count * rank // self._world for rank in range(self._world + 1)]
         self.meet()
         low, high = bounds[self._rank], bounds[self._rank + 1]
@@ -74,8 +69,7 @@ class HostGroup:
     def all_gather(self, first: int, count: int) -> None:
         """Gather `count` numbers of every rank, from `sent[first]` on; every rank must call it.
 
-        The gathered numbers are written to `received` in rank order, without gaps, from index world · `first` on.
-        """
+        The gathered numbers are written to `received` in rank order, without gaps, from index world · `first` on."""
         self.meet()
         for rank in range(self._world):
             place = self._world * first + rank * count
@@ -85,8 +79,7 @@ class HostGroup:
     def send(self, target: int, first: int, count: int) -> None:
         """Announce that this rank's `sent` is ready.
 
-        The arguments are ignored, because each receiver reads the numbers by itself.
-        """
+        The arguments are ignored, because each receiver reads the numbers by itself."""
         del target, first, count
         self._sends += 1
         self.board.post(NUMBER, self._sends)
@@ -94,9 +87,7 @@ class HostGroup:
     def receive(self, source: int, first: int, count: int) -> None:
         """Wait for the next message of rank `source`, and copy its `sent[i]` to this rank's `received[i]`.
 
-        This is done for the `count` indices i from `first` on. Raises RankLostError if a rank dies, and StalledError
-        after 20 s.
-        """
+        This is done for the `count` indices i from `first` on."""
         number = self._messages.get(source, 0) + 1
         self._messages[source] = number
         self.board.wait(lambda: self.board.read(source, NUMBER) >= number)
@@ -105,8 +96,7 @@ class HostGroup:
     def begin(self, call: Callable[[], None]) -> None:
         """Start `call`, a collective, in the group's thread beside the computation that follows.
 
-        `join` waits for it.
-        """
+        `join` waits for it."""
         self._begun.append(self._thread.submit(call))
 
     def join(self) -> None:
@@ -124,10 +114,7 @@ class HostGroup:
 class GpuGroup:
     """Collectives of NCCL among ranks that have a GPU each; those started by `begin` run in a second stream.
 
-    `count` is the most numbers that a rank sends. `sent` (CuPy, float16, shape (count,)) holds them, and `received`
-    (shape (world · count,)) gets the results. Every rank must create it and call the same collectives in the same
-    order.
-    """
+    `count` is the most numbers that a rank sends."""
 
     def __init__(self, bench: Bench, count: int) -> None:
         """Allocate `count` numbers that are sent, and room for the results."""
@@ -156,16 +143,14 @@ class GpuGroup:
     def all_reduce(self, first: int, count: int) -> None:
         """Queue an all-reduce: `received[i]` becomes the sum of all ranks' `sent[i]`.
 
-        This is done for the `count` indices i from `first` on. Every rank must call it.
-        """
+        This is done for the `count` indices i from `first` on. Every rank must call it."""
         offset = first * self.dtype.itemsize
         self._queue_all_reduce(int(self.sent.data.ptr) + offset, int(self.received.data.ptr) + offset, count)
 
     def all_gather(self, first: int, count: int) -> None:
         """Queue a gathering of `count` numbers of every rank, from `sent[first]` on; every rank must call it.
 
-        The gathered numbers are written to `received` in rank order, without gaps, from index world · `first` on.
-        """
+        The gathered numbers are written to `received` in rank order, without gaps, from index world · `first` on."""
         size = self.dtype.itemsize
         sent, received = int(self.sent.data.ptr) + first * size, int(self.received.data.ptr)
         place = received + self._world * first * size
@@ -179,8 +164,7 @@ class GpuGroup:
     def receive(self, source: int, first: int, count: int) -> None:
         """Queue the receipt of `count` numbers from rank `source` into `received`, from index `first` on.
 
-        Rank `source` must call `send`.
-        """
+        Rank `source` must call `send`."""
         address = int(self.received.data.ptr) + first * self.dtype.itemsize
         self._ranks.recv(address, count, self._nccl.NCCL_FLOAT16, source, int(self._current.ptr))
 
@@ -216,6 +200,5 @@ RankGroup = HostGroup | GpuGroup
 def group_of(bench: Bench, count: int) -> RankGroup:
     """Return a group of the case's ranks in which each can send up to `count` numbers.
 
-    It uses NCCL on GPUs, and shared memory on the host. Every rank must call it.
-    """
+    It uses NCCL on GPUs, and shared memory on the host. Every rank must call it."""
     return GpuGroup(bench, count) if bench.traits.is_gpu else HostGroup(bench, count)

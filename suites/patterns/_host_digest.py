@@ -1,8 +1,7 @@
 """Copy and digest the chunks of a pipeline on the host in two loops that numba compiles; importing this imports numba.
 
-A chunk is handed on by two counters in shared memory, how many chunks are filled and how many are free again. A thread
-that waits watches the other one's counter: a wake-up by the operating system takes as long as a chunk.
-"""
+A chunk is handed on by two counters in shared memory, how many chunks are filled and how many are free again. A
+thread that waits watches the other one's counter: a wake-up by the operating system takes as long as a chunk."""
 
 from __future__ import annotations
 
@@ -19,11 +18,7 @@ _LINE_BYTES = 128  # distance of the two counters: two cache lines, because the 
 
 
 def _digest_of(chunk: Any, factor: Any, term: Any, rounds: Any) -> Any:
-    """Return the digest of `chunk` (uint32, a whole multiple of HELD_WORDS words), a uint32.
-
-    Every word is combined with its place by XOR and replaced `rounds` times by word · factor + term. The digest is the
-    XOR of the results.
-    """
+    """Return the digest of `chunk` (uint32, a whole multiple of HELD_WORDS words), a uint32."""
     held, combined = np.empty(HELD_WORDS, np.uint32), np.zeros(HELD_WORDS, np.uint32)
     places = np.arange(HELD_WORDS).astype(np.uint32)
     for first in range(0, chunk.size, HELD_WORDS):
@@ -45,12 +40,7 @@ digest: Any = numba.njit(cache=True, nogil=True)(_digest_of)  # takes whole grou
 
 
 def _copy_all(chunks: Any, slots: Any, depth: Any, counters: Any, looks: Any, moments: Any) -> Any:
-    """Copy each row of `chunks` into row i % `depth` of `slots` once that row is free; return the busy nanoseconds.
-
-    Both are uint32, shapes (chunks, words) and (slots, words). `counters` is the address of two uint64 counters, 128
-    bytes apart: the chunks filled, which this counts, and the chunks freed. Returns -1 if a row is not free after
-    `looks` polls. Writes the time of the start, in nanoseconds, to `moments[0]` (int64).
-    """
+    """Copy each row of `chunks` into row i % `depth` of `slots` once that row is free; return the busy nanoseconds."""
     pair, busy = np.zeros(2, np.int64), 0
     moments[0] = now(pair)
     for chunk in range(chunks.shape[0]):
@@ -66,13 +56,7 @@ def _copy_all(chunks: Any, slots: Any, depth: Any, counters: Any, looks: Any, mo
 
 
 def _digest_all(slots: Any, digests: Any, depth: Any, counters: Any, looks: Any, moments: Any, numbers: Any) -> Any:
-    """Write to `digests` the digest of each chunk once it has arrived in `slots`; return the busy nanoseconds.
-
-    Chunk i arrives in row i % `depth`. `digests` and `slots` are uint32, shapes (chunks,) and (slots, words).
-    `counters` is the address of two uint64 counters, 128 bytes apart: the chunks filled, and the chunks freed, which
-    this counts. `numbers` are factor, term and rounds. Returns -1 if a chunk has not arrived after `looks` polls.
-    Writes the time of the end, in nanoseconds, to `moments[1]` (int64).
-    """
+    """Write to `digests` the digest of each chunk once it has arrived in `slots`; return the busy nanoseconds."""
     factor, term, rounds = numbers
     pair, busy = np.zeros(2, np.int64), 0
     for chunk in range(digests.size):

@@ -2,8 +2,7 @@
 
 Sources: Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974), 530–531; Daly, "A
 higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006), 303–312, equations 20 and
-37.
-"""
+37."""
 
 from __future__ import annotations
 
@@ -22,9 +21,7 @@ class SnapshotCosts:
     def slowdown(self, steps: int, mtbf_s: float) -> float:
         """Return the expected run time with a snapshot after every `steps` steps, over the time of the steps alone.
 
-        `mtbf_s` is the mean time M between failures in seconds, which are exponentially distributed. With τ = steps ·
-        step_s it is M · exp(restart_s / M) · (exp((τ + save_s) / M) − 1) / τ (Daly, equation 20).
-        """
+        `mtbf_s` is the mean time M between failures in seconds, which are exponentially distributed."""
         work_s = steps * self.step_s
         segments = math.expm1(min((work_s + self.save_s) / mtbf_s, _MOST_EXPONENT))
         return mtbf_s * math.exp(min(self.restart_s / mtbf_s, _MOST_EXPONENT)) * segments / work_s
@@ -32,9 +29,7 @@ class SnapshotCosts:
     def best_steps(self, mtbf_s: float) -> int:
         """Return the number of steps between two snapshots, at least 1, with which the expected run time is shortest.
 
-        It is Daly's formula, rounded down or up, whichever `slowdown` prefers. `mtbf_s` is the mean time between
-        failures in seconds.
-        """
+        It is Daly's formula, rounded down or up, whichever `slowdown` prefers."""
         steps = max(1, math.floor(daly_s(self.save_s, mtbf_s) / self.step_s))
         return min((steps, steps + 1), key=lambda count: self.slowdown(count, mtbf_s))
 
@@ -50,9 +45,7 @@ def young_s(save_s: float, mtbf_s: float) -> float:
 def daly_s(save_s: float, mtbf_s: float) -> float:
     """Return the optimal seconds of work between snapshots by Daly's higher-order formula (equation 37).
 
-    `save_s` is the time δ to save one, and `mtbf_s` the mean time M between failures. With x = δ / 2M the result is
-    √(2δM) · (1 + √x / 3 + x / 9) − δ, and M from δ = 2M on.
-    """
+    `save_s` is the time δ to save one, and `mtbf_s` the mean time M between failures."""
     if save_s >= 2 * mtbf_s:
         return mtbf_s
     share = save_s / (2 * mtbf_s)

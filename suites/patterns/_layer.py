@@ -1,7 +1,6 @@
 """Compute a transformer layer on one rank or split over ranks in four ways; at the end every rank has the whole output.
 
-The layer: X → Y = X + attention(X·Wqkv)·Wo → Y + relu(Y·W1)·W2, with heads of 64 numbers and no mask.
-"""
+The layer: X → Y = X + attention(X·Wqkv)·Wo → Y + relu(Y·W1)·W2, with heads of 64 numbers and no mask."""
 
 from __future__ import annotations
 
@@ -60,9 +59,7 @@ class Silent:
 class TransformerLayer:
     """The input and the weights of a layer, which every rank has, and the computation of each split.
 
-    All arrays are of the device: float16 (CuPy) on GPUs, float32 (NumPy) on the host. `input` has shape (tokens,
-    width).
-    """
+    All arrays are of the device: float16 (CuPy) on GPUs, float32 (NumPy) on the host."""
 
     def __init__(self, bench: Bench, shape: LayerShape) -> None:
         normals, width = Normals(bench), shape.width
@@ -83,8 +80,7 @@ class TransformerLayer:
     def _slices(self) -> Weights:
         """Return this rank's part of the weights, for a tensor split (Megatron-LM, 2019), by name.
 
-        It has an equal part of the columns of `q`, `k`, `v` and `up`, and of the rows of `out` and `down`.
-        """
+        It has an equal part of the columns of `q`, `k`, `v` and `up`, and of the rows of `out` and `down`."""
         sliced = {}
         for name, matrix in self.weights.items():
             axis = 0 if name in ("out", "down") else 1
@@ -96,9 +92,7 @@ class TransformerLayer:
     def attended(self, queries: Any, keys: Any, values: Any) -> Any:
         """Return attention without a mask, softmax(Q·Kᵀ / √64)·V, computed for each head.
 
-        Keys and values may have another length than queries. All arrays, and the result, have shape (batch, length,
-        heads · 64).
-        """
+        Keys and values may have another length than queries."""
 
         def by_head(array: Any) -> Any:
             """Return a contiguous copy of `array` with shape (batch, heads, length, 64)."""
@@ -114,19 +108,13 @@ class TransformerLayer:
         return self.xp.ascontiguousarray(mixed).reshape(queries.shape)
 
     def _attention(self, tokens: Any, batch: int, weights: Weights, out: Any) -> None:
-        """Write attention(X·Wqkv)·Wo to `out`, shape (tokens, width), where X is `tokens`: `batch` whole sequences.
-
-        `weights` are those of `_concatenate_qkv`, of all heads or of this rank's heads.
-        """
+        """Write attention(X·Wqkv)·Wo to `out`, shape (tokens, width), where X is `tokens`: `batch` whole sequences."""
         queries, keys, values = self._qkv(tokens, batch, weights)
         mixed = self.attended(queries, keys, values)
         self.xp.matmul(mixed.reshape(len(tokens), -1), weights["out"], out=out)
 
     def _qkv(self, tokens: Any, batch: int, weights: Weights) -> Any:
-        """Return the queries, keys and values of `tokens`, each of shape (batch, length, heads · 64).
-
-        `weights` are those of `_concatenate_qkv`.
-        """
+        """Return the queries, keys and values of `tokens`, each of shape (batch, length, heads · 64)."""
         projected = self.xp.matmul(tokens, weights["qkv"])
         return self.xp.split(projected.reshape(batch, len(tokens) // batch, -1), 3, axis=2)
 
@@ -147,9 +135,7 @@ class TransformerLayer:
     def call(self, split: str, group: Collectives) -> Callable[[], Any]:
         """Return a call that computes the layer in the way `split`, an element of SPLITS, with collectives of `group`.
 
-        The call returns the output, shape (tokens, width), which lies in the group's memory or in new memory. Every
-        rank must make it.
-        """
+        The call returns the output, shape (tokens, width), which lies in the group's memory or in new memory."""
         calls = {
             UNSPLIT: self._unsplit,
             DATA: self._data,
@@ -178,10 +164,7 @@ class TransformerLayer:
         return self._arrived(group)
 
     def _tensor(self, group: Collectives) -> Any:
-        """Compute the layer with this rank's columns and rows of the weights, sum over ranks, and return the output.
-
-        Every rank must call it.
-        """
+        """Compute the layer with this rank's columns and rows of the weights, sum over ranks, and return the output."""
         numbers, out = self.shape.numbers, self._arrived(group)
         partial = group.sent[:numbers].reshape(self.shape.tokens, self.shape.width)
         self._attention(self.input, self.shape.batch, self._column_row, partial)
@@ -193,10 +176,7 @@ class TransformerLayer:
         return out
 
     def _sequence(self, group: Collectives) -> Any:
-        """Compute this rank's tokens of every sequence, gather the output of all ranks, and return it.
-
-        Every rank must call it. Attention needs the keys and values of all tokens, which are gathered first.
-        """
+        """Compute this rank's tokens of every sequence, gather the output of all ranks, and return it."""
         batch, width, part = self.shape.batch, self.shape.width, self.shape.length // self.world
         tokens = self.input.reshape(batch, self.shape.length, width)[:, self.rank * part : (self.rank + 1) * part]
         own_tokens = self.xp.ascontiguousarray(tokens).reshape(batch * part, width)
@@ -218,10 +198,7 @@ class TransformerLayer:
         return self.xp.ascontiguousarray(gathered.transpose(1, 0, 2, 3)).reshape(self.shape.tokens, width)
 
     def _pipeline(self, group: Collectives) -> Any:
-        """Compute attention on rank 0 and the network on rank 1, one sequence after another, and return the output.
-
-        Both ranks must call it. Rank 1 finally sends the output to rank 0.
-        """
+        """Compute attention on rank 0 and the network on rank 1, one sequence after another, and return the output."""
         length, width = self.shape.length, self.shape.width
         count, numbers = length * width, self.shape.numbers
         for index in range(self.shape.batch):
@@ -248,9 +225,7 @@ class TransformerLayer:
 def in_double(weights: dict[str, Any], tokens: Any, rows: Any) -> Any:
     """Return the layer's output for the tokens number `rows` of one sequence: float64, shape (len(rows), width).
 
-    `rows` is an array of indices, and `tokens` is the input of the whole sequence, shape (length, width), because every
-    token attends to all. `weights` are those of TransformerLayer. It is computed on the device of the arrays.
-    """
+    `weights` are those of TransformerLayer."""
     q, k, v, out, up, down = (weights[name].astype(np.float64) for name in _MATRICES)
     tokens = tokens.astype(np.float64)
     queries, keys, values = tokens[rows] @ q, tokens @ k, tokens @ v

@@ -37,9 +37,7 @@ class Normals:
     def matrix(self, rows: int, cols: int, seed: int, spread: float = 1.0) -> Any:
         """Return a matrix on the device, shape (rows, cols), of numbers drawn from N(0, `spread`²).
 
-        The type is `type_of`: float16 (CuPy) on a GPU, float32 (NumPy) on the host. The same `seed` gives the same
-        numbers on every rank.
-        """
+        The type is `type_of`: float16 (CuPy) on a GPU, float32 (NumPy) on the host."""
         if self._maker is not None:
             kind = _formats.FORMATS[GPU_TYPE]
             return self._maker.drawn(kind, rows * cols, seed, spread=spread).reshape(rows, cols)
@@ -50,11 +48,7 @@ class Normals:
 def expect_close(computed: Any, expected: Any, items: str) -> None:
     """Raise WrongAnswer if `computed` differs from the float64 array `expected` by more than rounding, or is NaN.
 
-    Both are arrays of the device, or both of the host, of one shape. A difference may be 1e-4 (float32) or 1e-2
-    (float16) of the largest expected magnitude. `items` names the elements in the message. References are computed on
-    the device, because the threads of the host's BLAS stay busy for some 80 ms after a product and would disturb later
-    samples.
-    """
+    Both are arrays of the device, or both of the host, of one shape."""
     tolerance = _TOLERANCE[str(computed.dtype)] * float(np.abs(expected).max())
     wrong = int(np.count_nonzero(~(np.abs(computed.astype(np.float64) - expected) <= tolerance)))
     expect(wrong == 0, f"{wrong} of {expected.size} {items} are wrong")

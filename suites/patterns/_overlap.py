@@ -13,8 +13,7 @@ _EQUAL = 0.02  # pipeline depths whose times differ by less count as equally goo
 class OverlapTimes:
     """Seconds of a computation alone, of a transfer alone, and of both together in a pipeline.
 
-    The last two fields are the seconds in which the computation and the transfer were busy while both ran together.
-    """
+    The last two fields are the seconds in which the computation and the transfer were busy while both ran together."""
 
     compute_s: float
     transfer_s: float
@@ -26,10 +25,7 @@ class OverlapTimes:
     def efficiency(self) -> float:
         """Return the hidden share of the shorter part, (compute + transfer − together) / min(compute, transfer).
 
-        It is limited to 0 … 1. Where the computation is the longer part, this is the overlap of the OSU
-        micro-benchmarks for non-blocking collectives. 0 also stands for parts that take longer together than one after
-        the other; the slowdowns then say which part is disturbed.
-        """
+        It is limited to 0 … 1."""
         hidden_s = self.compute_s + self.transfer_s - self.together_s
         return min(max(hidden_s / min(self.compute_s, self.transfer_s), 0.0), 1.0)
 
@@ -47,8 +43,7 @@ class OverlapTimes:
 def bound(chunks: int) -> float:
     """Return the highest overlap efficiency of a pipeline of `chunks` chunks, 1 − 1 / chunks.
 
-    Nothing runs beside the transfer of the first chunk and the computation of the last chunk.
-    """
+    Nothing runs beside the transfer of the first chunk and the computation of the last chunk."""
     return 1 - 1 / chunks
 
 
@@ -69,10 +64,7 @@ class CalibrationPoint:
 def next_rounds(tried: Sequence[CalibrationPoint], wanted_s: float) -> int:
     """Return the rounds of a computation that take `wanted_s`, by the line through the first and last point of `tried`.
 
-    With one point, or where the line does not rise, seconds are taken to be proportional to rounds. The result is at
-    least 1 and at most 16 times the last rounds tried. The line has an intercept: on a GPU a few rounds are hidden
-    behind the loads of the words, so that their number hardly matters.
-    """
+    With one point, or where the line does not rise, seconds are taken to be proportional to rounds."""
     first, last = tried[0], tried[-1]
     rise_s, run = last.seconds - first.seconds, last.rounds - first.rounds
     if run and rise_s / run > 0:

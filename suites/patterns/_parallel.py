@@ -1,8 +1,7 @@
 """Predict which split of a transformer layer is fastest, by curves through times that the same run has measured.
 
-The models are curves through measured times: of products over their operations, of attention over its operations, and
-of each collective over its numbers. A split is the sum of its parts, so that the prediction says where time goes.
-"""
+The models are curves through measured times: of products over their operations, of attention over its operations,
+and of each collective over its numbers."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ _EQUAL = 0.02  # predictions that differ by less count as equally good
 class TimeCurve:
     """Predicted seconds by amount of work: straight lines between measured points, extended beyond the last ones.
 
-    `amounts` ascend, and `measured_s` has their seconds.
-    """
+    `amounts` ascend, and `measured_s` has their seconds."""
 
     amounts: tuple[float, ...]
     measured_s: tuple[float, ...]
@@ -33,17 +31,15 @@ class TimeCurve:
     def through(cls, times: Mapping[float, float]) -> TimeCurve:
         """Return the curve through `times`, seconds by amount, of two points or more.
 
-        A time below that of a smaller amount is raised to it, so that time never falls with the amount.
-        """
+        A time below that of a smaller amount is raised to it, so that time never falls with the amount."""
         amounts = tuple(sorted(times))
         return cls(amounts, tuple(itertools.accumulate((times[amount] for amount in amounts), max)))
 
     def seconds(self, amount: float) -> float:
         """Return the predicted seconds of `amount`, at least 0.
 
-        They lie on the straight line through the two measured points around `amount`, or, outside them, the two nearest
-        ones.
-        """
+        They lie on the straight line through the two measured points around `amount`, or, outside them, the two
+        nearest ones."""
         last = len(self.amounts) - 1
         high = min(max(bisect.bisect_right(self.amounts, amount), 1), last)
         (left, right), (left_s, right_s) = self.amounts[high - 1 : high + 1], self.measured_s[high - 1 : high + 1]
@@ -94,9 +90,7 @@ class LayerShape:
 class RunModels:
     """Measured times of a run: seconds of products and attention by operations, of collectives by numbers per rank.
 
-    `product` is of products with fewer rows (tokens), `columns` of products with fewer columns (weights). They differ
-    where reading the weights takes longer than multiplying them.
-    """
+    `product` is of products with fewer rows (tokens), `columns` of products with fewer columns (weights)."""
 
     product: TimeCurve
     columns: TimeCurve
@@ -106,10 +100,7 @@ class RunModels:
     send: TimeCurve
 
     def _halves(self, shape: LayerShape, parts: int, product: TimeCurve) -> tuple[float, float]:
-        """Return the predicted seconds of attention with its products, and those of the network.
-
-        They are for one of `parts` equal parts of the layer `shape`. `product` is the curve for the products.
-        """
+        """Return the predicted seconds of attention with its products, and those of the network."""
         first = sum(product.seconds(flops / parts) for flops in shape.first_products)
         last = sum(product.seconds(flops / parts) for flops in shape.last_products)
         return first + self.attention.seconds(shape.attention / parts), last
@@ -117,9 +108,8 @@ class RunModels:
     def predicted(self, split: str, shape: LayerShape, ranks: int) -> Prediction:
         """Return the predicted times of the layer `shape`, split over `ranks` ranks by `split` (one of SPLITS).
 
-        The computation is that of one rank, the sum of its products and attention; the communication is the sum of its
-        collectives, none if unsplit.
-        """
+        The computation is that of one rank, the sum of its products and attention; the communication is the sum of
+        its collectives, none if unsplit."""
         part = shape.numbers / ranks
         if split == UNSPLIT:
             return Prediction(sum(self._halves(shape, 1, self.product)), 0.0)
@@ -152,8 +142,7 @@ class Prediction:
 def possible_splits(shape: LayerShape, ranks: int) -> tuple[str, ...]:
     """Return the splits that divide the layer evenly over `ranks` ranks, in the order of SPLITS.
 
-    `unsplit` is always there. A pipeline has two stages, so that it needs exactly two ranks.
-    """
+    `unsplit` is always there. A pipeline has two stages, so that it needs exactly two ranks."""
     fits = {
         UNSPLIT: True,
         DATA: shape.batch % ranks == 0,
@@ -177,9 +166,8 @@ def regret(chosen: str, measured_s: Mapping[str, float]) -> float:
 def message_model(send: TimeCurve, itemsize: int) -> tuple[float, float]:
     """Return α in seconds and β in bytes per second, so that a message of n bytes takes α + n/β.
 
-    They follow from the smallest and the largest message in `send`, seconds by numbers sent, of `itemsize` bytes each;
-    α is at least 0.
-    """
+    They follow from the smallest and the largest message in `send`, seconds by numbers sent, of `itemsize` bytes
+    each; α is at least 0."""
     (low, *_, high), (low_s, *_, high_s) = send.amounts, send.measured_s
     per_item_s = max(high_s - low_s, _LEAST_S) / (high - low)
     return max(low_s - low * per_item_s, 0.0), itemsize / per_item_s
@@ -191,8 +179,7 @@ def topology_s(topology: str, nbytes: float, ranks: int, alpha_s: float, bytes_p
     A message of n bytes takes α + n/β: `alpha_s` is α, `bytes_per_s` is β. With N bytes and r ranks, a ring takes 2(r −
     1)(α + N/rβ), a tree 2⌈log₂ r⌉(α + N/β), up and down, and a mesh 2(α + (r − 1)N/rβ), every part straight to its
     owner, and the sums back. Sources: Thakur, Rabenseifner & Gropp, IJHPCA 19 (2005), §4; a mesh is their pairwise
-    exchange with all messages in flight at once.
-    """
+    exchange with all messages in flight at once."""
     part_s = nbytes / ranks / bytes_per_s
     if topology == "ring":
         return 2 * (ranks - 1) * (alpha_s + part_s)
@@ -204,26 +191,21 @@ def topology_s(topology: str, nbytes: float, ranks: int, alpha_s: float, bytes_p
 def best_topology(topologies: Iterable[str], nbytes: float, ranks: int, alpha_s: float, bytes_per_s: float) -> str:
     """Return the element of `topologies` with the shortest predicted time.
 
-    The other arguments are those of `topology_s`.
-    """
+    The other arguments are those of `topology_s`."""
     return min(topologies, key=lambda topology: topology_s(topology, nbytes, ranks, alpha_s, bytes_per_s))
 
 
 def sync_interval(step_s: float, exposed_s: float, most_share: float) -> int:
     """Return ⌈exposed_s / (most_share · step_s)⌉, at least 1: the fewest steps between two synchronisations.
 
-    A step takes `step_s` seconds, a synchronisation adds `exposed_s`, and all of them may take the share `most_share`
-    of the steps' time. Fewer synchronisations let the ranks' weights drift apart, so that no larger interval than
-    needed is chosen.
-    """
+    Fewer synchronisations let the ranks' weights drift apart, so that no larger interval than needed is chosen."""
     return max(1, math.ceil(exposed_s / (most_share * step_s)))
 
 
 def best_ranks(seconds: Mapping[int, float]) -> int:
     """Return the smallest number of ranks whose predicted time is within 2 % of the shortest.
 
-    `seconds` maps a number of ranks to the predicted seconds.
-    """
+    `seconds` maps a number of ranks to the predicted seconds."""
     least_s = min(seconds.values())
     return min(ranks for ranks, predicted_s in seconds.items() if predicted_s <= (1 + _EQUAL) * least_s)
 
@@ -231,9 +213,7 @@ def best_ranks(seconds: Mapping[int, float]) -> int:
 def balanced(items: int, item_s: Sequence[float]) -> tuple[int, ...]:
     """Return the number of items of each rank, in rank order, such that the last rank ends earliest.
 
-    The `items` items are equal, and `item_s` is the seconds per item of each rank. Each item goes to the rank that
-    would end it first, which is optimal for equal items.
-    """
+    The `items` items are equal, and `item_s` is the seconds per item of each rank."""
     shares = [0] * len(item_s)
     for _ in range(items):
         rank = min(range(len(item_s)), key=lambda candidate: (shares[candidate] + 1) * item_s[candidate])

@@ -1,8 +1,6 @@
 """Predict by a model which path, chunk size and depth sends a message fastest, and compute the regret of such choices.
 
-Each way to send has a transfer model t(n) = α + n/β in pieces, one piece between two neighbouring measured sizes. So
-the model is exact where it was measured, and needs no assumption about where a protocol or a cache changes the rate.
-"""
+Each way to send has a transfer model t(n) = α + n/β in pieces, one piece between two neighbouring measured sizes."""
 
 from __future__ import annotations
 
@@ -55,9 +53,7 @@ class SendModel:
     def through(cls, sizes: Sequence[int], seconds: Sequence[float]) -> SendModel:
         """Return the model through the measured `seconds` of messages of `sizes` bytes: two or more, ascending.
 
-        Each piece is the line between two neighbouring sizes. A time below that of a smaller size is raised to it, so
-        that time never falls with size.
-        """
+        Each piece is the line between two neighbouring sizes."""
         rising = list(itertools.accumulate(seconds, max))
         pieces = []
         for (low, high), (short_s, long_s) in zip(itertools.pairwise(sizes), itertools.pairwise(rising), strict=True):
@@ -75,8 +71,7 @@ class SendModel:
     def seconds(self, nbytes: int) -> float:
         """Return the predicted seconds of a message of `nbytes`.
 
-        Beyond the measured sizes the nearest piece is extended.
-        """
+        Beyond the measured sizes the nearest piece is extended."""
         index = bisect.bisect_right([piece.first_bytes for piece in self.pieces], nbytes) - 1
         return self.pieces[max(index, 0)].seconds(nbytes)
 
@@ -95,9 +90,8 @@ def choose(models: Models, nbytes: int) -> WayToSend:
 class Regrets:
     """How much longer the chosen ways take than the fastest way, as a fraction of its time: one value for each size.
 
-    `fixed_worst` is for comparison: the worst regret of the single way whose worst regret is smallest, the best that a
-    sender without a model can reach.
-    """
+    `fixed_worst` is for comparison: the worst regret of the single way whose worst regret is smallest, the best that
+    a sender without a model can reach."""
 
     by_size: tuple[float, ...]
     fixed_worst: float
@@ -116,8 +110,7 @@ class Regrets:
 def regrets(models: Models, measured: Mapping[int, Mapping[WayToSend, float]]) -> Regrets:
     """Return the regrets of the ways that `choose` picks by `models`, in the order of the sizes in `measured`.
 
-    `measured` has the seconds of every way by size in bytes. A regret is (chosen time − shortest time) / shortest time.
-    """
+    `measured` has the seconds of every way by size in bytes."""
     shares = {
         nbytes: {way: seconds / min(times.values()) - 1 for way, seconds in times.items()}
         for nbytes, times in measured.items()

@@ -1,8 +1,7 @@
 """Measure transfer and computation that overlap in a pipeline: by depth, chunk size, copy engine and copy kernel.
 
-A message has 32 chunks. Up to `depth` chunks are in flight: a chunk is copied into a free slot, and computed on when it
-is there. Each sample times the computation alone, the transfer alone and the pipeline, one right after the other.
-"""
+A message has 32 chunks. Up to `depth` chunks are in flight: a chunk is copied into a free slot, and computed on when
+it is there."""
 
 from __future__ import annotations
 
@@ -92,11 +91,7 @@ def _chunk_sizes(target: Target) -> Any:
 
 
 def _is_pipeline(target: Target, params: Params) -> bool:
-    """Return whether to measure a point: in `smoke` every one, else those whose chunk size suits the path.
-
-    That is 256 KiB on the host, 4 MiB for `h2d` and 16 MiB for `peer`. `full` also has other chunk sizes with `compute`
-    = `equal`. `quick` has copies by a kernel only in the case `pipeline` and over the last path.
-    """
+    """Return whether to measure a point: in `smoke` every one, else those whose chunk size suits the path."""
     if target.tier == "smoke":
         return True
     is_one_depth_over_last_path = "depth" in params and params["path"] == _paths(target)[-1]
@@ -127,8 +122,7 @@ def _amounts(target: Target) -> Any:
 def pipeline(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, depth: int) -> Task:
     """Copy a message of 32 chunks and compute on them in a pipeline: payload of the whole.
 
-    The overlap efficiency and the mutual slowdowns of copies and computation are reported beside it.
-    """
+    The overlap efficiency and the mutual slowdowns of copies and computation are reported beside it."""
     message = PipelinedMessage(bench, path, by, chunk_bytes, compute, depth)
 
     def seconds() -> float:
@@ -160,10 +154,7 @@ def best_depth_(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str
 class PipelinedMessage:
     """A message of 32 chunks of `chunk_bytes`, its pipeline, and the calibrated rounds of computation.
 
-    `path` and `by` are as in StreamPipeline; the host ignores them. `compute` is a key of _COMPUTE, the time of the
-    computation relative to the transfer's, and `most_depth` is the number of slots. `times` are those of the last
-    sample.
-    """
+    `path` and `by` are as in StreamPipeline; the host ignores them."""
 
     def __init__(self, bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, most_depth: int) -> None:
         nbytes = CHUNKS * chunk_bytes
@@ -189,10 +180,7 @@ class PipelinedMessage:
         }
 
     def _calibrate(self, share: float) -> None:
-        """Choose the rounds of computation such that it takes `share` times as long as the transfer, within 3 %.
-
-        If 8 trials do not reach that, the last choice stays.
-        """
+        """Choose the rounds of computation such that it takes `share` times as long as the transfer, within 3 %."""
         line, tried = self._pipeline, []
         for _ in range(_TRIALS):
             compute_s, transfer_s = (min(times) for times in zip(*(line.alone() for _ in range(_REPEATS)), strict=True))
@@ -204,9 +192,7 @@ class PipelinedMessage:
     def sample(self, depths: Sequence[int]) -> int:
         """Time the transfer alone and the computation alone, and right after that the pipeline at each of `depths`.
 
-        A depth is the number of chunks in flight. Returns the smallest depth whose time is within 2 % of the shortest,
-        and sets `times` to the times with that depth.
-        """
+        A depth is the number of chunks in flight."""
         line, alone_s = self._pipeline, self._pipeline.alone()
         times_by_depth = {depth: OverlapTimes(*alone_s, *line.together(depth)) for depth in depths}
         best = best_depth({depth: times.together_s for depth, times in times_by_depth.items()})
@@ -217,8 +203,7 @@ class PipelinedMessage:
         """Return what the last sample measured at its best depth.
 
         `overlap` is the overlap efficiency in %; `compute_slowdown` and `transfer_slowdown` are busy time in the
-        pipeline over time alone; `compute_over_transfer` is the ratio of both times alone.
-        """
+        pipeline over time alone; `compute_over_transfer` is the ratio of both times alone."""
         times = self.times
         return {
             "overlap": Observed(_PERCENT * times.efficiency, "%", "more"),

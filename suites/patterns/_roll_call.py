@@ -27,9 +27,7 @@ class RankTwiceError(RuntimeError):
 class RollCall:
     """One line per rank: the process of the rank, the last step that it finished, and two moments.
 
-    `page` is zeroed memory that all ranks map, with 128 bytes per rank. A wait ends after `patience_s` seconds. Raises
-    RankTwiceError if another process has claimed the rank.
-    """
+    `page` is zeroed memory that all ranks map, with 128 bytes per rank. A wait ends after `patience_s` seconds."""
 
     def __init__(self, page: SharedBuffer, rank: int, world: int, patience_s: float = PATIENCE_S) -> None:
         self._page, self._rank, self._world, self._patience_s = page, rank, world, patience_s
@@ -45,8 +43,7 @@ class RollCall:
     def of(cls, bench: Bench) -> RollCall:
         """Return the roll call of all ranks of a case; every rank must call it.
 
-        Raises RankTwiceError if two processes claim one rank.
-        """
+        Raises RankTwiceError if two processes claim one rank."""
         nbytes = -(-bench.world * _LINE_WORDS * 8 // 4096) * 4096
         roll_call = cls(shared_host_memory(bench, nbytes), bench.rank, bench.world)
         bench.barrier()
@@ -67,8 +64,7 @@ class RollCall:
         """Wait until each of `ranks` has posted at least `progress`.
 
         Raises PeerDied for a rank whose process has ended, and WrongAnswer for a rank that has not posted it after
-        `patience_s` seconds.
-        """
+        `patience_s` seconds."""
         end = time.monotonic() + self._patience_s
         for rank in ranks:
             looks = 0
@@ -82,10 +78,7 @@ class RollCall:
                     raise WrongAnswer(f"rank {rank} made no progress for {self._patience_s:g} s")
 
     def _expect_alive(self, rank: int) -> None:
-        """Raise PeerDied if the process of rank `rank` has ended.
-
-        A rank that has not registered yet counts as alive.
-        """
+        """Raise PeerDied if the process of rank `rank` has ended."""
         owner = int(self._lines[rank, _OWNER])
         if owner and rank not in self._processes:
             try:
@@ -98,8 +91,7 @@ class RollCall:
     def meet(self, progress: int) -> None:
         """Post `progress`, and wait until every rank has posted at least `progress`.
 
-        Raises PeerDied and WrongAnswer as `await_progress` does.
-        """
+        Raises PeerDied and WrongAnswer as `await_progress` does."""
         self.post(progress)
         self.await_progress(range(self._world), progress)
 

@@ -22,8 +22,7 @@ _PEER_WAYS = {"engine": "push", "kernel": "store", "bulk": "bulk-store"}
 class HostToDeviceRoutes:
     """Ways to send a message of at most `most_bytes` from ordinary host memory to a GPU.
 
-    The driver copies it whole, or chunks pass through page-locked slots. `ways` are the ways that `send` accepts.
-    """
+    The driver copies it whole, or chunks pass through page-locked slots. `ways` are the ways that `send` accepts."""
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
         bench.need(2 * most_bytes)
@@ -40,8 +39,7 @@ class HostToDeviceRoutes:
     def send(self, way: WayToSend, nbytes: int) -> float:
         """Send the first `nbytes` of the message in the way `way` and wait for the device; return the seconds.
 
-        `way` is one of `ways`.
-        """
+        `way` is one of `ways`."""
         self._last_bytes = nbytes
         device = self._bench.device
         start = time.perf_counter()
@@ -53,10 +51,7 @@ class HostToDeviceRoutes:
         return time.perf_counter() - start
 
     def _through_slots(self, nbytes: int, chunk_bytes: int, depth: int) -> None:
-        """Copy each chunk of `chunk_bytes` into a page-locked slot once it is free, and queue the copy to the device.
-
-        There are `depth` slots, which take turns.
-        """
+        """Copy each chunk of `chunk_bytes` into a page-locked slot once it is free."""
         for index, first in enumerate(range(0, nbytes, chunk_bytes)):
             part = self._source[first : min(first + chunk_bytes, nbytes)]
             slot = self._slots[index % depth * chunk_bytes :][: part.size]
@@ -85,8 +80,7 @@ class HostToDeviceRoutes:
 class PeerRoutes:
     """Ways to write a message of at most `most_bytes` from this GPU's memory into a peer's, one per engine.
 
-    `ways` are the ways that `send` accepts.
-    """
+    `ways` are the ways that `send` accepts."""
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
         bench.need(3 * most_bytes)
@@ -105,8 +99,7 @@ class PeerRoutes:
     def send(self, way: WayToSend, nbytes: int) -> float:
         """Send the first `nbytes` of the message in the way `way` and wait for the device; return the seconds.
 
-        `way` is one of `ways`.
-        """
+        `way` is one of `ways`."""
         self._last_bytes = nbytes
         call = self._calls.get((way, nbytes)) or self._bound(way, nbytes)
         start = time.perf_counter()
@@ -127,8 +120,7 @@ class PeerRoutes:
     def wrong_bytes(self) -> int:
         """Return how many bytes of the last message differ at the peer from what was sent.
 
-        The copy engine copies the message back to compare it.
-        """
+        The copy engine copies the message back to compare it."""
         arrived = self._bench.xp.empty(self._last_bytes, self._bench.xp.uint8)
         self._bench.device.copy(arrived, self._far[: self._last_bytes])
         return int(np.count_nonzero(self._bench.device.to_host(arrived) != self._source[: self._last_bytes]))

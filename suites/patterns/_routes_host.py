@@ -1,7 +1,6 @@
 """Send messages between two processes of the host through a socket, by the kernel's copy, or through shared memory.
 
-Rank 1 asks, rank 0 sends. Both have the message in ordinary memory, so that every way pays for what it needs.
-"""
+Rank 1 asks, rank 0 sends. Both have the message in ordinary memory, so that every way pays for what it needs."""
 
 from __future__ import annotations
 
@@ -33,9 +32,7 @@ class _MemorySpan(ctypes.Structure):
 class HostRoutes:
     """One of two ranks: a message of at most `most_bytes`, and the resources of each way to send it.
 
-    Rank 0 sends and rank 1 receives. Both must create the object, and call `send` with the same arguments in the same
-    order. `ways` are the ways that `send` accepts.
-    """
+    Rank 0 sends and rank 1 receives."""
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
         bench.need(4 * most_bytes)
@@ -65,9 +62,7 @@ class HostRoutes:
     def send(self, way: WayToSend, nbytes: int) -> float:
         """Send the first `nbytes` of the message in the way `way`, one of `ways`, or receive them.
 
-        Both ranks must call it. Returns the seconds from the receiver's request to the last byte. Raises WrongAnswer,
-        PeerDied or TimeoutError if the other rank does not take part for 5 s.
-        """
+        Both ranks must call it. Returns the seconds from the receiver's request to the last byte."""
         self._last_bytes = nbytes
         start = time.perf_counter()
         self._asked += 1
@@ -84,10 +79,7 @@ class HostRoutes:
         return time.perf_counter() - start
 
     def _by_socket(self, nbytes: int) -> None:
-        """Send the first `nbytes` over the socket, or receive them.
-
-        Raises WrongAnswer if the sender closes it early.
-        """
+        """Send the first `nbytes` over the socket, or receive them."""
         remaining = self._message[:nbytes].data
         if self._is_sender:
             self._socket.sendall(remaining)
@@ -98,10 +90,7 @@ class HostRoutes:
             remaining = remaining[count:]
 
     def _by_kernel(self, nbytes: int) -> None:
-        """Let the receiver read the first `nbytes` of the sender's memory, once the sender has posted that it is ready.
-
-        Raises WrongAnswer if the kernel copies fewer bytes.
-        """
+        """Let the receiver read the first `nbytes` of the sender's memory."""
         self._sent += 1
         if self._is_sender:
             self._roll_call.post(self._sent)
@@ -110,20 +99,14 @@ class HostRoutes:
             expect(self._read(0, nbytes), f"the kernel did not copy {nbytes} B out of the sender's memory")
 
     def _read(self, first: int, nbytes: int) -> bool:
-        """Read `nbytes` from index `first` on from the sender's message into this rank's by process_vm_readv(2).
-
-        Returns whether all of them were copied.
-        """
+        """Read `nbytes` from index `first` on from the sender's message into this rank's by process_vm_readv(2)."""
         local_span = _MemorySpan(self._message.ctypes.data + first, nbytes)
         remote_span = _MemorySpan(self._address + first, nbytes)
         count = self._libc.process_vm_readv(self._pid, ctypes.byref(local_span), 1, ctypes.byref(remote_span), 1, 0)
         return int(count) == nbytes
 
     def _through_slots(self, nbytes: int, chunk_bytes: int, depth: int) -> None:
-        """Copy each chunk into a slot of shared memory (sender) or out of it (receiver).
-
-        Up to `depth` chunks of `chunk_bytes` are in flight.
-        """
+        """Copy each chunk into a slot of shared memory (sender) or out of it (receiver)."""
         asked, sent = self._asked, self._sent
         for index, first in enumerate(range(0, nbytes, chunk_bytes)):
             part = self._message[first : min(first + chunk_bytes, nbytes)]

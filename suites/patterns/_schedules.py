@@ -1,11 +1,6 @@
 """Plan who sends which block to whom in which step, so that in the end every rank has the block of every rank.
 
-Each topology does the same job, an all-gather: every rank begins with one block and ends with all of them. So in each
-of them every rank receives every other block exactly once, in n·(n − 1) deliveries, and their times can be compared.
-
-A rank makes the sends of a step, and then waits for its own deliveries of that step. So all ranks can finish a step if
-all of them finished the steps before: no schedule deadlocks.
-"""
+Each topology does the same job, an all-gather: every rank begins with one block and ends with all of them."""
 
 from __future__ import annotations
 
@@ -52,9 +47,7 @@ def incast(ranks: int) -> Schedule:
 def tree(ranks: int) -> Schedule:
     """Return the steps of a binomial tree: rank 0 gathers all blocks and then sends every rank its missing blocks.
 
-    A rank whose number is a multiple of 2^k and not of 2^(k+1) is a child of the rank 2^k below it. The deliveries are
-    in the order of their steps.
-    """
+    A rank whose number is a multiple of 2^k and not of 2^(k+1) is a child of the rank 2^k below it."""
     levels = (ranks - 1).bit_length()
     deliveries = []
     for level in range(levels):

@@ -1,8 +1,7 @@
 """Measure the loading of one model's weights in several processes: shared by handle, or read by each from a file.
 
 The weights lie in a file. It is in the page cache, so that no disk is measured. A process is ready when its first
-product with the weights has ended.
-"""
+product with the weights has ended."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ def weights(bench: Bench, way: str, of: int, width: int) -> Task:
     """Seconds from the beginning of loading weights of width² numbers to the first product with them.
 
     `shared` opens the handle of rank 0's weights; `private` reads the file into the process's own memory. `memory` is
-    the average memory per process as a share of one private copy.
-    """
+    the average memory per process as a share of one private copy."""
     del of
     need_shared_gpu(bench)
     return LoadedModel(ModelFile(bench, width), way).task()
@@ -72,9 +70,7 @@ def weights(bench: Bench, way: str, of: int, width: int) -> Task:
 class ModelFile:
     """The file of weights of width × width, which rank 0 writes, and requests with their expected products.
 
-    Every rank must create it. `requests` has shape (4, width), and `expected` their products with the weights in
-    float64.
-    """
+    Every rank must create it."""
 
     def __init__(self, bench: Bench, width: int) -> None:
         dtype = np.dtype(type_of(bench))
@@ -103,8 +99,7 @@ class ModelFile:
     def read(self, into: Any) -> None:
         """Read the file into `into`, memory of the device (flat uint8), through page-locked memory on a GPU.
 
-        Raises WrongAnswer if the file is too short.
-        """
+        Raises WrongAnswer if the file is too short."""
         bench = self.bench
         if bench.traits.is_gpu and self._staging is None:
             self._staging = bench.device.pinned(self.nbytes)
@@ -129,16 +124,12 @@ class ModelFile:
         self.output.fill(np.nan)
 
     def remove(self) -> None:
-        """Remove the file."""
         if self.bench.rank == _OWNER:
             self.path.unlink()
 
 
 def _fill(file: Any, into: Any) -> None:
-    """Read from `file`, a raw binary file, until the buffer `into` is full.
-
-    Raises WrongAnswer if the file is shorter.
-    """
+    """Read from `file`, a raw binary file, until the buffer `into` is full."""
     view, done = memoryview(into), 0
     while done < len(view):
         count = file.readinto(view[done:])
@@ -147,10 +138,7 @@ def _fill(file: Any, into: Any) -> None:
 
 
 def _resident_bytes() -> int:
-    """Return the memory of this process in bytes, with shared pages divided among their processes (PSS).
-
-    Returns 0 if the kernel does not report it.
-    """
+    """Return the memory of this process in bytes, with shared pages divided among their processes (PSS)."""
     with contextlib.suppress(OSError):
         for line in _SMAPS.read_text(encoding="utf-8").splitlines():
             if line.startswith("Pss:"):
@@ -161,8 +149,7 @@ def _resident_bytes() -> int:
 class LoadedModel:
     """One rank's weights in the way `way`: `private` reads its own copy of the file, `shared` maps the copy of rank 0.
 
-    Every rank must create it; creating it loads the weights once and measures the memory in use.
-    """
+    Every rank must create it; creating it loads the weights once and measures the memory in use."""
 
     def __init__(self, model: ModelFile, way: str) -> None:
         self._bench, self._model = model.bench, model
@@ -194,11 +181,7 @@ class LoadedModel:
         return buffer
 
     def _used_bytes(self) -> float:
-        """Return the memory in use in bytes, of which only differences have a meaning.
-
-        On the host it is the memory of this process. On a GPU it is the device's, from rank 0; the other ranks return
-        0.
-        """
+        """Return the memory in use in bytes, of which only differences have a meaning."""
         if not self._bench.traits.is_gpu:
             return _resident_bytes()
         return -float(self._bench.device.free_bytes()) if self._bench.rank == _OWNER else 0.0
@@ -212,11 +195,7 @@ class LoadedModel:
         return seconds
 
     def _check(self) -> Observation:
-        """Check the last product, and return `memory`, the memory per process in % of a private copy.
-
-        A rank that opens the weights of rank 0 also returns `first`, the seconds in which rank 0 loaded them. Raises
-        WrongAnswer if the product is wrong.
-        """
+        """Check the last product, and return `memory`, the memory per process in % of a private copy."""
         self._model.check()
         observed = {"memory": Observed(_PERCENT * self._share, "%")}
         return {**observed, "first": Observed(self._first_s, "s")} if self._opens else observed

@@ -1,8 +1,7 @@
 """Measure snapshots of a state: the cost of saving one, the work that a death loses, and whether resumed work is right.
 
-Rank 1 works and saves its state every few steps, and is killed in a step or in the middle of a save. Rank 0 continues
-from the last whole snapshot. Its result is compared, bit by bit, with uninterrupted work.
-"""
+Rank 1 works and saves its state every few steps, and is killed in a step or in the middle of a save. Rank 0
+continues from the last whole snapshot. Its result is compared, bit by bit, with uninterrupted work."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ def snapshot(bench: Bench, medium: str, amid: str, size_bytes: int) -> Task:
     """Save the state of a device in host memory that outlives the process, or in a file: payload.
 
     `resume` is the time to load the last complete snapshot after a death. `lost` counts the steps that had to be
-    repeated. The best number of steps between snapshots follows from the measured times by Daly's formula.
-    """
+    repeated. The best number of steps between snapshots follows from the measured times by Daly's formula."""
     need_shared_gpu(bench)
     bench.need(_BUFFERS * size_bytes)
     board = RankBoard(bench, _SLOTS * size_bytes)
@@ -87,8 +85,7 @@ def snapshot(bench: Bench, medium: str, amid: str, size_bytes: int) -> Task:
 class State:
     """An array (float32) that every step changes completely, so that its bits depend on all earlier steps.
 
-    `array` is of the device and has `size_bytes`; `steps` counts the steps made.
-    """
+    `array` is of the device and has `size_bytes`; `steps` counts the steps made."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         rng = np.random.default_rng(bench.seed)
@@ -114,8 +111,7 @@ class State:
 class Snapshots:
     """Snapshots of `state` in the host memory of `board`, and also in files if `folder` is not None.
 
-    An interrupted save leaves the previous snapshot intact.
-    """
+    An interrupted save leaves the previous snapshot intact."""
 
     def __init__(self, bench: Bench, board: RankBoard, state: State, folder: Path | None) -> None:
         self._device, self._board, self._state, self._folder = bench.device, board, state, folder
@@ -127,8 +123,7 @@ class Snapshots:
     def slot(self, number: int) -> Any:
         """Return the memory of snapshot number `number`: a NumPy array, float32, of the state's size.
 
-        Even numbers have one slot, odd numbers the other one.
-        """
+        Even numbers have one slot, odd numbers the other one."""
         start = number % _SLOTS * self._nbytes
         return self._board.room[start : start + self._nbytes].view(np.float32)
 
@@ -202,10 +197,7 @@ def _write(path: Path, array: Any) -> None:
 
 
 def _work_until_death(board: RankBoard, state: State, store: Snapshots, amid: str) -> NoReturn:
-    """Make steps and save snapshots until the step of `amid` (a key of _DEATHS), and kill this process by SIGKILL.
-
-    If `amid` is `save`, half of a snapshot is written before.
-    """
+    """Make steps and save snapshots until the step of `amid` (a key of _DEATHS), and kill this process by SIGKILL."""
     while state.steps < _DEATHS[amid]:
         state.step()
         if state.steps % _EVERY == 0 and state.steps < _DEATHS[amid]:
@@ -218,8 +210,7 @@ def _work_until_death(board: RankBoard, state: State, store: Snapshots, amid: st
 class ResumingRank:
     """The rank that resumes the work of the dead rank from its last snapshot.
 
-    Creating it works without interruption for comparison, waits for the death, resumes, and finishes the work.
-    """
+    Creating it works without interruption for comparison, waits for the death, resumes, and finishes the work."""
 
     def __init__(self, bench: Bench, board: RankBoard, state: State, store: Snapshots) -> None:
         self._bench, self._board, self._state, self._store = bench, board, state, store
@@ -239,10 +230,7 @@ class ResumingRank:
         self._costs = SnapshotCosts(step_s, save_s, self._resume_s)
 
     def _await_death(self) -> None:
-        """Wait until the other rank has died.
-
-        Raises Untrustworthy if a rank is silent but has not ended, and StalledError if none is silent within 20 s.
-        """
+        """Wait until the other rank has died."""
         try:
             self._board.wait(lambda: False)
         except RankLostError as lost:
@@ -256,13 +244,7 @@ class ResumingRank:
         return time.perf_counter() - start
 
     def _check(self) -> Observation:
-        """Check the last snapshot and the resumed work, and return the measured costs.
-
-        `step` is in seconds, and `lost` is the steps to repeat. For a failure every hour and every day, `interval for
-        …` is the best number of steps between snapshots, and `overhead for …` is what snapshots and failures then add
-        in %. Raises WrongAnswer if the last snapshot differs from the state, or the resumed work from uninterrupted
-        work.
-        """
+        """Check the last snapshot and the resumed work, and return the measured costs."""
         self._store.expect_saved()
         wrong = int((self._finished.view(np.uint32) != self._uninterrupted.view(np.uint32)).sum())
         expect(wrong == 0, f"{wrong} of {self._finished.size} words differ from work that was not interrupted")

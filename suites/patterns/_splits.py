@@ -1,8 +1,7 @@
 """Measure a transformer layer split over ranks in each way, and the split that a model of the run's own times chooses.
 
 The case first measures the inputs of its model: products, attention and collectives of a few sizes. Then it predicts
-the time of every split, and times every split.
-"""
+the time of every split, and times every split."""
 
 from __future__ import annotations
 
@@ -84,8 +83,7 @@ def layer(bench: Bench, by: str, of: int, batch: int, length: int) -> Task:
     """A transformer layer of 24·T·d² + 4·T·length·d operations, whole and split over the ranks in each possible way.
 
     `regret` is how much longer the predicted split takes than the fastest one. Each split reports its predicted time,
-    its efficiency (unsplit time over ranks times split time) and the share of its communication that is hidden.
-    """
+    its efficiency (unsplit time over ranks times split time) and the share of its communication that is hidden."""
     del by, of
     width = width_of(bench)
     shape = LayerShape(batch, length, width, width // HEAD)
@@ -97,8 +95,7 @@ def layer(bench: Bench, by: str, of: int, batch: int, length: int) -> Task:
 class SplitLayer:
     """One rank's layer, the measured models, and the time of each split.
 
-    Creating the object measures them, so all ranks must do it at the same time.
-    """
+    Creating the object measures them, so all ranks must do it at the same time."""
 
     def __init__(self, bench: Bench, shape: LayerShape) -> None:
         self._bench, self._shape = bench, shape
@@ -125,19 +122,12 @@ class SplitLayer:
         self._outputs[split] = self._layer.call(split, self._group)()
 
     def _timed(self, call: Callable[[], object]) -> float:
-        """Return the device's seconds of one call of `call`, which starts when all ranks are ready.
-
-        Every rank must call it.
-        """
+        """Return the device's seconds of one call of `call`, which starts when all ranks are ready."""
         self._group.board.meet()
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
     def _fastest(self, calls: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
-        """Return by key the shortest seconds of its call over several tries; each try counts its slowest rank.
-
-        The calls take turns, so that a disturbance which lasts longer than a call affects all of them. Every rank must
-        call it with the same keys, and all ranks get the same result.
-        """
+        """Return by key the shortest seconds of its call over several tries; each try counts its slowest rank."""
         own_seconds = [[self._timed(call) for call in calls.values()] for _ in range(self._tries)]
         slowest = np.max(self._bench.exchange(own_seconds), axis=0)
         return dict(zip(calls, slowest.min(axis=0).tolist(), strict=True))
@@ -146,10 +136,7 @@ class SplitLayer:
         return TimeCurve.through(self._fastest(calls))
 
     def _measured_models(self) -> RunModels:
-        """Return models from measured products and attention (by operations) and collectives (by numbers per rank).
-
-        Each is measured at an eighth, a half and the whole of the layer's size. Every rank must call it.
-        """
+        """Return models from measured products and attention (by operations) and collectives (by numbers per rank)."""
         shape, group, xp, width = self._shape, self._group, self._bench.xp, self._shape.width
         tokens, up = self._layer.input, self._layer.weights["up"]
         heads = tokens.reshape(shape.batch, shape.length, width)
@@ -185,10 +172,7 @@ class SplitLayer:
         )
 
     def _pass_on(self, count: int) -> None:
-        """Send `count` numbers from rank 0 to 1, from rank 2 to 3, and so on; every rank must call it.
-
-        The last rank of an odd number does nothing.
-        """
+        """Send `count` numbers from rank 0 to 1, from rank 2 to 3, and so on; every rank must call it."""
         rank, pairs = self._bench.rank, self._bench.world // 2
         if rank % 2 == 0 and rank // 2 < pairs:
             self._group.send(rank + 1, 0, count)
@@ -223,13 +207,7 @@ class SplitLayer:
         self._group.board.meet()
 
     def _check(self) -> Observation:
-        """Check every split, and return what was measured and predicted when this object was created.
-
-        `regret` is the time of the chosen split over that of the fastest one, minus 1. For each split, `predicted …` is
-        in seconds, and `efficiency …` and the share of the communication that was hidden, `hidden …`, are in %.
-        `advised ranks` and `advised interval` (steps between exchanges) follow. Every rank must call it.
-        Raises WrongAnswer if the output of a split or of the whole layer is wrong.
-        """
+        """Check every split, and return what was measured and predicted when this object was created."""
         self._expect_outputs()
         observed: dict[str, Observed] = {"regret": Observed(regret(self._chosen, self._seconds))}
         unsplit_s, ranks = self._seconds[UNSPLIT], self._bench.world
@@ -260,12 +238,7 @@ class SplitLayer:
         return best_topology(TOPOLOGIES, self._shape.numbers * itemsize, self._bench.world, alpha_s, bytes_per_s)
 
     def _expect_outputs(self) -> None:
-        """Compute each split again.
-
-        Raises WrongAnswer if an output differs from the whole layer's by more than rounding. Rows of the whole layer
-        are compared with float64. Every rank must call it. The splits share memory, so that earlier outputs are gone.
-        Nothing is compared before every split has run: a rank that ends earlier would leave the others waiting.
-        """
+        """Compute each split again."""
         outputs = {}
         for split in self._splits:
             self._run(split)

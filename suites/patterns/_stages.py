@@ -1,9 +1,7 @@
 """Measure an inference pipeline: several processes have the layers of a model, and each passes its output to the next.
 
-A batch of requests enters the first stage as soon as one leaves the last stage, so that one batch per
-stage is on its way. A stage copies its output into a slot of the next one's memory and then says so by a
-number in host memory.
-"""
+A batch of requests enters the first stage as soon as one leaves the last stage, so that one batch per stage is on
+its way. A stage copies its output into a slot of the next one's memory and then says so by a number in host memory."""
 
 from __future__ import annotations
 
@@ -74,10 +72,7 @@ def _devices(params: Params) -> int:
 
 
 def _is_pipeline(target: Target, params: Params) -> bool:
-    """Return whether to measure a point: not one stage on two devices, nor in `quick` several processes on one GPU.
-
-    Several processes on one GPU would take turns.
-    """
+    """Return whether to measure a point: not one stage on two devices, nor in `quick` several processes on one GPU."""
     if params["path"] == "same" and target.tier == "quick" and not target.is_host:
         return False
     return params["path"] == "same" or int(params["of"]) > 1
@@ -87,8 +82,7 @@ def _is_pipeline(target: Target, params: Params) -> bool:
 def stages(bench: Bench, path: str, of: int, batch: int) -> Task:
     """Seconds of a batch through a model of 4 square layers in `of` processes, one sample per batch.
 
-    `requests` is the throughput of all batches, from the entry of the first batch to the end of the last one.
-    """
+    `requests` is the throughput of all batches, from the entry of the first batch to the end of the last one."""
     del of
     need_shared_gpu(bench)
     rank = PipelineRank(bench, batch, width_of(bench))
@@ -108,8 +102,7 @@ def stages(bench: Bench, path: str, of: int, batch: int) -> Task:
 class PipelineRank:
     """One stage: its layers, the slots in which batches arrive, and the mapped slots of the next stage.
 
-    A batch is an array of the shape (batch, width). Every rank must create the object; rank 0 is the first stage.
-    """
+    A batch is an array of the shape (batch, width). Every rank must create the object; rank 0 is the first stage."""
 
     def __init__(self, bench: Bench, batch: int, width: int) -> None:
         per_stage = _LAYERS // bench.world
@@ -147,10 +140,7 @@ class PipelineRank:
         self._board.wait(lambda: self._board.read(rank, NUMBER) >= count)
 
     def _compute(self, source: Any, target: Any) -> None:
-        """Apply this stage's layers to `source` and write the result to `target`, both of shape (batch, width).
-
-        A layer multiplies by its weights and sets negative numbers to zero.
-        """
+        """Apply this stage's layers to `source` and write the result to `target`, both of shape (batch, width)."""
         xp = self._bench.xp
         for index, weights in enumerate(self._weights):
             out = target if index == len(self._weights) - 1 else self._between[index % 2]
@@ -159,11 +149,7 @@ class PipelineRank:
             source = out
 
     def _call(self) -> None:
-        """Work on the 25 batches of a sample: wait for each, compute it, and pass it on; every rank must call it.
-
-        Rank 0 stamps when a batch enters, and the last rank when it ends. Raises RankLostError if a rank dies, and
-        StalledError if a wait exceeds 20 s.
-        """
+        """Work on the 25 batches of a sample: wait for each, compute it, and pass it on; every rank must call it."""
         device, rank = self._bench.device, self._bench.rank
         self._board.meet()
         for index in range(_BATCHES):
@@ -190,8 +176,7 @@ class PipelineRank:
     def seconds(self) -> list[float]:
         """Return the seconds of each of the 25 batches from its entry to its end.
 
-        Every rank must call it, and all get the same.
-        """
+        Every rank must call it, and all get the same."""
         self._call()
         return [float(nanoseconds) * 1e-9 for nanoseconds in self._stamps[1] - self._stamps[0]]
 
@@ -210,8 +195,7 @@ class PipelineRank:
     def check(self) -> None:
         """Raise WrongAnswer if rows of the last stage's outputs differ from the model in double precision.
 
-        The other stages check nothing.
-        """
+        The other stages check nothing."""
         if not self._is_last:
             return
         rows = self._bench.rng.integers(0, self._batch, _CHECKED)

@@ -60,20 +60,14 @@ def _rank_counts(target: Target) -> Any:
 
 
 def _sizes(target: Target) -> Any:
-    """Return the points of the axis `size_bytes`, the size of a block.
-
-    Every rank starts with one block and ends with all blocks.
-    """
+    """Return the points of the axis `size_bytes`, the size of a block."""
     if target.is_host:
         return points((2**20,), smoke=(2**16,), full=powers_of_two(12, 24, 4))
     return points(fitting(target, (2**16, 2**26)), smoke=(2**20,), full=fitting(target, powers_of_two(12, 28, 4)))
 
 
 def _senders(target: Target) -> Any:
-    """Return the points of the axis `senders`: 1, for comparison, and all other ranks.
-
-    `full` has each number between too.
-    """
+    """Return the points of the axis `senders`: 1, for comparison, and all other ranks."""
     most = _MOST_HOST_RANKS if target.is_host else max(1 + len(target.device.peers), 2)
     return points(tuple(dict.fromkeys((1, most - 1))), smoke=(1,), full=tuple(range(1, most)))
 
@@ -95,8 +89,7 @@ def _incast_devices(params: Params) -> int:
 def topology(bench: Bench, by: str, topology: str, of: int, size_bytes: int) -> Task:
     """An all-gather of one block per rank over a topology, until the last rank has every block.
 
-    The payload counts every delivery.
-    """
+    The payload counts every delivery."""
     return ScheduledRank(bench, TOPOLOGIES[topology](of), size_bytes).task(by)
 
 
@@ -120,8 +113,7 @@ class ScheduledRank:
     def call(self) -> float:
         """Exchange the blocks, and return the seconds from the first rank's beginning to the last rank's end.
 
-        Every rank must call it, and all get the same result.
-        """
+        Every rank must call it, and all get the same result."""
         completions = self._blocks.completions(lambda: self._blocks.perform(self._steps))
         self._unfairness = unfairness(completions)
         return max(completions)
@@ -137,8 +129,7 @@ class ScheduledRank:
     def check(self) -> None:
         """Raise WrongAnswer if a received block differs from that of its rank.
 
-        Every rank must call it, and waits for the others.
-        """
+        Every rank must call it, and waits for the others."""
         self._blocks.check(self._received, self._size_bytes)
 
     def close(self) -> None:

@@ -37,8 +37,7 @@ def unequal(bench: Bench, by: str, of: int, shares: str) -> Task:
     """Seconds of 24 equal products over ranks of which the last one takes twice as long per product.
 
     `equal` gives each rank the same number of products; `balanced` divides them by the ranks' measured times. `items`
-    is the number that this rank makes, and `idle` the share of the time in which it waits for the slowest rank.
-    """
+    is the number that this rank makes, and `idle` the share of the time in which it waits for the slowest rank."""
     del by, of
     rank = UnequalRank(bench, shares)
     stage = Stage(rank.seconds, Work(items=1), "item", clock="self", probe=rank.observed, effort=POINT)
@@ -48,8 +47,7 @@ def unequal(bench: Bench, by: str, of: int, shares: str) -> Task:
 class UnequalRank:
     """One rank's share of 24 products, computed twice per product by the last rank.
 
-    `shares` is `equal` or `balanced`. Every rank must create the object, which measures the ranks.
-    """
+    `shares` is `equal` or `balanced`. Every rank must create the object, which measures the ranks."""
 
     def __init__(self, bench: Bench, shares: str) -> None:
         self._bench = bench
@@ -81,9 +79,7 @@ class UnequalRank:
     def seconds(self) -> float:
         """Return the seconds until every rank has computed its products; every rank must call it.
 
-        The products are computed once before, untimed: a GPU that was idle has not raised its clock yet. Raises
-        RankLostError if a rank dies, and StalledError if a wait exceeds 20 s.
-        """
+        The products are computed once before, untimed: a GPU that was idle has not raised its clock yet."""
         self._busy()
         self._board.meet()
         start = self._bench.device.now()
@@ -105,8 +101,7 @@ class UnequalRank:
     def check(self) -> None:
         """Raise WrongAnswer if a product is wrong, or the ranks did not compute each of the 24 products exactly once.
 
-        Every rank must call it.
-        """
+        Every rank must call it."""
         rng = self._bench.rng
         products = sorted(item for items in self._bench.exchange(list(self._mine)) for item in items)
         expect(products == list(range(_ITEMS)), f"the products {products} were made, not each of {_ITEMS} once")

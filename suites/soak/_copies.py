@@ -31,16 +31,14 @@ def _sizes(target: Target) -> Any:
 def copy(bench: Bench, direction: str, size_bytes: int) -> Task:
     """Bandwidth of repeated copies of `size_bytes` random bytes, each compared in full with the source: payload.
 
-    `direction` is `h2d` (host to device), `d2h`, `d2d` (within the device), or `local` on the host.
-    """
+    `direction` is `h2d` (host to device), `d2h`, `d2d` (within the device), or `local` on the host."""
     return _Copy(bench, direction, size_bytes).task()
 
 
 class _Copy:
     """A repeated copy of `size_bytes` random bytes in one direction, and the bytes that each copy must give.
 
-    Raises Skip without enough free memory.
-    """
+    Raises Skip without enough free memory."""
 
     def __init__(self, bench: Bench, direction: str, size_bytes: int) -> None:
         self._bench, self._kernel = bench, f"copy {direction} of {size_bytes} bytes"
@@ -61,10 +59,7 @@ class _Copy:
         return Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
 
     def _call(self) -> float:
-        """Copy once into memory that was overwritten before, compare every byte, and return the seconds of the copy.
-
-        Raises WrongAnswer if a byte differs.
-        """
+        """Copy once into memory that was overwritten before, compare every byte, and return the seconds of the copy."""
         device = self._bench.device
         invert(self._target, self._expected, self._bench)
         timing = device.time(lambda: device.copy(self._target, self._source), 1, gated=False)

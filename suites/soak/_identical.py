@@ -25,8 +25,7 @@ def bits(array: Any) -> Any:
 def invert(array: Any, expected: Any, bench: Bench) -> None:
     """Write the bitwise inverse of `expected` to `array`, so that an element that is not written again is wrong.
 
-    The arrays have the same shape and dtype; both lie on the host, or both on the device.
-    """
+    The arrays have the same shape and dtype; both lie on the host, or both on the device."""
     xp = np if isinstance(array, np.ndarray) else bench.xp
     xp.invert(bits(expected), out=bits(array))
 
@@ -34,8 +33,7 @@ def invert(array: Any, expected: Any, bench: Bench) -> None:
 def expect_identical(bench: Bench, kernel: str, array: Any, expected: Any) -> None:
     """Raise WrongAnswer if a bit of `array` differs from `expected`; `kernel` names the work in the message.
 
-    The arrays have the same shape and dtype; both lie on the host, or both on the device.
-    """
+    The arrays have the same shape and dtype; both lie on the host, or both on the device."""
     seen, expected_bits = bits(array).ravel(), bits(expected).ravel()
     wrong = seen != expected_bits
     count = int(wrong.sum())
@@ -49,8 +47,7 @@ def difference_error(
 ) -> WrongAnswer:
     """Return the WrongAnswer for `array`, which has `count` wrong elements; the first has the flat index `index`.
 
-    `kernel` names the work; `expected` and `seen` are the bits of that element as integers.
-    """
+    `kernel` names the work; `expected` and `seen` are the bits of that element as integers."""
     device, width = bench.device.device, 2 * array.itemsize
     start = int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
     where = f"the first at address {start + index * array.itemsize:#x} (element {index})"

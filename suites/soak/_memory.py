@@ -35,17 +35,14 @@ def _sizes(target: Target) -> Any:
 def memory(bench: Bench, pattern: str, size_bytes: int) -> Task:
     """Bandwidth of writing a pattern to memory and reading it back, then its inverse: 4 × `size_bytes` moved.
 
-    Every word is compared. `pattern` is random words, the address of each word, or a checkerboard of bits.
-    """
+    Every word is compared. `pattern` is random words, the address of each word, or a checkerboard of bits."""
     return MemoryPattern(bench, pattern, size_bytes).task()
 
 
 class MemoryPattern:
     """Memory of `size_bytes` to which a pattern is written in chunks; `memory` is uint64.
 
-    A chunk holds the words of the pattern, each combined by exclusive or with a key of the chunk. Raises Skip without
-    enough free memory.
-    """
+    A chunk holds the words of the pattern, each combined by exclusive or with a key of the chunk."""
 
     def __init__(self, bench: Bench, pattern: str, size_bytes: int) -> None:
         word_count = size_bytes // _WORD_BYTES
@@ -67,10 +64,7 @@ class MemoryPattern:
         return Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
 
     def _call(self) -> float:
-        """Write and count the pattern and then its inverse; return the seconds of both together.
-
-        Raises WrongAnswer if a word is wrong.
-        """
+        """Write and count the pattern and then its inverse; return the seconds of both together."""
         seconds = 0.0
         for flip in (0, _ALL):
             write_and_count = partial(self._write_and_count, flip)
@@ -92,8 +86,7 @@ class MemoryPattern:
     def count_wrong(self, flip: int) -> None:
         """Queue the counting of the wrong words of each chunk, whose words were written with `flip`.
 
-        The counts stay in the memory of the device.
-        """
+        The counts stay in the memory of the device."""
         for index in range(len(self._starts)):
             differs = self._difference(index) != self._key(index, flip)
             self._wrong[index] = self._xp.count_nonzero(differs)
@@ -113,18 +106,11 @@ class MemoryPattern:
         return self.memory[start : start + self._pattern.size]
 
     def _key(self, index: int, flip: int) -> np.uint64:
-        """Return the word with which the words of chunk `index` are combined by exclusive or.
-
-        It is `flip`, in the pattern `address` also combined with the offset of the chunk in bytes.
-        """
+        """Return the word with which the words of chunk `index` are combined by exclusive or."""
         return np.uint64(flip ^ (self._starts[index] * _WORD_BYTES if self._is_address else 0))
 
     def _finding(self, index: int, flip: int, count: int) -> WrongAnswer:
-        """Return the WrongAnswer for `count` wrong words, of which chunk `index` has the first.
-
-        The words were written with `flip`. The chunk is read again to locate the word; the message says so if the word
-        is right then.
-        """
+        """Return the WrongAnswer for `count` wrong words, of which chunk `index` has the first."""
         key = self._key(index, flip)
         differs = self._difference(index) != key
         if not bool(differs.any()):
@@ -139,10 +125,7 @@ class MemoryPattern:
 
 
 def _words(pattern: str, count: int, rng: np.random.Generator) -> Any:
-    """Return `count` words of `pattern` as a NumPy array of uint64.
-
-    `random` words are drawn, `address` gives the byte offset of each word, and `checkerboard` 0x5555555555555555.
-    """
+    """Return `count` words of `pattern` as a NumPy array of uint64."""
     if pattern == "random":
         return rng.integers(0, _ALL, count, np.uint64, endpoint=True)
     if pattern == "address":

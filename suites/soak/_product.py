@@ -1,8 +1,7 @@
 """Repeat products of the vendor's BLAS on fixed matrices: each must equal the first one bit by bit.
 
-A library gives the same bits for the same product on GPUs of one architecture with the same number of SMs, if it uses
-one stream and no atomics, as here (NVIDIA, cuBLAS documentation, "Results Reproducibility").
-"""
+A library gives the same bits for the same product on GPUs of one architecture with the same number of SMs, if it
+uses one stream and no atomics, as here (NVIDIA, cuBLAS documentation, "Results Reproducibility")."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def _sizes(target: Target) -> Any:
 def product(bench: Bench, dtype: str, size: int) -> Task:
     """Throughput of products of `size` × `size` matrices of N(0,1), each compared bit by bit with the first one.
 
-    A product counts as 2·size³ operations.
-    """
+    A product counts as 2·size³ operations."""
     if dtype not in bench.device.device.dtypes and bench.traits.is_gpu:
         raise Skip(f"{bench.device.device.name} does not support {dtype}")
     return _Product(bench, dtype, size).task()
@@ -51,8 +49,7 @@ def product(bench: Bench, dtype: str, size: int) -> Task:
 class _Product:
     """Products of two fixed `size` × `size` matrices of `dtype`, the first product, and memory for further products.
 
-    Raises Skip without enough free memory, and WrongAnswer if the first product is wrong.
-    """
+    Raises Skip without enough free memory, and WrongAnswer if the first product is wrong."""
 
     def __init__(self, bench: Bench, dtype: str, size: int) -> None:
         self._bench, self._size = bench, size
@@ -72,10 +69,7 @@ class _Product:
         self._bench.xp.matmul(self._left, self._right, out=out)
 
     def _expect_right(self, tolerance: float) -> None:
-        """Raise WrongAnswer if the relative error of about eight rows of the first product is above `tolerance`.
-
-        The error is the norm of the difference from a product in float64 over the norm of that product.
-        """
+        """Raise WrongAnswer if the relative error of about eight rows of the first product is above `tolerance`."""
         xp = self._bench.xp
         rows = slice(0, self._size, max(self._size // _ROWS, 1))
         expected = xp.matmul(self._left[rows].astype(np.float64), self._right.astype(np.float64))
@@ -95,10 +89,7 @@ class _Product:
         return Task.of(stage, check=lambda: None, notes=notes)
 
     def _call(self) -> float:
-        """Compute a product into each output, compare all outputs, and return the mean seconds of a product.
-
-        Raises WrongAnswer if a bit differs from the first product.
-        """
+        """Compute a product into each output, compare all outputs, and return the mean seconds of a product."""
         for out in self._outputs:
             invert(out, self._first, self._bench)
         turns = itertools.cycle(self._outputs)

@@ -21,9 +21,7 @@ _OWN, _INPUTS = "gpubench", "inputs"  # the parts in which gpubench is imported 
 def parts_of(marks: Sequence[tuple[str, float]], started: float) -> dict[str, float]:
     """Return the seconds of each part by its name.
 
-    `marks` are (name of the part, moment at which it ended) in order of time, in seconds of one clock. The first part
-    begins at `started`, and each other part at the end of the part before it.
-    """
+    `marks` are (name of the part, moment at which it ended) in order of time, in seconds of one clock."""
     ends = [started, *(moment for _, moment in marks)]
     return {name: end - begin for (name, end), begin in zip(marks, ends, strict=False)}
 
@@ -40,11 +38,7 @@ def _start_of(order: StartOrder) -> Any:
 def main(marks: list[tuple[str, float]]) -> None:
     """Take the steps of the order on standard input, signal READY, check the results, and write the answer as JSON.
 
-    `marks` are the parts so far, as in `parts_of`; the steps are added to them. The first argument of the program is
-    the moment of its start, and the last is the descriptor to which READY is written. The order is a pickled
-    StartOrder. The answer has `seconds` (by part) and `resident_bytes`; or `missing` (problem and remedy) if a library
-    is unavailable; or `wrong` with the message of a WrongAnswer.
-    """
+    `marks` are the parts so far, as in `parts_of`; the steps are added to them."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # libraries may print to standard output, which carries only the answer
     order: StartOrder = pickle.load(sys.stdin.buffer)  # noqa: S301 - the sender is the process that started this one

@@ -20,9 +20,7 @@ _HOW = "pip install 'gpubench-suite[cuda13]', '[cuda12]' or '[rocm7]'"
 class GpuStart(HostStart):
     """The steps of a process that computes on a GPU, a method each.
 
-    Each waits for the GPU before it ends, so that its time covers only its own work. A step may need the results of
-    earlier ones, in the order of the methods.
-    """
+    Each waits for the GPU before it ends, so that its time covers only its own work."""
 
     def cupy(self) -> None:
         """Import CuPy; raises Unavailable if it cannot be imported."""
@@ -129,8 +127,7 @@ class GpuStart(HostStart):
     def check(self) -> None:
         """Raise WrongAnswer if a result of the steps `kernel`, `product`, `weights` or `collective` is wrong.
 
-        Only the steps of the order are checked.
-        """
+        Only the steps of the order are checked."""
         steps = self.order.steps
         if "kernel" in steps:
             numbers = self.xp.asnumpy(self.numbers)

@@ -18,10 +18,7 @@ _TOLERANCE = 1e-4  # error of a sum of 1024 products in float32, relative to the
 class StartOrder:
     """What a started process has to do: take `steps`, names of methods of HostStart or GpuStart, in this order.
 
-    `pci` is the PCI address of the GPU, empty for the host, and `arch` its architecture. `path`, `size_bytes` and `crc`
-    (CRC-32) are those of the file of weights. `others` are the PCI addresses of further GPUs, for the step of that
-    name. `seed` is that of the matrices.
-    """
+    `pci` is the PCI address of the GPU, empty for the host, and `arch` its architecture."""
 
     steps: tuple[str, ...]
     pci: str
@@ -36,8 +33,7 @@ class StartOrder:
 class HostStart:
     """The steps of a process that computes on the host, a method each; `check` compares their results afterwards.
 
-    `result` is the product and `loaded` the weights in memory, each None before its step.
-    """
+    `result` is the product and `loaded` the weights in memory, each None before its step."""
 
     def __init__(self, order: StartOrder) -> None:
         self.order = order
@@ -66,8 +62,7 @@ class HostStart:
 def read_into(path: str, room: Any) -> None:
     """Fill `room`, a NumPy uint8 array, with the first bytes of the file `path` through the page cache.
 
-    Raises WrongAnswer if the file is shorter.
-    """
+    Raises WrongAnswer if the file is shorter."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - the timed code does no more than necessary
         missing = memoryview(room)
         while missing:
@@ -79,8 +74,7 @@ def read_into(path: str, room: Any) -> None:
 def expect_product(result: Any, left: Any, right: Any) -> None:
     """Raise WrongAnswer if an element of the first row of `result` is off by more than 1e-4 · √1024.
 
-    It is compared with left · right in float64. All are float32 NumPy matrices of 1024 × 1024.
-    """
+    It is compared with left · right in float64. All are float32 NumPy matrices of 1024 × 1024."""
     expected = left[0].astype(np.float64) @ right.astype(np.float64)
     error = float(np.abs(result[0] - expected).max()) / np.sqrt(_SIDE)
     expect(error <= _TOLERANCE, f"the first product is off by {error:.3g} of the root of its number of terms")

@@ -68,10 +68,7 @@ def _usual_loading(target: Target) -> tuple[str]:
 
 
 def _loadings(target: Target) -> Any:
-    """Return the axis of ways in which kernels of libraries are loaded: on NVIDIA `lazy` and in `full` `eager`.
-
-    Other platforms have `default` only.
-    """
+    """Return the axis of ways in which kernels of libraries are loaded: on NVIDIA `lazy` and in `full` `eager`."""
     usual = _usual_loading(target)
     return usual if usual == (_DEFAULT,) else points(usual, full=(*usual, _EAGER))
 
@@ -81,10 +78,7 @@ def _files(target: Target) -> Any:
 
 
 def _is_measured(_: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: all but `eager` with a warm file.
-
-    How kernels are loaded does not depend on where the file is.
-    """
+    """Return whether a point is measured: all but `eager` with a warm file."""
     return bool(params["loading"] != _EAGER or params["files"] == _COLD)
 
 
@@ -100,8 +94,7 @@ def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
 
     Each part of the start is a series. The pages of the file, of `size_bytes`, are dropped from the system's page cache
     before the start (`files` is `cold`), or read into it (`warm`). `loading` is when CUDA loads the kernels of
-    libraries. Skipped if the cold file would lie in memory.
-    """
+    libraries. Skipped if the cold file would lie in memory."""
     where = folder_for_files()
     kind = file_system(where)
     if files == _COLD and kind in IN_MEMORY:
@@ -145,8 +138,7 @@ def _gpu_counts(target: Target) -> tuple[int, ...]:
 def contexts(bench: Bench, of: int) -> Task:
     """Seconds until a fresh interpreter that sees `of` GPUs has created a context on each of them.
 
-    CUDA_VISIBLE_DEVICES hides the other GPUs of the machine.
-    """
+    CUDA_VISIBLE_DEVICES hides the other GPUs of the machine."""
     own = bench.target.device
     others = [device for device in bench.target.facts.devices if device.backend == own.backend and device != own]
     seen = (own, *others[: of - 1])
@@ -157,10 +149,7 @@ def contexts(bench: Bench, of: int) -> Task:
 
 
 def _order(bench: Bench, steps: Sequence[str], path: str = "", size_bytes: int = 0, crc: int = 0) -> StartOrder:
-    """Return the order to take `steps` on the device of the bench, with a drawn seed.
-
-    `path`, `size_bytes` and `crc` (CRC-32) are those of the file of weights, if a step reads one.
-    """
+    """Return the order to take `steps` on the device of the bench, with a drawn seed."""
     seed = int(bench.rng.integers(2**32))
     return StartOrder(tuple(steps), bench.device.device.pci, bench.traits.arch, seed, path, size_bytes, crc)
 
@@ -172,11 +161,7 @@ def _answers(
     loading: str,
     further: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Answer]:
-    """Start interpreters that take the steps of `order`, one after another, each after a call of `prepare`.
-
-    Returns their answers: three in the full tier, else one. `loading` is the value of CUDA_MODULE_LOADING in lower
-    case, or `default`; `further` are more variables of their environment. Raises as `answer_of` does.
-    """
+    """Start interpreters that take the steps of `order`, one after another, each after a call of `prepare`."""
     child = f"{__package__}._child"
     program = (
         "import time; marks = [('interpreter', time.monotonic())]; "
@@ -192,11 +177,7 @@ def _answers(
 
 
 def _explained(started: Callable[[], Answer], prepare: Callable[[], None]) -> Answer:
-    """Call `prepare` and `started` up to three times; return the first answer whose parts add up to the whole.
-
-    If none does within 5 %, return the last answer. On a busy machine the waiting process may learn late that the
-    interpreter is ready.
-    """
+    """Call `prepare` and `started` up to three times; return the first answer whose parts add up to the whole."""
     for _ in range(_ATTEMPTS):
         prepare()
         answer = started()
@@ -208,9 +189,7 @@ def _explained(started: Callable[[], Answer], prepare: Callable[[], None]) -> An
 def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> Task:
     """Return the task with the whole start (`whole`) and each of its parts as a stage; each answer is one sample.
 
-    The key `seconds` of an answer has the seconds of each part by name. Raises Untrustworthy if the parts of an answer
-    differ from its whole by more than 5 %.
-    """
+    The key `seconds` of an answer has the seconds of each part by name."""
     shares = [unexplained(answer) for answer in answers]
     worst = max(shares, key=abs)
     if not all(abs(share) <= _MOST_UNEXPLAINED for share in shares):  # also rejects NaN

@@ -1,8 +1,7 @@
 """Read a file by cuFile (GPUDirect Storage) into the memory of a GPU, and prove whether the path was direct.
 
 Where the driver nvidia-fs is not loaded, or the file system is not supported, cuFile reads by ordinary calls into
-memory of the host and copies. Its statistics (level 3, reads by GPU) tell which path it took.
-"""
+memory of the host and copies. Its statistics (level 3, reads by GPU) tell which path it took."""
 
 from __future__ import annotations
 
@@ -28,9 +27,7 @@ _KINDS = {"n_nvfs_reads": "reads by nvidia-fs", "n_p2p_reads": "reads by PCIe P2
 class CufileReader:
     """A reader of `source` in blocks of `block_bytes` by cuFileRead, `depth` blocks at a time, into the GPU's memory.
 
-    `is_direct` opens the file with O_DIRECT. Creating it reads the file once. Raises Skip on other devices and for
-    unsupported file systems, and Unavailable without the cuFile binding.
-    """
+    `is_direct` opens the file with O_DIRECT. Creating it reads the file once."""
 
     def __init__(self, bench: Bench, source: Source, block_bytes: int, depth: int, *, is_direct: bool) -> None:
         if bench.traits.vendor != "nvidia" or not bench.traits.is_gpu:
@@ -49,10 +46,7 @@ class CufileReader:
         self.notes: Mapping[str, str] = {"through": path_taken(reads)}
 
     def _registered(self) -> Any:
-        """Register the file and the GPU's memory with cuFile; return the handle of the file.
-
-        Raises Skip if cuFile does not support the file system, and then closes the file.
-        """
+        """Register the file and the GPU's memory with cuFile; return the handle of the file."""
         library = self._file
         description = library.Descr()
         description.type = library.FileHandleType.OPAQUE_FD
@@ -73,10 +67,7 @@ class CufileReader:
         return sum(future.result() for future in self._threads.start(self._read_blocks, len(self._spans)))
 
     def _read_blocks(self, blocks: Sequence[int]) -> int:
-        """Read the blocks of these indices into the GPU's memory by the calling thread.
-
-        Return the number of bytes read.
-        """
+        """Read the blocks of these indices into the GPU's memory by the calling thread."""
         self._gpu.use()  # selects the device for this thread
         total = 0
         for index in blocks:
@@ -104,10 +95,7 @@ class CufileReader:
 
 
 def _udev_hint() -> str:
-    """Return what to do about an unreadable database of udev, as the rest of a sentence; empty if it can be read.
-
-    Without that database cuFile registers no file, in no mode.
-    """
+    """Return what to do about an unreadable database of udev, as the rest of a sentence; empty if it can be read."""
     if os.access(_UDEV, os.R_OK):
         return ""
     return f"; cuFile finds the disk of a file in {_UDEV}, which cannot be read here: a container has to mount it"
@@ -116,16 +104,14 @@ def _udev_hint() -> str:
 def is_really_direct(reads: Mapping[str, int]) -> bool:
     """Return whether every read was direct: none by POSIX calls, and at least one by another path.
 
-    `reads` is what `CufileReader._reads_by_path` returns.
-    """
+    `reads` is what `CufileReader._reads_by_path` returns."""
     return not reads["n_posix_reads"] and any(reads.values())
 
 
 def labels_of(reads: Mapping[str, int]) -> tuple[str, ...]:
     """Return the label of reads that were not all direct, or that cuFile did not count; direct reads have no label.
 
-    `reads` is what `CufileReader._reads_by_path` returns.
-    """
+    `reads` is what `CufileReader._reads_by_path` returns."""
     if is_really_direct(reads):
         return ()
     return (_COMPATIBLE if any(reads.values()) else _UNPROVEN,)
@@ -134,8 +120,7 @@ def labels_of(reads: Mapping[str, int]) -> tuple[str, ...]:
 def path_taken(reads: Mapping[str, int]) -> str:
     """Return the text of the note that says by which path cuFile read.
 
-    `reads` is what `CufileReader._reads_by_path` returns.
-    """
+    `reads` is what `CufileReader._reads_by_path` returns."""
     counts = ", ".join(f"{count} {_KINDS[name]}" for name, count in reads.items())
     if is_really_direct(reads):
         return f"cuFile, directly into the memory of the GPU ({counts})"
@@ -146,10 +131,7 @@ def path_taken(reads: Mapping[str, int]) -> str:
 
 @functools.cache
 def _library() -> Any:
-    """Return the module cuda.bindings.cufile with its driver open and its statistics on, once per process.
-
-    Raises Unavailable if cuFile cannot be used.
-    """
+    """Return the module cuda.bindings.cufile with its driver open and its statistics on, once per process."""
     # cuFile would otherwise write its log into the current folder.
     os.environ.setdefault("CUFILE_LOGFILE_PATH", os.devnull)
     try:

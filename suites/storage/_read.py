@@ -62,11 +62,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the point `params` is measured.
-
-    A warm cache is measured for `buffered` only. In `full` the block or the depth is varied, not both; with a warm
-    cache neither is.
-    """
+    """Return whether the point `params` is measured."""
     if params["cache"] == "warm" and params["path"] != "buffered":
         return False
     is_usual = params["block_bytes"] == _USUAL_BLOCK, params["depth"] == _USUAL_DEPTH
@@ -87,8 +83,7 @@ def read(bench: Bench, path: str, file: str, cache: str, size_bytes: int, block_
     """Bandwidth of reading the first `size_bytes` of a file, or all of a shorter one, once in blocks: payload.
 
     `depth` threads read blocks of `block_bytes` at a time. `path` is `buffered` (through the page cache), `direct`
-    (past it) or `cufile`; `cache` says whether the page cache holds the file before.
-    """
+    (past it) or `cufile`; `cache` says whether the page cache holds the file before."""
     source = source_of(bench, file, size_bytes)
     with contextlib.ExitStack() as on_error:
         on_error.callback(source.close)
@@ -101,9 +96,8 @@ def read(bench: Bench, path: str, file: str, cache: str, size_bytes: int, block_
 class _Reading:
     """Reads of the whole `source` by `reader`, one in each sample.
 
-    `path` and `cache` are those of the case: before a read the file's pages are read into the page cache if `cache` is
-    `warm`, else dropped from it.
-    """
+    `path` and `cache` are those of the case: before a read the file's pages are read into the page cache if `cache`
+    is `warm`, else dropped from it."""
 
     def __init__(self, bench: Bench, source: Source, reader: Reader, path: str, cache: str) -> None:
         self._bench, self._source, self._reader, self._path, self._cache = bench, source, reader, path, cache
@@ -123,11 +117,7 @@ class _Reading:
         return Task.of(stage, check=self._observed, close=self._close, notes=notes, labels=self._reader.labels)
 
     def _call(self) -> float:
-        """Put the file's pages into the state of the case, read the file, compare it, and return the read's seconds.
-
-        Raises WrongAnswer if a byte differs or is missing, and Untrustworthy if the file changed or if a read past the
-        page cache left pages in it.
-        """
+        """Put the file's pages into the state of the case, read the file, compare it, and return the read's seconds."""
         source, reader = self._source, self._reader
         source.expect_unchanged()
         (read_into_page_cache if self._cache == "warm" else drop_from_page_cache)(source.descriptor, source.size)

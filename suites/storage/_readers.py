@@ -43,8 +43,7 @@ class Reader(Protocol):
 class Destination:
     """Memory that receives a source, on the host or the GPU, and the bytes that it must hold after a read.
 
-    `array` is uint8; on the host it begins and ends at whole blocks of 4096 bytes.
-    """
+    `array` is uint8; on the host it begins and ends at whole blocks of 4096 bytes."""
 
     def __init__(self, bench: Bench, source: Source) -> None:
         self._source = source
@@ -60,8 +59,7 @@ class Destination:
     def compare(self) -> None:
         """Raise WrongAnswer if a byte differs from the source.
 
-        The message has the number of wrong bytes and the first of them.
-        """
+        The message has the number of wrong bytes and the first of them."""
         wrong = self.array[: self._source.size] != self._expected
         count = int(wrong.sum())
         if count:
@@ -76,8 +74,7 @@ class Destination:
 def aligned(bench: Bench, nbytes: int) -> Any:
     """Return host memory of at least `nbytes`, uint8, that begins and ends at multiples of 4096 bytes.
 
-    If the device is a GPU, the memory is page-locked.
-    """
+    If the device is a GPU, the memory is page-locked."""
     whole = -(-nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
     if not bench.traits.is_gpu:
         return np.frombuffer(mmap.mmap(-1, whole), np.uint8)
@@ -106,9 +103,7 @@ class ReaderThreads:
     def start(self, read_blocks: Any, count: int) -> list[Future[int]]:
         """Call `read_blocks(indices)` in each thread.
 
-        Thread i gets every `depth`-th of `count` blocks, from block i on. `indices` is a range. Returns a future for
-        each thread with the result of `read_blocks`, the number of bytes read.
-        """
+        Thread i gets every `depth`-th of `count` blocks, from block i on. `indices` is a range."""
         return [self._pool.submit(read_blocks, range(first, count, self._depth)) for first in range(self._depth)]
 
     def close(self) -> None:
@@ -119,9 +114,7 @@ class ReaderThreads:
 class SystemReader:
     """A reader of `source` in blocks of `block_bytes` by preadv(2), `depth` blocks at a time.
 
-    It reads through the page cache, or past it if `is_direct`. On a GPU a block is copied there from page-locked memory
-    as soon as it has arrived. Raises Skip if the file system does not support O_DIRECT.
-    """
+    It reads through the page cache, or past it if `is_direct`."""
 
     labels: tuple[str, ...] = ()
 
@@ -149,8 +142,7 @@ class SystemReader:
     def read(self) -> int:
         """Read every block, copy it to the GPU if there is one, and return the number of bytes that could be read.
 
-        Raises OSError if a read fails. After a short read the thread that made it leaves out its other blocks.
-        """
+        Raises OSError if a read fails. After a short read the thread that made it leaves out its other blocks."""
         futures = self._threads.start(self._read_blocks, len(self._spans))
         if self._is_gpu:
             for _ in self._spans:
@@ -163,10 +155,7 @@ class SystemReader:
         return sum(future.result() for future in futures)
 
     def _read_blocks(self, blocks: Sequence[int]) -> int:
-        """Read the blocks of these indices up to the first short one, and return the number of bytes read.
-
-        On a GPU the index of each whole block is put into the queue of arrived blocks, and −1 if a block is missing.
-        """
+        """Read the blocks of these indices up to the first short one, and return the number of bytes read."""
         total, arrived = 0, 0
         try:
             for index in blocks:
@@ -195,10 +184,7 @@ class SystemReader:
 
 
 def _opened(source: Source, is_direct: bool) -> int:
-    """Return a new descriptor of the source, with O_DIRECT if `is_direct`.
-
-    Raises Skip if the file system refuses that.
-    """
+    """Return a new descriptor of the source, with O_DIRECT if `is_direct`."""
     try:
         return source.reopened(os.O_DIRECT if is_direct else 0)
     except OSError as error:

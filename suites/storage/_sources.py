@@ -20,9 +20,7 @@ MADE = "made"
 class Source:
     """An open file, the bytes that a read must return (`expected`, NumPy uint8), and its state when it was opened.
 
-    The first `size` bytes of `descriptor` are read, as many as `expected` has. `name` is the file's name in messages.
-    `where` is its folder or the file; `path` is empty if the file has no name.
-    """
+    The first `size` bytes of `descriptor` are read, as many as `expected` has."""
 
     def __init__(self, descriptor: int, expected: Any, name: str, where: Path, path: str = "") -> None:
         self.descriptor, self.expected, self.name = descriptor, expected, name
@@ -41,8 +39,7 @@ class Source:
     def reopened(self, flags: int) -> int:
         """Return another descriptor of the file for reading, with `flags` of open(2).
 
-        Raises OSError if the file system refuses the flags.
-        """
+        Raises OSError if the file system refuses the flags."""
         return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC | flags)
 
     def close(self) -> None:
@@ -54,8 +51,7 @@ def source_of(bench: Bench, label: str, size_bytes: int) -> Source:
     """Return the first `size_bytes` of the user's file of that label, or a file of random bytes that is made now.
 
     Raises Skip if there is too little free memory or the file lies in memory, and Untrustworthy if the user's file
-    changed.
-    """
+    changed."""
     files = {file.label: file for file in bench.target.data}
     if label in files:
         return _of_user(bench, files[label], size_bytes)
@@ -67,11 +63,7 @@ def source_of(bench: Bench, label: str, size_bytes: int) -> Source:
 
 
 def _of_user(bench: Bench, file: DataFile, size_bytes: int) -> Source:
-    """Return at most the first `size_bytes` of the user's file, which this function opens and reads.
-
-    Raises Skip if the file lies in memory instead of on a disk, and Untrustworthy if it cannot be read or has another
-    size than when it was planned.
-    """
+    """Return at most the first `size_bytes` of the user's file, which this function opens and reads."""
     _expect_on_disk(Path(file.path), "give --data a file on a disk")
     size = min(file.bytes, size_bytes)
     bench.need(3 * size)

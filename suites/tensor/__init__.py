@@ -1,8 +1,7 @@
 """Measure the gain from each optimisation of a matrix product, and the rates of the matrix unit's instructions.
 
 The ladders are kernels of our own, from the plainest to the fastest: each is checked as the vendor's product is, and is
-timed in turn with it. The cases of single instructions say what the units behind them could do.
-"""
+timed in turn with it. The cases of single instructions say what the units behind them could do."""
 
 from gpubench.api.suite import Suite
 

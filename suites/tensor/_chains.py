@@ -1,7 +1,7 @@
 """Time chains of one instruction on every SM or CU, by the device's events and by the clock of each SM or CU.
 
-A figure per clock needs no clock of the driver: each SM counts its own cycles from its first instruction to its last.
-"""
+A figure per clock needs no clock of the driver: each SM counts its own cycles from its first instruction to its
+last."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _LAUNCHES = 3  # a check uses the fastest of these launches, because other progr
 def rounds_for(body: int, cycles_a_step: float) -> int:
     """Return how many rounds of `body` steps take about 2^20 cycles, at least 1.
 
-    A step takes `cycles_a_step` cycles.
-    """
+    A step takes `cycles_a_step` cycles."""
     return max(1, round(TARGET_CYCLES / (body * cycles_a_step)))
 
 
@@ -35,10 +34,7 @@ def rounds_for(body: int, cycles_a_step: float) -> int:
 class Chains:
     """A kernel of chains: `launch(rounds)` runs it with one block on each SM or CU, which counts its cycles.
 
-    A call launches `rounds` rounds. In it each warp (of wgmma, each warpgroup) executes `steps` instructions, and
-    `issuers` warps are on each SM or CU. `operation` is the work of one instruction of a warp. `cycles` is a uint64
-    array on the device with two words for each block: the cycles that it took, and the number of its SM or CU.
-    """
+    A call launches `rounds` rounds."""
 
     bench: Bench
     launch: Callable[[int], None]
@@ -59,9 +55,7 @@ class Chains:
     def observed(self) -> Observation:
         """Return observations of the last launch: `cycles` per instruction of a warp, and `per_clock`.
 
-        `per_clock` is the number of operations of an SM or CU per clock. Both follow from the median cycles of the
-        blocks.
-        """
+        `per_clock` is the number of operations of an SM or CU per clock."""
         cycles = float(np.median(self.elapsed_cycles())) / self.steps
         operations = self.operation.flops or self.operation.items
         return {
@@ -72,9 +66,7 @@ class Chains:
     def check(self) -> None:
         """Raise WrongAnswer if blocks shared an SM or CU, or if twice as many steps did not take twice the cycles.
 
-        The ratio of cycles may differ from 2 by 10 %. A chain that the compiler removed or shortened takes the same
-        time at any length. The last launch has `rounds` rounds, so it leaves the results of a call in place.
-        """
+        The ratio of cycles may differ from 2 by 10 %."""
         twice = self._fewest_cycles(2 * self.rounds)
         ratio = twice / self._fewest_cycles(self.rounds)  # the last launch leaves the results of a call in place
         expect(abs(ratio - 2) <= 2 * _SLACK, f"twice as many steps take {ratio:.3f} times as long, not twice")
@@ -83,10 +75,7 @@ class Chains:
         expect(used == len(places), f"{len(places)} blocks ran on {used} SMs or CUs instead of one on each")
 
     def _fewest_cycles(self, rounds: int) -> float:
-        """Return the fewest cycles of any block in three launches of `rounds` rounds.
-
-        Raises WrongAnswer if they are 0.
-        """
+        """Return the fewest cycles of any block in three launches of `rounds` rounds."""
         counts = []
         for _ in range(_LAUNCHES):
             self.launch(rounds)
@@ -104,11 +93,7 @@ class Chains:
     ) -> Task:
         """Return the chains as a task whose figure is the operations per second of the whole device.
 
-        `limit` names the peak with which the figure is compared, or is empty. `check` compares the results of the last
-        launch; the task's check also calls `Chains.check`. `poison` overwrites the results. With a `rest_s` above 0 the
-        device idles for that many seconds before each sample, and a sample is one launch, so that the power cap does
-        not act on it.
-        """
+        `limit` names the peak with which the figure is compared, or is empty."""
         total = self.steps * self.issuers * len(self.cycles) // 2
         flops, items = self.operation.flops * total, self.operation.items * total
         stage = Stage(
@@ -133,8 +118,7 @@ class Chains:
 def chains_and_warps(chains: int, most: int) -> tuple[int, int]:
     """Return the chains of each warp and the number of warps that together give a scheduler `chains` chains.
 
-    With 1, 2, 4 or 8 chains one warp has all of them. Other numbers are multiples of `most`, and each warp has `most`.
-    """
+    With 1, 2, 4 or 8 chains one warp has all of them."""
     return (chains, 1) if chains in ONE_WARP else (most, chains // most)
 
 
@@ -144,7 +128,6 @@ def matrix_limit(dtype: str) -> str:
 
 
 def on_nvidia_gpu(target: Target) -> bool:
-    """Return whether the target is a GPU of NVIDIA."""
     return on_gpu(target) and on_nvidia(target)
 
 

@@ -1,7 +1,7 @@
 """Arrange matrices as NVIDIA's matrix instructions read them, in the registers of a warp and in shared memory.
 
-Source: PTX ISA, "Matrix Fragments for mma" and "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
-"""
+Source: PTX ISA, "Matrix Fragments for mma" and "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
+Instructions"."""
 
 from __future__ import annotations
 
@@ -19,17 +19,14 @@ _STORAGE = {"float16": "float16", "float32": "float32", "tf32": "float32", "floa
 def drawn(rng: np.random.Generator, rows: int, cols: int) -> Any:
     """Return a random NumPy integer matrix of shape (rows, cols) with the elements ±1 and ±2.
 
-    Products of such numbers, and sums of a few of them, are exact in every format.
-    """
+    Products of such numbers, and sums of a few of them, are exact in every format."""
     return rng.choice((-2, -1, 1, 2), (rows, cols))
 
 
 def encoded(numbers: Any, dtype: str) -> Any:
     """Return an integer array with its numbers in the format `dtype`: a NumPy array of the same shape.
 
-    Formats that NumPy does not have are their bits: `float8_e4m3` (numbers ±1 and ±2 only) is uint8 and `bfloat16`
-    uint16. `tf32` is float32.
-    """
+    `tf32` is float32."""
     if dtype == "float8_e4m3":
         return np.vectorize(_FLOAT8.get, otypes=[np.uint8])(numbers)
     if dtype == "bfloat16":
@@ -40,10 +37,7 @@ def encoded(numbers: Any, dtype: str) -> Any:
 def operand_words(elements: Any, word_bytes: int) -> Any:
     """Return the matrix A, or B transposed, as the registers of a warp hold it: words of `word_bytes`, (registers, 32).
 
-    `elements` is a NumPy matrix of a multiple of 8 rows, each of a multiple of four words. A register holds four words
-    of each of 8 rows: lane i has word i % 4 of row i / 4. The registers go down the rows first and then along the
-    columns.
-    """
+    `elements` is a NumPy matrix of a multiple of 8 rows, each of a multiple of four words."""
     rows, cols = elements.shape
     a_word = word_bytes // elements.itemsize
     parts = elements.reshape(rows // _EIGHT, _EIGHT, cols // (4 * a_word), 4, a_word)
@@ -53,10 +47,7 @@ def operand_words(elements: Any, word_bytes: int) -> Any:
 def sum_words(elements: Any) -> Any:
     """Return the matrix C as the registers of a warp hold it, of shape (registers, 32).
 
-    `elements` is a NumPy matrix of multiples of 8 rows and columns. Of each 8 × 8 block, lane i holds columns 2·(i % 4)
-    and 2·(i % 4) + 1 of row i / 4: sums of 16 bits as a pair in one register (uint32), others in two registers. Blocks
-    go down the rows first and then along the columns.
-    """
+    `elements` is a NumPy matrix of multiples of 8 rows and columns."""
     rows, cols = elements.shape
     parts = elements.reshape(rows // _EIGHT, _EIGHT, cols // _EIGHT, 4, 2)
     if elements.itemsize == 2:
@@ -68,9 +59,7 @@ def sum_words(elements: Any) -> Any:
 def swizzled(elements: Any) -> Any:
     """Return the bytes of `elements`, a NumPy matrix with rows of 128 bytes, as they lie in shared memory.
 
-    The result is uint8 of shape (rows, 128). Chunk c of 16 bytes of row r lies at chunk c ^ (r % 8), so that equal
-    chunks of eight rows are in different banks.
-    """
+    The result is uint8 of shape (rows, 128)."""
     rows = len(elements)
     chunks = np.ascontiguousarray(elements).view(np.uint8).reshape(rows, -1, _CHUNK_BYTES)
     places = np.arange(chunks.shape[1]) ^ (np.arange(rows) % _EIGHT)[:, None]

@@ -48,11 +48,7 @@ topic = Topic(
 
 
 def _rungs(target: Target) -> Any:
-    """Return the axis of rungs for the target's vendor by name; `vendor`, the vendor library's product, is the last.
-
-    `full` has all rungs of RUNGS that are for this vendor, and `smoke` the same without `vendor`. `quick` has those of
-    _QUICK.
-    """
+    """Return the axis of rungs for the target's vendor by name; `vendor`, the vendor library's product, is the last."""
     nvidia, amd = ("wmma", "mma", "swizzled", "async", "bulk", "wgmma"), ("mfma",)
     foreign = amd if target.device.arch.startswith("sm_") else nvidia
     full = tuple(rung for rung in (*RUNGS, "vendor") if rung not in foreign)
@@ -69,10 +65,7 @@ def _in_time(target: Target, params: Mapping[str, Any]) -> bool:
 def paired(bench: Bench, call: Callable[[], None], by_vendor: Callable[[], None]) -> Callable[[], Observation]:
     """Return a probe that times `call` and `by_vendor` in turn and observes `of_vendor`, a share in percent.
 
-    It is the share of the rate of `call` in the rate of `by_vendor`. Both are single calls in the same state of clock,
-    power and temperature. Each is queued behind a call of the other, so that it waits in the device's queue and no gate
-    is needed. This function calls `by_vendor` once, because a library's first call waits for the device.
-    """
+    It is the share of the rate of `call` in the rate of `by_vendor`."""
     by_vendor()  # the library's first call waits for the device
     bench.device.synchronize()
 
@@ -95,8 +88,7 @@ def paired(bench: Bench, call: Callable[[], None], by_vendor: Callable[[], None]
 def hgemm(bench: Bench, rung: str, n: int) -> Task:
     """Throughput of one kernel of the HGEMM ladder, `rung`: C = A·Bᵀ of n × n float16 matrices, sums in float32.
 
-    It counts 2·n³ operations. `of_vendor` is the rate as a share of the vendor's, timed in turn.
-    """
+    It counts 2·n³ operations. `of_vendor` is the rate as a share of the vendor's, timed in turn."""
     operands = _data.Operands(replace(bench, package=_data.__package__), PRECISIONS["float16"], Shape(n, n, n, "nt"))
     by_vendor = vendor(bench, operands.product)
     effort = TIER if bench.target.tier == "full" else POINT

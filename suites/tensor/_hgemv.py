@@ -43,9 +43,7 @@ def rows_of_block(rung: str, warp: int) -> int:
 class _RungCalls:
     """Calls of one rung of the ladder with the vector `x`, a flat float16 array on the device.
 
-    `rung` is one of RUNGS, or `vendor` for the vendor library's product. `weights` gives the number of rows. `notes`
-    describe the kernel; for `vendor` they are empty before the first use of `call`.
-    """
+    `rung` is one of RUNGS, or `vendor` for the vendor library's product. `weights` gives the number of rows."""
 
     def __init__(self, bench: Bench, rung: str, weights: Weights, x: Any) -> None:
         self._bench, self._rung, self._x = bench, rung, x
@@ -77,8 +75,7 @@ def hgemv(bench: Bench, rung: str, shape: str) -> Task:
     """Bandwidth of one kernel of the HGEMV ladder, `rung`: y = W·x of float16 with sums in float32.
 
     It counts 2·(M·N + N + M) bytes moved. `shape` is rows × columns of W; copies of W are used in turn, so that they
-    come from memory.
-    """
+    come from memory."""
     rows, cols = (int(side) for side in shape.split("x"))
     bench.need(1.2 * 2 * max(_HALF.itemsize * rows * cols, 4 * bench.target.device.cache_bytes) + 2**31)
     make, rng = Maker(replace(bench, package=_gemv.__package__)), bench.rng
@@ -92,8 +89,7 @@ def hgemv(bench: Bench, rung: str, shape: str) -> Task:
     def check() -> Observation:
         """Compare one y with the product in double precision and every other y, bit by bit, with that y.
 
-        Returns the errors of the compared y. Raises WrongAnswer if an error is above its bound or a copy of y differs.
-        """
+        Returns the errors of the compared y."""
         written = make.written(ys)
         first = int(written[0]) if written.size else 0
         differing = make.differing(ys, first)

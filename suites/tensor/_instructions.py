@@ -73,10 +73,7 @@ topic = Topic(
 class ScalarInstruction:
     """A scalar instruction of instructions.cu; `operation` is the name of its struct there.
 
-    `storage` is the format of its values and `work` the work of one lane. `limit` names the peak of its rate, or is
-    empty. A scheduler can begin the next instruction after `issue` cycles, and use the result after `latency` cycles;
-    both only set the length of a sample.
-    """
+    `storage` is the format of its values and `work` the work of one lane."""
 
     operation: str
     storage: str
@@ -104,8 +101,7 @@ SPECIAL = {name: ScalarInstruction(name, "float32", Work(items=1), issue=8, late
 def packed(numbers: Any, storage: str) -> Any:
     """Return `numbers`, a NumPy array, as the kernel takes values of the format `storage`, in the same shape.
 
-    `float16` and `bfloat16` give each number twice in a word of 32 bits (uint32); other formats are dtypes of NumPy.
-    """
+    `float16` and `bfloat16` give each number twice in a word of 32 bits (uint32); other formats are dtypes of NumPy."""
     if storage == "bfloat16":
         halves = numbers.astype(np.float32).view(np.uint32) >> 16
         return halves << 16 | halves
@@ -117,9 +113,7 @@ def packed(numbers: Any, storage: str) -> Any:
 def folded(values: Any) -> Any:
     """Return the word that the kernel leaves for each lane: uint32 of shape (lanes,).
 
-    `values` are the last values of the chains, of shape (chains, lanes) and of 4 or 8 bytes each. From 0, the word is
-    rotated left by 5 bits and combined by exclusive or with each 32-bit half of each chain's value in turn.
-    """
+    `values` are the last values of the chains, of shape (chains, lanes) and of 4 or 8 bytes each."""
     bits = values.view(np.uint32).reshape(*values.shape, -1)
     word = np.zeros(values.shape[1], np.uint32)
     for chain in bits:
@@ -131,12 +125,7 @@ def folded(values: Any) -> Any:
 def results_of(operation: str, storage: str, begin: Any, k: Any, steps: int) -> Any:
     """Return the values of all chains after `steps` + 1 steps, bit for bit as the kernel leaves them; `steps` is even.
 
-    `begin` are the first values, a NumPy array of shape (chains, lanes), and `k` three operands, both before `packed`.
-    The result is an array of the same shape, packed as the format `storage`. `operation` is the name of an integer or
-    multiply-add instruction. A floating-point multiply-add is k[0]·x + k[0]; for k[0] = −1 every second step restores
-    x. Integers have 32 bits and wrap round; step i of `multiply_add` is k[0]·x + k[1 + i % 2], of `logic` x ^ (k[i % 2]
-    & k[1 + i % 2]), and of `shift` a rotation to the left by k[i % 2].
-    """
+    The result is an array of the same shape, packed as the format `storage`."""
     if operation == "multiply_add":
         a, plus, constant = (int(number) for number in k)
         x = chained(begin.astype(np.uint64), a * a % _WORD, (a * plus + constant) % _WORD, steps // 2, _WORD)
@@ -151,21 +140,14 @@ def results_of(operation: str, storage: str, begin: Any, k: Any, steps: int) -> 
 
 
 def _drawn(instruction: ScalarInstruction, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """Return random first values of chains of an instruction, of `shape` (chains, lanes), and the three operands.
-
-    All steps have the same operands. Both are integer arrays of NumPy. Integer instructions get random 32-bit words.
-    Other instructions get values from 1 to 7 and the operands −1.
-    """
+    """Return random first values of chains of an instruction, of `shape` (chains, lanes), and the three operands."""
     if instruction.operation in INTEGER:
         return rng.integers(_WORD, size=shape, dtype=np.uint32), rng.integers(1, _WORD, size=3, dtype=np.uint32)
     return rng.integers(1, 8, size=shape), np.full(3, -1)
 
 
 def _chains_task(bench: Bench, instruction: ScalarInstruction, chains_a_scheduler: int) -> Task:
-    """Return the task of chains of `instruction` on all SMs or CUs, with `chains_a_scheduler` chains per scheduler.
-
-    An SM or CU has four schedulers.
-    """
+    """Return the task of chains of `instruction` on all SMs or CUs, with `chains_a_scheduler` chains per scheduler."""
     xp, lanes = bench.xp, bench.traits.warp
     independent, warps = chains_and_warps(chains_a_scheduler, _CHAINS_A_WARP)
     threads = min(_MOST_THREADS, SCHEDULERS * warps * lanes)
@@ -219,8 +201,7 @@ def fma(bench: Bench, dtype: str, independent: int) -> Task:
     """Throughput of multiply-adds x = a·x + b of the format `dtype` in registers: two operations for each number.
 
     Each scheduler has `independent` chains, in each of which a step needs the result of the step before. The formats
-    `float16x2` and `bfloat16x2` have two numbers in a register.
-    """
+    `float16x2` and `bfloat16x2` have two numbers in a register."""
     return _chains_task(bench, FMA[dtype], independent)
 
 
@@ -236,8 +217,7 @@ def _dtypes(target: Target) -> tuple[str, ...]:
 def integer(bench: Bench, operation: str, independent: int) -> Task:
     """Throughput of 32-bit integers: multiply-add (two operations), three-operand logic, rotation (one each).
 
-    Each scheduler has `independent` chains, in each of which a step needs the result of the step before.
-    """
+    Each scheduler has `independent` chains, in each of which a step needs the result of the step before."""
     return _chains_task(bench, INTEGER[operation], independent)
 
 
@@ -249,6 +229,5 @@ def integer(bench: Bench, operation: str, independent: int) -> Task:
 def special(bench: Bench, function: str, independent: int) -> Task:
     """Throughput of special functions in float32, one operation each; rcp and cosine take one addition more.
 
-    Each scheduler has `independent` chains, in each of which a step needs the result of the step before.
-    """
+    Each scheduler has `independent` chains, in each of which a step needs the result of the step before."""
     return _chains_task(bench, SPECIAL[function], independent)

@@ -10,10 +10,7 @@ from gpubench.api.suite import Bench, Kernel
 def resource_notes(bench: Bench, kernel: Kernel, threads: int, shared_bytes: int = 0) -> Mapping[str, str]:
     """Return notes on a kernel that is launched with blocks of `threads` and `shared_bytes` of dynamic shared memory.
 
-    `resources` has the registers of a thread, the shared memory of a block with its dynamic part, and the bytes of
-    local memory of a thread, which hold spilled registers and arrays. `occupancy` is how many blocks a compute unit
-    holds. The result is empty if the backend does not report resources.
-    """
+    `occupancy` is how many blocks a compute unit holds."""
     resources = kernel.resources(threads, shared_bytes)
     if resources is None:
         return {}

@@ -43,12 +43,7 @@ topic = Topic(
 class MatrixInstruction:
     """A matrix instruction of a warp: it adds a product of m × k and k × n to m × n sums; `shape` is (m, n, k).
 
-    `dtype` is the format of A and B. `inputs` and `sums` name the formats of A and B and of the sums in PTX; on AMD
-    they are the last and the first part of the built-in function's name. `rate` is about how many operations a
-    scheduler does in a clock; it only sets the length of a sample. `since` is the oldest architecture with the
-    instruction. `not_on` is a newer architecture without it: the compiler makes it of others there, outside of the
-    timed loop.
-    """
+    `dtype` is the format of A and B."""
 
     shape: tuple[int, int, int]
     dtype: str
@@ -76,11 +71,7 @@ class MatrixInstruction:
 
 
 def _forms(dtype: str, inputs: str, shapes: str, **more: Any) -> dict[tuple[str, str, str], MatrixInstruction]:
-    """Return the instructions of one input format by (name of the shape, `dtype`, format of the sums).
-
-    `shapes` are the names of shapes, separated by spaces, such as m16n8k16. `inputs` and `more` are fields of
-    MatrixInstruction.
-    """
+    """Return the instructions of one input format by (name of the shape, `dtype`, format of the sums)."""
     forms = {}
     for shape in shapes.split():
         m, n, k = (int(side) for side in shape[1:].replace("n", " ").replace("k", " ").split())
@@ -151,9 +142,8 @@ def amd_defines(form: MatrixInstruction) -> dict[str, str | int]:
 class MatrixData:
     """The inputs of a kernel of matrix chains and its expected results: NumPy arrays of shape (registers, lanes).
 
-    `operands` has the registers of A, of B and of −B in this order; `begin` and `end` have the sums with which a chain
-    begins and ends.
-    """
+    `operands` has the registers of A, of B and of −B in this order; `begin` and `end` have the sums with which a
+    chain begins and ends."""
 
     operands: Any
     begin: Any
@@ -163,9 +153,7 @@ class MatrixData:
 def nvidia_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData:
     """Return random matrices of small whole numbers for an instruction of NVIDIA, as the registers of a warp hold them.
 
-    The steps of a chain add A·B and −A·B in turn, an even number of times. One further step adds A·B, so `end` is
-    `begin` + A·B.
-    """
+    The steps of a chain add A·B and −A·B in turn, an even number of times."""
     m, n, k = form.shape
     a, b, c = drawn(rng, m, k), drawn(rng, n, k), drawn(rng, m, n)
     parts = [operand_words(encoded(matrix, form.dtype), form.word_bytes) for matrix in (a, b, -b)]
@@ -176,8 +164,7 @@ def nvidia_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData
 def amd_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData:
     """Return the data for an instruction of AMD: all elements of A are 3 and all of B are 5, so that no layout matters.
 
-    The sums in `begin` are random, and each in `end` is larger by 15·k.
-    """
+    The sums in `begin` are random, and each in `end` is larger by 15·k."""
     m, n, k = form.shape
     count = _AMD_INPUTS[form.dtype][2]
     parts = [encoded(np.full((count, 64), value), form.dtype) for value in (_A, _B, -_B)]
@@ -191,10 +178,7 @@ def _instructions(target: Target) -> Mapping[tuple[str, str, str], MatrixInstruc
 
 
 def _axis(place: int) -> Any:
-    """Return the function that gives the values of an axis for a target: of shape (`place` 0), dtype (1) or sums (2).
-
-    `full` has all values of the vendor's instructions, `quick` one.
-    """
+    """Return the function that gives the values of an axis for a target: of shape, dtype or sums."""
 
     def values(target: Target) -> Any:
         forms = list(_instructions(target))
@@ -206,10 +190,7 @@ def _axis(place: int) -> Any:
 
 
 def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the vendor has the instruction; on AMD also its sums must fit the registers of a lane.
-
-    The instruction is that of the parameters `shape`, `dtype` and `sums`, in `independent` chains.
-    """
+    """Return whether the vendor has the instruction; on AMD also its sums must fit the registers of a lane."""
     form = _instructions(target).get((params["shape"], params["dtype"], params["sums"]))
     if form is None or on_nvidia(target):
         return form is not None
@@ -230,8 +211,7 @@ def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Ta
     """Throughput of D = A·B + C of one warp in registers (mma.sync; AMD: MFMA): 2·M·N·K operations an instruction.
 
     `shape` names M, N and K. Each scheduler has `independent` chains, in each of which an instruction adds to the sums
-    of the one before. `dtype` is the format of A and B, `sums` that of C and D.
-    """
+    of the one before. `dtype` is the format of A and B, `sums` that of C and D."""
     is_nvidia, lanes = bench.traits.vendor == "nvidia", bench.traits.warp
     chains_a_warp, warps = chains_and_warps(independent, _CHAINS_A_WARP)
     form = _instructions(bench.target)[shape, dtype, sums]

@@ -32,9 +32,7 @@ _ALIGNMENT = 1024  # bytes to which such a part is aligned; dynamic shared memor
 class Rung:
     """A kernel of the ladder whose blocks, of `threads` threads, each compute a tile of C of `tile` (rows, columns).
 
-    `file` and `kernel` name its source and function, and `defines` are the macros with which it is compiled. `needs` is
-    what the device must have (see `unsupported_reason`). `shared_bytes` is the dynamic shared memory of a block.
-    """
+    `file` and `kernel` name its source and function, and `defines` are the macros with which it is compiled."""
 
     file: str
     kernel: str
@@ -47,9 +45,7 @@ class Rung:
     def build(self, bench: Bench, product: MatrixProduct) -> Built:
         """Return a call that launches the kernel on the operands of `product`, and notes on the kernel by name.
 
-        The sides of `product` are multiples of the tile's. Raises Skip if the device or its software does not support
-        the kernel.
-        """
+        The sides of `product` are multiples of the tile's."""
         shape = product.shape
         kernel = self._compile(bench)
         grid = (shape.m // self.tile[0] * (shape.n // self.tile[1]),)
@@ -57,10 +53,6 @@ class Rung:
         return lambda: kernel(grid, (self.threads,), args, self.shared_bytes), self._notes(bench, kernel)
 
     def _compile(self, bench: Bench) -> Kernel:
-        """Return the compiled kernel.
-
-        Raises Skip if the device does not meet `needs`, or a header of CUDA is missing.
-        """
         if reason := unsupported_reason(bench, self.needs):
             raise Skip(f"{self.kernel} {reason}")
         if self.needs == "wmma":
@@ -68,10 +60,7 @@ class Rung:
         return bench.kernel(self.file, self.kernel, **self.defines)
 
     def _compile_with_header(self, bench: Bench) -> Kernel:
-        """Return the kernel compiled with CUDA's header mma.h.
-
-        Raises Skip if this header, or one that it includes, is not found.
-        """
+        """Return the kernel compiled with CUDA's header mma.h."""
         header = found_header(_WMMA_HEADER)
         if header is None:
             raise Skip(f"{self.kernel} needs the header {_WMMA_HEADER}, which is not found: {_HOW_TO_WMMA}")
@@ -97,9 +86,7 @@ class BulkRung(Rung):
     def build(self, bench: Bench, product: MatrixProduct) -> Built:
         """Return a call that launches the kernel on the operands of `product`, and notes on the kernel by name.
 
-        The grid has at most one block on each SM, and tensor maps describe A and B. Raises Skip if the device or its
-        software does not support the kernel.
-        """
+        The grid has at most one block on each SM, and tensor maps describe A and B."""
         shape, (tile_m, tile_n), cluster = product.shape, self.tile, self.defines.get("CLUSTER", 1)
         kernel = self._compile(bench)
         tiles = shape.m // tile_m * (shape.n // tile_n)
@@ -116,9 +103,7 @@ class BulkRung(Rung):
 def found_header(name: str) -> Path | None:
     """Return the path of the header `name` of a CUDA toolkit or of NVIDIA's wheels; None if there is none.
 
-    Toolkits come first: those of CUDA_PATH and CUDA_HOME, of the nvcc on the PATH, and of /usr/local. CuPy's own
-    headers are not searched, because they are incomplete.
-    """
+    Toolkits come first: those of CUDA_PATH and CUDA_HOME, of the nvcc on the PATH, and of /usr/local."""
     toolkits = [Path(os.environ[variable]) for variable in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(variable)]
     if compiler := shutil.which("nvcc"):
         toolkits.append(Path(compiler).resolve().parents[1])
@@ -134,8 +119,7 @@ def unsupported_reason(bench: Bench, needs: str) -> str:
     """Return why the device does not meet `needs`, empty if it does: a text such as `needs …, not sm_80`.
 
     `needs` is empty, `matrix` or `wmma` (matrix instructions of NVIDIA, sm_80 or newer), `hopper` (sm_90), or `mfma`
-    (those of AMD, gfx90a or newer).
-    """
+    (those of AMD, gfx90a or newer)."""
     traits = bench.traits
     has_matrix = "matrix" in traits.features
     if needs in ("matrix", "wmma") and not (traits.vendor == "nvidia" and has_matrix):
@@ -152,11 +136,7 @@ def mma_rung(
 ) -> Rung:
     """Return a rung of hgemm_mma.cu with tiles of `tile` (rows, columns, inner elements of a part in shared memory).
 
-    `warps` are the warps of a block (down, across), and `resident` the blocks on an SM. `stages` is the number of parts
-    in shared memory; with more than one, parts are loaded asynchronously. With `swizzled`, reads of shared memory have
-    no bank conflicts. `band` is the number of rows of tiles that are computed column by column, so that their inputs
-    stay in the L2 cache.
-    """
+    `warps` are the warps of a block (down, across), and `resident` the blocks on an SM."""
     defines = {
         "TILE_M": tile[0], "TILE_N": tile[1], "TILE_K": tile[2], "DOWN": warps[0], "ACROSS": warps[1],
         "SWIZZLED": int(swizzled), "STAGES": stages, "RESIDENT": resident, "BAND": band, "BULK": 0,
@@ -168,9 +148,7 @@ def mma_rung(
 def bulk_rung(tile: tuple[int, int], warps: tuple[int, int], stages: int, band: int = _BAND) -> BulkRung:
     """Return a rung of hgemm_mma.cu that loads parts of 64 inner elements by bulk tensor copies (TMA).
 
-    A separate warpgroup starts the copies. `tile` is (rows, columns) of a tile; `warps`, `stages` and `band` are those
-    of `mma_rung`.
-    """
+    A separate warpgroup starts the copies."""
     of_warps = mma_rung((*tile, _BULK_K), warps, swizzled=True, stages=stages, resident=1, band=band)
     shared_bytes = of_warps.shared_bytes + _ALIGNMENT
     defines = {**of_warps.defines, "BULK": 1}
@@ -180,9 +158,7 @@ def bulk_rung(tile: tuple[int, int], warps: tuple[int, int], stages: int, band: 
 def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> BulkRung:
     """Return a rung of hgemm_wgmma.cu with tiles of 128 rows and `columns` columns.
 
-    `stages` is the number of parts of 64 inner elements in shared memory. `cluster` is the number of blocks, 1 or 2,
-    that share each part of B. `band` is that of `mma_rung`, for the tiles of a cluster.
-    """
+    `stages` is the number of parts of 64 inner elements in shared memory."""
     defines = {"TILE_N": columns, "STAGES": stages, "CLUSTER": cluster, "BAND": band}
     boxes = 8 * 2 * 16 * 64 * 2  # two boxes per warp
     shared_bytes = stages * (128 + columns) * _BULK_K * 2 + boxes + _ALIGNMENT

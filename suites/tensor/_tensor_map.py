@@ -28,10 +28,7 @@ def _encode() -> Any:
 def tensor_map(matrix: Any, rows: int, columns: int, box_rows: int, box_columns: int) -> npt.NDArray[np.void]:
     """Return the tensor map of `matrix` for copies of boxes of box_rows × box_columns, as the argument of a kernel.
 
-    `matrix` is a row-major float16 CuPy array of rows × columns. Rows of a box lie in shared memory in the 128-byte
-    swizzle, so `box_columns` is 64. The result is a CUtensorMap: one element of 128 bytes. Raises Skip if the driver
-    has no tensor maps, and DeviceError if it refuses this map.
-    """
+    `matrix` is a row-major float16 CuPy array of rows × columns."""
     room = np.zeros(_MAP_BYTES + _ALIGNMENT, np.uint8)
     first = -room.ctypes.data % _ALIGNMENT
     encoded = room[first : first + _MAP_BYTES]

@@ -48,10 +48,7 @@ topic = Topic(
 class WarpgroupFormat:
     """A combination of formats that wgmma supports.
 
-    `dtype` is the format of A and B. `inputs` and `sums` are the names in PTX of the formats of A and B and of the
-    sums. `inner` is the number of products in a sum of one instruction. If it `is_signed`, an instruction can negate B;
-    if it `has_orders`, PTX lets an instruction transpose its operands.
-    """
+    `dtype` is the format of A and B."""
 
     dtype: str
     inputs: str
@@ -80,9 +77,7 @@ FORMATS = {
 class WarpgroupData:
     """The inputs of a kernel of wgmma chains and its expected results, as NumPy arrays.
 
-    `images` are A and below it B as they lie in shared memory: uint8, shape (64 + columns, 128). `fragments` is A as
-    registers hold it: uint32, shape (16, 128). `begin` and `end` are the sums before and after: shape (registers, 128).
-    """
+    `images` are A and below it B as they lie in shared memory: uint8, shape (64 + columns, 128)."""
 
     images: Any
     fragments: Any
@@ -93,18 +88,14 @@ class WarpgroupData:
 def warpgroup_words(elements: Any, warp_words: Any) -> Any:
     """Return `elements`, a matrix of 64 rows, as the registers of a warpgroup hold it, of shape (registers, 128).
 
-    Each of four warps has 16 rows. `warp_words` is a function that arranges 16 rows for one warp, as `sum_words` does.
-    """
+    Each of four warps has 16 rows."""
     return np.concatenate([warp_words(elements[first : first + 16]) for first in range(0, _ROWS, 16)], axis=1)
 
 
 def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int, rounds: int) -> WarpgroupData:
     """Return random A (64 × K) and B (`columns` × K) of whole numbers, and the sums after `rounds` rounds of steps.
 
-    K is four times the products in a sum of one instruction. Steps of signed formats add and subtract the same products
-    in turn, and so leave nothing. Those of integers add each part of A·Bᵀ equally often and wrap round. Four further
-    steps, one for each part of a row, add A·Bᵀ once.
-    """
+    K is four times the products in a sum of one instruction."""
     k = form.inner * _STEPS_A_ROW
     a, b, c = drawn(rng, _ROWS, k), drawn(rng, columns, k), drawn(rng, _ROWS, columns)
     times = 1 if form.is_signed else 1 + rounds * (body_of(columns) // _STEPS_A_ROW)
@@ -121,16 +112,14 @@ def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int
 def body_of(columns: int) -> int:
     """Return the number of steps in a round: 32 from 128 columns on, else 64.
 
-    With many columns an instruction has many operands, which make the compiler slow.
-    """
+    With many columns an instruction has many operands, which make the compiler slow."""
     return 32 if columns >= _WIDE else 64
 
 
 def wgmma_defines(form: WarpgroupFormat, columns: int, a: str) -> dict[str, str | int]:
     """Return by name the macros of instructions_wgmma.cu that follow from the format, the number of columns and `a`.
 
-    `a` is where A lies: `shared` or `registers`.
-    """
+    `a` is where A lies: `shared` or `registers`."""
     return {
         "BODY": body_of(columns),
         "COLUMNS": columns,
@@ -151,10 +140,7 @@ def sum_registers(form: WarpgroupFormat, columns: int) -> int:
 
 
 def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the formats exist and the point is measured.
-
-    Except for float16 with sums in float32, only 64 and 256 columns with A in shared memory are measured.
-    """
+    """Return whether the formats exist and the point is measured."""
     del target
     formats = params["dtype"], params["sums"]
     is_curve = formats == ("float16", "float32")
@@ -175,8 +161,7 @@ def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, wait: str) 
 
     `a` is where A lies, `columns` is N, `dtype` the format of A and B, and `sums` that of C and D. With `wait` of
     `each` the warpgroup waits for each instruction before the next; with `late` it waits after every 16 instructions,
-    for all but the last 16.
-    """
+    for all but the last 16."""
     if bench.traits.arch != "sm_90":
         raise Skip(f"wgmma is an instruction of sm_90 alone, not of {bench.traits.arch}")
     form = FORMATS[dtype, sums]

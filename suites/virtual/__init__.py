@@ -1,7 +1,6 @@
 """Measure virtualisation: memory that is mapped and grows, suspended programs, neighbours, and forwarded driver calls.
 
-Virtual memory, suspended programs and green contexts need cuda-bindings, which the extras for CUDA bring.
-"""
+Virtual memory, suspended programs and green contexts need cuda-bindings, which the extras for CUDA bring."""
 
 from __future__ import annotations
 

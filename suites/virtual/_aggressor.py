@@ -1,8 +1,7 @@
 """Run an aggressor: a thread that keeps calls queued on its launch queue, in this process or in another one.
 
 The victim writes to a word in shared memory when the aggressor must run. On a GPU the device itself counts the calls
-that have ended, in the same memory, because an aggressor that waited for each launch would not load the device.
-"""
+that have ended, in the same memory, because an aggressor that waited for each launch would not load the device."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ _ENDING_S = 10.0
 class NeighbourBoard:
     """Words that a victim and its aggressor share: the command, the state, and how many calls have ended.
 
-    `room` is the memory of the board, uint8 of shape (ROOM_BYTES,), which starts with the words.
-    """
+    `room` is the memory of the board, uint8 of shape (ROOM_BYTES,), which starts with the words."""
 
     def __init__(self, room: Any) -> None:
         self.room = room  # uint8, shape (ROOM_BYTES,)
@@ -57,16 +55,14 @@ class NeighbourBoard:
     def run(self) -> None:
         """Tell the aggressor to run, and wait until its queue is filled.
 
-        Raises RuntimeError if the aggressor has failed, or after 30 s.
-        """
+        Raises RuntimeError if the aggressor has failed, or after 30 s."""
         self.words[_COMMAND] = _RUN
         self._await(_RUNNING)
 
     def rest(self) -> None:
         """Tell the aggressor to rest, and wait until its queue is empty.
 
-        Raises RuntimeError if the aggressor has failed, or after 30 s.
-        """
+        Raises RuntimeError if the aggressor has failed, or after 30 s."""
         self.words[_COMMAND] = _REST
         self._await(_READY)
 
@@ -77,15 +73,11 @@ class NeighbourBoard:
     def wait_until_ready(self) -> None:
         """Wait until the aggressor has started and rests.
 
-        Raises RuntimeError if the aggressor has failed, or after 30 s.
-        """
+        Raises RuntimeError if the aggressor has failed, or after 30 s."""
         self._await(_READY)
 
     def _await(self, state: int) -> None:
-        """Wait until the aggressor's state is `state`, a value of the state word such as _READY.
-
-        Raises RuntimeError if the aggressor has failed, or if 30 s have passed.
-        """
+        """Wait until the aggressor's state is `state`, a value of the state word such as _READY."""
         deadline = time.monotonic() + _PATIENCE_S
         while (current := int(self.words[_STATE])) != state:
             if current == _FAILED:
@@ -98,9 +90,7 @@ class NeighbourBoard:
 class Aggressor:
     """A thread that keeps `ahead_s` seconds of calls of `load` on the launch queue `queue`.
 
-    It does so while `board` commands it to run. If `is_queued` is false, a call has ended when it returns, and nothing
-    is queued.
-    """
+    It does so while `board` commands it to run."""
 
     def __init__(
         self,
@@ -132,10 +122,7 @@ class Aggressor:
         self._count()
 
     def _serve(self) -> None:
-        """Follow the commands on the board, to run, to rest or to stop, until the command is to stop.
-
-        The state on the board says what the thread does; it is _FAILED if an error ends the thread.
-        """
+        """Follow the commands on the board, to run, to rest or to stop, until the command is to stop."""
         fields = self._board.words
         with contextlib.ExitStack() as on_error:
             on_error.callback(fields.__setitem__, _STATE, _FAILED)
@@ -160,10 +147,7 @@ class Aggressor:
         return (time.perf_counter() - begin) / _TRIALS
 
     def _run(self) -> None:
-        """Keep between `ahead_s` / 2 and `ahead_s` seconds of calls queued while the board commands it.
-
-        Then await their end. Calls that are not queued are made one after another.
-        """
+        """Keep between `ahead_s` / 2 and `ahead_s` seconds of calls queued while the board commands it."""
         fields = self._board.words
         self._fill()
         fields[_STATE] = _RUNNING
@@ -177,10 +161,7 @@ class Aggressor:
         self._queue.wait()
 
     def _fill(self) -> None:
-        """Queue calls until they last for `ahead_s` seconds, 400 calls wait, or the command on the board changes.
-
-        It does nothing if this aggressor's calls are not queued.
-        """
+        """Queue calls until they last for `ahead_s` seconds, 400 calls wait, or the command on the board changes."""
         while self._is_queued and self._is_shallow() and int(self._board.words[_COMMAND]) == _RUN:
             self._call()
 
@@ -193,8 +174,7 @@ class Aggressor:
     def close(self) -> None:
         """End the thread, and check that all calls have ended and that the last result is right.
 
-        Raises the error that ended the thread, TimeoutError after 10 s, and WrongAnswer.
-        """
+        Raises the error that ended the thread, TimeoutError after 10 s, and WrongAnswer."""
         self._board.stop()
         self._serving.result(_ENDING_S)
         self._thread.shutdown()
@@ -205,8 +185,7 @@ class Aggressor:
 class SharedBoard:
     """A board in memory that two ranks share; both ranks must create it at the same time.
 
-    The GPU of rank 1, the aggressor, reaches the memory too. Raises Skip if the device cannot register host memory.
-    """
+    The GPU of rank 1, the aggressor, reaches the memory too. Raises Skip if the device cannot register host memory."""
 
     def __init__(self, bench: Bench) -> None:
         if bench.traits.is_gpu and "register" not in bench.traits.features:

@@ -33,8 +33,7 @@ class OffsetArena:
     def take(self, nbytes: int) -> int:
         """Return the offset of a new block of `nbytes`, rounded up to 512, in the smallest free place that fits.
 
-        `missing_bytes(nbytes)` must be 0.
-        """
+        `missing_bytes(nbytes)` must be 0."""
         size = _aligned(nbytes)
         place, offset = self._by_size[bisect.bisect_left(self._by_size, (size, 0))]
         self._remove(offset)
@@ -46,8 +45,7 @@ class OffsetArena:
     def give(self, offset: int) -> None:
         """Give back the block at `offset`, a result of `take`.
 
-        The freed place merges with free places that touch it.
-        """
+        The freed place merges with free places that touch it."""
         self._free(offset, self._taken.pop(offset))
 
     def _free(self, offset: int, size: int) -> None:

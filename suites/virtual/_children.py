@@ -25,9 +25,7 @@ class ChildEndedError(RuntimeError):
 class BoundedChild:
     """A child process that serves messages; error messages call it `name`.
 
-    `program` is the text of a Python program that calls `serve`. Variables in `without` are removed from its
-    environment. The child leads its own session, so that `end` also kills the processes of its group.
-    """
+    `program` is the text of a Python program that calls `serve`."""
 
     def __init__(self, name: str, program: str, without: Collection[str] = ()) -> None:
         self.name = name
@@ -47,16 +45,14 @@ class BoundedChild:
     def ask(self, limit_s: float, verb: str, *args: object) -> Any:
         """Send the message `verb` with `args`, and return the answer, waiting up to `limit_s` seconds.
 
-        Raises ChildEndedError, Skip and DriverCallError as `answer` does.
-        """
+        Raises ChildEndedError, Skip and DriverCallError as `answer` does."""
         self.tell(verb, *args)
         return self.answer(limit_s, verb)
 
     def tell(self, verb: str, *args: object) -> None:
         """Send the message `verb` with `args` without waiting; `answer` fetches the answer later.
 
-        Raises ChildEndedError if the child has ended.
-        """
+        Raises ChildEndedError if the child has ended."""
         try:
             self._connection.send((verb, args))
         except OSError as error:
@@ -65,9 +61,7 @@ class BoundedChild:
     def answer(self, limit_s: float, verb: str) -> Any:
         """Return the answer to the message `verb`, which `tell` has sent.
 
-        Raises Skip and DriverCallError if the child raised them, and ChildEndedError if the child has ended. A child
-        that does not answer within `limit_s` seconds is killed, which raises ChildEndedError too.
-        """
+        Raises Skip and DriverCallError if the child raised them, and ChildEndedError if the child has ended."""
         try:
             if not self._connection.poll(limit_s):
                 self.end()
@@ -91,10 +85,7 @@ class BoundedChild:
         self._connection.close()
 
     def _ending_message(self) -> str:
-        """End the child, and return how it ended, as a sentence for an error message.
-
-        The sentence names the signal or the exit status, and quotes the last line of the child's standard error.
-        """
+        """End the child, and return how it ended, as a sentence for an error message."""
         # The interpreter has closed the connection, so it is about to end by itself.
         self._interpreter.status(_CLOSING_S)
         self.end()
@@ -108,10 +99,7 @@ class BoundedChild:
 def serve(verbs: Mapping[str, Callable[..., object]]) -> None:
     """Answer messages until the parent closes the connection, whose file descriptor is the program's first argument.
 
-    `verbs` maps the messages' names to functions, which get a message's arguments and return the answer. If a function
-    raises Skip or DriverCallError, the parent gets that error. Any other exception ends the process; the parent's
-    ChildEndedError then quotes the last line of the traceback.
-    """
+    `verbs` maps the messages' names to functions, which get a message's arguments and return the answer."""
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     connection: Connection = Connection(descriptor)

@@ -64,8 +64,7 @@ class Allocator(Protocol):
 def is_full(error: Exception) -> bool:
     """Return whether `error`, an exception of an allocator, means that memory is full.
 
-    These are MemoryError, OSError with ENOMEM or ENOSPC, and the CUDA errors for a lack of memory.
-    """
+    These are MemoryError, OSError with ENOMEM or ENOSPC, and the CUDA errors for a lack of memory."""
     if isinstance(error, DriverCallError):
         return str(error).startswith("CUDA_ERROR_OUT_OF_MEMORY")
     if isinstance(error, OSError):
@@ -77,8 +76,7 @@ def is_full(error: Exception) -> bool:
 def allocate_or_none(take: Callable[[int], int], nbytes: int) -> int | None:
     """Return the address of a new block of `nbytes` from `take`, or None if memory is full (`is_full`).
 
-    Other errors of `take` are raised.
-    """
+    Other errors of `take` are raised."""
     try:
         return take(nbytes)
     except (MemoryError, OSError, RuntimeError) as error:
@@ -124,8 +122,7 @@ class RuntimeMalloc:
 class StreamPool:
     """cudaMallocAsync and cudaFreeAsync on the device's pool, which keeps freed memory until `close`.
 
-    Raises Skip if CuPy does not support the pool on this GPU.
-    """
+    Raises Skip if CuPy does not support the pool on this GPU."""
 
     def __init__(self, bench: Bench) -> None:
         if "pool" not in bench.traits.features:
@@ -174,8 +171,7 @@ class CupyPool:
 class MappedArena:
     """Blocks in one range that grows by mapping more memory behind it, as PyTorch's expandable segments do.
 
-    The range has `capacity_bytes` of addresses, a multiple of PAGE_BYTES.
-    """
+    The range has `capacity_bytes` of addresses, a multiple of PAGE_BYTES."""
 
     def __init__(self, bench: Bench, capacity_bytes: int) -> None:
         self._range = MappedRange(open_space(bench), capacity_bytes)
@@ -184,8 +180,7 @@ class MappedArena:
     def take(self, nbytes: int) -> int:
         """Return the address of a new block of `nbytes`.
 
-        If no free place fits, more memory is mapped first, in whole pages.
-        """
+        If no free place fits, more memory is mapped first, in whole pages."""
         missing = self._arena.missing_bytes(nbytes)
         if missing:
             whole_pages = -(-missing // PAGE_BYTES) * PAGE_BYTES
@@ -203,9 +198,7 @@ class MappedArena:
 def open_allocator(bench: Bench, name: str, peak_bytes: int) -> Allocator:
     """Return a new allocator that holds no memory; `name` is `vmm`, `pool`, `cupy` or `malloc`.
 
-    `malloc` is cudaMalloc on a GPU and the C library's on the host. For `vmm`, four times `peak_bytes` of addresses are
-    reserved. Raises Skip if the device does not support the allocator.
-    """
+    `malloc` is cudaMalloc on a GPU and the C library's on the host."""
     if name == "vmm":
         return MappedArena(bench, -(-_ROOM * peak_bytes // PAGE_BYTES) * PAGE_BYTES)
     if name == "pool":
@@ -218,8 +211,7 @@ def open_allocator(bench: Bench, name: str, peak_bytes: int) -> Allocator:
 class LiveBlocks:
     """The blocks in use, by number and in the order of their addresses; finds blocks that overlap.
 
-    `blocks` maps a block's number to its address and bytes.
-    """
+    `blocks` maps a block's number to its address and bytes."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, tuple[int, int]] = {}  # by block number: address and size
@@ -229,8 +221,7 @@ class LiveBlocks:
     def add(self, block: int, address: int, nbytes: int) -> None:
         """Add block number `block`, `nbytes` at `address`.
 
-        Raises WrongAnswer if it overlaps a block that was added before.
-        """
+        Raises WrongAnswer if it overlaps a block that was added before."""
         place = bisect.bisect_right(self._starts, address)
         end = address + nbytes
         expect(
@@ -252,9 +243,7 @@ class LiveBlocks:
 class Churn:
     """Runs a trace on a new allocator in every sample, and checks the blocks that it returns.
 
-    `name` is that of `open_allocator`. `peak_bytes` are in use at the peak of the trace. With `may_fail`, an operation
-    may fail for want of memory.
-    """
+    `name` is that of `open_allocator`. `peak_bytes` are in use at the peak of the trace."""
 
     def __init__(
         self, bench: Bench, name: str, trace: Sequence[MemoryOperation], peak_bytes: int, may_fail: bool = False
@@ -297,10 +286,7 @@ class Churn:
     def check(self) -> Observation:
         """Run the trace once, check its blocks, and return `first failure` and, on a GPU, `held per byte used`.
 
-        The latter is the memory taken over the memory in use, at the peak. `first failure` is the index of the first
-        operation that failed, or the number of operations. Raises WrongAnswer if two blocks in use overlap, if a block
-        in use at the peak lost its contents, or if an operation failed although `may_fail` is false.
-        """
+        The latter is the memory taken over the memory in use, at the peak."""
         free_bytes = self._bench.device.free_bytes()
         allocator = open_allocator(self._bench, self._name, self._peak_bytes)
         live, peak, held, failed = LiveBlocks(), peak_index(self._trace), {}, len(self._trace)
@@ -324,11 +310,7 @@ class Churn:
         return {**held, "first failure": Observed(failed, "operations", "more")}
 
     def _at_peak(self, live: LiveBlocks, free_bytes: int) -> dict[str, Observed]:
-        """Fill the blocks in use and check them; return `held per byte used`, the memory taken over the memory in use.
-
-        `free_bytes` is the device's free memory before the trace. The result is empty on the host, where other programs
-        change the free memory. Raises WrongAnswer if a block lost its contents.
-        """
+        """Fill the blocks in use and check them."""
         arrays = {block: array_at(self._bench, *place) for block, place in live.blocks.items()}
         for block, array in arrays.items():
             self._pattern.filler(array, block)()
@@ -356,8 +338,7 @@ def churn(bench: Bench, allocator: str, trace: str) -> Task:
 
     `step` has 4 GiB (on the host 128 MiB) in use at the peak, `tight` 85 % of the free memory. The first operation that
     fails is reported, and on a GPU the memory held over the memory in use at the peak. The arena of `vmm` is written in
-    Python.
-    """
+    Python."""
     peak_bytes = _HOST_PEAK_BYTES if not bench.traits.is_gpu else _PEAK_BYTES
     if trace == "tight":
         peak_bytes = int(bench.device.free_bytes() * _TIGHT_SHARE)

@@ -1,8 +1,7 @@
 """Suspend processes from a controller process, which initialises the driver once for every suspension.
 
 A program that is started for each step would pay for the initialisation each time. The driver's calls are behind one
-object, so that tests can try the protocol, its time limits and its failures on processes without a GPU.
-"""
+object, so that tests can try the protocol, its time limits and its failures on processes without a GPU."""
 
 from __future__ import annotations
 
@@ -83,11 +82,7 @@ class DriverCheckpoints:
         return [bytes(self._driver("cuDeviceGetUuid", device).bytes) for device in devices]
 
     def _restore_args(self, pairs: UuidPairs) -> Any:
-        """Return cuda-bindings' CUcheckpointRestoreArgs for a restore on other GPUs.
-
-        `pairs` are (old UUID, new UUID) of every GPU, 16 bytes each. Raises Skip if cuda-bindings are older than 13, or
-        the driver is older than 580.
-        """
+        """Return cuda-bindings' CUcheckpointRestoreArgs for a restore on other GPUs."""
         bindings = self._driver.bindings
         if not hasattr(bindings, _PAIRS) or self._version < _FIRST_MIGRATION:
             raise Skip(
@@ -103,7 +98,6 @@ class DriverCheckpoints:
         return args
 
     def _uuid(self, content: bytes) -> Any:
-        """Return the CUuuid of `content`, the 16 bytes of a UUID."""
         uuid = self._driver.bindings.CUuuid()
         ctypes.memmove(uuid.getPtr(), content, _UUID_BYTES)  # the attribute of the binding cannot be assigned
         return uuid
@@ -146,10 +140,7 @@ def main() -> None:
 class Controller:
     """The parent's handle of the controller process; every step has a time limit.
 
-    `started_s` is the time in seconds from its start until it can suspend. `opened_s` is the part of it that imports
-    the bindings and initialises the driver. `calls` names the Checkpoints class as `module:name`. Every method raises
-    Skip and DriverCallError as the controller process did, and ChildEndedError if it ended or did not answer in time.
-    """
+    `started_s` is the time in seconds from its start until it can suspend."""
 
     def __init__(self, calls: str = f"{__name__}:{DriverCheckpoints.__name__}") -> None:
         begin = time.perf_counter()
@@ -169,31 +160,25 @@ class Controller:
     def lock(self, pid: int, limit_s: float) -> float:
         """Block the driver calls of the process `pid`, and return the seconds.
 
-        After `limit_s` seconds the driver gives up, leaves the process running, and DriverCallError is raised. Raises
-        ChildEndedError after 10 s more.
-        """
+        After `limit_s` seconds the driver gives up, leaves the process running, and DriverCallError is raised."""
         return float(self._child.ask(limit_s + _STATE_S, "timed", "lock", pid, round(limit_s * 1000)))
 
     def checkpoint(self, pid: int, limit_s: float) -> float:
         """Move the device memory of the locked process `pid` to the host, and return the seconds.
 
-        Raises ChildEndedError after `limit_s` seconds, and DriverCallError if the driver refuses.
-        """
+        Raises ChildEndedError after `limit_s` seconds, and DriverCallError if the driver refuses."""
         return float(self._child.ask(limit_s, "timed", "checkpoint", pid))
 
     def restore(self, pid: int, limit_s: float, pairs: UuidPairs = ()) -> float:
         """Restore the suspended process `pid`, and return the seconds.
 
-        `pairs` are (old UUID, new UUID) of every GPU, 16 bytes each; empty keeps the same GPUs. Raises ChildEndedError
-        after `limit_s` seconds, DriverCallError if the driver refuses, and Skip if it cannot change GPUs.
-        """
+        `pairs` are (old UUID, new UUID) of every GPU, 16 bytes each; empty keeps the same GPUs."""
         return float(self._child.ask(limit_s, "timed", "restore", pid, tuple(pairs)))
 
     def unlock(self, pid: int, limit_s: float) -> float:
         """Let the restored process `pid` continue, and return the seconds.
 
-        Raises ChildEndedError after `limit_s` seconds.
-        """
+        Raises ChildEndedError after `limit_s` seconds."""
         return float(self._child.ask(limit_s, "timed", "unlock", pid))
 
     def state(self, pid: int) -> str:

@@ -24,10 +24,7 @@ NEEDS_NVIDIA = "needs CUDA's driver; HIP has the same calls, but they have not b
 class LocalDriver:
     """Seven calls of a driver in this process: `table` holds their addresses by the call numbers of `_wire`.
 
-    `cells` holds the kernel, the stream, places for two values, and the kernel's three parameters and their addresses.
-    Both are NumPy arrays, int64, of shapes (7,) and (10,). Raises Skip without numba on the host, and on GPUs that are
-    not NVIDIA's.
-    """
+    Both are NumPy arrays, int64, of shapes (7,) and (10,)."""
 
     def __init__(self, bench: Bench) -> None:
         self.cells = np.zeros(_CELLS, np.int64)
@@ -50,8 +47,7 @@ class LocalDriver:
     def address(self, symbol: str) -> int:
         """Return the address of the driver function `symbol`, such as cuMemAlloc, in its variant for CUDA 12.0.
 
-        There must be a GPU. Raises Skip if the driver does not have the function.
-        """
+        There must be a GPU. Raises Skip if the driver does not have the function."""
         address, _ = self._driver("cuGetProcAddress", symbol.encode(), VERSION, 0)
         if not int(address):
             raise Skip(f"the driver does not have {symbol}")

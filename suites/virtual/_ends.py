@@ -28,8 +28,7 @@ _LOOPBACK = "127.0.0.1"
 class ForwardLink:
     """One end of the connection; `words` (int64, shape (LINK_WORDS,)) describe it to the compiled code.
 
-    `transport` is `shm` (ring buffers in shared memory), `unix` or `tcp`. Both ranks must create it.
-    """
+    `transport` is `shm` (ring buffers in shared memory), `unix` or `tcp`. Both ranks must create it."""
 
     def __init__(self, bench: Bench, transport: str) -> None:
         self.words = np.full(_wire.LINK_WORDS, -1, np.int64)
@@ -80,10 +79,7 @@ def _unix_socket(bench: Bench) -> socket.socket:
 
 
 def _tcp_socket(bench: Bench) -> socket.socket:
-    """Return a connection between the ranks over the loopback device, with Nagle's algorithm off.
-
-    Both ranks must call it. Raises TimeoutError if the other rank does not connect within 10 s.
-    """
+    """Return a connection between the ranks over the loopback device, with Nagle's algorithm off."""
     if bench.rank != 0:
         with socket.create_server((_LOOPBACK, 0)) as listener:
             listener.settimeout(_STOP_S)
@@ -113,9 +109,7 @@ class ForwardServer:
     def close(self) -> None:
         """Wait until the client has stopped the thread, and close the link.
 
-        If the client has not done so within 10 s, the link's waits are ended. Raises WrongAnswer if the thread has not
-        ended after 10 s more.
-        """
+        If the client has not done so within 10 s, the link's waits are ended."""
         self._thread.join(_STOP_S)
         if self._thread.is_alive():  # the client ended without sending STOP
             self._link.end()
@@ -128,9 +122,7 @@ class ForwardServer:
 class ForwardClient:
     """The end that sends calls and counts them; every answer carries the number of calls that the server made.
 
-    A call is named by `op`, its number in `_wire`. The methods raise WrongAnswer if the server is gone, a call fails,
-    or the counts differ. `answer` (int64, shape (8,)) is the last answer.
-    """
+    A call is named by `op`, its number in `_wire`."""
 
     def __init__(self, link: ForwardLink) -> None:
         self._link = link
@@ -143,11 +135,7 @@ class ForwardClient:
         self._message[2 : 2 + len(arguments)] = arguments
 
     def _expect(self, status: int, sent: int) -> None:
-        """Raise WrongAnswer if the server is gone, the call failed, or the server has not counted the calls sent.
-
-        `status` is what the compiled code returned: 0, the driver's error, or LOST. `sent` is the number of calls just
-        sent.
-        """
+        """Raise WrongAnswer if the server is gone, the call failed, or the server has not counted the calls sent."""
         self._sent += sent
         expect(status != _wire.LOST, "the forwarder's server is gone, or does not answer")
         expect(status == 0, f"a forwarded call returned the error {status}")
@@ -163,9 +151,7 @@ class ForwardClient:
     def repeat(self, count: int, is_posted: bool, op: int, *arguments: int) -> None:
         """Make the call number `op` of `_wire` `count` times with `arguments`.
 
-        Each is answered, or only the last if `is_posted`. An allocation is freed before the next one. Raises
-        WrongAnswer if the server is gone or a call fails.
-        """
+        Each is answered, or only the last if `is_posted`. An allocation is freed before the next one."""
         if op == _wire.ALLOCATE:
             status = _wire.repeat_pairs(self._link.words, self._message, self.answer, count, arguments[0])
             self._expect(status, 2 * count)
@@ -195,8 +181,7 @@ class NativeClient:
     def request(self, op: int, *arguments: int) -> int:
         """Make the call number `op` of `_wire` once with `arguments`, and return its value, such as an address.
 
-        An allocation is not freed. Raises WrongAnswer if the call fails.
-        """
+        An allocation is not freed. Raises WrongAnswer if the call fails."""
         if op == _wire.ALLOCATE:
             self._expect(self._call(op, *arguments))
         else:
@@ -206,8 +191,7 @@ class NativeClient:
     def repeat(self, count: int, is_posted: bool, op: int, *arguments: int) -> None:
         """Make the call number `op` of `_wire` `count` times with `arguments`; `is_posted` is ignored.
 
-        An allocation is freed before the next one. Raises WrongAnswer if a call fails.
-        """
+        An allocation is freed before the next one. Raises WrongAnswer if a call fails."""
         del is_posted  # every call is made here, at once
         self._message[:] = 0
         self._message[0] = op

@@ -74,8 +74,7 @@ class NativeCalls:
     def seconds(self, what: str) -> float:
         """Return the seconds of 256 calls of the driver function that `what` names, such as `launch` or `attribute`.
 
-        `what` is a point of the case `call` except `allocate`. Raises WrongAnswer if a call failed.
-        """
+        `what` is a point of the case `call` except `allocate`. Raises WrongAnswer if a call failed."""
         symbol, arguments = self._function_of(what)
         address, padded = self._driver.address(symbol), _padded(*arguments)
         start = time.perf_counter()
@@ -98,10 +97,7 @@ class NativeCalls:
         return elapsed
 
     def _function_of(self, what: str) -> tuple[str, tuple[int, ...]]:
-        """Return the name of the driver function that `what` stands for, and its arguments as integers.
-
-        `what` is a point of the case `call` except `allocate`, such as `launch` for cuLaunchKernel.
-        """
+        """Return the name of the driver function that `what` stands for, and its arguments as integers."""
         place, device = int(self._cells.ctypes.data), int(self._bench.xp.cuda.Device().id)
         kernel, stream = (int(cell) for cell in self._driver.cells[:2])
         if what == "launch":
@@ -126,8 +122,7 @@ class NativeCalls:
     def check(self, what: str) -> None:
         """Raise WrongAnswer if the last calls of `what`, a point of the case `call`, returned a wrong value.
 
-        For `launch` it is raised if launches were lost.
-        """
+        For `launch` it is raised if launches were lost."""
         if what == "allocate":
             expect(int(self._cells[0]) != 0, "cuMemAlloc returned no address")
         expectations: Mapping[str, Callable[[], tuple[int, int]]] = {
@@ -156,8 +151,7 @@ def call(bench: Bench, what: str) -> Task:
     """Seconds of one CUDA driver call, called in a compiled loop by the address that the CUDA runtime receives too.
 
     The overhead of an interposer shows here. `allocate` is cuMemAlloc and cuMemFree of 1 MiB; a pair counts as two
-    calls.
-    """
+    calls."""
     _need_compiled()
     calls = NativeCalls(bench)
     is_pair = what == "allocate"
@@ -177,12 +171,7 @@ def _ranks(params: Mapping[str, str | int | float]) -> int:
 
 
 def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
-    """Return the client of `transport`, a native client to compare it with, and the server's idle task.
-
-    Both ranks must call it. Rank 0 gets None for the task, and rank 1, the server, None for both clients. If
-    `transport` is `native`, there is one rank; its first client is native and the others are None. Raises Skip or
-    Unavailable.
-    """
+    """Return the client of `transport`, a native client to compare it with, and the server's idle task."""
     from . import _ends
 
     driver = LocalDriver(bench)  # opened in each rank, so that each raises Skip by itself
@@ -199,8 +188,7 @@ def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
 def share_of_native(native: Callable[[], float], forwarded: Callable[[], float]) -> Observation:
     """Return `share of native`, the seconds of `native()` over those of `forwarded()`: medians of three calls in turn.
 
-    Both functions make the same calls and return the seconds.
-    """
+    Both functions make the same calls and return the seconds."""
     pairs = [(native(), forwarded()) for _ in range(_PAIRS)]
     share = statistics.median(pair[0] for pair in pairs) / statistics.median(pair[1] for pair in pairs)
     return {"share of native": Observed(share, "", "more")}
@@ -209,9 +197,7 @@ def share_of_native(native: Callable[[], float], forwarded: Callable[[], float])
 class ForwardedCalls:
     """Batches of the call `what`, and the word on the device that counts launches.
 
-    `client` is a ForwardClient or a NativeClient, and `what` is `launch`, `memory_info`, `synchronize` or `allocate`.
-    With `is_posted` only the last call of a batch is answered.
-    """
+    With `is_posted` only the last call of a batch is answered."""
 
     def __init__(self, client: Any, what: str, is_posted: bool) -> None:
         from . import _wire
@@ -230,8 +216,7 @@ class ForwardedCalls:
     def seconds(self) -> float:
         """Return the seconds of a batch of 256 calls, or of 256 pairs of allocating and freeing 1 MiB.
 
-        Raises WrongAnswer if a call failed.
-        """
+        Raises WrongAnswer if a call failed."""
         start = time.perf_counter()
         self._client.repeat(_BATCH, self._is_posted, *self._calls[self._what])
         elapsed = time.perf_counter() - start
@@ -242,8 +227,7 @@ class ForwardedCalls:
     def check(self) -> None:
         """Raise WrongAnswer unless as many launches have reached the device as were made.
 
-        Each launch adds one to a word there.
-        """
+        Each launch adds one to a word there."""
         self._client.request(self._wire.SYNCHRONIZE)
         launch_count = np.zeros(8, np.uint8)
         self._client.move(self._wire.TO_HOST, self._word, launch_count)
@@ -280,8 +264,7 @@ def forward(bench: Bench, what: str, transport: str, mode: str) -> Task:
 
     `launch` is a kernel of one block that increments a counter. With `wait` each call is answered; with `posted` one
     answer follows 256 calls. `native` is the same call in this process. `allocate` takes and releases 1 MiB; a pair
-    counts as two calls.
-    """
+    counts as two calls."""
     _need_compiled()
     client, native_client, serving = _opened(bench, transport)
     if serving is not None:
@@ -306,8 +289,7 @@ def forward(bench: Bench, what: str, transport: str, mode: str) -> Task:
 class ForwardedCopies:
     """Copies of `size_bytes` to the device (`direction` is `h2d`) or back (`d2h`), with every byte compared.
 
-    `client` is a ForwardClient or a NativeClient.
-    """
+    `client` is a ForwardClient or a NativeClient."""
 
     def __init__(self, bench: Bench, client: Any, direction: str, size_bytes: int) -> None:
         from . import _wire
@@ -337,8 +319,7 @@ class ForwardedCopies:
     def check(self) -> None:
         """Raise WrongAnswer if a byte of the last copy is wrong.
 
-        The bytes of a copy to the device are copied back first.
-        """
+        The bytes of a copy to the device are copied back first."""
         if self._to_device:
             self._client.move(self._wire.TO_HOST, self._place, self._readback)
         wrong = int(np.count_nonzero(self._host != self._readback))
@@ -359,8 +340,7 @@ class ForwardedCopies:
 def forward_copy(bench: Bench, direction: str, transport: str, size_bytes: int) -> Task:
     """A copy between pinned host memory and the device through a forwarder, until its answer: payload.
 
-    The server copies through one buffer of 4 MiB. `native` is the same call in this process.
-    """
+    The server copies through one buffer of 4 MiB. `native` is the same call in this process."""
     _need_compiled()
     bench.need(2 * size_bytes)
     client, native_client, serving = _opened(bench, transport)

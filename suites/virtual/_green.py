@@ -47,10 +47,7 @@ topic = Topic(
 
 
 def _units(target: Target) -> Any:
-    """Return the points of the axis `units`: of 8, 16, 32 and 64 SMs, those of which two groups fit on the device.
-
-    `quick` has none, and `smoke` has 16.
-    """
+    """Return the points of the axis `units`: of 8, 16, 32 and 64 SMs, those of which two groups fit on the device."""
     counts = tuple(count for count in (8, 16, 32, 64) if 2 * count <= target.device.units)
     return points((), smoke=counts[1:2], full=counts)
 
@@ -58,8 +55,7 @@ def _units(target: Target) -> Any:
 class GreenPair:
     """Two green contexts of `units` SMs each, from one split; the first context runs the timed work.
 
-    Raises Skip if the driver cannot split the SMs so.
-    """
+    Raises Skip if the driver cannot split the SMs so."""
 
     def __init__(self, bench: Bench, units: int) -> None:
         self._bench, self._units, self._pool = bench, units, SmPool(bench)
@@ -80,8 +76,7 @@ class GreenPair:
     def timing(self, call: Callable[[], object]) -> Callable[[], float]:
         """Return a function that calls `call` in the first context's stream, and returns its seconds (device clock).
 
-        It calls `call` once more before, untimed, which hides the launch time.
-        """
+        It calls `call` once more before, untimed, which hides the launch time."""
         stream = self._streams[0]
 
         def seconds() -> float:
@@ -117,8 +112,7 @@ class GreenPair:
     def expect_disjoint(self) -> int:
         """Run a kernel in both contexts 100 times, and return 100.
 
-        Raises WrongAnswer if the contexts shared an SM in a round, or one used more SMs than it has.
-        """
+        Raises WrongAnswer if the contexts shared an SM in a round, or one used more SMs than it has."""
         for index in range(_ROUNDS):
             expect_apart(*self.units_of_both(), self._units, index)
         return _ROUNDS
@@ -132,8 +126,8 @@ class GreenPair:
 def expect_apart(first: frozenset[int], second: frozenset[int], units: int, index: int) -> None:
     """Raise WrongAnswer if two contexts of `units` SMs ran on one SM, or one of them ran on more than `units`.
 
-    `first` and `second` are the numbers of the SMs that each context ran on, and `index` is the round, for the message.
-    """
+    `first` and `second` are the numbers of the SMs that each context ran on, and `index` is the round, for the
+    message."""
     both = first & second
     expect(not both, f"in round {index} both contexts ran on the SMs {sorted(both)}")
     most_used = max(len(first), len(second))
@@ -144,8 +138,7 @@ def expect_apart(first: frozenset[int], second: frozenset[int], units: int, inde
 def green(bench: Bench, units: int) -> Task:
     """A green context over `units` SMs: bytes moved per second by triad, a matrix product, and seconds to create it.
 
-    Blocks of two such contexts report their SMs 100 times; no SM may be in both contexts.
-    """
+    Blocks of two such contexts report their SMs 100 times; no SM may be in both contexts."""
     pair = GreenPair(bench, units)
     streamed, product = triad(bench, _TRIAD_BYTES), gemm(bench, _N)
     rounds = math.nan
@@ -153,8 +146,7 @@ def green(bench: Bench, units: int) -> Task:
     def check() -> Observation:
         """Check both workloads, and once that the contexts share no SM; return `disjoint`, the rounds that showed it.
 
-        Raises WrongAnswer if a result is wrong or an SM is shared.
-        """
+        Raises WrongAnswer if a result is wrong or an SM is shared."""
         nonlocal rounds
         streamed.check()
         product.check()

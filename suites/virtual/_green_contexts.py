@@ -14,8 +14,7 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 class GreenContext:
     """A green context over one group of SMs, and a stream in it; `created_s` is the time to create both in seconds.
 
-    `device` is a CUdevice and `group` a CUdevResource of cuda-bindings; `units` is the number of SMs.
-    """
+    `device` is a CUdevice and `group` a CUdevResource of cuda-bindings; `units` is the number of SMs."""
 
     def __init__(self, driver: Driver, device: Any, group: Any) -> None:
         self._driver = driver
@@ -40,9 +39,7 @@ class GreenContext:
 class SmPool:
     """The SMs of the current GPU.
 
-    `granularity` is the number of SMs in the smallest group (8 on Hopper), `units` in all. Raises Skip on other
-    vendors' GPUs.
-    """
+    `granularity` is the number of SMs in the smallest group (8 on Hopper), `units` in all."""
 
     def __init__(self, bench: Bench) -> None:
         if bench.traits.vendor != "nvidia":
@@ -57,9 +54,7 @@ class SmPool:
     def groups(self, units: int, count: int) -> list[Any]:
         """Return `count` groups of exactly `units` SMs from one split, as cuda-bindings' CUdevResource objects.
 
-        Raises Skip if `units` is no multiple of `granularity`, or the driver gives other groups. Groups of different
-        splits may share SMs.
-        """
+        Raises Skip if `units` is no multiple of `granularity`, or the driver gives other groups."""
         if units % self.granularity:
             raise Skip(f"groups of this GPU are multiples of {self.granularity} SMs; {units} is no such multiple")
         groups = self._split(count, units)

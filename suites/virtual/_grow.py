@@ -73,8 +73,7 @@ class GrowingArray(ABC):
     def grow(self, at_peak: Callable[[], None]) -> None:
         """Grow to `from_bytes` + `by_bytes` at `address` and keep the old contents.
 
-        Call `at_peak` when most memory is in use.
-        """
+        Call `at_peak` when most memory is in use."""
 
     def array(self, start: int, stop: int) -> Any:
         """Return bytes of the array as uint8."""
@@ -214,8 +213,7 @@ class ManagedGrowth(GpuGrowth):
 def growing_array(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> GrowingArray:
     """Return an array that grows in the way `way`: `vmm`, `vmm-2MiB`, `copy`, `pool` or `managed`.
 
-    Raises Skip if the device does not support it.
-    """
+    Raises Skip if the device does not support it."""
     if way.startswith("vmm"):
         return MappedGrowth(bench, from_bytes, by_bytes, PAGE_BYTES if way == "vmm-2MiB" else by_bytes)
     if not bench.traits.is_gpu:
@@ -227,8 +225,7 @@ def growing_array(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Gro
 class Growth:
     """Times the growth of an array until a kernel has written its new end, and checks the array's contents.
 
-    `way` is that of `growing_array`.
-    """
+    `way` is that of `growing_array`."""
 
     def __init__(self, bench: Bench, way: str, from_bytes: int, by_bytes: int) -> None:
         self._bench, self._pattern = bench, WordPattern(bench)
@@ -238,8 +235,7 @@ class Growth:
     def seconds(self, at_peak: Callable[[], None] = _nothing) -> float:
         """Start with `from_bytes`, grow, and return the seconds until a kernel has written the array's new end.
 
-        `at_peak` is called while the array grows, when most memory is in use.
-        """
+        `at_peak` is called while the array grows, when most memory is in use."""
         array, device = self._array, self._bench.device
         array.start()
         self._pattern.filler(array.array(0, self._from_bytes), _OLD)()
@@ -254,8 +250,7 @@ class Growth:
     def check(self) -> Observation:
         """Grow the array once, and return the `peak` of memory in use in bytes, and `peak per byte needed`.
 
-        The host returns neither. Raises WrongAnswer if a word is wrong, or if an array that keeps its address moved.
-        """
+        The host returns neither. Raises WrongAnswer if a word is wrong, or if an array that keeps its address moved."""
         array, device = self._array, self._bench.device
         array.close()
         free_bytes, used = device.free_bytes(), []
@@ -300,10 +295,7 @@ def _ways(target: Target) -> Any:
 
 
 def _is_measured(target: Target, params: Mapping[str, str | int | float]) -> bool:
-    """Return whether to measure a point: up to 1 GiB with `managed`, above that with the other ways.
-
-    A large managed array can hang a GPU. On the host and in the tier `smoke` every way has every size.
-    """
+    """Return whether to measure a point: up to 1 GiB with `managed`, above that with the other ways."""
     is_small = int(params["from_bytes"]) + int(params["by_bytes"]) <= _MANAGED_MOST_BYTES
     return is_small == (params["way"] == "managed") or target.is_host or target.tier == "smoke"
 
@@ -314,8 +306,7 @@ def grow(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Task:
 
     `vmm` maps more memory behind the array in one piece, `vmm-2MiB` in pieces of 2 MiB. `copy` makes a larger
     allocation and copies the old bytes, `pool` does the same from the stream-ordered pool, and `managed` touches
-    managed memory for the first time.
-    """
+    managed memory for the first time."""
     copies = way in ("copy", "pool")
     bench.need((2 if copies else 1) * from_bytes + by_bytes + PAGE_BYTES)
     growth = Growth(bench, way, from_bytes, by_bytes)
@@ -348,8 +339,7 @@ class Replacement:
     def seconds(self) -> float:
         """Replace the physical memory; return the seconds to give it back and to make the address accessible again.
 
-        The GPU idles in between, as while a program sleeps: it clears the memory that was given back.
-        """
+        The GPU idles in between, as while a program sleeps: it clears the memory that was given back."""
         mapped = self._mapped
         self._bench.device.synchronize()
         begin = time.perf_counter()
@@ -390,8 +380,7 @@ def remap(bench: Bench, size_bytes: int) -> Task:
     """Seconds to unmap and free the memory of an address, and later to map new memory there.
 
     The time between the two is not counted. A graph that was captured before writes to the new memory, and every word
-    is compared. The host, which has no graphs, repeats the call.
-    """
+    is compared. The host, which has no graphs, repeats the call."""
     bench.need(size_bytes + PAGE_BYTES)
     replacement = Replacement(bench, size_bytes)
     stage = Stage(replacement.seconds, Work(items=1), "item", clock="self", effort=POINT)

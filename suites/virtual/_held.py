@@ -33,8 +33,7 @@ _SLOWEST_B_PER_S = 1e8
 class HoldOrder:
     """The memory that a child must hold: `count` regions of one `kind` (an element of KINDS), `nbytes` in all.
 
-    `target` names the device; `package` is that of the suite, whose kernels the child uses.
-    """
+    `target` names the device; `package` is that of the suite, whose kernels the child uses."""
 
     case: Case
     target: Target
@@ -57,8 +56,7 @@ class HeldState:
 class HeldMemory:
     """`count` regions of memory of the kind `kind` (an element of KINDS) on the current device, `nbytes` in all.
 
-    Region i is filled by the seed `seed` + i. `arrays` are the regions (CuPy, uint8); a region is a multiple of 2 MiB.
-    """
+    Region i is filled by the seed `seed` + i."""
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int, seed: int) -> None:
         self._bench, self._seed, self._pattern = bench, seed, WordPattern(bench)
@@ -118,9 +116,7 @@ class HeldProgram:
     def hold(self, order: HoldOrder) -> tuple[int, bytes]:
         """Open the device, and hold the memory that `order` describes in place of any held before.
 
-        The counter starts from 0. Returns the bytes held, and the IPC handle of the first region if the kind is `ipc`,
-        else empty bytes.
-        """
+        The counter starts from 0."""
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY_TRACER, 0, 0, 0)
         if self._opened is None:
             self._opened = Bench.untimed(order.case, order.target, order.package, order.seed)
@@ -160,8 +156,7 @@ class HeldProgram:
     def work(self, launches: int) -> float:
         """Run `launches` kernels that each add one to the counter, and wait after each.
 
-        Returns the seconds of all of them.
-        """
+        Returns the seconds of all of them."""
         begin = time.monotonic()
         for _ in range(launches):
             self._launch()
@@ -197,9 +192,7 @@ def main() -> None:
 class HeldChild(BoundedChild):
     """A child that holds `count` regions of memory of one kind, once `wait` has returned.
 
-    `nbytes` are resident, and `handle` is the IPC handle of the first region if the kind is `ipc`. The child starts at
-    once.
-    """
+    `nbytes` are resident, and `handle` is the IPC handle of the first region if the kind is `ipc`."""
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
         program = f"from {__name__} import main; main()"
@@ -211,8 +204,7 @@ class HeldChild(BoundedChild):
     def hold(self, nbytes: int) -> None:
         """Let the child hold `nbytes` of the same kind in place of the former memory, and wait.
 
-        The counter starts from 0. Raises the errors of `wait`.
-        """
+        The counter starts from 0. Raises the errors of `wait`."""
         self.nbytes = nbytes
         self.tell("hold", replace(self._order, nbytes=nbytes))
         self.wait()
@@ -220,9 +212,7 @@ class HeldChild(BoundedChild):
     def wait(self) -> None:
         """Wait until the child holds its memory; then `nbytes` and `handle` are those that it reported.
 
-        On a failure the child is ended. Raises Skip and DriverCallError if the child raised them, and ChildEndedError
-        if it has ended or is late.
-        """
+        On a failure the child is ended."""
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.end)
             self.nbytes, self.handle = self.answer(_STARTING_S + limit_s(self.nbytes), "hold")

@@ -1,7 +1,6 @@
 """Provide seven functions like those of CUDA's driver that act on host memory, for tests of a forwarder.
 
-They return 0, or 2 if there is no memory, as the driver does. Importing this module imports numba.
-"""
+They return 0, or 2 if there is no memory, as the driver does. Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -51,10 +50,7 @@ def _copy(target: Any, source: Any, nbytes: Any) -> Any:
 def _launch(
     _kernel: Any, _x: Any, _y: Any, _z: Any, _dx: Any, _dy: Any, _dz: Any, _shared: Any, _stream: Any, parameters: Any
 ) -> Any:
-    """Add a value to words, as the kernel of forward.cu does; only the argument `parameters` is used.
-
-    It is the address of three addresses, at which lie the first word's address, the number of words, and the value.
-    """
+    """Add a value to words, as the kernel of forward.cu does; only the argument `parameters` is used."""
     places = np.uint64(parameters)
     base = seen(seen(places))
     count = seen(seen(places + np.uint64(8)))
@@ -77,9 +73,7 @@ def _address(function: Callable[..., Any], arguments: int) -> int:
 def host_table() -> Any:
     """Return the addresses of the host functions of the seven driver calls: a NumPy array, int64, shape (7,).
 
-    The index is the call's number in `_wire`: MEMORY_INFO, ALLOCATE, FREE, TO_DEVICE, TO_HOST, LAUNCH, SYNCHRONIZE. The
-    functions stay valid while the process lives.
-    """
+    The index is the call's number in `_wire`: MEMORY_INFO, ALLOCATE, FREE, TO_DEVICE, TO_HOST, LAUNCH, SYNCHRONIZE."""
     functions = (
         (_memory_info, 2),
         (_allocate, 2),

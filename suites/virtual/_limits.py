@@ -50,8 +50,7 @@ topic = Topic(
 def asked_amount(names: tuple[str, ...]) -> int | None:
     """Return the amount in the first environment variable of `names` that holds one, or None if there is none.
 
-    An amount is a whole number with an optional suffix b, k, m or g, for powers of 1024: `3000m` gives 3000 · 2^20.
-    """
+    An amount is a whole number with an optional suffix b, k, m or g, for powers of 1024: `3000m` gives 3000 · 2^20."""
     for name in names:
         amount = _AMOUNT.fullmatch(os.environ.get(name, "").strip())
         if amount:
@@ -62,9 +61,7 @@ def asked_amount(names: tuple[str, ...]) -> int | None:
 def take_all(take: Callable[[int], int]) -> list[tuple[int, int]]:
     """Take blocks until memory is full, first of 1 GiB, then of half the size and so on down to 2 MiB.
 
-    Returns the address and the bytes of each block. `take` allocates a block of so many bytes and returns the address,
-    or raises an error that `is_full` knows.
-    """
+    Returns the address and the bytes of each block."""
     blocks: list[tuple[int, int]] = []
     size = _LARGEST_BYTES
     while size >= PAGE_BYTES:
@@ -90,8 +87,7 @@ class WholeMemory:
     def seconds(self, use: Callable[[list[tuple[int, int]]], None] = lambda _: None) -> float:
         """Take all the memory of the device, give it back, and return the seconds of taking it.
 
-        Before it is given back, `use` is called with the address and the bytes of each block.
-        """
+        Before it is given back, `use` is called with the address and the bytes of each block."""
         start = time.perf_counter()
         blocks = take_all(self._runtime.malloc)
         elapsed = time.perf_counter() - start
@@ -105,10 +101,7 @@ class WholeMemory:
         return elapsed
 
     def _compare(self, blocks: list[tuple[int, int]]) -> None:
-        """Write a pattern to each block, then compare all blocks; raises WrongAnswer if a word differs.
-
-        `blocks` are their addresses and bytes. Each has a pattern of another seed.
-        """
+        """Write a pattern to each block, then compare all blocks; raises WrongAnswer if a word differs."""
         arrays = [array_at(self._bench, *block) for block in blocks]
         for number, array in enumerate(arrays):
             self._pattern.filler(array, _SEED + number)()
@@ -118,9 +111,7 @@ class WholeMemory:
     def check(self) -> Observation:
         """Take all memory again, compare every word, and return `reported`, `reported free` and `allocatable` in bytes.
 
-        If a virtualiser was asked for memory by an environment variable, that is `asked`. Raises WrongAnswer if a word
-        differs.
-        """
+        If a virtualiser was asked for memory by an environment variable, that is `asked`."""
         free_bytes, total_bytes = (int(value) for value in self._runtime.memGetInfo())
         self.seconds(self._compare)
         requested = asked_amount(_MEMORY_ASKED)
@@ -150,8 +141,7 @@ def _units(bench: Bench) -> Task:
     def check() -> Observation:
         """Return `units reached`, `share of units` and `asked`.
 
-        `asked` is the share that a virtualiser was asked for, if there is one. Raises WrongAnswer if no block has run.
-        """
+        `asked` is the share that a virtualiser was asked for, if there is one."""
         marked = int(np.count_nonzero(bench.device.to_host(marks)))
         expect(marked > 0, "no block of the kernel has run")
         requested = asked_amount(_UNITS_ASKED)
@@ -171,6 +161,5 @@ def limits(bench: Bench, of: str) -> Task:
 
     `units` launches a kernel with more blocks than compute units and counts the units on which blocks ran. `memory`
     (full tier) is the time to take all memory that the device gives, which is written and compared. It reports the
-    bytes requested from a virtualiser (HAMi's variables), reported by the driver, and allocatable.
-    """
+    bytes requested from a virtualiser (HAMi's variables), reported by the driver, and allocatable."""
     return _memory(bench) if of == "memory" else _units(bench)

@@ -1,8 +1,7 @@
 """Make the operations of programs that share a device: those of a victim, which waits for each, and of an aggressor.
 
 Victims' operations are short, as those of a service that answers requests. Those of aggressors last about a
-millisecond, so that a deep queue needs few calls. The result of every operation can be computed and compared.
-"""
+millisecond, so that a deep queue needs few calls. The result of every operation can be computed and compared."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ def address_of(array: Any) -> int:
 def steps_of(bench: Bench, seconds: float) -> int:
     """Return the approximate number of steps of the chain in sharing.cu that last `seconds` on a nearly empty SM.
 
-    The SM clock is that of the device's facts, or 2 GHz if they have none.
-    """
+    The SM clock is that of the device's facts, or 2 GHz if they have none."""
     hertz = float(dict(bench.target.device.details).get("clock.sm_hz", 2e9))
     return round(seconds * hertz / CYCLES_PER_STEP)
 
@@ -80,8 +78,7 @@ def triad(bench: Bench, size_bytes: int) -> CheckedCall:
 def tiled(xp: Any, drawn: Any, shift: int, n: int) -> Any:
     """Return an n × n matrix of the array module `xp` that repeats `drawn` from index `shift` on, row by row.
 
-    `drawn` is a flat array. The matrix is a view of a larger array: copy it if it needs memory of its own.
-    """
+    `drawn` is a flat array. The matrix is a view of a larger array: copy it if it needs memory of its own."""
     repeated = xp.tile(xp.asarray(drawn), -(-(shift + n * n) // drawn.size))
     return repeated[shift : shift + n * n].reshape(n, n)
 
@@ -89,8 +86,7 @@ def tiled(xp: Any, drawn: Any, shift: int, n: int) -> Any:
 def gemm(bench: Bench, n: int) -> CheckedCall:
     """Return an n × n matrix product by the vendor's library, as a call with its check of 16 rows by 256 columns.
 
-    The numbers are float16 on a GPU and float32 on the host.
-    """
+    The numbers are float16 on a GPU and float32 on the host."""
     dtype, bits = (np.float16, 11) if bench.traits.is_gpu else (np.float32, 24)
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32).astype(dtype)
     a, b = (tiled(bench.xp, drawn, shift, n).copy() for shift in (0, _DRAWN // 2))
@@ -112,8 +108,7 @@ def gemm(bench: Bench, n: int) -> CheckedCall:
 def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
     """Return the multiplication of `layers` n × n matrices with one vector (float32), as a call with its check.
 
-    Such products bound the time of a decoding step.
-    """
+    Such products bound the time of a decoding step."""
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32) / np.float32(math.sqrt(n))
     first = np.resize(drawn, n) * np.float32(math.sqrt(n))
     expected, exact = first.astype(np.float64), drawn.astype(np.float64)
@@ -137,8 +132,7 @@ def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
 class RingWalk:
     """Dependent loads around a ring in device memory; each call continues where the previous one ended.
 
-    The ring has `size_bytes`, a power of two.
-    """
+    The ring has `size_bytes`, a power of two."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         bench.need(size_bytes)
@@ -172,8 +166,7 @@ def chase(bench: Bench, size_bytes: int) -> CheckedCall:
 def to_device(bench: Bench, size_bytes: int) -> CheckedCall:
     """Return a copy of `size_bytes` from page-locked host memory to the device, as a call with its check.
 
-    The call queues the copy in the current stream.
-    """
+    The call queues the copy in the current stream."""
     source, target = bench.device.pinned(size_bytes), bench.xp.empty(size_bytes, np.uint8)
     source[:] = pattern(size_bytes, bench.seed)
     cuda = bench.xp.cuda
@@ -199,9 +192,7 @@ def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
 def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
     """Return a kernel of `blocks` blocks of 1024 threads that compute without memory, as a call with its check.
 
-    An SM holds two such blocks, which then last about `seconds`. One alone on its SM lasts half as long, because both
-    share the multiply-add units.
-    """
+    An SM holds two such blocks, which then last about `seconds`."""
     steps = max(round(steps_of(bench, seconds) * CYCLES_PER_STEP / _FULL_SM_CYCLES), 1)
     kernel = bench.kernel("sharing.cu", "spin")
     ends = bench.xp.zeros(blocks * SPIN_THREADS, np.uint32)
@@ -235,8 +226,7 @@ def host_spin(bench: Bench) -> CheckedCall:
 def allocate(bench: Bench, size_bytes: int) -> CheckedCall:
     """Return the allocation and release of `size_bytes` of device memory by cudaMalloc, as a call without a check.
 
-    On the host it is memory of the operating system, whose pages are touched.
-    """
+    On the host it is memory of the operating system, whose pages are touched."""
     if not bench.traits.is_gpu:
         return CheckedCall(lambda: np.ones(size_bytes, np.uint8), nothing, nothing)
     runtime = bench.xp.cuda.runtime
@@ -291,8 +281,7 @@ def is_queued(bench: Bench, aggressor: str) -> bool:
 def launch_queue(bench: Bench, stream: Any = None) -> LaunchQueue:
     """Return the launch queue of `stream`, a CuPy stream; None stands for the current stream of the calling thread.
 
-    On the host a call has ended when it returns, so that the queue's functions do nothing.
-    """
+    On the host a call has ended when it returns, so that the queue's functions do nothing."""
     if not bench.traits.is_gpu:
         return LaunchQueue(nothing, nothing)
     cuda = bench.xp.cuda
@@ -303,8 +292,7 @@ def launch_queue(bench: Bench, stream: Any = None) -> LaunchQueue:
 class LaunchQueue:
     """A queue of operations, as two functions of a stream.
 
-    `enter` makes the queue's stream current in the calling thread, and `wait` waits for all operations queued on it.
-    """
+    `enter` makes the queue's stream current in the calling thread, and `wait` waits for all operations queued on it."""
 
     def __init__(self, enter: Callable[[], object], wait: Callable[[], object]) -> None:
         self.enter, self.wait = enter, wait

@@ -1,8 +1,7 @@
 """Measure two programs on one device: the share of its rate that each keeps, by the way in which they share the device.
 
 The victim waits after each operation, and each is timed. The aggressor keeps its queue at least 10 ms deep. Both run
-alone and together in the same sample, so that the device's clock is the same for all three.
-"""
+alone and together in the same sample, so that the device's clock is the same for all three."""
 
 from __future__ import annotations
 
@@ -97,8 +96,7 @@ def _ranks(params: Params) -> int:
 def jain(shares: tuple[float, ...]) -> float:
     """Return Jain's index of fairness, (Σx)² / (n·Σx²): 1 if all shares are equal, 1/n if one program has everything.
 
-    Source: Jain, Chiu & Hawe, DEC-TR-301, 1984.
-    """
+    Source: Jain, Chiu & Hawe, DEC-TR-301, 1984."""
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
 
 
@@ -116,8 +114,7 @@ class SharedWindow:
         """Return `relative` and `aggressor`, the share of its rate that each program keeps, `sum`, `jain` and `alone`.
 
         `sum` is the system's throughput in units of programs alone (Eyerman & Eeckhout, IEEE Micro 28(3), 2008), `jain`
-        the index of both shares, and `alone` the victim's seconds alone.
-        """
+        the index of both shares, and `alone` the victim's seconds alone."""
         victim_share, aggressor_share = self.victim / self.victim_alone, self.aggressor / self.aggressor_alone
         return {
             "relative": Observed(victim_share, "", "more"),
@@ -167,9 +164,7 @@ class SampleSpan:
 class NeighbourPair:
     """A victim that runs `load` on the launch queue `where`, and the board of its aggressor, which must be starting.
 
-    `span` is the length of a sample. `beside_s` is the median seconds of an operation in the last sample. Raises
-    RuntimeError if the aggressor does not start.
-    """
+    `span` is the length of a sample. `beside_s` is the median seconds of an operation in the last sample."""
 
     def __init__(
         self, bench: Bench, load: CheckedCall, where: LaunchQueue, board: NeighbourBoard, span: SampleSpan
@@ -183,8 +178,7 @@ class NeighbourPair:
     def seconds(self) -> list[float]:
         """Return the seconds of each of the victim's operations beside the aggressor, over the windows of one sample.
 
-        Raises WrongAnswer if the last result is wrong, and RuntimeError if the aggressor fails.
-        """
+        Raises WrongAnswer if the last result is wrong, and RuntimeError if the aggressor fails."""
         self._load.poison()
         self._home.wait()
         durations = [seconds for _ in range(self._span.windows) for seconds in self._window()]
@@ -230,9 +224,7 @@ class NeighbourPair:
 class Partners:
     """Two queues of one process: plain streams, streams of the highest and the lowest priority, or green contexts.
 
-    `how` is `streams`, `priority` or `green`. `queues` are the victim's and the aggressor's, and `note` describes them.
-    Raises Skip if the device does not support the way `how`.
-    """
+    `how` is `streams`, `priority` or `green`."""
 
     def __init__(self, bench: Bench, how: str) -> None:
         self._contexts: list[GreenContext] = []
@@ -297,10 +289,7 @@ MakeLoad = Callable[[Bench], CheckedCall]
 def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish) -> Task:
     """Return the task of two programs that share the device in the way `how`; `finish` makes the victim's task.
 
-    `victim` and `aggressor` make their operations; `queued` says whether the aggressor's calls return before they end.
-    `finish` gets the pair, a call that ends the aggressor, and notes. Every rank must call this function. Raises Skip
-    if the device cannot share that way.
-    """
+    `finish` gets the pair, a call that ends the aggressor, and notes."""
     if bench.traits.is_gpu:
         need_way(how)
         bench.need(bench.target.device.memory_bytes // _SHARE_OF_MEMORY + _SPARE_BYTES)
@@ -382,8 +371,7 @@ def _alone(bench: Bench, victim: str, how: str) -> Task:
     def seconds() -> list[float]:
         """Return the seconds of each of the victim's operations over one sample.
 
-        Raises WrongAnswer if the last result is wrong.
-        """
+        Raises WrongAnswer if the last result is wrong."""
         load.poison()
         home.wait()
         durations = timed_window(load, where, span.windows * span.seconds)

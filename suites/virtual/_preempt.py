@@ -29,14 +29,12 @@ def preempt(bench: Bench, how: str, blocks: int) -> Task:
     An SM holds two such blocks at a time, which then last 2 ms; one alone lasts 1 ms. `delay` is the time beside them
     minus the time alone. A GPU does not interrupt a block for a kernel of the same process. So the delay by priority is
     the time until a block ends, and without priority the time until all blocks ahead have started. Only the turns of
-    two processes interrupt a block.
-    """
+    two processes interrupt a block."""
 
     def finish(pair: NeighbourPair, close: Callable[[], None], notes: Mapping[str, str]) -> Task:
         """Return the task of the urgent kernel beside the long kernels.
 
-        `pair` measures, and `close` ends the other program.
-        """
+        `pair` measures, and `close` ends the other program."""
 
         def delayed() -> Observation:
             alone = pair.alone_s()

@@ -1,9 +1,7 @@
 """Measure time slices: how long a GPU serves one process before it switches to the next, and the time of the switch.
 
-Two processes run kernels that read the clock all processes share, between small pieces of work. The device changes the
-process within a kernel: its registers are saved, and it continues later. Such a kernel sees a jump of the clock, and it
-stamps the begin and the end of each span in which it ran. A switch is a change of the process in the order of spans.
-"""
+Two processes run kernels that read the clock all processes share, between small pieces of work. The device changes
+the process within a kernel: its registers are saved, and it continues later."""
 
 from __future__ import annotations
 
@@ -60,8 +58,7 @@ topic = Topic(views=[View("bars", "Slice time and switch time of processes that 
 class TimeSlices:
     """Whole slices, the switches between them, and the gaps between kernels of one slice, all in seconds.
 
-    `overlap` is the share of switches at which a process began before the other process's last span had ended.
-    """
+    `overlap` is the share of switches at which a process began before the other process's last span had ended."""
 
     slices: tuple[float, ...]
     switches: tuple[float, ...]
@@ -72,9 +69,7 @@ class TimeSlices:
 def time_slices(first: Stamps, second: Stamps) -> TimeSlices:
     """Return the slices of two processes from their stamps in nanoseconds, each of shape (spans, 2): begin and end.
 
-    A slice goes from the first begin to the last end of consecutive spans of one process. The first and the last slice
-    are left out, because they began or ended outside the window.
-    """
+    A slice goes from the first begin to the last end of consecutive spans of one process."""
     stamps = np.concatenate([first, second]).astype(np.int64)
     owners = np.repeat([0, 1], [len(first), len(second)])
     order = np.argsort(stamps[:, 0], kind="stable")
@@ -94,8 +89,7 @@ def time_slices(first: Stamps, second: Stamps) -> TimeSlices:
 def gap_histogram(slices: TimeSlices) -> tuple[float, ...]:
     """Return the number of gaps and switches below 256 ns, from there below 512 ns, and so on; the last is above 8 ms.
 
-    Gaps within slices and switches between them lie in different bins if a switch costs anything.
-    """
+    Gaps within slices and switches between them lie in different bins if a switch costs anything."""
     nanoseconds = np.array([*slices.gaps, *slices.switches]) / _NANO
     bins = np.searchsorted(_BINS_NS, nanoseconds, side="right")
     return tuple(map(float, np.bincount(bins, minlength=len(_BINS_NS) + 1)))
@@ -104,8 +98,7 @@ def gap_histogram(slices: TimeSlices) -> tuple[float, ...]:
 def stamped(stamps: Stamps) -> Stamps:
     """Return the pairs (begin, end) of `stamps` that were written, shape (spans, 2).
 
-    An unwritten pair begins with 0.
-    """
+    An unwritten pair begins with 0."""
     pairs = stamps.reshape(-1, 2)
     written: Stamps = pairs[pairs[:, 0] > 0]
     return written
@@ -168,8 +161,7 @@ def expect_turns(slices: TimeSlices) -> None:
 class StampingAggressor(Aggressor):
     """Runs stamped kernels while the board commands it, and copies the stamps into `room` when it rests.
 
-    `room` is that of the board, and `others` are the other arguments of Aggressor.
-    """
+    `room` is that of the board, and `others` are the other arguments of Aggressor."""
 
     def __init__(self, bench: Bench, kernels: StampedKernels, room: Any, **others: Any) -> None:
         self._kernels, self._room = kernels, room[HEADER_BYTES:].view(np.uint64)
@@ -190,8 +182,7 @@ class StampingAggressor(Aggressor):
 class SliceSamples:
     """Measures windows in which this process and another one stamp kernels; each slice is a sample.
 
-    Raises RuntimeError if the aggressor does not start.
-    """
+    Raises RuntimeError if the aggressor does not start."""
 
     def __init__(self, bench: Bench, shared: SharedBoard) -> None:
         self._bench, self._shared, self._kernels = bench, shared, StampedKernels(bench)
@@ -202,8 +193,7 @@ class SliceSamples:
     def seconds(self) -> list[float]:
         """Return the seconds of each whole slice of a window, or one NaN if the window holds no whole slice.
 
-        Raises RuntimeError if the aggressor fails.
-        """
+        Raises RuntimeError if the aggressor fails."""
         self._kernels.restart()
         self._shared.board.run()
         for _ in range(round(self._window_s / (_KERNEL_S * _KERNELS_PER_CALL))):
@@ -218,8 +208,7 @@ class SliceSamples:
     def observed(self) -> Observation:
         """Return `switch` and `gap`, median seconds in the last window, and `overlap`, a share of the switches.
 
-        A gap is between two kernels of a slice. `switch` or `gap` is left out if there was none.
-        """
+        A gap is between two kernels of a slice. `switch` or `gap` is left out if there was none."""
         seconds = {"switch": self._last.switches, "gap": self._last.gaps}
         medians = {name: Observed(float(np.median(values)), "s") for name, values in seconds.items() if values}
         return {**medians, "overlap": Observed(self._last.overlap)}
@@ -227,9 +216,8 @@ class SliceSamples:
     def check(self) -> Observation:
         """Return the histogram of gaps of the last window (see `gap_histogram`).
 
-        Raises WrongAnswer if a stamp is missing, or if both processes ran at the same time at more than a tenth of the
-        switches.
-        """
+        Raises WrongAnswer if a stamp is missing, or if both processes ran at the same time at more than a tenth of
+        the switches."""
         self._kernels.check()
         expect_turns(self._last)
         return {"gaps": Profile(gap_histogram(self._last), "gaps")}
@@ -240,8 +228,7 @@ def slice_(bench: Bench, how: str) -> Task:
     """Seconds of a time slice of a GPU that two processes share.
 
     `switch` is the time from one process's last kernel to the other's first; `gap`, the time between two kernels within
-    a slice, is reported for comparison.
-    """
+    a slice, is reported for comparison."""
     need_shared_gpu(bench)
     need_way(how)
     shared = SharedBoard(bench)

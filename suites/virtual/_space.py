@@ -1,8 +1,7 @@
 """Use virtual memory step by step: reserve, create, map, access and unmap, by CUDA's driver or the host's kernel.
 
 On a GPU these are the driver's calls (cuMemAddressReserve and the following). The host's kernel has the same steps:
-a range without access (mmap), memory without an address (memfd_create), and a mapping of one into the other.
-"""
+a range without access (mmap), memory without an address (memfd_create), and a mapping of one into the other."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ class VirtualSpace(Protocol):
 class GpuSpace:
     """The driver's virtual memory on the current device; `is_compressible` asks for compressible memory.
 
-    Raises Skip on other vendors' GPUs, and if the GPU's granularity does not divide PAGE_BYTES.
-    """
+    Raises Skip on other vendors' GPUs, and if the GPU's granularity does not divide PAGE_BYTES."""
 
     def __init__(self, bench: Bench, is_compressible: bool = False) -> None:
         if bench.traits.vendor != "nvidia":
@@ -115,8 +113,7 @@ class GpuSpace:
 class HostSpace:
     """The same steps by the host's kernel; `create` allocates the memory at once, as the driver does.
 
-    Every step raises OSError if the kernel refuses it.
-    """
+    Every step raises OSError if the kernel refuses it."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -136,8 +133,7 @@ class HostSpace:
     def create(self, nbytes: int) -> Any:
         """Return the descriptor of a new memory file of `nbytes`, whose memory is allocated at once.
 
-        Raises OSError if there is not enough memory.
-        """
+        Raises OSError if there is not enough memory."""
         descriptor = os.memfd_create("gpubench-virtual")
         try:
             os.posix_fallocate(descriptor, 0, nbytes)
@@ -160,10 +156,7 @@ class HostSpace:
         self._placed(address, nbytes, _NOTHING_YET | _FIXED, -1)
 
     def _placed(self, address: int | None, nbytes: int, flags: int, descriptor: int) -> int:
-        """Map `nbytes` without access at `address`, or anywhere if it is None, and return the address.
-
-        `flags` are those of mmap(2), and `descriptor` is the memory file or −1. Raises OSError if the kernel refuses.
-        """
+        """Map `nbytes` without access at `address`, or anywhere if it is None, and return the address."""
         mapped = self._mmap(address, nbytes, _NO_ACCESS, flags, descriptor, 0)
         if mapped == _FAILED:
             raise OSError(ctypes.get_errno(), f"the kernel refused to map {units.size(nbytes)}")
@@ -179,8 +172,7 @@ def _expect_done(status: int) -> None:
 def array_at(bench: Bench, address: int, nbytes: int) -> Any:
     """Return an array (uint8, shape (nbytes,)) over memory at `address` that the array does not own.
 
-    It is a CuPy array on a GPU, else a NumPy array.
-    """
+    It is a CuPy array on a GPU, else a NumPy array."""
     if not bench.traits.is_gpu:
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
     cuda = bench.xp.cuda
@@ -196,10 +188,7 @@ def open_space(bench: Bench) -> VirtualSpace:
 def wait_until_cleared(bench: Bench, nbytes: int) -> None:
     """Sleep for as long as a GPU may be busy with `nbytes` of memory that were given back to it.
 
-    On the host, return at once. The time is 2 ms and 5 ms per GB. On an H200, allowing access to 256 MiB took 0.57 ms
-    directly after as much was given back, 0.37 ms after 0.3 ms, and 0.13 to 0.3 ms after 4 ms of other work: the driver
-    clears such memory in the background, and new memory waits.
-    """
+    On the host, return at once. The time is 2 ms and 5 ms per GB."""
     if bench.traits.is_gpu:
         time.sleep(_CLEARING_S + nbytes / _CLEARED_B_PER_S)
 
@@ -221,8 +210,7 @@ class MappedRange:
     def filled(cls, space: VirtualSpace, nbytes: int, piece_bytes: int) -> MappedRange:
         """Return a range of `nbytes` that has all its memory, in pieces of `piece_bytes`.
 
-        The last piece may be smaller. If a step fails, everything is given back and the error is raised.
-        """
+        The last piece may be smaller. If a step fails, everything is given back and the error is raised."""
         with contextlib.ExitStack() as undo:
             mapped = cls(space, nbytes)
             undo.callback(mapped.close)
@@ -297,8 +285,7 @@ class WordPattern:
     def filler(self, array: Any, seed: int) -> Callable[[], None]:
         """Return a call that writes to `array` (uint8, of the device) the 64-bit words of the pattern of `seed`.
 
-        On a GPU the call launches one kernel.
-        """
+        On a GPU the call launches one kernel."""
         elements = array.view(np.uint64)
         if not self._bench.traits.is_gpu:
             return lambda: self._write(elements, seed)

@@ -55,16 +55,14 @@ def _has_pieces(_target: Target, params: Mapping[str, str | int | float]) -> boo
 def piece_bytes_of(piece: str, size_bytes: int) -> int:
     """Return the bytes of a piece, PIECES[piece], but at most the whole, `size_bytes`.
 
-    The piece `whole` is the whole.
-    """
+    The piece `whole` is the whole."""
     return min(PIECES[piece] or size_bytes, size_bytes)
 
 
 class StepCosts:
     """Times each step of virtual memory on a new range of `size_bytes`, in pieces of `PIECES[piece]` bytes.
 
-    `peers` is the number of peers that get access. Raises Skip if the device has no virtual memory functions.
-    """
+    `peers` is the number of peers that get access. Raises Skip if the device has no virtual memory functions."""
 
     def __init__(self, bench: Bench, size_bytes: int, piece: str = "whole", peers: int = 0) -> None:
         bench.need(size_bytes + PAGE_BYTES)
@@ -74,9 +72,7 @@ class StepCosts:
     def seconds(self, step: str, use: Callable[[MappedRange], None] = lambda _: None) -> float:
         """Take all steps on a new range, and return the seconds of `step`, over all its pieces.
 
-        `step` is `reserve`, `create`, `map`, `access`, `use` or `unmap`. `use` is called with the range while it is
-        mapped.
-        """
+        `step` is `reserve`, `create`, `map`, `access`, `use` or `unmap`."""
         wait_until_cleared(self._bench, self._size_bytes)
         seconds: dict[str, float] = {}
         start = time.perf_counter()
@@ -102,8 +98,7 @@ class StepCosts:
         """Write and compare every word; raises WrongAnswer if one differs.
 
         On a GPU it also raises WrongAnswer if half of the memory, or 16 MiB if that is more, is missing after it was
-        given back.
-        """
+        given back."""
         self.seconds("use", self._expect_memory)
         if not self._bench.traits.is_gpu:  # other programs change the host's free memory
             return
@@ -114,10 +109,7 @@ class StepCosts:
         expect(missing < most, f"{missing} bytes are missing after the memory was given back")
 
     def _expect_memory(self, mapped: MappedRange) -> None:
-        """Write a pattern to the mapped memory and compare it.
-
-        Raises WrongAnswer if a word or the mapped size differs.
-        """
+        """Write a pattern to the mapped memory and compare it."""
         array = array_at(self._bench, mapped.address, mapped.nbytes)
         self._pattern.filler(array, _SEED)()
         wrong = self._pattern.wrong(array, _SEED)

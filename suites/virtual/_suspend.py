@@ -68,10 +68,7 @@ def _cycles(bench: Bench, nbytes: int) -> Effort:
 
 @contextlib.contextmanager
 def _skip_if_unsupported() -> Iterator[None]:
-    """Raise Skip in place of a DriverCallError of the enclosed code whose message contains NOT_SUPPORTED.
-
-    Other errors pass through.
-    """
+    """Raise Skip in place of a DriverCallError of the enclosed code whose message contains NOT_SUPPORTED."""
     try:
         yield
     except DriverCallError as error:
@@ -91,10 +88,7 @@ def _notes(program: SuspendedProgram) -> dict[str, str]:
 
 
 def _fixed_s(program: SuspendedProgram, resident_bytes: int) -> float | None:
-    """Return the downtime in seconds of `program` when it holds only 2 MiB; None if `resident_bytes` is 2 MiB.
-
-    Raises Skip if the driver suspends no programs; `program` is closed if an error is raised.
-    """
+    """Return the downtime in seconds of `program` when it holds only 2 MiB; None if `resident_bytes` is 2 MiB."""
     if resident_bytes == _BARE_BYTES:
         return None
     with contextlib.ExitStack() as on_error, _skip_if_unsupported():
@@ -107,8 +101,7 @@ def _fixed_s(program: SuspendedProgram, resident_bytes: int) -> float | None:
 def parts(downtime_s: float, fixed_s: float | None, resident_bytes: int) -> dict[str, Observed]:
     """Return `fixed`, which is `fixed_s`, and `per GiB`, the seconds that each resident GiB above 2 MiB adds to it.
 
-    `downtime_s` is the downtime with `resident_bytes`. The result is empty if `fixed_s` is None.
-    """
+    `downtime_s` is the downtime with `resident_bytes`. The result is empty if `fixed_s` is None."""
     if fixed_s is None:
         return {}
     gibibytes = (resident_bytes - _BARE_BYTES) / 2**30
@@ -122,8 +115,7 @@ def suspend(bench: Bench, resident_bytes: int) -> Task:
     Locking, checkpointing, restoring and unlocking are separate series. The program's device memory is copied to the
     host and back: twice the resident bytes. While it is suspended its memory must be free, and is overwritten.
     Afterwards every word and the number of kernels that have run are compared. `fixed` is the downtime of the same
-    program with 2 MiB, and `per GiB` what a resident GiB adds to it.
-    """
+    program with 2 MiB, and `per GiB` what a resident GiB adds to it."""
     program = SuspendedProgram(bench, "malloc", resident_bytes)
     fixed_s = _fixed_s(program, resident_bytes)
 
@@ -159,18 +151,15 @@ def suspend(bench: Bench, resident_bytes: int) -> Task:
 class SuspendOutcome:
     """How an attempt to suspend a program ended.
 
-    `refusal` is the driver's message, empty if it was resumed; `seconds` are those until the refusal, or the downtime.
-    """
+    `refusal` is the driver's message, empty if it was resumed; `seconds` are those until the refusal, or the
+    downtime."""
 
     refusal: str
     seconds: float
 
 
 def _attempt(program: SuspendedProgram) -> SuspendOutcome:
-    """Suspend and resume the program; return the driver's refusal with the seconds until then, or the downtime.
-
-    Raises ChildEndedError and WrongAnswer as `cycle` does.
-    """
+    """Suspend and resume the program; return the driver's refusal with the seconds until then, or the downtime."""
     begin = time.perf_counter()
     try:
         program.cycle()
@@ -187,8 +176,7 @@ def _counts(_: Target, params: Mapping[str, Any]) -> bool:
 def suspend_kinds(bench: Bench, kind: str, count: int) -> Task:
     """Seconds to suspend and resume a program with memory of one kind, or until the driver refuses it (`refused` is 1).
 
-    After a refusal the device must still be usable. A program that resumes must have all its data.
-    """
+    After a refusal the device must still be usable. A program that resumes must have all its data."""
     program = SuspendedProgram(bench, kind, max(_KIND_BYTES, count * _BARE_BYTES), count)
     partner = None
     try:
@@ -221,9 +209,7 @@ def expect_moved(
 ) -> None:
     """Raise WrongAnswer unless a program moved from the GPU `old` to the GPU `new`; all UUIDs have 16 bytes.
 
-    `before` and `after` map a GPU's UUID to the number of processes that the driver lists on it. If `before` is empty,
-    `reported_uuid` decides, the UUID that the moved program received from the driver.
-    """
+    `before` and `after` map a GPU's UUID to the number of processes that the driver lists on it."""
     if not before:
         expect(reported_uuid == new, f"the program runs on GPU {reported_uuid.hex()}, not on {new.hex()}")
         return
@@ -254,8 +240,7 @@ def _need_one_model(bench: Bench, gpus: int) -> None:
 def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
     """Seconds to suspend a program and to restore it on the next GPU (downtime), with each step as in `suspend`.
 
-    The driver's lists of processes must show that it moved. `uuid` is 1 if the program itself sees the new UUID.
-    """
+    The driver's lists of processes must show that it moved. `uuid` is 1 if the program itself sees the new UUID."""
     del path  # unused: every GPU's programs move to the next GPU
     program = SuspendedProgram(bench, "malloc", resident_bytes)
     with contextlib.ExitStack() as on_error:
@@ -295,8 +280,7 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
 class UrgentJob:
     """A job of this process that arrives while a child works: the child is suspended for it, or both run together.
 
-    The child holds `nbytes`. Raises Skip as SuspendedProgram does.
-    """
+    The child holds `nbytes`. Raises Skip as SuspendedProgram does."""
 
     def __init__(self, bench: Bench, nbytes: int) -> None:
         self._bench, self._program = bench, SuspendedProgram(bench, "malloc", nbytes)
@@ -319,11 +303,7 @@ class UrgentJob:
         return self._timed(is_evicting=False)
 
     def _timed(self, is_evicting: bool) -> float:
-        """Return the seconds from the job's arrival to its end; the child is suspended for the job if `is_evicting`.
-
-        Raises WrongAnswer if a kernel of the job or of the child has not run, Skip if the driver suspends no programs,
-        and DriverCallError or ChildEndedError if a step fails.
-        """
+        """Return the seconds from the job's arrival to its end; the child is suspended for the job if `is_evicting`."""
         child, suspension = self._program.child, self._program.suspension
         begin = time.perf_counter()
         child.tell("work", _JOB_LAUNCHES)
@@ -364,8 +344,7 @@ def evict(bench: Bench, resident_bytes: int) -> Task:
     """Seconds from the arrival of a job to its end while another program works.
 
     The program is suspended for the job, or both share the device. Both run 1500 kernels of half a millisecond and wait
-    after each. `both` is the time until both have ended.
-    """
+    after each. `both` is the time until both have ended."""
     job = UrgentJob(bench, resident_bytes)
 
     def stage(call: Any) -> Stage:

@@ -38,8 +38,7 @@ def need_host_memory(nbytes: int) -> None:
 def touch_host_memory(nbytes: int) -> float:
     """Write to `nbytes` of new host memory, give it back, and return the seconds.
 
-    A virtual machine gets its memory from its host when it first writes there, which takes seconds per GiB.
-    """
+    A virtual machine gets its memory from its host when it first writes there, which takes seconds per GiB."""
     begin = time.perf_counter()
     np.empty(max(nbytes, _PAGE_BYTES), np.uint8)[::_PAGE_BYTES] = 1
     return time.perf_counter() - begin
@@ -48,9 +47,7 @@ def touch_host_memory(nbytes: int) -> float:
 class Suspension:
     """Suspends and resumes one child; `seconds` maps each step of STEPS to its latest time.
 
-    A step may take `step_limit_s` seconds. A child whose step failed or did not end in time is killed, because its
-    state is unknown.
-    """
+    A step may take `step_limit_s` seconds."""
 
     def __init__(self, controller: Controller, child: BoundedChild, step_limit_s: float) -> None:
         self._controller, self._child, self._limit_s = controller, child, step_limit_s
@@ -59,9 +56,8 @@ class Suspension:
     def suspend(self) -> None:
         """Lock and checkpoint the child, which is killed if that fails.
 
-        Raises DriverCallError if the driver refuses, ChildEndedError if a step takes too long, and WrongAnswer if the
-        child is then not suspended.
-        """
+        Raises DriverCallError if the driver refuses, ChildEndedError if a step takes too long, and WrongAnswer if
+        the child is then not suspended."""
         with self._ending():
             self.seconds["lock"] = self._controller.lock(self._child.pid, self._limit_s)
             self.seconds["checkpoint"] = self._controller.checkpoint(self._child.pid, self._limit_s)
@@ -71,9 +67,7 @@ class Suspension:
     def resume(self, pairs: UuidPairs = ()) -> None:
         """Restore and unlock the child, which is killed if that fails.
 
-        `pairs` are (old UUID, new UUID) of every GPU, 16 bytes each; empty keeps the same GPUs. Raises DriverCallError
-        if the driver refuses, and ChildEndedError if a step takes too long.
-        """
+        `pairs` are (old UUID, new UUID) of every GPU, 16 bytes each; empty keeps the same GPUs."""
         with self._ending():
             self.seconds["restore"] = self._controller.restore(self._child.pid, self._limit_s, pairs)
             self.seconds["unlock"] = self._controller.unlock(self._child.pid, self._limit_s)
@@ -106,8 +100,7 @@ def expect_whole(state: HeldState, counted: int) -> None:
 class UseNow:
     """The free bytes of a device, and the number of processes on it.
 
-    `processes` is None if the driver does not list the child.
-    """
+    `processes` is None if the driver does not list the child."""
 
     free_bytes: int
     processes: int | None
@@ -116,9 +109,7 @@ class UseNow:
 class DeviceUse:
     """The free memory and the processes of a device, before a child starts and while it is suspended.
 
-    Create it before the child starts. Processes are counted, not looked up, because in a container the driver lists
-    them by the host's process ids. `freed_bytes` is what the last suspension freed.
-    """
+    Create it before the child starts."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -144,9 +135,7 @@ class DeviceUse:
     def by_gpu(self) -> dict[bytes, int]:
         """Return how many processes the driver lists on each GPU, by the GPU's UUID (16 bytes).
 
-        All processes count, not only the child. A GPU whose processes cannot be listed has no key. The result is empty
-        if `look_for_child` did not find the child.
-        """
+        All processes count, not only the child. A GPU whose processes cannot be listed has no key."""
         if not self._is_listed:
             return {}
         own_device = self._bench.target.device
@@ -158,10 +147,7 @@ class DeviceUse:
     def expect_gone(self, held_bytes: int, before: UseNow) -> None:
         """Raise WrongAnswer unless the suspended child's memory is free, and the driver lists one process less.
 
-        `before` is the use of the device before the suspension, and `held_bytes` is what the child holds, of which 95 %
-        must be free. The free memory is then overwritten, so that a restored word cannot be an old one that was never
-        moved.
-        """
+        The free memory is then overwritten, so that a restored word cannot be an old one that was never moved."""
         now = self.now()
         self.freed_bytes = now.free_bytes - before.free_bytes
         expect(
@@ -180,8 +166,7 @@ class DeviceUse:
     def expect_clean(self) -> None:
         """Wait until the device has as much free memory as before the child started, but for 64 MiB.
 
-        Raises WrongAnswer if it does not within 10 s.
-        """
+        Raises WrongAnswer if it does not within 10 s."""
         deadline = time.monotonic() + _CLEAN_S
         missing = self._free_bytes - self._bench.device.free_bytes()
         while missing > _CLEAN_BYTES and time.monotonic() < deadline:
@@ -198,9 +183,7 @@ def uuid_bytes(uuid: str) -> bytes:
 class SuspendedProgram:
     """A child that holds `nbytes` of memory of one kind in `count` regions, and the controller that suspends it.
 
-    `kind` is an element of KINDS; `touched_s` is the seconds of touching host memory before. Raises Skip if the device
-    or the driver does not support suspension or this kind.
-    """
+    `kind` is an element of KINDS; `touched_s` is the seconds of touching host memory before."""
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
         if bench.traits.vendor != "nvidia":
@@ -224,9 +207,8 @@ class SuspendedProgram:
     def cycle(self) -> None:
         """Suspend and resume the child while its kernels run, and check its memory.
 
-        Raises DriverCallError or ChildEndedError if a step fails, and WrongAnswer if the device's memory was not freed
-        or the child's is wrong.
-        """
+        Raises DriverCallError or ChildEndedError if a step fails, and WrongAnswer if the device's memory was not
+        freed or the child's is wrong."""
         before = self.use.now()
         self.child.ask(limit_s(0), "run", _LAUNCHES)
         self.suspension.suspend()
@@ -237,8 +219,7 @@ class SuspendedProgram:
     def bare_downtime_s(self, nbytes: int) -> float:
         """Return the seconds to suspend and resume the child when it holds only `nbytes`.
 
-        Then it holds its former size again. Raises DriverCallError, ChildEndedError or WrongAnswer if that fails.
-        """
+        Then it holds its former size again. Raises DriverCallError, ChildEndedError or WrongAnswer if that fails."""
         whole = self.child.nbytes
         self._hold(nbytes)
         self.cycle()
@@ -252,9 +233,7 @@ class SuspendedProgram:
     def move(self, pairs: UuidPairs) -> bytes:
         """Suspend the child while its kernels run, restore it on other GPUs, and return the UUID of its new GPU.
 
-        A UUID has 16 bytes. `pairs` are (old UUID, new UUID) of every GPU. Raises DriverCallError or ChildEndedError if
-        a step fails, and WrongAnswer if the child's memory is wrong.
-        """
+        A UUID has 16 bytes. `pairs` are (old UUID, new UUID) of every GPU."""
         self.child.ask(limit_s(0), "run", _LAUNCHES)
         self.suspension.suspend()
         self.suspension.resume(pairs)
@@ -263,8 +242,7 @@ class SuspendedProgram:
     def expect_intact(self, launches: int) -> bytes:
         """Compare every word of the child and the number of its kernels, and return the UUID of its GPU (16 bytes).
 
-        `launches` kernels were launched since the last call. Raises WrongAnswer if something differs.
-        """
+        `launches` kernels were launched since the last call. Raises WrongAnswer if something differs."""
         self._counted += launches
         state = self.child.look()
         expect_whole(state, self._counted)

@@ -46,10 +46,7 @@ topic = Topic(
 
 
 def _memory(bench: Bench, piece: str, nbytes: int) -> tuple[Any, Callable[[], None]]:
-    """Return memory of the device (uint8, shape (nbytes,)) and the call that releases it.
-
-    It is one allocation if `piece` is `malloc`, else mapped in pieces of the size that `piece` names in PIECES.
-    """
+    """Return memory of the device (uint8, shape (nbytes,)) and the call that releases it."""
     if piece == "malloc":
         return bench.xp.empty(nbytes, bench.xp.uint8), lambda: None
     mapped = MappedRange.filled(open_space(bench), nbytes, piece_bytes_of(piece, nbytes))
@@ -76,17 +73,12 @@ def mapped(bench: Bench, piece: str, size_bytes: int, access: str) -> Task:
     """Triad or dependent loads in memory of many handles: bytes moved per second, or seconds per load.
 
     The memory is one allocation (`malloc`), or mapped from one handle for each piece. Triad moves 3 arrays of that
-    size; the loads follow a ring of that size.
-    """
+    size; the loads follow a ring of that size."""
     return _triad(bench, piece, size_bytes) if access == "triad" else _chase(bench, piece, size_bytes)
 
 
 def _triad(bench: Bench, piece: str, size_bytes: int) -> Task:
-    """Return the task of STREAM triad on three arrays of `size_bytes`.
-
-    Their memory is one allocation if `piece` is `malloc`, else mapped in pieces of the size that `piece` names in
-    PIECES.
-    """
+    """Return the task of STREAM triad on three arrays of `size_bytes`."""
     stream = open_stream(bench, size_bytes, "float32", _ARRAYS)
     memory, close = _memory(bench, piece, _ARRAYS * size_bytes)
     a, b, c = (memory[start : start + size_bytes].view(np.float32) for start in range(0, memory.size, size_bytes))
@@ -102,10 +94,7 @@ def _triad(bench: Bench, piece: str, size_bytes: int) -> Task:
 
 
 def _chase(bench: Bench, piece: str, size_bytes: int) -> Task:
-    """Return the task of 4096 dependent loads around a ring of `size_bytes`.
-
-    Its memory is one allocation if `piece` is `malloc`, else mapped in pieces of the size that `piece` names in PIECES.
-    """
+    """Return the task of 4096 dependent loads around a ring of `size_bytes`."""
     bench.need(size_bytes + PAGE_BYTES)
     memory, close = _memory(bench, piece, size_bytes)
     if bench.traits.is_gpu:  # the kernel belongs to the suite latency
@@ -126,8 +115,7 @@ def _chase(bench: Bench, piece: str, size_bytes: int) -> Task:
 def compressible(bench: Bench, memory: str, data: str, size_bytes: int) -> Task:
     """A kernel copies an array within memory that the GPU may compress, or within plain memory: 2 arrays moved.
 
-    Compressible memory can save bandwidth, but never capacity. Skipped if the driver gives plain memory instead.
-    """
+    Compressible memory can save bandwidth, but never capacity. Skipped if the driver gives plain memory instead."""
     stream = open_stream(bench, size_bytes, "float32", _COPIED)
     space = GpuSpace(bench, is_compressible=memory == "compressible")
     pages = MappedRange.filled(space, _COPIED * size_bytes, _COPIED * size_bytes)

@@ -27,8 +27,7 @@ class MemoryOperation:
 class TraceWriter:
     """Writes the operations of training steps into `operations`, and numbers the blocks.
 
-    `width_bytes` is the bytes of one vector of activations.
-    """
+    `width_bytes` is the bytes of one vector of activations."""
 
     def __init__(self, rng: np.random.Generator, width_bytes: int) -> None:
         self._rng, self._width_bytes = rng, width_bytes
@@ -53,8 +52,7 @@ class TraceWriter:
     def step(self) -> None:
         """Append a training step: the activations of 24 layers, the gradients in reverse, and the optimiser's arrays.
 
-        The number of tokens, and so the sizes, is drawn at random.
-        """
+        The number of tokens, and so the sizes, is drawn at random."""
         tokens = int(self._rng.integers(*_TOKENS))
         saved: list[list[int]] = []
         for _ in range(LAYERS):
@@ -74,9 +72,7 @@ class TraceWriter:
 def training_trace(seed: int, allocations: int, peak_bytes: int) -> tuple[MemoryOperation, ...]:
     """Return the operations of training steps, drawn from `seed`, with exactly `allocations` allocations.
 
-    All sizes are scaled so that at most `peak_bytes` are live at one time, up to the rounding of sizes to 512 bytes.
-    Blocks that are live at the end are freed there.
-    """
+    All sizes are scaled so that at most `peak_bytes` are live at one time, up to the rounding of sizes to 512 bytes."""
     writer = TraceWriter(np.random.default_rng(seed), width_bytes=4096)
     while writer.blocks_taken < allocations:
         writer.step()

@@ -1,12 +1,7 @@
 """Forward seven calls of a driver to another process, by code that numba compiles: both ends and their loops.
 
 A message is eight words of 64 bits, followed by data if it carries any. A client sends the number of a call and its
-arguments; a server makes the call and answers if it is asked to. The wire is a socket, or a pair of rings in memory
-that both processes map. Every wait ends: a socket's after its time limit, a ring's after a number of looks.
-
-The driver is a table of seven functions with the signatures of CUDA's driver, called by their addresses: on a GPU the
-driver's own, on the host the functions of `_host_calls`. Importing this module imports numba.
-"""
+arguments; a server makes the call and answers if it is asked to."""
 
 from __future__ import annotations
 
@@ -56,11 +51,7 @@ _ARGUMENT_TYPES = types.UniTuple(types.int64, ARGUMENTS)
 
 
 def _invoke_of(typing: Any, address: Any, arguments: Any) -> Any:
-    """Return the type and the code of `_invoke`, which calls the C function at `address` with `arguments`, for numba.
-
-    The address is int64, the arguments are a tuple of 11 int64, and the call returns the function's int32, 0 for
-    success. `typing` is ignored.
-    """
+    """Return the type and the code of `_invoke`, which calls the C function at `address` with `arguments`."""
     del typing, address, arguments
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -101,11 +92,7 @@ _await_change = _compiled(_await_change_of)
 
 
 def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> Any:
-    """Copy `nbytes` from the address `source` into the ring buffer at the address `ring` as room becomes free.
-
-    The ring has the number of bytes written at byte 0, the number read at byte 128, and `room` bytes of data from byte
-    256 on. All arguments are uint64. Returns True, or False if no room becomes free within `looks` polls.
-    """
+    """Copy `nbytes` from the address `source` into the ring buffer at the address `ring` as room becomes free."""
     done = np.uint64(0)
     written = seen(ring)
     while done < nbytes:
@@ -124,11 +111,7 @@ def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> A
 
 
 def _ring_read(ring: Any, room: Any, target: Any, nbytes: Any, looks: Any) -> Any:
-    """Copy `nbytes` out of the ring buffer at the address `ring` to the address `target` as they arrive.
-
-    The ring is as in `_ring_write`. All arguments are uint64. Returns True, or False if nothing arrives within `looks`
-    polls.
-    """
+    """Copy `nbytes` out of the ring buffer at the address `ring` to the address `target` as they arrive."""
     done = np.uint64(0)
     read = seen(ring + np.uint64(_READ))
     while done < nbytes:
@@ -150,10 +133,7 @@ _to_ring, _from_ring = _compiled(_ring_write), _compiled(_ring_read)
 
 
 def _write(link: Any, source: Any, nbytes: Any) -> Any:
-    """Send `nbytes` from the address `source` over `link`, and return True, or False if the peer is gone.
-
-    `link` are the words of a ForwardLink: int64, shape (LINK_WORDS,).
-    """
+    """Send `nbytes` from the address `source` over `link`, and return True, or False if the peer is gone."""
     if link[_SOCKET] < 0:
         rings = np.uint64(link[_OUT]), np.uint64(link[_ROOM])
         return _to_ring(rings[0], rings[1], np.uint64(source), np.uint64(nbytes), link[_PATIENCE])
@@ -167,10 +147,7 @@ def _write(link: Any, source: Any, nbytes: Any) -> Any:
 
 
 def _read(link: Any, target: Any, nbytes: Any) -> Any:
-    """Receive `nbytes` over `link` to the address `target`, and return True, or False if the peer is gone.
-
-    `link` are the words of a ForwardLink: int64, shape (LINK_WORDS,).
-    """
+    """Receive `nbytes` over `link` to the address `target`, and return True, or False if the peer is gone."""
     if link[_SOCKET] < 0:
         rings = np.uint64(link[_IN]), np.uint64(link[_ROOM])
         return _from_ring(rings[0], rings[1], np.uint64(target), np.uint64(nbytes), link[_PATIENCE])
@@ -187,12 +164,7 @@ write, read = _compiled(_write), _compiled(_read)
 
 
 def _call_of(table: Any, op: Any, a: Any, b: Any, c: Any, d: Any, cells: Any) -> Any:
-    """Make the call number `op` by the function addresses `table` (int64, shape (7,)); return the driver's error, or 0.
-
-    FREE takes an address as `a`; ALLOCATE takes bytes; the copies take target, source and bytes as `a` to `c`; LAUNCH
-    takes the kernel's three parameters as `a` to `c`, and the grid's blocks as `d`. `cells` (int64, shape (10,)) are
-    those of LocalDriver; a call's values are then in cells[2] and cells[3].
-    """
+    """Make the call number `op` by the function addresses `table` (int64); return the driver's error, or 0."""
     values = cells.ctypes.data + 16
     if op == LAUNCH:
         cells[4], cells[5], cells[6] = a, b, c
@@ -214,11 +186,7 @@ call = _call
 
 
 def _transfer(link: Any, table: Any, op: Any, place: Any, nbytes: Any, buffer: Any, cells: Any) -> Any:
-    """Move `nbytes` between `link` and device memory at the address `place`, in parts through `buffer`.
-
-    `op` is TO_DEVICE or TO_HOST, and `buffer` is host memory (uint8). `link` are the words of a ForwardLink, `table`
-    and `cells` those of LocalDriver. Returns the first error of the driver, 0 without one, or LOST if the peer is gone.
-    """
+    """Move `nbytes` between `link` and device memory at the address `place`, in parts through `buffer`."""
     status, done = 0, 0
     while done < nbytes:
         size = min(buffer.size, nbytes - done)
@@ -240,11 +208,7 @@ _transferred = _compiled(_transfer)
 
 
 def _serve(link: Any, table: Any, cells: Any, buffer: Any) -> Any:
-    """Make the calls that arrive on `link` until STOP; return the number of calls made, or LOST if the client is gone.
-
-    `link` are the words of a ForwardLink, `table` and `cells` those of LocalDriver; copies pass through `buffer`, host
-    memory (uint8).
-    """
+    """Make the calls that arrive on `link` until STOP."""
     message, answer = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
     calls_made = 0
     while True:
@@ -270,11 +234,7 @@ def _serve(link: Any, table: Any, cells: Any, buffer: Any) -> Any:
 
 
 def _request(link: Any, message: Any, answer: Any) -> Any:
-    """Send the call in `message`, and wait for its answer in `answer`; return 0, the driver's error, or LOST.
-
-    Both are int64, shape (WORDS,): the call's number, a word that this function sets, and arguments; the status, two
-    values, and the number of calls made. `link` are the words of a ForwardLink. LOST means that the server is gone.
-    """
+    """Send the call in `message`, and wait for its answer in `answer`; return 0, the driver's error, or LOST."""
     message[_ANSWERED] = 1
     if not write(link, message.ctypes.data, _MESSAGE_BYTES):
         return LOST
@@ -287,11 +247,7 @@ request = _compiled(_request)
 
 
 def _repeat(link: Any, message: Any, answer: Any, count: Any, is_posted: Any) -> Any:
-    """Make the call in `message` `count` times, each answered, or only the last one if `is_posted`.
-
-    Returns 0, the first error of the driver, or LOST if the server is gone. `message` and `answer` are int64, shape
-    (WORDS,), and `link` are the words of a ForwardLink.
-    """
+    """Make the call in `message` `count` times, each answered, or only the last one if `is_posted`."""
     for index in range(count):
         if is_posted and index + 1 < count:
             message[_ANSWERED] = 0
@@ -305,11 +261,7 @@ def _repeat(link: Any, message: Any, answer: Any, count: Any, is_posted: Any) ->
 
 
 def _repeat_pairs(link: Any, message: Any, answer: Any, count: Any, nbytes: Any) -> Any:
-    """Allocate `nbytes` and free them, `count` times.
-
-    Returns 0, the driver's first error, or LOST if the server is gone. `message` and `answer` (int64, shape (WORDS,))
-    are overwritten, and `link` are the words of a ForwardLink.
-    """
+    """Allocate `nbytes` and free them, `count` times."""
     for _ in range(count):
         message[_OP], message[_A] = ALLOCATE, nbytes
         status = request(link, message, answer)
@@ -322,10 +274,7 @@ def _repeat_pairs(link: Any, message: Any, answer: Any, count: Any, nbytes: Any)
 
 
 def _repeat_here(table: Any, cells: Any, message: Any, count: Any) -> Any:
-    """Make the call in `message` (int64, shape (WORDS,)) `count` times by the driver of this process.
-
-    Each allocation is freed. `table` and `cells` are those of LocalDriver. Returns 0, or the driver's first error.
-    """
+    """Make the call in `message` (int64, shape (WORDS,)) `count` times by the driver of this process."""
     op = message[_OP]
     for _ in range(count):
         status = _call(table, op, message[_A], message[_B], message[_C], message[_D], cells)
@@ -337,12 +286,7 @@ def _repeat_here(table: Any, cells: Any, message: Any, count: Any) -> Any:
 
 
 def _move(link: Any, message: Any, answer: Any, host: Any) -> Any:
-    """Move the bytes of `host` (uint8) to the device or back.
-
-    Returns 0, the driver's error, or LOST if the server is gone. `message` (int64, shape (WORDS,)) has the call,
-    TO_DEVICE or TO_HOST, and the device's address. The answer is written to `answer`, and `link` are the words of a
-    ForwardLink.
-    """
+    """Move the bytes of `host` (uint8) to the device or back."""
     message[_ANSWERED], message[_B] = 1, host.size
     if not write(link, message.ctypes.data, _MESSAGE_BYTES):
         return LOST
@@ -353,10 +297,7 @@ def _move(link: Any, message: Any, answer: Any, host: Any) -> Any:
 
 
 def _call_again(address: Any, arguments: Any, count: Any) -> Any:
-    """Call the function at the address `address` `count` times; return the number of calls that failed.
-
-    `arguments` are a tuple of 11 int64; the function returns 0 for success.
-    """
+    """Call the function at the address `address` `count` times; return the number of calls that failed."""
     failed = 0
     for _ in range(count):
         failed += _invoke(address, arguments) != 0
@@ -364,11 +305,7 @@ def _call_again(address: Any, arguments: Any, count: Any) -> Any:
 
 
 def _call_pairs(first: Any, first_arguments: Any, second: Any, cell: Any, count: Any) -> Any:
-    """Call the functions at the addresses `first` and `second` alternately, `count` times each.
-
-    Returns how many calls failed. `first` gets `first_arguments`, a tuple of 11 int64, and `second` gets the word that
-    `first` wrote to cell[0] (int64).
-    """
+    """Call the functions at the addresses `first` and `second` alternately, `count` times each."""
     failed = 0
     for _ in range(count):
         failed += _invoke(first, first_arguments) != 0

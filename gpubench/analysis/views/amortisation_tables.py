@@ -23,17 +23,13 @@ _MOST_DIGITS = 1e7  # a smaller number of calls is written in full
 def amortisation_tables(title: str, operators: Sequence[Amortised]) -> list[Table]:
     """Return a table of the calls after which providers have earned back their cost, a row for each comparison.
 
-    The result has one table, or none if no cost was measured.
-    """
+    The result has one table, or none if no cost was measured."""
     rows = tuple(_row(operator) for operator in operators if operator.paid)
     return [Table(title, _PAID_HEADS, rows, (*_PAID_HEADS[:4], *STATES.values()), _PAID_NOTE)] if rows else []
 
 
 def _row(operator: Amortised) -> tuple[str, ...]:
-    """Return the cells of one comparison: operator, providers, both times of a call, speed-up, and calls to pay.
-
-    There is one cell of calls for each state of the caches, `NO_VALUE` where the cost was not measured.
-    """
+    """Return the cells of one comparison: operator, providers, both times of a call, speed-up, and calls to pay."""
     paid = {payment.cache: paid_after_text(operator, payment) for payment in operator.paid}
     times = (units.quantity(seconds, "s") for seconds in (operator.seconds, operator.eager_seconds))
     speedup = breakeven.times(operator.speedup)

@@ -2,8 +2,7 @@
 
 A view of the kind `amortisation` names cases of two kinds, distinguished by their axes: operators by several providers
 (axis `by`), and builds of an operator (axes `op`, `by` and `cache`) with the times `compile` and `first`. The note
-`eager` of an operator names the providers that it is compared with, separated by commas.
-"""
+`eager` of an operator names the providers that it is compared with, separated by commas."""
 
 from __future__ import annotations
 
@@ -34,10 +33,7 @@ Key = tuple[tuple[str, ...], str, tuple[tuple[str, str | int | float], ...]]  # 
 class PaidAfter:
     """The number of calls after which a provider has earned back its cost from one state of its caches, `cache`.
 
-    `cache` is a key of `STATES`. `calls` is infinite if the provider is not faster, and 0 if it costs no more than the
-    eager library. `is_bound` says that the cost of the eager library was not measured: it then counts as 0, and the
-    number of calls is an upper bound.
-    """
+    `cache` is a key of `STATES`."""
 
     cache: str
     calls: Interval
@@ -49,8 +45,7 @@ class Amortised:
     """An operator by the provider `by`, compared with the eager library `eager`.
 
     `seconds` and `eager_seconds` are the medians of a call by each of the two. `paid` has the number of calls to pay
-    for each state of the caches whose cost was measured.
-    """
+    for each state of the caches whose cost was measured."""
 
     case: Case
     devices: tuple[str, ...]
@@ -85,11 +80,7 @@ class _Operator:
     results: dict[str, list[Result]] = field(default_factory=dict)
 
     def seconds(self, by: str, timed: Series) -> list[float]:
-        """Return the times of a call by the provider `by` in seconds: medians of replicates, or the samples of one.
-
-        They are taken from the series with the label of `timed`, else from one of the same stage; empty if there is
-        none.
-        """
+        """Return the times of a call by the provider `by` in seconds: medians of replicates, or the samples of one."""
         return _joined([_values(result, timed) for result in self.results.get(by, ())])
 
 
@@ -97,16 +88,12 @@ class _Operator:
 class _Costs:
     """The costs of builds: the samples of each replicate in seconds.
 
-    The key is (device ids, operator, provider, state of the cache).
-    """
+    The key is (device ids, operator, provider, state of the cache)."""
 
     samples: dict[tuple[tuple[str, ...], str, str, str], list[list[float]]] = field(default_factory=dict)
 
     def add(self, result: Result) -> None:
-        """Keep the seconds of the build that a result measured.
-
-        The case must have the axes `op`, `by` and `cache`; a result with an unknown state of the cache is ignored.
-        """
+        """Keep the seconds of the build that a result measured."""
         params = {axis: str(value) for axis, value in result.case.params}
         cost = _COSTS.get(params["cache"])
         for series in slowest_series(result) if cost else ():
@@ -129,8 +116,7 @@ def amortised_of(summary: Summary, suite: str, view: View) -> list[Amortised]:
     """Return each operator of a suite's view by each provider, compared with each of its eager libraries; at most 400.
 
     An entry has the times of a call by both and the number of calls after which the provider has earned back its cost.
-    The view's `x` is the axis that names operators; an operator whose case has no such axis is named by its case.
-    """
+    The view's `x` is the axis that names operators; an operator whose case has no such axis is named by its case."""
     operators: dict[Key, _Operator] = {}
     costs = _Costs()
     for result in summary.results_of(suite):
@@ -147,10 +133,7 @@ def amortised_of(summary: Summary, suite: str, view: View) -> list[Amortised]:
 
 
 def _comparisons(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> Iterator[Amortised]:
-    """Yield each operator by each provider, compared with each of its eager libraries, if both times are known.
-
-    `axis` names the axis whose value is the name of the operator in `costs`; without it that is the name of the case.
-    """
+    """Yield each operator by each provider, compared with each of its eager libraries, if both times are known."""
     for (devices, name, params), operator in operators.items():
         op = str(dict(params).get(axis, name))
         for by, results in operator.results.items():
@@ -167,11 +150,7 @@ def _comparisons(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> I
 def _payments(
     costs: _Costs, devices: tuple[str, ...], op: str, pair: tuple[str, str], times: Sequence[list[float]]
 ) -> Iterator[PaidAfter]:
-    """Yield the calls to pay for each state of the caches from which the provider's build was timed.
-
-    `op` is the name of the operator in `costs`, `pair` the provider and the eager library, and `times` the samples of a
-    call by each of them in seconds.
-    """
+    """Yield the calls to pay for each state of the caches from which the provider's build was timed."""
     for cache in STATES:
         cost, eager_cost = (costs.of(devices, op, by, cache) for by in pair)
         if cost:
@@ -183,9 +162,7 @@ def calls_to_pay(
 ) -> Interval:
     """Return the calls to pay: (cost − eager cost) / (eager time − time) of the medians, with a 95 % interval.
 
-    All arguments are samples in seconds, at least one each. The interval is that of resampled medians. The number is
-    infinite if the time of a call is not below the eager time, else 0 if the cost is not above the eager cost.
-    """
+    All arguments are samples in seconds, at least one each. The interval is that of resampled medians."""
     samples = (cost, eager_cost, seconds, eager_seconds)
     centre = float(_calls(*(np.array([stats.median(values)]) for values in samples))[0])
     rng = np.random.default_rng(0)
@@ -196,21 +173,13 @@ def calls_to_pay(
 
 
 def _calls(cost: Vector, eager_cost: Vector, seconds: Vector, eager_seconds: Vector) -> Vector:
-    """Return the calls to pay for arrays of costs and times of a call in seconds, all of one shape.
-
-    It is (cost − eager cost) / (eager seconds − seconds), 0 where the cost is not above the eager cost, and infinite
-    where a call is not faster than the eager one.
-    """
+    """Return the calls to pay for arrays of costs and times of a call in seconds, all of one shape."""
     paid, gained = np.maximum(cost - eager_cost, 0.0), eager_seconds - seconds
     return np.where(gained > 0, paid / np.where(gained > 0, gained, 1.0), np.inf)
 
 
 def _values(result: Result, timed: Series) -> list[float]:
-    """Return the samples of a result's series with the label of `timed`, in seconds.
-
-    If it has none in seconds, they are those of a series of the same stage; else empty. A library whose stream cannot
-    be timed reports the seconds of its calls, which the host's clock times for others.
-    """
+    """Return the samples of a result's series with the label of `timed`, in seconds."""
     same_stage = [series.label for series in slowest_series(result) if series.stage and series.stage == timed.stage]
     labelled = (series_labelled(result, label) for label in (timed.label, *same_stage))
     series = next((series for series in labelled if series and series.unit == "s"), None)

@@ -1,8 +1,7 @@
 """Model a transfer with compression over a link: break-even rates, serial and pipelined rates, and verdicts.
 
 Rates are of *uncompressed* bytes, B/s. C compresses, D decompresses, the ratio r is uncompressed over compressed, and r
-· link is the rate at which uncompressed bytes cross a link in compressed form.
-"""
+· link is the rate at which uncompressed bytes cross a link in compressed form."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ _FINE = 0.1  # a factor within a tenth of 1, or below a tenth, has two decimals:
 class CodecRates:
     """The compression ratio of a codec on some data, and the rates of compression and decompression in B/s.
 
-    A side whose cost is not charged has an infinite rate.
-    """
+    A side whose cost is not charged has an infinite rate."""
 
     ratio: float
     compress: float = math.inf
@@ -39,8 +37,7 @@ class CodecRates:
     def both_sides(self) -> float:
         """The rate of a link in B/s below which compression pays if both sides are charged: B* = U·(1 − 1/r)/(Tc + Td).
 
-        U are uncompressed bytes, Tc and Td the times of both sides. B* is 0 if compression makes the data larger.
-        """
+        U are uncompressed bytes, Tc and Td the times of both sides. B* is 0 if compression makes the data larger."""
         return self._break_even(1 / self.compress + 1 / self.decompress)
 
     @property
@@ -54,11 +51,7 @@ class CodecRates:
         return self._break_even(1 / self.decompress)
 
     def _break_even(self, seconds_per_byte: float) -> float:
-        """Return the link rate in B/s at which the saved bytes take as long as the codec does.
-
-        `seconds_per_byte` is the time of the codec. The rate is 0 if compression makes the data larger, else infinite
-        if the codec takes no time.
-        """
+        """Return the link rate in B/s at which the saved bytes take as long as the codec does."""
         saved = 1 - 1 / self.ratio
         if saved <= 0:
             return 0.0
@@ -72,8 +65,7 @@ class CodecRates:
     def pipelined(self, sides: ChargedSides, link: float) -> float:
         """Return the rate in B/s over `link` B/s if all steps overlap perfectly: that of the slowest step.
 
-        With the sides `shared`, one device compresses and decompresses in turn, so both times count as one step.
-        """
+        With the sides `shared`, one device compresses and decompresses in turn, so both times count as one step."""
         both = 1 / self.compress + 1 / self.decompress
         codec = {
             "shared": 1 / both if both else math.inf,
@@ -87,8 +79,7 @@ class CodecRates:
 def quotient(above: Interval, below: Interval) -> Interval:
     """Return the quotient `above` / `below` of two independent positive rates with its 95 % interval.
 
-    On logarithms, the squared half-widths of the two intervals add up.
-    """
+    On logarithms, the squared half-widths of the two intervals add up."""
     centre = above.centre / below.centre
     down = math.hypot(math.log(above.centre / above.low), math.log(below.high / below.centre))
     up = math.hypot(math.log(above.high / above.centre), math.log(below.centre / below.low))
@@ -98,8 +89,7 @@ def quotient(above: Interval, below: Interval) -> Interval:
 def verdict(speedup: Interval) -> str:
     """Return the verdict on a speed-up with its 95 % interval as text: `faster 2.1×` or `slower 0.6×`.
 
-    For an interval that contains 1 it is `no change 1.00×` if it lies within 5 % of 1, and else `unclear 1.3×`.
-    """
+    For an interval that contains 1 it is `no change 1.00×` if it lies within 5 % of 1, and else `unclear 1.3×`."""
     within = speedup.low >= 1 - _EVEN and speedup.high <= 1 + _EVEN
     even = "no change" if within else "unclear"
     word = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else even
@@ -123,8 +113,7 @@ def times(factor: float) -> str:
 def named_link(text: str) -> NamedLink:
     """Return the link with the rate in B/s that its name states: 25GbE, 400Gb/s (bits) or 12.5GB/s (bytes).
 
-    Raises UsageError if the text is not such a rate, or is 0.
-    """
+    Raises UsageError if the text is not such a rate, or is 0."""
     match = _LINK.fullmatch(text)
     if not match or not float(match[1]):
         raise UsageError(f"--link {text}: not the rate of a link; write it as 25GbE, 400Gb/s or 12.5GB/s")

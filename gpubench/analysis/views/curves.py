@@ -19,8 +19,7 @@ Value = str | int | float
 class Point:
     """One case on one device set: its figure over all replicates (median of medians).
 
-    `amount` is the counted work of one call in bytes or operations; 0 if the figure is not a rate of it.
-    """
+    `amount` is the counted work of one call in bytes or operations; 0 if the figure is not a rate of it."""
 
     case: Case
     devices: tuple[str, ...]
@@ -47,8 +46,7 @@ class Point:
 class Curve:
     """The points of one curve of a view, each with its place on the x axis, in ascending order.
 
-    `parts` are the texts that distinguish this curve from the others of its view; `label` joins them.
-    """
+    `parts` are the texts that distinguish this curve from the others of its view; `label` joins them."""
 
     label: str
     points: tuple[tuple[float, Point], ...]
@@ -59,8 +57,7 @@ def view_points(summary: Summary, suite: str, view: View, series: str) -> list[P
     """Return a point for each ok case of a view of a suite, with replicates joined, in the order measured.
 
     `series` is the label of the series that gives the figure; empty means the first series of a case. Cases without
-    this series are left out, as are values beyond 1e±100, which no axis can show.
-    """
+    this series are left out, as are values beyond 1e±100, which no axis can show."""
     grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Series]]] = {}
     for result in summary.results_of(suite):
         if result.status == "ok" and result.case.name in view.cases:
@@ -87,8 +84,7 @@ def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
 def by_unit(points: Iterable[Point]) -> list[list[Point]]:
     """Return the points grouped by unit, because seconds and rates have no common axis; the order is kept.
 
-    Integer and floating-point operations per second share an axis.
-    """
+    Integer and floating-point operations per second share an axis."""
     grouped: dict[str, list[Point]] = {}
     for point in points:
         grouped.setdefault(point.figure.unit.replace("FLOP/s", "OP/s"), []).append(point)
@@ -103,8 +99,7 @@ def drawable(value: float) -> bool:
 def view_lines(points: Sequence[Point], view: View) -> list[Curve]:
     """Return the curves of a view through these points; if several cases of a curve have the same x, the best one.
 
-    A point whose case has no number on the axis `view.x` is left out.
-    """
+    A point whose case has no number on the axis `view.x` is left out."""
     parts_of = _parts_function(points, view)
     grouped: dict[tuple[str, ...], dict[float, Point]] = {}
     for point in points:
@@ -137,11 +132,7 @@ def _label(parts: Sequence[str], point: Point) -> str:
 
 
 def _parts_function(points: Sequence[Point], view: View) -> Callable[[Point], tuple[str, ...]]:
-    """Return a function from a point to the texts that distinguish its curve from the others of the view.
-
-    They are the case name, the values on the axes `view.by`, and the devices. The case name or the devices are empty if
-    all `points` have the same, and an axis is empty if the case lacks it.
-    """
+    """Return a function from a point to the texts that distinguish its curve from the others of the view."""
     names = len({point.case.name for point in points}) > 1
     devices = len({point.devices for point in points}) > 1
 

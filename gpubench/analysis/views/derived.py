@@ -41,8 +41,7 @@ class Step:
 
     `points` is the number of measured working sets on it. `cycles` is its height in cycles of the device's clock, None
     if they were not measured. `end` is the working set at which the level ends, None for the last one; `known_sizes`
-    are the known sizes of the device that are nearest to this end.
-    """
+    are the known sizes of the device that are nearest to this end."""
 
     height: Interval
     unit: str
@@ -63,8 +62,7 @@ class Step:
 class Staircase:
     """The levels of one curve of a view.
 
-    `title` is that of the view, `axis` the name of its x axis, and `line` the curve.
-    """
+    `title` is that of the view, `axis` the name of its x axis, and `line` the curve."""
 
     suite: str
     title: str
@@ -79,8 +77,7 @@ class TransferFit:
 
     `sizes` are the places on the x axis (bytes, or counts such as messages), and `seconds` the time of a call at each
     size. `scale` is the number of counted bytes for each unit of size. `unit` is that of the rate. `is_rate` is False
-    if the view shows times.
-    """
+    if the view shows times."""
 
     line: Curve
     sizes: tuple[float, ...]
@@ -100,8 +97,7 @@ class Crossover:
     """The size from which the path `above` is faster than the path `below`, which are named by their labels.
 
     `size` is measured: low and high are the sizes on either side of it. `fitted` is the size at which the models meet,
-    None if they do not.
-    """
+    None if they do not."""
 
     below: str
     above: str
@@ -113,8 +109,7 @@ class Crossover:
 class Transfers:
     """The fits of the curves of one view, which differ in the axes `by`, and the crossovers between them.
 
-    `title` is that of the view, and `axis` the name of its x axis.
-    """
+    `title` is that of the view, and `axis` the name of its x axis."""
 
     suite: str
     title: str
@@ -148,8 +143,7 @@ def staircases(summary: Summary) -> list[Staircase]:
 def staircases_of(summary: Summary, suite: str, view: View) -> list[Staircase]:
     """Return the levels of every curve of a suite's staircase view, one staircase for each curve.
 
-    A curve without a level is left out, as is one with fewer than two points above 0 on both axes.
-    """
+    A curve without a level is left out, as is one with fewer than two points above 0 on both axes."""
     cycles = {line.parts: line for line in view_lines(view_points(summary, suite, view, _CYCLES), view)}
     curves = []
     for points in by_unit(view_points(summary, suite, view, view.series)):
@@ -160,10 +154,7 @@ def staircases_of(summary: Summary, suite: str, view: View) -> list[Staircase]:
 
 
 def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
-    """Return the levels of a curve, each with the known sizes nearest to its end; empty for too few points.
-
-    `cycles` is the same curve in cycles of the device's clock, None if it was not measured.
-    """
+    """Return the levels of a curve, each with the known sizes nearest to its end; empty for too few points."""
     points = [(x, point) for x, point in line.points if x > 0 and point.figure.interval.low > 0]
     sizes = [x for x, _ in points]
     intervals = [point.figure.interval for _, point in points]
@@ -191,11 +182,7 @@ def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
 
 
 def _known_sizes_by_end(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> list[tuple[KnownSize, ...]]:
-    """Return for each of `ends` (bytes) the known sizes of the curve's device that are nearer to it than to others.
-
-    Distances are ratios. A size more than a factor of 4 away from every end is left out; a level without an end (None)
-    has no known size.
-    """
+    """Return for each of `ends` (bytes) the known sizes of the curve's device that are nearer to it than to others."""
     sizes_by_end: list[list[KnownSize]] = [[] for _ in ends]
     for size in known_sizes(summary.device(line.points[0][1].devices[0])):
         apart = [abs(math.log(size.bytes / end.centre)) if end else math.inf for end in ends]
@@ -214,8 +201,7 @@ def transfers(summary: Summary) -> list[Transfers]:
 def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
     """Return the fitted models of the curves of a suite's transfer view, and their crossovers, one group for each unit.
 
-    A curve needs three sizes with a positive time; a group without such a curve is left out.
-    """
+    A curve needs three sizes with a positive time; a group without such a curve is left out."""
     groups = []
     for points in by_unit(view_points(summary, suite, view, view.series)):
         paths = [path for line in view_lines(points, view) if (path := _fit(line, view))]

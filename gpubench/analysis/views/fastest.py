@@ -1,8 +1,7 @@
 """Find the fastest path of a transfer view at each size, and the sizes at which it changes: thresholds for a program.
 
 The choice is the first axis of the view's `by`: for copies of blocks, the way to submit them. Paths that differ in no
-other axis are compared with each other.
-"""
+other axis are compared with each other."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ Value = str | int | float
 class Choice:
     """The value `value` of an axis that is the fastest one from the size `above` in bytes (or another count) on.
 
-    The first choice starts at the smallest measured size; the start of a later one is interpolated between two sizes.
-    """
+    The first choice starts at the smallest measured size; the start of a later one is interpolated between two
+    sizes."""
 
     value: Value
     above: float
@@ -34,8 +33,7 @@ class Choice:
 class FastestChoices:
     """The fastest values of the axis `axis` by size, ascending, among paths with the same other parameters and devices.
 
-    `params` are these parameters by axis.
-    """
+    `params` are these parameters by axis."""
 
     axis: str
     params: Mapping[str, Value]
@@ -52,8 +50,7 @@ def path_params(path: TransferFit, by: Sequence[str]) -> dict[str, Value]:
 def fastest(transfers: Transfers) -> list[FastestChoices]:
     """Return the fastest choices of each group of two or more paths that differ only in the first axis of `by`.
 
-    A group whose paths have no measured size in common is left out.
-    """
+    A group whose paths have no measured size in common is left out."""
     if not transfers.by:
         return []
     axis, *other_axes = transfers.by
@@ -75,8 +72,7 @@ def fastest_rows(transfers: Transfers) -> tuple[tuple[str, str], ...]:
     """Return a row of two texts for each group whose fastest choice changes with size.
 
     The first text has the parameters and devices of the group, the second the choices with the sizes from which they
-    are fastest: `bulk from 4KiB, loop from 1MiB`.
-    """
+    are fastest: `bulk from 4KiB, loop from 1MiB`."""
     is_size = transfers.axis.endswith("_bytes")
     rows = []
     for group in fastest(transfers):
@@ -89,11 +85,7 @@ def fastest_rows(transfers: Transfers) -> tuple[tuple[str, str], ...]:
 
 
 def _choices(axis: str, paths: Sequence[TransferFit]) -> Iterator[Choice]:
-    """Yield the fastest choice at the smallest size that all paths share, then each change to a faster one.
-
-    `axis` is the axis in which the paths differ. The choice changes at a size where another path is significantly
-    faster than the current one (see `is_apart`).
-    """
+    """Yield the fastest choice at the smallest size that all paths share, then each change to a faster one."""
     timed = [dict(zip(path.sizes, path.seconds, strict=True)) for path in paths]
     values = [path_params(path, (axis,))[axis] for path in paths]
     shared = sorted(set.intersection(*(set(times) for times in timed)))

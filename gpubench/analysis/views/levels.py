@@ -2,8 +2,7 @@
 
 A ring that outgrows a cache misses gradually: random replacement, hashed sets and a partitioned cache turn a knee into
 a ramp. So a curve is levels with free points between them, and its boundary is the largest working set that still is on
-the level, not the middle of the ramp.
-"""
+the level, not the middle of the ramp."""
 
 from __future__ import annotations
 
@@ -36,11 +35,7 @@ Floats = npt.NDArray[np.float64]
 class StaircaseLevel:
     """A level: the points `first` to `last` of the curve (indices), its height, and its end.
 
-    `height` is the median of its points with its interval; the highest point is at most 1.5 times the lowest. `end` is
-    the largest working set that is still on the level, or None for a level to the end of the curve. Its low and high
-    are the measured sizes between which it lies with 95 % probability; its centre is the size at which the following
-    ramp leaves the level.
-    """
+    `height` is the median of its points with its interval; the highest point is at most 1.5 times the lowest."""
 
     first: int
     last: int
@@ -58,8 +53,7 @@ def levels(
     flat line in log–log. The result is the likeliest partition, with a penalty of ln n for each parameter of a level:
     optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12, 2005) under Schwarz' criterion (Yao,
     Statistics & Probability Letters 6, 1988). The interval of an end is that of its likelihood with the other ends held
-    fixed (Siegmund, International Statistical Review 56, 1988).
-    """
+    fixed (Siegmund, International Statistical Review 56, 1988)."""
     if len(sizes) < 2:
         return ()
     curve = _Curve.of(sizes, heights, half_widths)
@@ -74,9 +68,7 @@ def levels(
 class _Curve:
     """A curve: octaves of sizes, natural logarithms of heights, and `costs[i, j]` of a level from point i to point j.
 
-    `sizes`, `octaves` and `logs` have shape (n,), `costs` (n, n). A cost is −2 ln of the likelihood plus the penalty,
-    infinite if i to j cannot be a level. `scatter` is that of neighbours on a level, `free` the cost of a free point.
-    """
+    `sizes`, `octaves` and `logs` have shape (n,), `costs` (n, n)."""
 
     sizes: Floats
     octaves: Floats
@@ -96,10 +88,7 @@ class _Curve:
         return cls(grid, octaves, logs, scatter, costs, _free_cost(logs, scatter))
 
     def end(self, segments: Sequence[tuple[int, int]], index: int) -> Interval | None:
-        """Return the end of the level `segments[index]` with its 95 % interval; None if it reaches the curve's end.
-
-        A segment is the first and the last point of a level, as indices; the segments are in order.
-        """
+        """Return the end of the level `segments[index]` with its 95 % interval; None if it reaches the curve's end."""
         (first, last), final = segments[index], len(self.logs) - 1
         if last == final:
             return None
@@ -114,11 +103,7 @@ class _Curve:
         return Interval(float(grid[min(low, below, last)]), float(centre), float(grid[max(high, last) + 1]))
 
     def _likely_ends(self, first: int, follows: tuple[int, int] | None) -> tuple[int, int]:
-        """Return the first and the last likely end of a level as indices of points: its 95 % interval.
-
-        The level starts at point `first`; `follows` is the first and the last point of the next level, None without
-        one. The likelihood of an end is summed over all ends of the ramp after it.
-        """
+        """Return the first and the last likely end of a level as indices of points: its 95 % interval."""
         last = len(self.logs) - 1
         if follows is None:
             ends = np.arange(first, last)
@@ -134,12 +119,7 @@ class _Curve:
         return int(ends[low]), int(ends[min(int(high), len(ends) - 1)])
 
     def _ramp_start(self, last: int, beyond: int, height: float) -> float:
-        """Return the size at which the ramp after point `last` leaves the level.
-
-        The logarithm of its height is `height`. The size lies on the line through the next two points. If fewer than
-        two points lie before `beyond`, the first point of the next level, or if both have one height, it is the
-        geometric middle between `last` and the point after it.
-        """
+        """Return the size at which the ramp after point `last` leaves the level."""
         after = last + 1
         if after + 1 < beyond and self.logs[after + 1] != self.logs[after]:
             slope = (self.octaves[after + 1] - self.octaves[after]) / (self.logs[after + 1] - self.logs[after])
@@ -148,11 +128,7 @@ class _Curve:
 
 
 def _scatter(logs: Floats) -> float:
-    """Return the random scatter of the points of a level: a standard deviation of natural logarithms, 0.01 to 0.05.
-
-    `logs` are the logarithms of all heights, shape (n,). The scatter comes from the lower quartile of the steps between
-    neighbours, which few ramps influence.
-    """
+    """Return the random scatter of the points of a level: a standard deviation of natural logarithms, 0.01 to 0.05."""
     quartile = float(np.quantile(np.abs(np.diff(logs)), 0.25))
     return min(max(quartile / _QUARTILE / math.sqrt(2), _LEAST_SCATTER), _MOST_SCATTER)
 
@@ -163,12 +139,7 @@ def _free_cost(logs: Floats, scatter: float) -> float:
 
 
 def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
-    """Return the costs of all levels, shape (n, n): `costs[i, j]` is that of a level from point i to point j.
-
-    A cost is the sum of squared residuals, in units of `sigmas`, from a nearly flat line, plus a penalty of 2·ln n. It
-    is infinite if the points are too narrow, too steep or too different in height for a level. All arguments have the
-    shape (n,).
-    """
+    """Return the costs of all levels, shape (n, n): `costs[i, j]` is that of a level from point i to point j."""
     count = len(logs)
     costs = np.full((count, count), np.inf)
     weights = 1 / sigmas**2
@@ -189,10 +160,7 @@ def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
 
 
 def _cheapest_partition(curve: _Curve) -> list[tuple[int, int]]:
-    """Return the first and the last point of each level, in order, of the partition with the smallest total cost.
-
-    Each point is on a level or free; a free point costs `curve.free`.
-    """
+    """Return the first and the last point of each level, in order, of the partition with the smallest total cost."""
     count = len(curve.logs)
     least, taken = np.zeros(count + 1), np.full(count + 1, -1)
     for end in range(1, count + 1):
@@ -209,11 +177,7 @@ def _cheapest_partition(curve: _Curve) -> list[tuple[int, int]]:
 
 
 def _joined_levels(segments: Sequence[tuple[int, int]], curve: _Curve) -> list[tuple[int, int]]:
-    """Return the levels with neighbours joined whose heights differ by less than three times the scatter.
-
-    They are joined only if their highest point is at most 1.5 times the lowest. A segment is the first and the last
-    point of a level.
-    """
+    """Return the levels with neighbours joined whose heights differ by less than three times the scatter."""
     joined: list[tuple[int, int]] = []
     for first, last in segments:
         is_same = joined and abs(_height(curve, first, last) - _height(curve, *joined[-1])) < _SAME * curve.scatter

@@ -1,8 +1,7 @@
 """Make tables that explain why copies, kernels and collectives over the same link reach different rates.
 
 A case that measures the rate of a link describes its method in notes named `link.…`: direction, engine, counted bytes,
-protocol. A table lists the figures of one link, each with the differences between its method and that of the best.
-"""
+protocol. A table lists the figures of one link, each with the differences between its method and that of the best."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ class LinkFigure:
     """The rate of one direction of a case at its largest size; `sum` is the rate of both directions, if measured.
 
     `tags` are the notes of the case on its method (name without `link.`, text), and `differences` those that differ
-    from the tags of the best figure.
-    """
+    from the tags of the best figure."""
 
     case: Case
     devices: tuple[str, ...]
@@ -46,8 +44,7 @@ class LinkFigure:
 def link_figures(summary: Summary) -> list[tuple[LinkFigure, ...]]:
     """Return for each set of devices the rates of the link between them, the best first; at least two per set.
 
-    The rates are those of different cases. If cases differ only in size, the figure at the largest size counts.
-    """
+    The rates are those of different cases. If cases differ only in size, the figure at the largest size counts."""
     largest: dict[tuple[object, ...], LinkFigure] = {}
     for figure in _figures(summary):
         key = (frozenset(figure.devices), figure.case.suite, figure.case.name, _without_size(figure.case.params))
@@ -70,10 +67,7 @@ def _figures(summary: Summary) -> Iterable[LinkFigure]:
 
 
 def _rate_of_both_directions(summary: Summary, spread: Spread) -> Figure | None:
-    """Return the rate of both directions of a case over its ok replicates; None if it was not measured.
-
-    If several ranks measured it, the slowest one of each replicate counts.
-    """
+    """Return the rate of both directions of a case over its ok replicates; None if it was not measured."""
     slowest_by_replicate = []
     for row in spread.rows:
         figures = [summary.figure(row.result, series) for series in row.result.series if series.label == _SUM]
@@ -83,7 +77,6 @@ def _rate_of_both_directions(summary: Summary, spread: Spread) -> Figure | None:
 
 
 def _without_size(params: Params) -> Params:
-    """Return the parameters without the size."""
     return tuple((axis, value) for axis, value in params if axis != _SIZE)
 
 
@@ -116,10 +109,7 @@ def link_tables(summary: Summary) -> list[Table]:
 
 
 def _table(group: tuple[LinkFigure, ...]) -> Table:
-    """Return the table of the figures of one link, a row for each; `group` has the best first.
-
-    Its note describes the method of the first figure.
-    """
+    """Return the table of the figures of one link, a row for each; `group` has the best first."""
     first = group[0]
     rows = [_row(figure, first) for figure in group]
     method = "; ".join(f"{name}: {text}" for name, text in first.tags)
@@ -128,10 +118,7 @@ def _table(group: tuple[LinkFigure, ...]) -> Table:
 
 
 def _row(figure: LinkFigure, first: LinkFigure) -> tuple[str, ...]:
-    """Return the cells of a figure: case, rate, rate of both directions, share of the first figure's rate, differences.
-
-    The differences are those between its method and that of `first`, the best figure of the link.
-    """
+    """Return the cells of a figure, its case first."""
     differences = "; ".join(f"{name}: {text}" for name, text in figure.differences)
     same = "" if figure is first else "none: the same method in another case"
     share = units.percent(figure.rate / first.rate)

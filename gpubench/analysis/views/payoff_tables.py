@@ -30,8 +30,7 @@ _MEASURED_HEADS = (
 def payoff_tables(payoffs: Payoffs) -> list[Table]:
     """Return the tables of measured transfers, of each codec's break-even links, and of the user's named links.
 
-    A table without rows is left out.
-    """
+    A table without rows is left out."""
     tables = []
     if payoffs.transfers:
         note = "Rates count uncompressed bytes. The upper bound is that of perfect overlap (docs/compression.md)"

@@ -2,8 +2,7 @@
 
 A case takes part if it has stages `compress` and `decompress` and the observed `ratio`. If it also has a stage `raw`,
 it moved data over a link: its headline is the overlapped transfer, `staged` is the transfer block by block, and its
-note `ends` says which sides are charged (breakeven.ChargedSides).
-"""
+note `ends` says which sides are charged (breakeven.ChargedSides)."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ class Payoff:
     """The figures of a codec on some data: `coded` gives the break-even rates, the others the speed-up over a link.
 
     `raw`, `staged` and `overlapped` are rates of uncompressed bytes in B/s, with their 95 % intervals. `ends` names the
-    charged sides (`breakeven.ChargedSides`). If the case has no link, `ends` is empty and the rates are None.
-    """
+    charged sides (`breakeven.ChargedSides`). If the case has no link, `ends` is empty and the rates are None."""
 
     case: Case
     devices: tuple[str, ...]
@@ -90,10 +88,7 @@ def payoffs_of(summary: Summary, suite: str, view: View) -> Payoffs:
 
 
 def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
-    """Return the payoff of a case; None if it has no positive ratio, no rate of a codec, or a rate of 0.
-
-    A case with a rate of only one side counts the other side as free.
-    """
+    """Return the payoff of a case; None if it has no positive ratio, no rate of a codec, or a rate of 0."""
     stages = dict(_stages(summary, spread))
     ratio = stages.get("ratio")
     if ratio is None or not ratio.centre > 0:
@@ -108,10 +103,7 @@ def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
 
 
 def _stages(summary: Summary, spread: Spread) -> Iterator[tuple[str, Interval]]:
-    """Yield the name and the rate in B/s of each stage of a case, and `ratio` with the compression ratio.
-
-    All have their 95 % intervals; the stage of the case's main figure comes first.
-    """
+    """Yield the name and the rate in B/s of each stage of a case, and `ratio` with the compression ratio."""
     headlines: list[Figure] = [spread.figure] if spread.figure else []
     for figure in [*headlines, *summary.secondary_figures(spread)]:
         stage = figure.stage

@@ -35,8 +35,7 @@ class PhaseLane:
 class CounterLane:
     """One counter below the phases: its mean in each column as a fraction of `highest`; None without a reading.
 
-    `highest` is a text with its unit.
-    """
+    `highest` is a text with its unit."""
 
     name: str
     fractions: tuple[float | None, ...]
@@ -47,8 +46,7 @@ class CounterLane:
 class PhaseLanes:
     """The phases and the counters of a profiled program over `seconds` of time.
 
-    `left_out` is the number of phases that are not drawn.
-    """
+    `left_out` is the number of phases that are not drawn."""
 
     seconds: float
     lanes: tuple[PhaseLane, ...]
@@ -59,9 +57,7 @@ class PhaseLanes:
 def phase_lanes(summary: Summary, columns: int) -> PhaseLanes | None:
     """Return the lanes of a profiled program over its run time, which is cut into `columns` equal columns.
 
-    Only the twelve phases that took the most time are drawn, in the order of their starts. The result is None for a run
-    without a profiled program, and for fewer than one column.
-    """
+    Only the twelve phases that took the most time are drawn, in the order of their starts."""
     all_phases = phases.phases(summary.run)
     program = next((result for result in all_phases if result.case.name == phases.PROGRAM), None)
     if program is None or columns < 1:
@@ -89,8 +85,7 @@ def result_lanes(results: Sequence[Result]) -> dict[str, list[tuple[Result, floa
     """Return triples of a result, a start and an end (seconds of the run) by the name of the lane.
 
     A phase of a profiled program has a triple for each time that it ran; only the program and its twelve longest phases
-    are included.
-    """
+    are included."""
     lanes: dict[str, list[tuple[Result, float, float]]] = {}
     parts = sorted((result for result in results if result.case.suite == phases.SUITE), key=_negative_duration)
     left_out = {id(result) for result in parts[MOST_LANES + 1 :]}  # the program itself is one of them
@@ -115,11 +110,7 @@ def _shares_by_column(spans: Sequence[Span], edges: Floats) -> tuple[float, ...]
 
 
 def _counter_lanes(table: CounterTable, program: Result, edges: Floats) -> Iterator[CounterLane]:
-    """Yield the lanes of busy share, power and memory of the program's devices, then of the host's cores and memory.
-
-    `edges` are the ends of the columns in seconds of the run, shape (columns + 1,). Counters without readings are left
-    out.
-    """
+    """Yield the lanes of busy share, power and memory of the program's devices, then of the host's cores and memory."""
     devices = [device for device in program.devices if device != "host"]
     for device, names in (*((device, _OF_DEVICE) for device in devices), ("host", _OF_HOST)):
         place = f"{device} " if len(devices) > 1 and device != "host" else ""
@@ -130,10 +121,7 @@ def _counter_lanes(table: CounterTable, program: Result, edges: Floats) -> Itera
 
 
 def _lane(name: str, track: Track, edges: Floats) -> Iterator[CounterLane]:
-    """Yield the lane of a counter under that name; nothing if it was not read while the program ran.
-
-    `edges` are the ends of the columns in seconds of the run, shape (columns + 1,).
-    """
+    """Yield the lane of a counter under that name; nothing if it was not read while the program ran."""
     unit, means = track.counter.unit, _means_by_column(track, edges)
     finite_means = means[np.isfinite(means)]
     if not len(finite_means):
@@ -144,12 +132,7 @@ def _lane(name: str, track: Track, edges: Floats) -> Iterator[CounterLane]:
 
 
 def _means_by_column(track: Track, edges: Floats) -> Floats:
-    """Return a counter's mean, or a cumulative counter's rise per second, in each column, shape (columns,).
-
-    `edges` are the ends of the columns in seconds of the run, shape (columns + 1,). A column between two readings has
-    the value of a straight line between them; one before the first or after the last reading is NaN. With fewer than
-    two readings, all columns are NaN.
-    """
+    """Return a counter's mean, or a cumulative counter's rise per second, in each column, shape (columns,)."""
     if len(track.at) < 2:
         return np.full(len(edges) - 1, np.nan)
     if track.counter.kind == "cumulative":

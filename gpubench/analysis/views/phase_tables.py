@@ -52,16 +52,12 @@ _FORWARDING_NOTE = (
 def phase_tables(summary: Summary) -> list[Table]:
     """Return the tables of a profiled program: phases and, if it was traced, device time, kernels, and forwarding.
 
-    A table without rows is left out.
-    """
+    A table without rows is left out."""
     return [*_phase_table(summary), *_device_table(summary), *_kernel_table(summary), *_forwarding_table(summary)]
 
 
 def _phase_table(summary: Summary) -> list[Table]:
-    """Return the table with a row for each phase and device, or no table without phases.
-
-    Columns that have no value in any row are left out.
-    """
+    """Return the table with a row for each phase and device, or no table without phases."""
     all_figures = list(_phase_figures(summary))
     if not all_figures:
         return []
@@ -92,10 +88,7 @@ def phase_name(result: Result) -> str:
 
 
 def _phase_row(figures: PhaseFigures, host: PhaseFigures, first_begin: float) -> tuple[str, ...]:
-    """Return the cells of a phase on one device; `host` are the figures of the host in the same phase.
-
-    `first_begin` is the beginning of the first phase in seconds of the run, from which all starts count.
-    """
+    """Return the cells of a phase on one device; `host` are the figures of the host in the same phase."""
     energy, memory = figures.energy, host.program_memory
     joules = units.quantity(energy.joules, "J") if energy else _NONE
     reasons = ", ".join(f"{reason.name} {units.percent(reason.share, 0)}" for reason in figures.throttled)
@@ -159,10 +152,7 @@ def _kernel_table(summary: Summary) -> list[Table]:
 
 
 def _forwarding_table(summary: Summary) -> list[Table]:
-    """Return the table of the modelled slowdown by forwarding calls over each round trip, or no table without a trace.
-
-    Each device has a row for the case that only copies to the host wait, and one for the case that every call does.
-    """
+    """Return the table of the modelled slowdown by forwarding calls over each round trip."""
     rows = []
     for forwarded in waiting_calls(summary.run):
         slowdowns = [forwarded.slowdowns(round_trip_s) for round_trip_s in _ROUND_TRIPS_S]

@@ -3,8 +3,7 @@
 A view of the kind `serving` names cases of three kinds, distinguished by their axes: steps (`batch`, `context`),
 prefills (`tokens`) and sessions (`prompt`, `output`), whose observed series `scheduled`, `first token` and `last token`
 hold the moments of every query. A session without them shows what a call takes longer in a session (series `call times`
-and `call contexts`): the host's share of it, and lower clocks where prefills make the device reach its power limit.
-"""
+and `call contexts`): the host's share of it, and lower clocks where prefills make the device reach its power limit."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class SessionCheck:
     """One time of the queries of a measured session beside its simulation with the same arrivals.
 
     `case` is the id of the case, `queries` their number, and `time` is `first token`, `per token` or `last token`. The
-    99th percentile is None if the queries are too few.
-    """
+    99th percentile is None if the queries are too few."""
 
     case: str
     queries: int
@@ -78,8 +76,7 @@ class Serving:
     """The simulated capacity of one model on one device; `label` joins the values of the view's axes `by`.
 
     `times` are the measured times of calls, `load` the shape of the queries, and `points` the simulated latencies by
-    rate. `knees` has the highest rate within each of the objectives, None if no rate meets them.
-    """
+    rate. `knees` has the highest rate within each of the objectives, None if no rate meets them."""
 
     title: str
     label: str
@@ -96,18 +93,14 @@ class Serving:
 class _Measured:
     """The measured times of one model on one device in seconds, each the median of a replicate.
 
-    `steps` has them by batch size and tokens of context, `prefills` by tokens of the prompt.
-    """
+    `steps` has them by batch size and tokens of context, `prefills` by tokens of the prompt."""
 
     steps: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     prefills: dict[int, list[float]] = field(default_factory=dict)
     sessions: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
-        """Keep an ok result as a session, a step or a prefill, by the axes of its case.
-
-        A result is ignored if its median is outside 1 ns to 1e5 s, or if its axes are of none of the three kinds.
-        """
+        """Keep an ok result as a session, a step or a prefill, by the axes of its case."""
         series = headline(result)
         seconds = stats.median(series.values) if series else math.nan
         if not _LEAST_S <= seconds <= _MOST_S:
@@ -121,11 +114,7 @@ class _Measured:
             self.prefills.setdefault(tokens, []).append(seconds)
 
     def times(self) -> ServingTimes | None:
-        """Return the times of calls in seconds for the simulation; None without a step or without a prefill.
-
-        A batch size with a single context takes its slope from the largest batch that has several. Sessions that
-        recorded the times of their calls correct the times (`_times_in_sessions`).
-        """
+        """Return the times of calls in seconds for the simulation; None without a step or without a prefill."""
         if not self.steps or not self.prefills:
             return None
         points_by_batch: dict[int, list[tuple[float, float]]] = {}
@@ -146,11 +135,7 @@ class _Measured:
 
 
 def _times_in_sessions(times: ServingTimes, sessions: Sequence[Result]) -> ServingTimes:
-    """Return `times` corrected by the median difference of calls in a session from the same calls alone.
-
-    The difference comes from the sessions that recorded the times of their calls; without any, `times` is returned.
-    Sessions with the moments of their queries do not count, because they are what the simulation is compared with.
-    """
+    """Return `times` corrected by the median difference of calls in a session from the same calls alone."""
     prefill_s: list[float] = []
     step_s: dict[int, list[float]] = {}
     for result in sessions:
@@ -186,8 +171,7 @@ def servings(summary: Summary) -> list[Serving]:
 def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
     """Return the serving capacity of each model on each device of a suite's view, at most 24.
 
-    A model is a combination of values on the view's axes `by`. It needs a measured step and a measured prefill.
-    """
+    A model is a combination of values on the view's axes `by`. It needs a measured step and a measured prefill."""
     grouped: dict[tuple[str, tuple[str, ...]], _Measured] = {}
     for result in summary.results_of(suite):
         params = dict(result.case.params)
@@ -206,11 +190,7 @@ def energies_of(summary: Summary, suite: str, view: View) -> list[tuple[str, Ene
 
 
 def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes) -> Serving:
-    """Return the simulated capacity of one model: its latencies at nine rates, its highest rates, and its sessions.
-
-    `title` is that of the view; `label` names the model. The rates are 0.1 to 1.1 of the rate that keeps every slot
-    busy.
-    """
+    """Return the simulated capacity of one model: its latencies at nine rates, its highest rates, and its sessions."""
     load = measured.load()
     most = serving.capacity(times, load)
     points = tuple(serving.at_rate(times, load, share * most) for share in _SHARES)
@@ -220,10 +200,7 @@ def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measur
 
 
 def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:
-    """Yield median, p90 and p99 of each result whose first series holds the seconds of single queries.
-
-    The percentiles are None if there are too few queries.
-    """
+    """Yield median, p90 and p99 of each result whose first series holds the seconds of single queries."""
     for result in results:
         series = headline(result)
         if series and judged_unit(series) == "s":
@@ -232,11 +209,7 @@ def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:
 
 
 def _session_checks(results: Sequence[Result], times: ServingTimes) -> Iterator[SessionCheck]:
-    """Yield the checks of each session that recorded the moments of its queries.
-
-    A session is left out if a batch size is above the measured ones, if a series of moments is missing or of another
-    length, or if the moments of a query are out of order.
-    """
+    """Yield the checks of each session that recorded the moments of its queries."""
     for result in results:
         wanted = (series for series in result.series if series.name in (*_MOMENTS, _SIZES))
         values = {series.name: np.asarray(series.values) for series in wanted}
@@ -255,11 +228,7 @@ def _session_checks(results: Sequence[Result], times: ServingTimes) -> Iterator[
 
 
 def _percentile_checks(case: str, measured: Served, simulated: Served) -> Iterator[SessionCheck]:
-    """Yield the percentiles of a measured session beside those of its simulation with the same arrivals.
-
-    There is one check for the time to the first token, per token and to the last token; a time that is 0 for any query
-    is left out. The 99th percentile is None for fewer than 662 queries. `case` is the id of the session's case.
-    """
+    """Yield the percentiles of a measured session beside those of its simulation with the same arrivals."""
     times = {
         "first token": (measured.first_token_s, simulated.first_token_s),
         "per token": (measured.token_s, simulated.token_s),

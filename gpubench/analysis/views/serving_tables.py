@@ -28,8 +28,7 @@ _SERVING_NOTE = "LoadGen scenario Server, simulated from measured steps and pref
 def serving_tables(models: Sequence[Serving]) -> list[Table]:
     """Return the tables of the models of one view: highest rates within the objectives, latencies by rate, sessions.
 
-    A measured session stands beside its simulation. Without a model the list is empty.
-    """
+    A measured session stands beside its simulation. Without a model the list is empty."""
     if not models:
         return []
     limits = (f"{name}: {first_s:g} s and {token_s:g} s" for name, first_s, token_s in map(_limits, OBJECTIVES))
@@ -71,10 +70,7 @@ def _limits(objectives: Objectives) -> tuple[str, float, float]:
 
 
 def _knee_row(served: Serving, objectives: str, point: RatePoint | None) -> tuple[str, ...]:
-    """Return the cells of the highest rate of a model within the objectives of that name.
-
-    `point` is that rate, or None if no rate meets the objectives.
-    """
+    """Return the cells of the highest rate of a model within the objectives of that name."""
     sizes = map(str, (served.times.slots, served.load.prompt, served.load.output))
     start = served.label, ", ".join(served.devices), *sizes, objectives
     if point is None:

@@ -11,8 +11,7 @@ NO_VALUE = "–"  # the text of a cell without a value
 class Table:
     """A table of texts: each row has one cell for each head.
 
-    `text_heads` are the heads of the columns that hold no figures, and `note` explains the columns.
-    """
+    `text_heads` are the heads of the columns that hold no figures, and `note` explains the columns."""
 
     title: str
     heads: tuple[str, ...]

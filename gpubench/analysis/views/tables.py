@@ -40,8 +40,7 @@ _CROSSOVER_HEADS = ("faster below", "faster above", "crossover", "measured betwe
 def level_table(staircase: Staircase) -> Table:
     """Return the table of the levels of one curve, a row for each, from the first cache to memory.
 
-    The note gives the source of each cache size that the device reports.
-    """
+    The note gives the source of each cache size that the device reports."""
     label = "" if staircase.line.label in staircase.title else f", {staircase.line.label}"
     rows = tuple(_level_row(step) for step in staircase.steps)
     sources = [f"{size.name}: {size.source}" for step in staircase.steps for size in step.known_sizes]
@@ -74,8 +73,7 @@ def _known_size_texts(step: Step, end: Interval | None) -> Iterator[str]:
 def transfer_tables(transfers: Transfers) -> list[Table]:
     """Return the tables of a transfer view: the fastest path by size, the fitted models, and the crossovers.
 
-    The first and the last are left out if they have no row.
-    """
+    The first and the last are left out if they have no row."""
     is_size = transfers.axis.endswith("_bytes")
     rows = tuple(row for path in transfers.paths for row in _transfer_rows(path, is_size))
     tables = [Table(f"Transfer model: {transfers.title}", _PATH_HEADS, rows, _PATH_HEADS[:1])]
@@ -98,10 +96,7 @@ def transfer_tables(transfers: Transfers) -> list[Table]:
 
 
 def _transfer_rows(path: TransferFit, is_size: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each piece of a path's model; the first row also has the values of the whole path.
-
-    `is_size` says that the x axis holds bytes, not counts.
-    """
+    """Yield the cells of each piece of a path's model; the first row also has the values of the whole path."""
     model = path.model
     half = _place(model.half.centre, is_size) if model.half else NO_VALUE
     for index, piece in enumerate(model.pieces):
@@ -110,10 +105,7 @@ def _transfer_rows(path: TransferFit, is_size: bool) -> Iterator[tuple[str, ...]
 
 
 def _piece_cells(path: TransferFit, piece: Piece, is_size: bool) -> tuple[str, str, str, str]:
-    """Return the cells of one piece of a path's model: its range of sizes, α, β and n½.
-
-    `is_size` says that the x axis holds bytes, not counts.
-    """
+    """Return the cells of one piece of a path's model: its range of sizes, α, β and n½."""
     rate = path.rate(piece)
     return (
         f"{_place(path.sizes[piece.first], is_size)} – {_place(path.sizes[piece.last], is_size)}",
@@ -137,8 +129,7 @@ def derived_tables(summary: Summary, suite: str) -> list[Table]:
 def tail_tables(summary: Summary, suite: str) -> list[Table]:
     """Return a table of the tail latencies of a suite; an empty list if no series has enough samples (`tail_samples`).
 
-    A row has the percentiles of one series; if several ranks or replicates measured it, those with the highest p99.
-    """
+    A row has the percentiles of one series; if several ranks or replicates measured it, those with the highest p99."""
     rows: dict[tuple[str, tuple[str, ...], str], tuple[float, tuple[str, ...]]] = {}
     for result in summary.run.results:
         for series in result.series if result.status == "ok" and result.case.suite == suite else ():
@@ -161,8 +152,7 @@ def tail_samples(series: Series) -> float:
     """Return the number of samples that a series needs for percentiles: 1000 single calls, or 10 000 batches.
 
     It is infinite for a series that is not a time in seconds of which less is better, because such a series has no
-    tail.
-    """
+    tail."""
     if judged_unit(series) != "s" or judged_better(series) != "less":
         return math.inf
     return _P99_SAMPLES if series.mode == "each" else _P999_SAMPLES
@@ -171,8 +161,7 @@ def tail_samples(series: Series) -> float:
 def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:
     """Return the median, the 99th percentile, the 99.9th percentile and the maximum of the samples, in seconds.
 
-    A percentile is None if fewer than ten samples lie beyond it.
-    """
+    A percentile is None if fewer than ten samples lie beyond it."""
     values = judged_values(series).tolist()
     count = len(values)
     p99 = stats.quantile(values, 0.99) if count >= _P99_SAMPLES else None
@@ -183,8 +172,7 @@ def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:
 def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
     """Return the tables of a suite's view of the kind staircase, transfer, breakeven, serving or amortisation.
 
-    Views of other kinds have none.
-    """
+    Views of other kinds have none."""
     if view.kind == "amortisation":
         return amortisation_tables(view.title, amortised_of(summary, suite, view))
     if view.kind == "serving":

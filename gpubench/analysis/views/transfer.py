@@ -1,8 +1,7 @@
 """Fit the transfer model t(n) = α + n/β: latency, bandwidth, half-bandwidth size n½, and crossovers of two paths.
 
 α and β are Hockney's start-up time and asymptotic rate, n½ = α·β his half-performance length (Parallel Computing 20,
-1994). The fit minimises relative residuals, because absolute ones would let the largest size decide α.
-"""
+1994). The fit minimises relative residuals, because absolute ones would let the largest size decide α."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ Floats = npt.NDArray[np.float64]
 class Piece:
     """The time α + n/β over the points `first` to `last` (indices): α in s, β in sizes per second.
 
-    β is infinite if the time does not grow with size.
-    """
+    β is infinite if the time does not grow with size."""
 
     first: int
     last: int
@@ -52,8 +50,7 @@ class TransferModel:
     """The model of one path: its pieces in order of size, and the root mean square of its relative residuals.
 
     `half` is n½ on the measured curve: the size at which half of the last piece's β is reached, between the two
-    measured sizes `low` and `high`; None if it is reached before the first size, or if time is flat to the end.
-    """
+    measured sizes `low` and `high`; None if it is reached before the first size, or if time is flat to the end."""
 
     pieces: tuple[Piece, ...]
     residual: float
@@ -62,8 +59,7 @@ class TransferModel:
     def piece_at(self, size: float, sizes: Sequence[float]) -> Piece:
         """Return the piece of the model for a size: the last one that begins at or below the size, else the first.
 
-        `sizes` are the measured sizes to which the model was fitted.
-        """
+        `sizes` are the measured sizes to which the model was fitted."""
         return next((piece for piece in reversed(self.pieces) if sizes[piece.first] <= size), self.pieces[0])
 
 
@@ -72,8 +68,7 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> TransferModel | Non
 
     The number of pieces, at most four, minimises n·ln(σ²) + p·ln n (Yao, Statistics & Probability Letters 6, 1988), and
     the cuts are found by dynamic programming (Bai & Perron, Journal of Applied Econometrics 18, 2003). A piece has at
-    least three points; α or n/β is set to 0 if it is nowhere 1 % of the time, and σ is taken as at least 3 %.
-    """
+    least three points; α or n/β is set to 0 if it is nowhere 1 % of the time, and σ is taken as at least 3 %."""
     count = len(sizes)
     if count < _LEAST_POINTS:
         return None
@@ -93,11 +88,7 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> TransferModel | Non
 
 
 def _fitted(n: Floats, t: Floats, first: int, last: int) -> tuple[Piece, float]:
-    """Return the piece a + b·n with the least squared relative residuals, and the sum of these squares.
-
-    It is fitted to the points `first` to `last` of the sizes `n` and times `t` (s), both of shape (points,). a and b
-    are not negative; one of them is 0 if it is at most 1 % of the time everywhere.
-    """
+    """Return the piece a + b·n with the least squared relative residuals, and the sum of these squares."""
     inside = slice(first, last + 1)
     u, v = 1 / t[inside], n[inside] / t[inside]
     uu, uv, vv = float(u @ u), float(u @ v), float(v @ v)
@@ -116,11 +107,7 @@ _Fits = dict[tuple[int, int], tuple[Piece, float]]
 
 
 def _best_cut(fits: _Fits, count: int, pieces: int) -> list[tuple[Piece, float]]:
-    """Return the best model of exactly `pieces` pieces, each with its squared residuals; empty for too few points.
-
-    `fits` has the piece with its squared residuals for each pair of a first and a last point, and `count` is the number
-    of points. The best model has the smallest sum of squared residuals.
-    """
+    """Return the best model of exactly `pieces` pieces, each with its squared residuals; empty for too few points."""
     if count < pieces * _LEAST_POINTS:
         return []
     best: list[dict[int, tuple[float, list[tuple[Piece, float]]]]] = [{0: (0.0, [])}]
@@ -143,12 +130,7 @@ def _criterion(cut: list[tuple[Piece, float]], count: int) -> float:
 
 
 def _half_bandwidth_size(n: Floats, t: Floats, beta: float) -> Interval | None:
-    """Return n½: the first size at which the measured rate n/t reaches β/2, with the two sizes around it.
-
-    `n` are ascending sizes and `t` times in s, shape (points,); `beta` is in sizes per second. The size is interpolated
-    linearly in the logarithms of size and rate. The result is None if no rate reaches β/2, if the first one already
-    does, or if β is infinite.
-    """
+    """Return n½: the first size at which the measured rate n/t reaches β/2, with the two sizes around it."""
     if not math.isfinite(beta):
         return None
     excess = np.log(2 * n / t / beta)
@@ -159,11 +141,7 @@ def _half_bandwidth_size(n: Floats, t: Floats, beta: float) -> Interval | None:
 
 
 def _crossing(n: Floats, excess: Floats, low: int, high: int) -> Interval:
-    """Return the size between the points `low` and `high` at which `excess` is 0, with the sizes of both points.
-
-    `excess` has one value for each of the sizes `n` and another sign at `low` than at `high`; it is interpolated
-    linearly in the logarithm of size.
-    """
+    """Return the size between the points `low` and `high` at which `excess` is 0, with the sizes of both points."""
     share = float(excess[low] / (excess[low] - excess[high]))
     return Interval(float(n[low]), float(n[low] * (n[high] / n[low]) ** share), float(n[high]))
 
@@ -173,10 +151,7 @@ def crossovers(
 ) -> list[tuple[bool, Interval]]:
     """Return each crossover of two paths: whether `first` is faster above it, and the size with its bounds.
 
-    `first` and `second` are the times of the paths (s) at the ascending `sizes`. Only sizes at which the times differ
-    significantly count (see `is_apart`). A crossover lies between two such sizes with different fastest paths, which
-    are its bounds; it is interpolated in the logarithms of size and ratio.
-    """
+    `first` and `second` are the times of the paths (s) at the ascending `sizes`."""
     n = np.asarray(sizes, dtype=float)
     excess = np.asarray([math.log(b.centre / a.centre) for a, b in zip(first, second, strict=True)])
     significant = [index for index, (a, b) in enumerate(zip(first, second, strict=True)) if is_apart(a, b)]

@@ -33,12 +33,7 @@ class EarlyLaunch:
     def __call__(
         self, function: int, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], stream: int
     ) -> None:
-        """Launch a kernel that may start before the previous launch ends.
-
-        `function` is the address of its CUfunction, and `stream` that of the CUstream. `grid` and `block` are one to
-        three sizes. `args` are CuPy arrays and NumPy scalars. Raises DriverCallError if the driver refuses the launch,
-        and Skip if the driver does not have the call.
-        """
+        """Launch a kernel that may start before the previous launch ends."""
         bindings = self._driver.bindings
         config = bindings.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]

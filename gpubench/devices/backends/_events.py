@@ -24,14 +24,10 @@ Lead = Callable[[], object] | None
 class KernelGate:
     """A kernel that blocks the stream until the host opens it, through mapped page-locked memory.
 
-    With unified addressing (every 64-bit Linux) the host's pointer is also valid on the device.
-    """
+    With unified addressing (every 64-bit Linux) the host's pointer is also valid on the device."""
 
     def __init__(self, cupy: Any, clock_hz: float) -> None:
-        """Allocate the gate's flags, compile its kernel for the current device, and launch it once, open.
-
-        `cupy` is the module, and `clock_hz` the SM clock, by which the kernel measures its time limit.
-        """
+        """Allocate the gate's flags, compile its kernel for the current device, and launch it once, open."""
         runtime = cupy.cuda.runtime
         self._address = runtime.hostAlloc(64, runtime.hostAllocMapped)
         self._flags = (ctypes.c_uint32 * 16).from_address(self._address)
@@ -61,10 +57,7 @@ class EventClock:
     """Times calls on one stream by device events; see docs/method.md."""
 
     def __init__(self, cupy: Any, stream: Any, gate: KernelGate, flush: Callable[[], None]) -> None:
-        """Prepare to time calls on `stream`, a CuPy stream, behind `gate`.
-
-        `flush` queues a flush of the cache on that stream, and `cupy` is the module.
-        """
+        """Prepare to time calls on `stream`, a CuPy stream, behind `gate`."""
         self._cupy = cupy
         self._stream = stream
         self._gate = gate
@@ -74,11 +67,7 @@ class EventClock:
     def hot(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
         """Time `calls` calls of `call` back to back between two events.
 
-        The Timing has one device time, the mean of the calls, and the host's mean time to queue a call, both in
-        seconds. If `gated`, the gate holds the stream until all calls are queued. `lead`, if not None, is called once
-        before the first event. Raises GateTimedOut if the gate opened by itself, and Untrustworthy if the events count
-        over 1 % and 1 ms more than the host's clock.
-        """
+        If `gated`, the gate holds the stream until all calls are queued."""
 
         def batch() -> None:
             for _ in range(calls):
@@ -90,8 +79,7 @@ class EventClock:
     def each(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
         """Time `calls` calls of `call` back to back with an event between two calls.
 
-        The Timing has a device time in seconds for each call. Arguments and errors are those of `hot`.
-        """
+        The Timing has a device time in seconds for each call. Arguments and errors are those of `hot`."""
         events = [self._cupy.cuda.Event() for _ in range(calls + 1)]
 
         def batch() -> None:
@@ -106,9 +94,7 @@ class EventClock:
     def graph(self, call: Callable[[], object], calls: int, lead: Lead = None) -> Timing:
         """Time one replay of a captured graph of `calls` calls of `call`.
 
-        A new graph is captured and replayed once before. The timed replay is always gated. Result, arguments and errors
-        are those of `hot`.
-        """
+        A new graph is captured and replayed once before. The timed replay is always gated."""
         graph = self._capture(call, calls)
         device, host = self._time_batch(lambda: graph.launch(self._stream), True, lead)
         return Timing((device / calls,), host / calls)
@@ -116,9 +102,7 @@ class EventClock:
     def cold(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
         """Time `calls` calls of `call`, each after a cache flush.
 
-        The Timing has a device time in seconds for each call, without the flush. Arguments and errors are those of
-        `hot`; the host's time per call includes queueing the flush.
-        """
+        The Timing has a device time in seconds for each call, without the flush."""
         pairs = [(self._cupy.cuda.Event(), self._cupy.cuda.Event()) for _ in range(calls)]
 
         def batch() -> None:
@@ -133,12 +117,7 @@ class EventClock:
         return Timing(tuple(self._elapsed(before, after) for before, after in pairs), host / calls)
 
     def _time_batch(self, batch: Callable[[], object], gated: bool, lead: Lead) -> tuple[float, float]:
-        """Return the seconds of a batch by the device's events, and the seconds that the host took to queue it.
-
-        `batch` queues the work. If `gated`, the device waits until the host has queued it all; raises GateTimedOut if
-        the gate opened at its time limit before. `lead`, if not None, is called before the first event. Raises
-        Untrustworthy if the events exceed the host's clock by more than 1 % plus 1 ms.
-        """
+        """Return the seconds of a batch by the device's events, and the seconds that the host took to queue it."""
         before, after = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         if gated:
             self._gate.hold()
@@ -167,10 +146,7 @@ class EventClock:
         return float(self._cupy.cuda.get_elapsed_time(before, after)) * _SECONDS_OF_MS
 
     def _capture(self, call: Callable[[], object], calls: int) -> Any:
-        """Return the CuPy graph of `calls` calls of `call`, which has been replayed once.
-
-        The last graph is kept and returned again for the same `call` and `calls`.
-        """
+        """Return the CuPy graph of `calls` calls of `call`, which has been replayed once."""
         if self._graph is None or self._graph[:2] != (call, calls):
             self._stream.begin_capture()
             for _ in range(calls):

@@ -15,20 +15,10 @@ _VECTOR_BYTES = 16
 class CacheFlush:
     """An array larger than the last-level cache, which is written and then read.
 
-    Writing it displaces everything else and leaves the cache full of dirty lines: on an H200 a copy of 8 MiB that had
-    to write them back took 9.2 µs instead of 8.1 µs. Reading it leaves clean lines.
-
-    Lines with high priority (`evict_last`, as torch's compiler loads them) outlive this: on an H200 a copy of 64 MiB
-    ran at 4.03 instead of 3.85 TB/s behind a kernel that had loaded its source so, and a flush between. So on NVIDIA
-    GPUs that have priorities (compute capability 8.0 and newer) the array is loaded with high priority first, which
-    displaces such lines, and then gets ordinary priority. On an H200 that makes a flush take 112 instead of 68 µs.
-    """
+    Reading it leaves clean lines."""
 
     def __init__(self, cupy: Any, nbytes: int, units: int) -> None:
-        """Allocate an array of `nbytes` bytes and compile the kernel that reads it; `cupy` is the module.
-
-        `units` is the number of SMs or CUs, and sets the size of the kernel's grid.
-        """
+        """Allocate an array of `nbytes` bytes and compile the kernel that reads it; `cupy` is the module."""
         self._runtime = cupy.cuda.runtime
         self._array = cupy.zeros(nbytes // _VECTOR_BYTES * _VECTOR_BYTES, cupy.uint8)
         self._never = cupy.zeros(1, cupy.uint32)

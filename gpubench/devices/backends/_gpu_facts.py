@@ -22,8 +22,7 @@ _KILO = 1000
 def binding_versions() -> dict[str, str]:
     """Return the version of nvmath-python by its name, or an empty dictionary if it is not installed.
 
-    It affects figures: without nvmath-python, matrix products go through cuBLAS itself.
-    """
+    It affects figures: without nvmath-python, matrix products go through cuBLAS itself."""
     try:
         return {"nvmath-python": version("nvmath-python")}
     except PackageNotFoundError:
@@ -33,8 +32,7 @@ def binding_versions() -> dict[str, str]:
 def driver_versions(runtime: Any) -> dict[str, str]:
     """Return the versions of the driver and the runtime by name (`cuda.driver`); HIP has one number for both.
 
-    `runtime` is the module `cupy.cuda.runtime`.
-    """
+    `runtime` is the module `cupy.cuda.runtime`."""
     if runtime.is_hip:
         return {"hip.runtime": _rocm.version(runtime.runtimeGetVersion())}
     return {
@@ -51,8 +49,7 @@ def _dotted(number: int) -> str:
 def device_facts(runtime: Any, index: int, count: int) -> Device:
     """Return the Device with `index` among `count` devices, with its facts and the peers whose memory it can access.
 
-    `runtime` is the module `cupy.cuda.runtime`.
-    """
+    `runtime` is the module `cupy.cuda.runtime`."""
     props = runtime.getDeviceProperties(index)
     family = "rocm" if runtime.is_hip else "cuda"
     name = props["name"]
@@ -84,10 +81,7 @@ def pci_address(runtime: Any, index: int) -> str:
 
 
 def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the data types of the matrix products that the device supports: by compute capability, or by AMD model.
-
-    `runtime` is the module `cupy.cuda.runtime`, and `props` the result of its `getDeviceProperties`.
-    """
+    """Return the data types of the matrix products that the device supports: by compute capability, or by AMD model."""
     if runtime.is_hip:
         return _rocm.dtypes(props, hipblaslt.is_on())
     capability = (props["major"], props["minor"])
@@ -97,11 +91,7 @@ def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _details(runtime: Any, index: int) -> tuple[tuple[str, str], ...]:
-    """Return the name and the number (as text) of each attribute in `_ATTRIBUTES`.
-
-    Clocks are in Hz, the width of the memory bus is in bits, and shared memory in bytes. `runtime` is the module
-    `cupy.cuda.runtime`.
-    """
+    """Return the name and the number (as text) of each attribute in `_ATTRIBUTES`."""
     numbers = {name: int(runtime.deviceGetAttribute(code, index)) for name, code in _ATTRIBUTES.items()}
     return tuple((name, str(value * (_KILO if name.endswith("_hz") else 1))) for name, value in numbers.items())
 
@@ -128,10 +118,7 @@ def _shared_bytes(props: Mapping[str, Any]) -> int:
 
 
 def _features(props: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names for `Traits.features` by compute capability, and those of calls that CuPy for CUDA always binds.
-
-    `props` are the device's properties. Source: CUDA C++ Programming Guide, "Compute Capabilities".
-    """
+    """Return the names for `Traits.features` by compute capability."""
     first_major = {
         "async_copy": 8,
         "matrix": 8,

@@ -19,8 +19,7 @@ _SHM = Path("/dev/shm")
 class SharedFile:
     """A shared file that is mapped into this process as an array of uint8, shape (nbytes,).
 
-    An anonymous file ends with the last process that maps it. `handle` is the path by which others open it, or empty.
-    """
+    An anonymous file ends with the last process that maps it."""
 
     def __init__(self, descriptor: int, nbytes: int, handle: bytes) -> None:
         self.handle = handle
@@ -67,15 +66,12 @@ class AnonymousMemory:
 class ShmMemory:
     """A file in /dev/shm, which another process opens by a path: POSIX shared memory, shm_overview(7).
 
-    It has no name in the folder, so that nothing is left behind however its owner ends. The path is the owner's
-    descriptor in /proc, which processes of the same user may open.
-    """
+    It has no name in the folder, so that nothing is left behind however its owner ends."""
 
     def allocate(self, nbytes: int) -> SharedBuffer:
         """Return a new buffer of `nbytes` bytes in /dev/shm.
 
-        Raises Skip if /dev/shm is missing, has no room, or does not support unnamed files.
-        """
+        Raises Skip if /dev/shm is missing, has no room, or does not support unnamed files."""
         if not _SHM.is_dir():
             raise Skip(f"needs {_SHM}: mount a tmpfs there")
         try:

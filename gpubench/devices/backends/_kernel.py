@@ -15,15 +15,10 @@ from ._early import early_launch
 class CupyKernel:
     """A compiled kernel, which requests more than the default of dynamic shared memory when a launch needs it.
 
-    `has_early` says whether the device supports early launches. On ROCm a launch raises Skip if it needs more shared
-    memory than the default.
-    """
+    `has_early` says whether the device supports early launches."""
 
     def __init__(self, cupy: Any, module: Any, name: str, has_early: bool = False) -> None:
-        """Wrap the function `name` of `module`, CuPy's RawModule; `cupy` is the module.
-
-        `has_early` says whether the device supports early launches.
-        """
+        """Wrap the function `name` of `module`, CuPy's RawModule; `cupy` is the module."""
         self._cupy, self._has_early = cupy, has_early
         self._module = module
         self._function = module.get_function(name)
@@ -34,19 +29,14 @@ class CupyKernel:
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
-        """Launch the kernel on the current stream; `args` are CuPy arrays and NumPy scalars.
-
-        `shared_bytes` is the dynamic shared memory per block. Raises Skip on ROCm if that is more than the default
-        maximum.
-        """
+        """Launch the kernel on the current stream; `args` are CuPy arrays and NumPy scalars."""
         self._allow(shared_bytes)
         self._function(grid, block, tuple(args), shared_mem=shared_bytes)
 
     def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
         """Launch the kernel so that it may start before the previous launch ends.
 
-        On a device that does not support this, it is launched like any other kernel.
-        """
+        On a device that does not support this, it is launched like any other kernel."""
         if self._has_early:
             stream = int(self._cupy.cuda.get_current_stream().ptr)
             early_launch()(int(self._function.kernel.ptr), grid, block, args, stream)
@@ -54,10 +44,7 @@ class CupyKernel:
             self(grid, block, args)
 
     def _allow(self, shared_bytes: int) -> None:
-        """Request `shared_bytes` bytes of dynamic shared memory per block for this and later launches.
-
-        Raises Skip on ROCm if that is more than the default maximum.
-        """
+        """Request `shared_bytes` bytes of dynamic shared memory per block for this and later launches."""
         if shared_bytes > self._most:
             if self._cupy.cuda.runtime.is_hip:
                 raise Skip(f"CuPy on ROCm limits a block to {self._most} bytes of shared memory")
@@ -66,9 +53,7 @@ class CupyKernel:
     def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
         """Return registers, shared and local memory of the kernel, and the blocks that fit on a compute unit.
 
-        The result is None on ROCm. `threads` is the number of threads per block, and `shared_bytes` the dynamic shared
-        memory per block.
-        """
+        The result is None on ROCm."""
         if self._cupy.cuda.runtime.is_hip:  # these calls were never tried on ROCm
             return None
         function, driver = self._function, self._cupy.cuda.driver

@@ -13,10 +13,7 @@ from gpubench.devices.native.driver import Driver
 def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | None:
     """Return the number of kernels that one call of `call` queues on `stream`; copies and memsets do not count.
 
-    `cupy` is the module, and `stream` a CuPy stream, which must be the current one. The kernels are recorded, not run.
-    Run `call` once before, because a library cannot be initialised and a memory pool cannot grow during a capture. The
-    result is None if cuda-bindings is not installed, or if CUDA or CuPy refuses to capture the call.
-    """
+    `cupy` is the module, and `stream` a CuPy stream, which must be the current one."""
     try:
         driver = Driver()
     except Skip:

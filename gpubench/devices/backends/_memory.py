@@ -2,8 +2,7 @@
 
 `raw` is an allocation by the runtime itself, `block` a part of a larger one (as a framework's pool hands it out),
 `pool` a block of the driver's stream-ordered pool, `virtual` physical memory that is mapped explicitly. The last two
-need cuda-bindings and pass a file descriptor.
-"""
+need cuda-bindings and pass a file descriptor."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ class SharedRegion:
     """Memory in this process's address space that processes share; `close` releases it.
 
     `array` is a CuPy array of uint8, shape (bytes,), and `handle` has the bytes by which another process opens the
-    memory, empty if it has none.
-    """
+    memory, empty if it has none."""
 
     def __init__(self, array: Any, handle: bytes, close: Callable[[], object]) -> None:
         self.array = array
@@ -42,8 +40,7 @@ class SharedRegion:
 def array_at(cupy: Any, address: int, nbytes: int, owner: object) -> Any:
     """Return the memory at `address`, which CuPy does not own, as a CuPy array of uint8, shape (nbytes,).
 
-    The array keeps `owner` alive. CuPy treats the memory as that of the current device, wherever it lies.
-    """
+    The array keeps `owner` alive. CuPy treats the memory as that of the current device, wherever it lies."""
     memory = cupy.cuda.UnownedMemory(address, nbytes, owner, cupy.cuda.Device().id)
     return cupy.ndarray((nbytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
 
@@ -91,8 +88,7 @@ class SuballocatedMemory(RawMemory):
 class VirtualMemory:
     """Physical memory (cuMemCreate) mapped into a reserved range; other processes open it by a descriptor.
 
-    Raises Skip without cuda-bindings, and DriverCallError if a call of the driver fails.
-    """
+    Raises Skip without cuda-bindings, and DriverCallError if a call of the driver fails."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -114,10 +110,7 @@ class VirtualMemory:
         return self._map(self._driver("cuMemImportFromShareableHandle", descriptor, kind), nbytes)
 
     def _map(self, physical: Any, nbytes: int) -> SharedBuffer:
-        """Map physical memory into a new range of addresses, and return the first `nbytes` bytes of the range.
-
-        `physical` is a CUmemGenericAllocationHandle, which is released when the returned buffer is closed.
-        """
+        """Map physical memory into a new range of addresses, and return the first `nbytes` bytes of the range."""
         size = self._rounded_up(nbytes)
         address = int(self._driver("cuMemAddressReserve", size, 0, 0, 0))
         self._driver("cuMemMap", address, size, 0, physical, 0)
@@ -150,8 +143,7 @@ class VirtualMemory:
 class PoolMemory:
     """A block of a stream-ordered pool: a descriptor names the pool, and 64 bytes name the block in it.
 
-    Raises Skip without cuda-bindings, and DriverCallError if a call of the driver fails.
-    """
+    Raises Skip without cuda-bindings, and DriverCallError if a call of the driver fails."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -191,10 +183,6 @@ class PoolMemory:
         return SharedRegion(array_at(self._cupy, address, nbytes, self), b"", lambda: self._free(address))
 
     def _free(self, address: int) -> None:
-        """Free the block at `address` and its pool.
-
-        The importing process must free it before the exporting one does.
-        """
         self._driver("cuMemFreeAsync", address, self._stream())
         self._cupy.cuda.runtime.streamSynchronize(self._stream())
         self._driver("cuMemPoolDestroy", self._pools.pop(address))
@@ -214,8 +202,7 @@ _KINDS: dict[str, Callable[[Any], SharedMemory]] = {
 def shared_memory(cupy: Any, kind: str) -> SharedMemory:
     """Return memory of a kind (`raw`, `block`, `pool`, `virtual`) on the current device; `cupy` is the module.
 
-    Raises Skip for another kind, and if ROCm or the installed software does not support it.
-    """
+    Raises Skip for another kind, and if ROCm or the installed software does not support it."""
     if kind not in _KINDS:
         raise Skip(f"a GPU does not support {kind} memory")
     if cupy.cuda.runtime.is_hip and kind in ("pool", "virtual"):

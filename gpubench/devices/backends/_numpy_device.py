@@ -16,9 +16,7 @@ from gpubench.plugins.backend import Mode, SharedBuffer, SharedEvent, SharedMemo
 class NumpyDevice:
     """An open device without queues, peers or shared memory; a device that has some overrides the method.
 
-    A subclass adds `now` and `flush`. It may time calls at lower cost, by its own `_timed_call` for one call and
-    `_mean_seconds` for many. Methods of unsupported capabilities raise Skip.
-    """
+    A subclass adds `now` and `flush`."""
 
     xp = np
     stream = 0
@@ -48,11 +46,7 @@ class NumpyDevice:
     ) -> Timing:
         """Time `calls` calls of `call`; the times are in seconds.
 
-        In the modes `each` and `cold` the Timing has a time for each call, and in `cold` the caches are flushed before
-        each call. Any other mode gives the mean of the calls in a row. The host's time is the device's, because a call
-        returns when its work is done. `gated` has no effect, because no queue has to be held back. `lead`, if not None,
-        is called once before.
-        """
+        Any other mode gives the mean of the calls in a row."""
         del gated  # the host has no launch queue
         if lead is not None:
             lead()
@@ -74,7 +68,6 @@ class NumpyDevice:
         return self.now() - start
 
     def _mean_seconds(self, call: Callable[[], object], calls: int) -> float:
-        """Return the mean seconds of `calls` calls of `call` in a row."""
         return sum(self._timed_call(call, False) for _ in range(calls)) / calls
 
     def now(self) -> float:

@@ -1,7 +1,6 @@
 """Derive from device properties what an AMD GPU has, and what CuPy's ROCm build cannot do with it.
 
-Nothing here was run on an AMD GPU; docs/amd.md says what was checked instead.
-"""
+Nothing here was run on an AMD GPU; docs/amd.md says what was checked instead."""
 
 from __future__ import annotations
 
@@ -23,9 +22,7 @@ _DETAILS = {"clock.sm_hz": "clockRate", "clock.memory_hz": "memoryClockRate", "m
 def arch(props: Mapping[str, Any]) -> str:
     """Return the compiler's name of the architecture (`gfx942`) without its features (`:sramecc+:xnack-`).
 
-    `props` are the device's properties in HIP. Their major and minor numbers use another scale than CUDA's, so that
-    they never select a code path.
-    """
+    `props` are the device's properties in HIP."""
     name = props.get("gcnArchName", b"")
     return (name.decode() if isinstance(name, bytes) else str(name)).split(":")[0]
 
@@ -54,9 +51,7 @@ def max_shared_bytes(props: Mapping[str, Any]) -> int:
 def dtypes(props: Mapping[str, Any], with_hipblaslt: bool) -> tuple[str, ...]:
     """Return the data types of matrix products that an AMD GPU supports; `props` are its properties in HIP.
 
-    `with_hipblaslt` says that the user has turned hipBLASLt on: it adds bfloat16, and OCP's FP8 formats on the MI350
-    only, because the MI300 has other formats (`FNUZ`). Through CuPy's hipBLAS, these types would end the process.
-    """
+    Through CuPy's hipBLAS, these types would end the process."""
     native = ("float64", "float32", "float16")
     if not with_hipblaslt or arch(props) not in _MATRIX:
         return native
@@ -66,8 +61,7 @@ def dtypes(props: Mapping[str, Any], with_hipblaslt: bool) -> tuple[str, ...]:
 def details(props: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return the clocks in Hz and the width of the memory bus in bits, as pairs of name and number as text.
 
-    `props` are the device's properties in HIP; a value that is missing or 0 is left out.
-    """
+    `props` are the device's properties in HIP; a value that is missing or 0 is left out."""
     numbers = {
         name: int(props.get(key) or 0) * (_KILO if name.endswith("_hz") else 1) for name, key in _DETAILS.items()
     }
@@ -77,6 +71,5 @@ def details(props: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def version(number: int) -> str:
     """Return HIP's integer version as text: 70051831 → 7.0.51831.
 
-    The number is major · 10⁷ + minor · 10⁵ + patch (hip_version.h).
-    """
+    The number is major · 10⁷ + minor · 10⁵ + patch (hip_version.h)."""
     return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}"

@@ -12,8 +12,7 @@ from gpubench.plugins.backend import SharedEvent
 class SideStreams:
     """Streams in addition to a device's own stream; each is created when first needed, and kept.
 
-    `current` is the stream on which copies are queued.
-    """
+    `current` is the stream on which copies are queued."""
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self._cupy = cupy
@@ -24,10 +23,7 @@ class SideStreams:
     def together(self, device: int, calls: Sequence[Callable[[], object]]) -> None:
         """Queue `calls` so that they begin together.
 
-        The first is queued on the device's own stream, and each other one on a further stream of `device`. `device` is
-        CUDA's index of a device. Later work on the device's own stream waits until all calls are done. The host waits
-        for nothing, so that the calls can be gated and captured.
-        """
+        The first is queued on the device's own stream, and each other one on a further stream of `device`."""
         first, *others = calls
         begin = self._recorded_event(self._own)
         side_streams = [self._side_stream(device, index) for index in range(len(others))]
@@ -40,10 +36,7 @@ class SideStreams:
             self._own.wait_event(self._recorded_event(side_stream))
 
     def _side_stream(self, device: int, index: int) -> Any:
-        """Return the CuPy stream number `index` of the device with CUDA's index `device`.
-
-        It is created on first use.
-        """
+        """Return the CuPy stream number `index` of the device with CUDA's index `device`."""
         if (device, index) not in self._streams:
             with self._cupy.cuda.Device(device):
                 self._streams[device, index] = self._cupy.cuda.Stream(non_blocking=True)
@@ -72,11 +65,7 @@ class IpcEvent:
     """An event of this process, or, with a `handle`, an event that another process shares. Raises Skip on ROCm."""
 
     def __init__(self, cupy: Any, stream: Any, handle: bytes = b"") -> None:
-        """Create an event that can be exported or, if `handle` is not empty, open the event of another process.
-
-        `cupy` is the module, and `stream` the CuPy stream on which the event is recorded and waited for. Raises Skip on
-        ROCm.
-        """
+        """Create an event that can be exported or, if `handle` is not empty, open the event of another process."""
         self._runtime = cupy.cuda.runtime
         self._stream = stream
         if self._runtime.is_hip:

@@ -12,8 +12,7 @@ _BYTES = 16
 def uuid_of(props: Mapping[str, Any], pci: str) -> str:
     """Return the UUID (`GPU-…`) of the device at the PCI address `pci`; empty if unknown.
 
-    `props` is the result of CuPy's `getDeviceProperties` for the device.
-    """
+    `props` is the result of CuPy's `getDeviceProperties` for the device."""
     raw = props.get("uuid")
     if not isinstance(raw, bytes):
         return ""
@@ -22,11 +21,7 @@ def uuid_of(props: Mapping[str, Any], pci: str) -> str:
 
 
 def _complete_uuid(prefix: bytes, pci: str) -> bytes:
-    """Return the UUID (16 bytes) of the GPU at the PCI address `pci`, which begins with `prefix` and a zero byte.
-
-    CuPy 14.2 cuts a UUID at its first zero byte, which happens to one GPU in sixteen; NVML has all of it. The result is
-    empty if NVML is unavailable or its UUID begins otherwise: a part of a split GPU has its own.
-    """
+    """Return the UUID (16 bytes) of the GPU at the PCI address `pci`, which begins with `prefix` and a zero byte."""
     try:
         import pynvml
     except ImportError:

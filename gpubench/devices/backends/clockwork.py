@@ -4,8 +4,7 @@ A kernel's source is JSON: `{"seconds": 1e-3}` and these optional fields: `warmu
 `noise` (relative sigma), `rho` (its lag-one correlation: AR(1)), `seed`, `drift` (relative growth per launch), `cold`
 (factor after a flush), `outlier_every` (each n-th launch takes three times as long), `throttled` (launches [from, to)
 that take twice as long, and show as `thermal` in the device's condition), `backwards_every` (each n-th launch moves the
-clock back), `begin` (seconds before a launch that finds the device idle), `hangs` (the launch never ends).
-"""
+clock back), `begin` (seconds before a launch that finds the device idle), `hangs` (the launch never ends)."""
 
 from __future__ import annotations
 
@@ -144,11 +143,7 @@ class _ClockworkKernel:
         raise Skip(f"clockwork has no memory behind its kernels ({name} of {nbytes} B was asked for)")
 
     def _duration(self) -> float:
-        """Return the seconds of this launch by the kernel's program; negative if the program moves the clock back.
-
-        It never returns if the program hangs. The flush and the idle time before the launch are taken into account
-        once.
-        """
+        """Return the seconds of this launch by the kernel's program; negative if the program moves the clock back."""
         program, launch = self._program, self._launches
         cold = program.cold if self._device.take_flushed() else 1.0
         begin = program.begin if self._device.was_idle() else 0.0
@@ -162,10 +157,7 @@ class _ClockworkKernel:
         return begin + seconds
 
     def _slowdown(self, launch: int) -> float:
-        """Return the factor of launch number `launch`: 2 if it is throttled, 3 for an outlier, else 1.
-
-        A throttled launch marks the device as throttled.
-        """
+        """Return the factor of launch number `launch`: 2 if it is throttled, 3 for an outlier, else 1."""
         start, end = self._program.throttled
         if start <= launch < end:
             self._device.throttle()

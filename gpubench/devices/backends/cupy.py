@@ -38,10 +38,6 @@ _PORTABLE_AND_MAPPED = 1 | 2  # cudaHostRegisterPortable | cudaHostRegisterMappe
 
 
 def _import_cupy() -> Any:
-    """Return the module cupy.
-
-    Raises Unavailable if CuPy is not installed, or if a library that it needs cannot be loaded.
-    """
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
@@ -57,18 +53,13 @@ def _first_line(error: BaseException) -> str:
 class CupyDevice:
     """One GPU, opened in this process on a stream of its own, which becomes the current one.
 
-    Unless it `is_timed`, it has neither the kernel that gates batches nor the one that flushes the cache. Raises
-    Unavailable if CuPy or the device is not available.
-    """
+    Unless it `is_timed`, it has neither the kernel that gates batches nor the one that flushes the cache."""
 
     # Pairs of devices (from, to) with peer access: all open devices of this process share them.
     _accessible: ClassVar[set[tuple[int, int]]] = set()
 
     def __init__(self, device: Device, is_timed: bool = True) -> None:
-        """Open the device, make it and a new stream current, and prepare timing if `is_timed`.
-
-        Raises Unavailable if CuPy or the device is not available.
-        """
+        """Open the device, make it and a new stream current, and prepare timing if `is_timed`."""
         cupy = _import_cupy()
         self.device = device
         self.xp = cupy
@@ -141,11 +132,7 @@ class CupyDevice:
     ) -> Timing:
         """Time `calls` calls of `call` on the device's stream in the mode `mode`: `hot`, `each`, `cold` or `graph`.
 
-        The Timing has a time in seconds for each call in the modes `each` and `cold`, and else the mean of the calls.
-        If `gated`, the stream is held until all calls are queued; a graph is always gated. `lead`, if not None, is
-        called once before the time starts. Raises GateTimedOut if the gate opened by itself, and Untrustworthy if the
-        events count over 1 % and 1 ms more than the host's clock.
-        """
+        If `gated`, the stream is held until all calls are queued; a graph is always gated."""
         self._stream.use()  # a suite's call of CuPy may have made another stream current, whose launches are not timed
         if mode == "graph":
             return self._clock.graph(call, calls, lead)
@@ -186,8 +173,7 @@ class CupyDevice:
     def register(self, array: Any) -> Callable[[], None]:
         """Register `array`, a NumPy array, as page-locked memory, and return the function that unregisters it.
 
-        Raises Skip on ROCm.
-        """
+        Raises Skip on ROCm."""
         if "register" not in self.traits.features:
             raise Skip("CuPy on ROCm does not support registering host memory")
         address = _address(array)
@@ -204,11 +190,7 @@ class CupyDevice:
         return self.xp.ndarray((nbytes,), self.xp.uint8, self.xp.cuda.MemoryPointer(memory, 0))
 
     def _enable_access(self, peer: Device, back: bool = False) -> int:
-        """Return CUDA's index of `peer` after enabling this device's access to the memory of `peer`.
-
-        With `back`, the access of `peer` to this device's memory is enabled too. Raises Skip if a device cannot access
-        the other's memory, and Unavailable if `peer` is not visible.
-        """
+        """Return CUDA's index of `peer` after enabling this device's access to the memory of `peer`."""
         if peer.id not in self._ordinals:
             self._ordinals[peer.id] = _ordinal(self.xp, peer)
         peer_index = self._ordinals[peer.id]
@@ -257,8 +239,7 @@ class CupyBackend:
     def devices(self) -> Sequence[Device]:
         """Return every GPU that CuPy finds, in CUDA's order.
 
-        Raises Unavailable if CuPy is not usable or finds no GPU.
-        """
+        Raises Unavailable if CuPy is not usable or finds no GPU."""
         cupy = _import_cupy()
         runtime = cupy.cuda.runtime
         try:
@@ -272,8 +253,7 @@ class CupyBackend:
     def versions(self) -> Mapping[str, str]:
         """Return the versions of CuPy, driver and runtime by name, and that of nvmath-python if it is installed.
 
-        Raises Unavailable if CuPy is not usable.
-        """
+        Raises Unavailable if CuPy is not usable."""
         cupy = _import_cupy()
         runtime = cupy.cuda.runtime
         return {
@@ -290,10 +270,7 @@ class CupyBackend:
 
 
 def _ordinal(cupy: Any, device: Device) -> int:
-    """Return CUDA's index of `device` in this process, found by UUID or PCI address, because masks may reorder devices.
-
-    `cupy` is the module. Raises Unavailable if the device is not visible.
-    """
+    """Return CUDA's index of `device` in this process, found by UUID or PCI address."""
     runtime = cupy.cuda.runtime
     count = runtime.getDeviceCount()
     for index in range(count):

@@ -133,10 +133,7 @@ def _processor_name() -> str:
 
 
 def _cache_bytes() -> dict[int, int]:
-    """Return the bytes of the data or unified cache by its level (1, 2, 3), as the kernel reports them for CPU 0.
-
-    A cache without a size, as virtual machines on arm64 list it, is left out.
-    """
+    """Return the bytes of the data or unified cache by its level (1, 2, 3), as the kernel reports them for CPU 0."""
     nbytes: dict[int, int] = {}
     for index in sorted(_CACHES.glob("index*")):
         # arm64 virtual machines list caches without a size

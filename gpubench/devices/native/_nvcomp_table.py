@@ -2,8 +2,7 @@
 
 Read from the headers of nvCOMP 6.0.0, whose option structs are 64 bytes each and passed by value, with the unused bytes
 zero; and from those of hipCOMP, a fork of nvCOMP 2.2 (snapshot of 2024-10-08), whose functions have other names and
-fewer arguments. hipCOMP's rows have never run on a device.
-"""
+fewer arguments. hipCOMP's rows have never run on a device."""
 
 from __future__ import annotations
 
@@ -190,11 +189,7 @@ _FLOATS_AS_INTEGERS = {**_HALVES_AS_INTEGERS, "float32": "uint32", "float64": "u
 class Algorithm:
     """One row of the table: the name in the C functions, the option structs, and the accepted types.
 
-    `types` maps an element type to the type that the library is given; a type that is not in it is compressed as bytes.
-    `compress_options` and `decompress_options` are fields that differ from the library's defaults. `decompress` is None
-    if decompressing takes no options. `decompress_waits` says that decompressing waits for the stream before it queues
-    its work, and `engine` that a hardware engine may decompress.
-    """
+    `compress_options` and `decompress_options` are fields that differ from the library's defaults."""
 
     prefix: str
     compress: type[ctypes.Structure]
@@ -256,10 +251,7 @@ Arguments = tuple[tuple[str, Any], ...]
 def signatures(algorithm: Algorithm, since_4: bool = True) -> dict[str, Arguments]:
     """Return the arguments of every batched function of `algorithm`, each as name and C type, in order.
 
-    The key is the end of the function's name (`CompressAsync`). `since_4` selects the functions of nvCOMP 4 and newer;
-    else those of hipCOMP, a fork of 2.2, which has no options for decompressing, no statuses of compressing and no
-    query for alignments, and whose scratch size does not depend on the total.
-    """
+    The key is the end of the function's name (`CompressAsync`)."""
     size, address, sizes = c_size_t, c_void_p, POINTER(c_size_t)
     batch: Arguments = (("pointers", address), ("sizes", address))
     scratch: Arguments = (("scratch", address), ("scratch_bytes", size))

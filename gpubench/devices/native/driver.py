@@ -25,12 +25,7 @@ class Driver:
             raise Skip(f"needs cuda-bindings ({error}): pip install '{DISTRIBUTION}[cuda13]'") from error
 
     def __call__(self, name: str, *args: Any) -> Any:
-        """Call the driver's function `name` with `args`, and return its value.
-
-        Several values are a tuple, and no value is None. `args` and values are objects of cuda-bindings or plain
-        numbers. Raises DriverCallError if the call fails, and Skip if cuda-bindings or the driver does not have the
-        function.
-        """
+        """Call the driver's function `name` with `args`, and return its value."""
         call = getattr(self.bindings, name, None)
         if call is None:
             raise Skip(f"the installed cuda-bindings do not have {name}: pip install '{DISTRIBUTION}[cuda13]'")

@@ -3,8 +3,7 @@
 **Off until an owner of such a GPU confirms it**: GPUBENCH_HIPBLASLT=1 turns it on. Only the table was checked: sizes
 and numbers against the headers of hipBLASLt 1.1 (ROCm 7.1), and the functions that need no GPU.
 
-Matrices are stored row by row, which the library reads as their transposes: C = A·B is computed as Cᵀ = Bᵀ·Aᵀ.
-"""
+Matrices are stored row by row, which the library reads as their transposes: C = A·B is computed as Cᵀ = Bᵀ·Aᵀ."""
 
 from __future__ import annotations
 
@@ -106,8 +105,7 @@ class HipblasltLibrary:
     def create(self, name: str, *arguments: Any) -> c_void_p:
         """Return the handle of the object that the function `hipblasLt` + `name` (`MatmulDescCreate`) creates.
 
-        `arguments` are those after the first, in the C function's order. Raises HipblasltError if the call fails.
-        """
+        `arguments` are those after the first, in the C function's order. Raises HipblasltError if the call fails."""
         created = c_void_p()
         self(name, byref(created), *arguments)
         return created
@@ -116,8 +114,7 @@ class HipblasltLibrary:
         """Return the handle of the layout of a batch of `rows` × `cols` matrices, stored by column.
 
         `kind` is a name in `FORMATS`; `pitch` is the number of elements from one column to the next, and `apart` from
-        one matrix of the batch to the next. Raises HipblasltError if the library refuses it.
-        """
+        one matrix of the batch to the next. Raises HipblasltError if the library refuses it."""
         handle = self.create("MatrixLayoutCreate", FORMATS[kind], rows, cols, pitch)
         for attribute, value in ((LAYOUT_BATCH_COUNT, c_int32(batch)), (LAYOUT_STRIDED_BATCH_OFFSET, c_int64(apart))):
             self("MatrixLayoutSetAttribute", handle, attribute, byref(value), ctypes.sizeof(value))
@@ -126,8 +123,7 @@ class HipblasltLibrary:
     def description(self, transpose_first: bool, transpose_second: bool) -> c_void_p:
         """Return the handle of the description of a product with float32 sums.
 
-        Each argument says whether an operand is used transposed. Raises HipblasltError if the library refuses it.
-        """
+        Each argument says whether an operand is used transposed. Raises HipblasltError if the library refuses it."""
         handle = self.create("MatmulDescCreate", COMPUTE_32F, REAL_32F)
         for attribute, transposed in ((DESC_TRANSA, transpose_first), (DESC_TRANSB, transpose_second)):
             value = c_int32(OP_T if transposed else OP_N)
@@ -157,8 +153,7 @@ class Operand:
     """A matrix on the device, stored row by row, at `address`.
 
     `kind` is a name in `FORMATS`, `rows` and `cols` are those in memory, and `pitch` is the number of elements from one
-    row to the next, 0 for dense rows.
-    """
+    row to the next, 0 for dense rows."""
 
     address: int
     kind: str
@@ -171,16 +166,10 @@ class Product:
     """C = A·B of matrices stored row by row, on a stream with a workspace.
 
     `transposed` says of a and of b whether it is used transposed. Raises Unavailable if the library is not available,
-    and HipblasltError if it supports no such product.
-    """
+    and HipblasltError if it supports no such product."""
 
     def __init__(self, a: Operand, b: Operand, c: Operand, transposed: tuple[bool, bool], batch: int = 1) -> None:
-        """Describe the product of `a` and `b` into `c`, and choose the library's best algorithm.
-
-        `batch` is the number of dense matrices that follow one another in each operand. `transposed` says of `a` and of
-        `b` whether it is used transposed. Raises Unavailable if the library is not available, and HipblasltError if it
-        supports no such product.
-        """
+        """Describe the product of `a` and `b` into `c`, and choose the library's best algorithm."""
         self._library = library = load()
         self._operands = b, a, c
         self._desc = library.description(transposed[1], transposed[0])
@@ -226,8 +215,7 @@ class Product:
         """Queue the product on the stream with the address `stream`.
 
         `workspace` is the address of WORKSPACE_BYTES bytes on the device. Raises HipblasltError if the library refuses
-        it.
-        """
+        it."""
         b, a, c = self._layouts
         at_b, at_a, at_c = (operand.address for operand in self._operands)
         alpha, beta = ctypes.addressof(self._scalars), ctypes.addressof(self._scalars) + ctypes.sizeof(c_float)

@@ -2,8 +2,7 @@
 
 A batch is one call over many chunks. Its arrays (addresses of chunks, their sizes as 64-bit integers, 32-bit statuses)
 are on the device and are passed as plain integer addresses. Calls are queued on a stream and do not wait for it, with
-one exception (`Codec.decompress_waits`). The functions that return sizes need no GPU.
-"""
+one exception (`Codec.decompress_waits`). The functions that return sizes need no GPU."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ class Chunks:
     """A batch of `count` chunks on the device.
 
     `pointers` and `sizes` are the addresses of two arrays on the device: the chunks' addresses, and their sizes in
-    bytes, both as 64-bit integers.
-    """
+    bytes, both as 64-bit integers."""
 
     pointers: int
     sizes: int
@@ -93,10 +91,7 @@ class NvcompLibrary:
     """The loaded library: nvCOMP, or hipCOMP under other names; `product` is the prefix of its functions."""
 
     def __init__(self, handle: ctypes.CDLL, product: str = "nvcomp") -> None:
-        """Wrap the loaded library `handle`, and declare the functions that all algorithms share.
-
-        `product` is the prefix of the functions' names: `nvcomp` or `hipcomp`.
-        """
+        """Wrap the loaded library `handle`, and declare the functions that all algorithms share."""
         self.handle = handle
         self.product = product
         if self.is_nvcomp:
@@ -129,8 +124,7 @@ class NvcompLibrary:
     def version(self) -> str:
         """Return the library's version (`6.0.0`); for hipCOMP `2.2`, the version of nvCOMP from which it was forked.
 
-        Raises NvcompError if the library does not answer.
-        """
+        Raises NvcompError if the library does not answer."""
         if not self.is_nvcomp:
             return "2.2"
         properties = Properties()
@@ -144,8 +138,7 @@ class Codec:
 
     `data_type` is the type that the library is given. `options` and `back` are fields of the option structs of
     compressing and of decompressing, which replace the defaults of the table. Raises KeyError if the library has no
-    such algorithm.
-    """
+    such algorithm."""
 
     def __init__(
         self,
@@ -155,12 +148,7 @@ class Codec:
         options: Mapping[str, int] | None = None,
         back: Mapping[str, int] | None = None,
     ) -> None:
-        """Look up the C functions of the algorithm `name`, and make its option structs for elements of type `dtype`.
-
-        `options` and `back` replace defaults of the options for compressing and for decompressing; None replaces
-        nothing. Elements of a type that the algorithm does not know are compressed as bytes. Raises KeyError if the
-        library has no such algorithm.
-        """
+        """Look up the C functions of the algorithm `name`, and make its option structs for elements of type `dtype`."""
         self._library = library
         self._algorithm = algorithm = library.algorithms[name]
         self.data_type = algorithm.types.get(dtype, "uint8")
@@ -177,10 +165,7 @@ class Codec:
         return f"{self._library.product}Batched{self._algorithm.prefix}{suffix}"
 
     def _typed_function(self, suffix: str, kinds: list[Any]) -> Any:
-        """Return the C function (ctypes) of this codec whose name ends in `suffix`.
-
-        `kinds` are the C types of its arguments.
-        """
+        """Return the C function (ctypes) of this codec whose name ends in `suffix`."""
         function = getattr(self._library.handle, self._function_name(suffix))
         function.argtypes = kinds
         function.restype = c_int
@@ -192,12 +177,7 @@ class Codec:
         return self._algorithm.decompress_waits
 
     def _bound_call(self, suffix: str, **call_arguments: Any) -> Callable[[], None]:
-        """Return a function without arguments that calls the C function once and raises NvcompError if it fails.
-
-        `suffix` is the end of the C function's name (`CompressAsync`), and `call_arguments` are its arguments by their
-        names in the table of signatures, without the codec's options. The arguments are bound now, so that a timed call
-        does nothing else.
-        """
+        """Return a function without arguments that calls the C function once and raises NvcompError if it fails."""
         function, names = self._functions[suffix]
         call_arguments["options"] = self._decompress if suffix.startswith("Decompress") else self._compress
         arguments = [call_arguments[name] for name in names]
@@ -213,19 +193,13 @@ class Codec:
         self._bound_call(suffix, **call_arguments)()
 
     def _size(self, suffix: str, **call_arguments: Any) -> int:
-        """Return the size in bytes that the library's query whose name ends in `suffix` gives.
-
-        Raises NvcompError if it fails.
-        """
+        """Return the size in bytes that the library's query whose name ends in `suffix` gives."""
         size = c_size_t()
         self._call(suffix, result=ctypes.byref(size), **call_arguments)
         return size.value
 
     def _alignments(self, suffix: str) -> Alignments:
-        """Return the alignments in bytes that the library's query whose name ends in `suffix` gives.
-
-        Each is 8 for hipCOMP, which has no query.
-        """
+        """Return the alignments in bytes that the library's query whose name ends in `suffix` gives."""
         if suffix not in self._functions:
             return Alignments(_HIP_ALIGNMENT, _HIP_ALIGNMENT, _HIP_ALIGNMENT)
         alignments = Alignments()
@@ -262,8 +236,7 @@ class Codec:
 
         Each call overwrites the chunks and the sizes of `target`, and raises NvcompError if the library refuses it.
         `chunk_bytes` is the most bytes of a chunk of `source`. `stream` is the address of a stream, and `statuses` that
-        of an array on the device with one 32-bit status per chunk, which hipCOMP leaves unchanged.
-        """
+        of an array on the device with one 32-bit status per chunk, which hipCOMP leaves unchanged."""
         return self._bound_call(
             "CompressAsync",
             pointers=source.pointers,
@@ -285,8 +258,7 @@ class Codec:
 
         The sizes of `target` are the capacities of its chunks. `restored_sizes` and `statuses` are the addresses of
         arrays on the device that receive, for each chunk, the number of bytes written (64 bits) and the status (32
-        bits); `stream` is the address of a stream. A call raises NvcompError if the library refuses it.
-        """
+        bits); `stream` is the address of a stream. A call raises NvcompError if the library refuses it."""
         return self._bound_call(
             "DecompressAsync",
             pointers=source.pointers,
@@ -305,8 +277,7 @@ class Codec:
         """Queue a call that writes the restored size of each compressed chunk of `source` to an array.
 
         `sizes` is the address of the array, which is on the device and holds 64-bit integers; `stream` is the address
-        of a stream. Raises NvcompError if the library refuses the call.
-        """
+        of a stream. Raises NvcompError if the library refuses the call."""
         self._call(
             "GetDecompressSizeAsync",
             pointers=source.pointers,
@@ -321,8 +292,7 @@ class Codec:
 def load() -> NvcompLibrary:
     """Return nvCOMP from the Python wheel, or else from the system, loaded once.
 
-    Raises Unavailable if neither has it.
-    """
+    Raises Unavailable if neither has it."""
     reasons = []
     for path in (*_wheel_files(), _SONAME):
         try:
@@ -336,8 +306,7 @@ def load() -> NvcompLibrary:
 def load_hip() -> NvcompLibrary:
     """Return hipCOMP, which the user has to build, loaded once. Raises Unavailable if it cannot be loaded.
 
-    It has never run on a device.
-    """
+    It has never run on a device."""
     try:
         return NvcompLibrary(ctypes.CDLL(_HIP_SONAME), "hipcomp")
     except OSError as error:
@@ -348,8 +317,7 @@ def engine_formats(ordinal: int) -> frozenset[str]:
     """Return the formats that the hardware decompression engine of a CUDA device reads: `deflate`, `snappy` or `lz4`.
 
     `ordinal` is the driver's index of the device. The result is empty if the device has no engine. Raises OSError if
-    there is no libcuda.
-    """
+    there is no libcuda."""
     driver, mask = ctypes.CDLL("libcuda.so.1"), c_int()
     if driver.cuDeviceGetAttribute(ctypes.byref(mask), _ENGINE_ALGORITHMS, ordinal):
         return frozenset()
@@ -357,10 +325,7 @@ def engine_formats(ordinal: int) -> frozenset[str]:
 
 
 def _wheel_files() -> list[Path]:
-    """Return the paths of nvCOMP's library in the distribution nvidia-libnvcomp-cu13 or -cu12.
-
-    The result is empty if neither is installed.
-    """
+    """Return the paths of nvCOMP's library in the distribution nvidia-libnvcomp-cu13 or -cu12."""
     try:
         spec = importlib.util.find_spec("nvidia.libnvcomp")
     except ModuleNotFoundError:

@@ -23,10 +23,7 @@ _COMPLETED_STATUSES = (0, 3)  # exit statuses of `gpubench run`: every case was 
 class NodeOutcome:
     """The outcome of one turn of a node: its status, its run file, and the reason for a status other than `answered`.
 
-    `seconds` is the time since the node got its order, by the launcher's clock. `file` is the name of the run file in
-    the fleet's folder, empty if none was stored. `exit_status` is that of the node's `gpubench run`, 0 if it has not
-    ended.
-    """
+    `seconds` is the time since the node got its order, by the launcher's clock."""
 
     status: NodeStatus
     seconds: float = 0.0
@@ -40,12 +37,7 @@ def check_answer(
 ) -> NodeOutcome:
     """Check the run file that a node sent, store it in `folder` if it is valid, and return the node's outcome.
 
-    `data` is the content of the compressed run file, None if the node sent none; it is stored under the node's `name`
-    as `{name}.jsonl.gz`. `order` is the order that the node was given, and `ended` its report on the measurement.
-    `uuids` are the UUIDs of the ordered GPUs in the order of `order.devices`; empty if they are unknown. The status is
-    `refused`, and nothing is stored, if the file is invalid or of another order or other GPUs. A valid file is stored
-    even if the run was interrupted; the status is then not `answered`. Raises FileError if the file cannot be written.
-    """
+    `order` is the order that the node was given, and `ended` its report on the measurement."""
     status, reason = _status_and_reason(ended)
     if data is None:
         status = "failed" if status == "answered" else status
@@ -74,11 +66,6 @@ def _without_path(message: str, path: Path) -> str:
 
 
 def _status_and_reason(ended: MeasurementEnd) -> tuple[NodeStatus, str]:
-    """Return the status of a node and the reason for it, from the way its measurement ended.
-
-    The status is `timed out`, `answered` (exit status 0 or 3) or `failed`. The reason is a clause, empty for
-    `answered`.
-    """
     last_line = f": {one_line(ended.last_line)[:500]}" if ended.last_line else ""
     if ended.is_timed_out:
         return "timed out", f"it was ended after {ended.seconds:.0f} s, at the time limit{last_line}"
@@ -88,11 +75,7 @@ def _status_and_reason(ended: MeasurementEnd) -> tuple[NodeStatus, str]:
 
 
 def _differences_from_order(run: Run, order: NodeOrder, uuids: tuple[str, ...]) -> Iterator[str]:
-    """Yield a clause for each setting of a run that differs from the order that the node was given.
-
-    Tier, filters, replicates and devices are compared. If the devices agree, the UUIDs of the measured GPUs are
-    compared with `uuids`, which the node reported in the same order; empty `uuids` are not compared.
-    """
+    """Yield a clause for each setting of a run that differs from the order that the node was given."""
     settings = run.manifest.settings
     for setting, measured, expected in (
         ("tier", settings.tier, order.tier),
@@ -109,9 +92,6 @@ def _differences_from_order(run: Run, order: NodeOrder, uuids: tuple[str, ...]) 
 
 
 def _device_identity(run: Run, device_id: str) -> str:
-    """Return the UUID of a device of a run; without a UUID its PCI id, and without a PCI id its device id.
-
-    Raises KeyError if the run does not describe the device.
-    """
+    """Return the UUID of a device of a run; without a UUID its PCI id, and without a PCI id its device id."""
     device = run.manifest.facts.device(device_id)
     return device.uuid or device.pci or device.id

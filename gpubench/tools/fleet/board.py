@@ -1,8 +1,7 @@
 """Exchange short messages and run files between a launcher and its nodes through a board that stores bytes by key.
 
 A board is a folder that all nodes share, or a Ray actor. gpubench opens no port for it. A board holds bytes, and each
-reader checks them.
-"""
+reader checks them."""
 
 from __future__ import annotations
 
@@ -43,9 +42,7 @@ class Board(Protocol):
 def check_entry(key: str, value: bytes = b"") -> None:
     """Raise ValueError if `key` is malformed, or if `value` is larger than MOST_BYTES.
 
-    A key has one to four parts of lower-case letters and digits, separated by dots. The first part begins with a letter
-    and has at most 31 characters; the others have at most 40.
-    """
+    A key has one to four parts of lower-case letters and digits, separated by dots."""
     if not _KEY.fullmatch(key):
         raise ValueError(f"not a key of a board: {key!r}")
     if len(value) > MOST_BYTES:
@@ -55,8 +52,7 @@ def check_entry(key: str, value: bytes = b"") -> None:
 class FolderBoard:
     """A board in a folder that belongs to this user alone; links and other users' folders and files are refused.
 
-    Each value is a file, and the key is the name of the file.
-    """
+    Each value is a file, and the key is the name of the file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,8 +61,7 @@ class FolderBoard:
         """Write the value of a key atomically, replacing an earlier value.
 
         Raises BoardGone if the folder is missing, cannot be written or does not belong to this user alone, and
-        ValueError if the key is malformed or the value larger than MOST_BYTES.
-        """
+        ValueError if the key is malformed or the value larger than MOST_BYTES."""
         check_entry(key, value)
         self._check_folder()
         try:
@@ -77,9 +72,8 @@ class FolderBoard:
     def get(self, key: str) -> bytes | None:
         """Return the value of a key, None if the key has no value yet.
 
-        Raises BoardGone if the folder or the value's file is not this user's own or cannot be read, and ValueError if
-        the key is malformed.
-        """
+        Raises BoardGone if the folder or the value's file is not this user's own or cannot be read, and ValueError
+        if the key is malformed."""
         check_entry(key)
         self._check_folder()
         try:
@@ -112,9 +106,7 @@ class FolderBoard:
 def private_folder(path: Path) -> Path:
     """Make the folder `path` if it does not exist, and return it.
 
-    Its parent must exist. Raises FileError if the folder cannot be made, if another user owns it or may write to it, or
-    if `path` is a link or a file.
-    """
+    Its parent must exist."""
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
@@ -129,6 +121,5 @@ def private_folder(path: Path) -> Path:
 def new_board(folder: Path) -> FolderBoard:
     """Make an empty board in the folder of a fleet, under a random name in FOLDER, and return it.
 
-    Raises FileError if the board cannot be made.
-    """
+    Raises FileError if the board cannot be made."""
     return FolderBoard(private_folder(private_folder(folder / FOLDER) / secrets.token_hex(16)))

@@ -1,8 +1,7 @@
 """Give each node of a fleet its orders, watch whether it lives, and take its run file.
 
 In each turn, some nodes measure at the same time. Only the launcher's clock decides. A node whose reports stop counts
-as dead, and as alive again if they continue before the other nodes end. The strict reader checks the data of a node.
-"""
+as dead, and as alive again if they continue before the other nodes end. The strict reader checks the data of a node."""
 
 from __future__ import annotations
 
@@ -96,7 +95,6 @@ class LauncherHeartbeat:
                     return
 
     def stop(self) -> None:
-        """Stop the heartbeat."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -105,8 +103,7 @@ class LauncherHeartbeat:
 class NodeCoordinator:
     """Leads the nodes of one launch through any number of turns: call `gather` once, then `turn`, and `end` at last.
 
-    `watch` receives the state of all nodes several times per second. `nodes` has what is known of each rank.
-    """
+    `watch` receives the state of all nodes several times per second. `nodes` has what is known of each rank."""
 
     def __init__(self, launch: FleetLaunch, racks: Racks, patience: Patience, watch: WatchNodes) -> None:
         """Prepare to lead the nodes that `launch` started; `racks` names the racks of nodes, or is empty."""
@@ -127,8 +124,7 @@ class NodeCoordinator:
         """Wait for all nodes to be ready, at most `gather_s` after the first one is found, and assign the GPUs.
 
         Raises UsageError if no node starts or reports (within `report_s` if nodes cannot queue) or the map of racks
-        names no node, BoardGone if the board is removed, and FileError if the number of nodes cannot be read.
-        """
+        names no node, BoardGone if the board is removed, and FileError if the number of nodes cannot be read."""
         self._heartbeat.start()
         begin = time.monotonic()
         while not self.nodes:
@@ -176,10 +172,7 @@ class NodeCoordinator:
     ) -> None:
         """Let these nodes measure at the same time into `folder`, and return when each of them has an outcome.
 
-        `on_outcome` gets a rank and its outcome whenever the status changes, also when a node that seemed dead answers.
-        `adapt_order` gets a rank and `order` with the node's devices, and returns the order to send. Raises BoardGone
-        if the board is removed, and FileError if a run file cannot be written.
-        """
+        `adapt_order` gets a rank and `order` with the node's devices, and returns the order to send."""
         self._adapt_order = adapt_order
         pending = sorted(ranks)
         silent: set[int] = set()  # probably dead: the launcher waits for them only while it waits for others
@@ -297,10 +290,7 @@ class NodeCoordinator:
         )
 
     def _send_orders(self, ranks: Sequence[int], order: NodeOrder, begin: float) -> None:
-        """Send each ready node of `ranks` its order when it is due; a node gets one order in a turn.
-
-        The node at index i is due i · `stagger_s` after `begin` (monotonic s).
-        """
+        """Send each ready node of `ranks` its order when it is due; a node gets one order in a turn."""
         self._assign_gpus()
         now = time.monotonic()
         for index, rank in enumerate(ranks):
@@ -337,10 +327,7 @@ class NodeCoordinator:
         return ""
 
     def _find_outcome(self, rank: int, order: NodeOrder, folder: Path) -> NodeOutcome | None:
-        """Return the outcome of a node in the current turn, None while it may still answer.
-
-        A run file that the node has sent is checked against the turn's `order` and stored in `folder`.
-        """
+        """Return the outcome of a node in the current turn, None while it may still answer."""
         tracked = self.nodes[rank]
         now = time.monotonic()
         seconds = now - tracked.ordered_at if tracked.ordered_at is not None else 0.0

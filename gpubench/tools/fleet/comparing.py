@@ -33,9 +33,7 @@ class FleetComparison:
 class _Pair:
     """One case of one component, as measured in the current fleet and in the earlier fleet.
 
-    `place` is the component's place in the current fleet. `earlier` is the component, and `before` the measurement, in
-    the earlier fleet; `component` and `after` are those of the current fleet.
-    """
+    `place` is the component's place in the current fleet."""
 
     place: Place
     component: Component
@@ -47,11 +45,7 @@ class _Pair:
 def compare_with_baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy) -> FleetComparison:
     """Compare each case of each component with its measurement in an earlier fleet, and return the slower ones.
 
-    A component is the same if its UUIDs are equal (for a host: its node), and comparable if driver and settings are
-    equal. The statistics and the threshold are those of a gate with this `policy`. A condition that keeps a gate from
-    judging, such as other programs on the device, is reported here as a cause, because the operator of a fleet has to
-    know it. Raises FileError if a run file cannot be read again.
-    """
+    The statistics and the threshold are those of a gate with this `policy`."""
     pairs = list(_comparable_pairs(current, earlier))
     unjudged = [_unjudged_finding(pair) for pair in pairs]
     effects = effect.effects([effect.pair(pair.before, pair.after) for pair in pairs])
@@ -66,9 +60,7 @@ def compare_with_baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy
 def compare_with_floors(current: ReadFleet, policy: Policy) -> FleetComparison:
     """Compare each case of each component with the floor of its GPU model, and return those below their floor.
 
-    A floor is the least accepted figure, as the gate `floor` reads it with this `policy`. Raises UsageError if the
-    table of floors is invalid, and FileError if a run file cannot be read again.
-    """
+    A floor is the least accepted figure, as the gate `floor` reads it with this `policy`."""
     gate: Gate = plugins.load("gates", "floor")
     findings, compared = [], 0
     for digest in current.digests:
@@ -85,11 +77,7 @@ def compare_with_floors(current: ReadFleet, policy: Policy) -> FleetComparison:
 
 
 def _comparable_pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]:
-    """Yield a pair of measurements for each case of each component that both fleets measured.
-
-    Only components with the same driver and settings in both fleets are compared. Raises FileError if a run file cannot
-    be read again.
-    """
+    """Yield a pair of measurements for each case of each component that both fleets measured."""
     earlier_by_identity = {
         _component_key(digest.node, component): (digest.node, component)
         for digest in earlier.digests
@@ -122,12 +110,7 @@ def _component_key(node: str, component: Component) -> tuple[str, ...]:
 def _case_pairs(
     place: Place, component: Component, earlier: Component, before: Evidence, after: Evidence
 ) -> Iterator[_Pair]:
-    """Yield the pair of each case of one component that can be judged in both fleets.
-
-    A case can be judged if both measurements have at least three ok processes and the same unit. `component`, at
-    `place`, is the component in the current fleet and `earlier` the same one in the earlier fleet. `after` and `before`
-    are the evidence in the run files of their nodes.
-    """
+    """Yield the pair of each case of one component that can be judged in both fleets."""
     for key in component.rates:
         old = before.sides.get((key.case, earlier.devices))
         new = after.sides.get((key.case, component.devices))
@@ -147,12 +130,7 @@ def _unjudged_finding(pair: _Pair) -> Finding:
 def _fleet_finding(
     place: Place, component: Component, finding: Finding, basis: Basis, others: Sequence[Component]
 ) -> FleetFinding:
-    """Return a gate's finding about one component as a finding of the fleet, with the probable causes.
-
-    `basis` names what the component was compared with. `others` holds the component as the earlier fleet measured it;
-    it is empty for a floor. The state is `confirmed` if both sides have at least LEAST_TO_FAIL processes (a floor
-    counts as having them), else `suspect`.
-    """
+    """Return a gate's finding about one component as a finding of the fleet, with the probable causes."""
     key = next((key for key in component.rates if key.case == finding.case.id), None)
     shift = finding.effect.shift if finding.effect else math.nan
     floor_or_processes = (

@@ -22,9 +22,7 @@ class SecondMeasurementPlan(NamedTuple):
 def plan_second_measurement(judgement: FleetJudgement, draw: random.Random) -> SecondMeasurementPlan:
     """Return the nodes and cases to measure again: every suspect's node, as many healthy controls, the slowest cases.
 
-    `draw` chooses the controls among the nodes that answered and have no suspect; they are fewer if there are too few
-    such nodes. At most 40 cases are chosen.
-    """
+    At most 40 cases are chosen."""
     suspects = dict.fromkeys(suspect.place.node for suspect in judgement.suspects)
     answered = [node.name for node in judgement.fleet.nodes if node.status == "answered"]
     healthy = [name for name in answered if name not in suspects]
@@ -34,10 +32,7 @@ def plan_second_measurement(judgement: FleetJudgement, draw: random.Random) -> S
 
 
 def _slowest_cases(judgement: FleetJudgement) -> Iterator[str]:
-    """Yield the ids of the cases in which suspects are slow, the largest slowdown first; an id may come several times.
-
-    For a finding about a whole family, yield every case of the family.
-    """
+    """Yield the ids of the cases in which suspects are slow, the largest slowdown first."""
     findings = [finding for suspect in judgement.suspects for finding in suspect.findings]
     for finding in sorted(findings, key=lambda finding: -finding.slowdown):
         if finding.case:

@@ -32,9 +32,7 @@ class _ReadDigest(NamedTuple):
 class ReadFleet:
     """A fleet with the digests of its nodes; a node whose file was refused has the status `refused` in `fleet`.
 
-    `digests` are those of the nodes with a valid run file, and `again` are the second measurements. `files` has the
-    path of each valid run file by the node's name. `seconds` is the time that reading took.
-    """
+    `digests` are those of the nodes with a valid run file, and `again` are the second measurements."""
 
     fleet: Fleet
     digests: tuple[NodeDigest, ...]
@@ -46,8 +44,7 @@ class ReadFleet:
 def read(folder: Path) -> ReadFleet:
     """Read the fleet in `folder`: its record, and a digest of each run file of a node that answered.
 
-    An invalid run file affects its node alone. Raises FileError if the folder holds no fleet.
-    """
+    An invalid run file affects its node alone. Raises FileError if the folder holds no fleet."""
     start = time.monotonic()
     fleet = read_fleet(folder)
     first = [node for node in _first_by_name(fleet.nodes) if node.file and node.status == "answered"]
@@ -88,10 +85,7 @@ def _second_measurement(entry: Remeasured, answer: _ReadDigest) -> SecondMeasure
 
 
 def _read_digests(paths: Sequence[Path], names: Sequence[str]) -> list[_ReadDigest]:
-    """Return the digest of each file in the order of `paths`; `names` has the name of the node for each file.
-
-    Files that together have 16 MiB or more are read by one process per core.
-    """
+    """Return the digest of each file in the order of `paths`; `names` has the name of the node for each file."""
     cores = min(len(os.sched_getaffinity(0)), len(paths))
     size_bytes = sum(path.stat().st_size for path in paths if path.exists())
     if cores < 2 or size_bytes < _MANY_BYTES:

@@ -2,8 +2,7 @@
 
 Each process knows its rank from its environment, but not the random name of the job's board. It writes a random token
 into the folder, and accepts the name of the board only from an answer that repeats this token. So files that an earlier
-job left in the same folder are never mistaken for an answer.
-"""
+job left in the same folder are never mistaken for an answer."""
 
 from __future__ import annotations
 
@@ -43,9 +42,7 @@ class JobRank:
 def job_rank(environment: Mapping[str, str], variables: Sequence[tuple[str, str]] = _VARIABLES) -> JobRank:
     """Return the rank of this process in its job, and the number of processes, from variables of the environment.
 
-    Each pair in `variables` has the names of the variables for the rank and for the number; the first pair that is set
-    counts. Raises UsageError if no pair is set, or if the values are not a rank and a number of processes.
-    """
+    Raises UsageError if no pair is set, or if the values are not a rank and a number of processes."""
     for rank, world in variables:
         if rank in environment and world in environment:
             texts = environment[rank], environment[world]
@@ -62,8 +59,7 @@ def job_rank(environment: Mapping[str, str], variables: Sequence[tuple[str, str]
 class EnvironmentLaunch:
     """A job as its rank 0 sees it: rank 0 knows the other processes only by what they write on the board.
 
-    `rendezvous` is the folder in which the other processes ask for `name`, the name of the board's folder.
-    """
+    `rendezvous` is the folder in which the other processes ask for `name`, the name of the board's folder."""
 
     board: Board
     rendezvous: FolderBoard
@@ -92,8 +88,7 @@ class EnvironmentLaunch:
 def environment_launch(folder: Path, job: JobRank) -> Iterator[EnvironmentLaunch]:
     """Make a board in `folder`, start the node of rank 0 in a child process, and yield the launch; rank 0 calls this.
 
-    At the end of the context the child is ended and the board removed. Raises FileError if the board cannot be made.
-    """
+    At the end of the context the child is ended and the board removed. Raises FileError if the board cannot be made."""
     board = new_board(folder)
     rendezvous = FolderBoard(private_folder(folder / FOLDER / _RENDEZVOUS))
     launch = EnvironmentLaunch(board, rendezvous, board.folder.name, job.world)
@@ -108,8 +103,7 @@ def environment_launch(folder: Path, job: JobRank) -> Iterator[EnvironmentLaunch
 def find_board(folder: Path, job: JobRank) -> FolderBoard:
     """Wait for rank 0 to name the board that it made in `folder`, and return that board; each other rank calls this.
 
-    Raises UsageError if rank 0 does not answer within 120 s.
-    """
+    Raises UsageError if rank 0 does not answer within 120 s."""
     rendezvous = FolderBoard(folder / FOLDER / _RENDEZVOUS)
     token = secrets.token_hex(16).encode()
     deadline = time.monotonic() + _RENDEZVOUS_S

@@ -16,11 +16,7 @@ from gpubench.tools.gating import baselines
 def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None, floor: bool = False) -> FleetJudgement:
     """Return the judgement of a fleet: its components are compared with each other and, on request, with other figures.
 
-    With `baseline`, each component is also compared with the component of the same UUID in that earlier fleet. With
-    `floor`, each component is compared with the least accepted figures of its GPU model. `policy` is that of a gate,
-    for these two. Raises FileError if a run file cannot be read again, and UsageError if the table of floors is
-    invalid.
-    """
+    With `baseline`, each component is also compared with the component of the same UUID in that earlier fleet."""
     findings: list[FleetFinding] = []
     bases: list[Basis] = []
     notes: list[str] = []
@@ -46,8 +42,7 @@ def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None,
 def read_baseline(folder_or_name: str) -> ReadFleet:
     """Return the fleet in a folder, or in the saved baseline of that name; a folder is tried first.
 
-    Raises FileError if there is neither, or if the folder holds no fleet.
-    """
+    Raises FileError if there is neither, or if the folder holds no fleet."""
     for folder in (Path(folder_or_name), Path(baselines.FOLDER) / folder_or_name):
         if folder.is_dir():
             return read(folder)

@@ -19,10 +19,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 class FleetLaunch(Protocol):
     """The nodes that a launcher started, by rank from 0, and the board through which they communicate.
 
-    `launcher` is the launcher's name (ray, slurm, environment). `world` is the number of nodes, 0 if only the nodes
-    themselves know it. `hosts` are their host names, empty if the launcher does not know them. `may_queue` is true if
-    the nodes may have to wait for other jobs before they start.
-    """
+    `launcher` is the launcher's name (ray, slurm, environment)."""
 
     launcher: str
     board: Board
@@ -46,9 +43,7 @@ class NodeNames:
     def name(self, rank: int, host: str, others: int) -> str:
         """Return the name of the node of a rank: its host name in safe characters, made distinct if needed.
 
-        The rank is appended if `others`, the number of other nodes with the same host name, is not 0. Later calls
-        return the same name. An empty `host` gives `rank-N`, which is not kept.
-        """
+        The rank is appended if `others`, the number of other nodes with the same host name, is not 0."""
         if not host:  # the node has sent no report; its report may still bring a host name
             return f"rank-{rank}"
         if rank not in self.names:
@@ -63,9 +58,7 @@ class NodeNames:
 def read_racks(path: Path) -> Racks:
     """Return the rack of each node by the node's name, from a text file with a node and its rack per line.
 
-    Text after `#` is a comment. Raises UsageError if the file cannot be read, or if a line has another form or repeats
-    a node.
-    """
+    Text after `#` is a comment."""
     try:
         with path.open("rb") as file:
             text = file.read(_MAP_BYTES).decode()

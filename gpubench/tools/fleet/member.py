@@ -43,8 +43,7 @@ _TAIL_BYTES = 4096
 class NodeHeartbeat:
     """Puts the node's report on the board about once per second, and watches the launcher's heartbeat.
 
-    `problem` becomes the reason, a clause, when the launcher does not wait for this node any more.
-    """
+    `problem` becomes the reason, a clause, when the launcher does not wait for this node any more."""
 
     def __init__(self, board: Board, rank: int, report: NodeReport) -> None:
         """Prepare to send `report` as the report of the node `rank`; nothing is sent before `start`."""
@@ -78,10 +77,7 @@ class NodeHeartbeat:
             self.problem = str(error)
 
     def _check_launcher(self) -> None:
-        """Set `problem` if the launcher's heartbeat has not changed for LAUNCHER_SILENCE_S.
-
-        Raises BoardGone if the board is removed.
-        """
+        """Set `problem` if the launcher's heartbeat has not changed for LAUNCHER_SILENCE_S."""
         now = time.monotonic()
         if (heartbeat_value := self._board.get(messages.LAUNCHER)) != self._last_heartbeat:
             self._last_heartbeat, self._heard_at = heartbeat_value, now
@@ -109,11 +105,7 @@ def serve(
 ) -> None:
     """Work as one node of a fleet: report, and carry out the order of each turn until an order without suites comes.
 
-    `world` is the number of nodes, and `program` is the command that runs gpubench. `environment` names the host, the
-    rack and the address of this node; a `host` that is not empty replaces the host name. Call it from the main thread,
-    because its child processes end with the thread that started them. Raises BoardGone if the launcher falls silent or
-    removes the board before it dismisses the node, and FileError if an order is malformed.
-    """
+    `world` is the number of nodes, and `program` is the command that runs gpubench."""
     report = NodeReport(
         beat=0,
         version=__version__,
@@ -169,8 +161,7 @@ def rack_of(environment: Mapping[str, str]) -> str:
 def own_address(environment: Mapping[str, str]) -> str:
     """Return the address at which other nodes reach this node: GPUBENCH_NODE_HOST, else the default route's.
 
-    It is 127.0.0.1 if this machine has no default route.
-    """
+    It is 127.0.0.1 if this machine has no default route."""
     if configured := environment.get(NODE_HOST):
         return configured[:255]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
@@ -181,10 +172,7 @@ def own_address(environment: Mapping[str, str]) -> str:
 
 
 def _group_environment(place: PairPlace | None) -> dict[str, str]:
-    """Return the environment variables with which a run joins the other nodes of `place`; empty if `place` is None.
-
-    They contain the secret of the group, which a command line would reveal.
-    """
+    """Return the environment variables with which a run joins the other nodes of `place`; empty if `place` is None."""
     if place is None:
         return {}
     numbers = {joining.RANK: str(place.rank), joining.NODES: str(place.size)}
@@ -200,10 +188,7 @@ def _visible_gpus() -> tuple[SeenGpu, ...]:
 
 
 def _wait_for_order(board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int) -> NodeOrder:
-    """Wait until the launcher puts this node's order for a turn on the board, and return the order.
-
-    Raises BoardGone if the launcher falls silent or removes the board, and FileError if the order is malformed.
-    """
+    """Wait until the launcher puts this node's order for a turn on the board, and return the order."""
     while (data := board.get(messages.order_key(rank, turn))) is None:
         heartbeat.check()
         time.sleep(_TICK_S)
@@ -213,11 +198,7 @@ def _wait_for_order(board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int
 def _measure(
     order: NodeOrder, program: Sequence[str], board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int
 ) -> MeasurementEnd:
-    """Measure an order in a child process, put the run file on the board, and return how the measurement ended.
-
-    `program` is the command that runs gpubench, and the child's progress goes into the reports of `heartbeat`. `rank`
-    and `turn` name the run file on the board. Raises BoardGone if the launcher does not wait any more.
-    """
+    """Measure an order in a child process, put the run file on the board, and return how the measurement ended."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpubench-fleet-") as folder:
         out = Path(folder, "run.jsonl.gz")
@@ -238,9 +219,7 @@ def supervised_child(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program, yield its process, and end the program with all its descendants when the context ends.
 
-    They also end when the thread that started the program ends. `process.stderr` is a pipe; standard input and output
-    are /dev/null. `environment` has variables for the program beside those of this process.
-    """
+    They also end when the thread that started the program ends."""
     with subprocess.Popen(
         [sys.executable, "-P", "-c", _SUPERVISED, *command],
         stdin=subprocess.DEVNULL,
@@ -261,11 +240,7 @@ def supervised_child(
 
 
 def _follow(child: subprocess.Popen[bytes], heartbeat: NodeHeartbeat, deadline: float) -> tuple[str, bool]:
-    """Wait until a child ends or `deadline` (monotonic s) has passed, and report its progress as the node's phase.
-
-    The phase is the last line that the child wrote to standard error. Returns that line (empty without one), and
-    whether the deadline has passed. Raises BoardGone if the launcher does not wait any more.
-    """
+    """Wait until a child ends or `deadline` (monotonic s) has passed, and report its progress as the node's phase."""
     assert child.stderr is not None
     os.set_blocking(child.stderr.fileno(), False)
     tail = b""

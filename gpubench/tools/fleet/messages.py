@@ -1,8 +1,7 @@
 """Encode and check the messages between a launcher and its nodes, which are JSON on the board.
 
 A node is not trusted: its messages have a limited size and a strict schema. They contain durations and counts but no
-times of day, because the clocks of nodes can differ by hours.
-"""
+times of day, because the clocks of nodes can differ by hours."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class SeenGpu:
 class MeasurementEnd:
     """How the measurement of a turn ended; `last_line` is the last line that it printed to standard error.
 
-    `exit_status` is 128 + n if signal n ended the measurement. `has_file` says that the run file is on the board.
-    """
+    `exit_status` is 128 + n if signal n ended the measurement. `has_file` says that the run file is on the board."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -56,10 +54,7 @@ class MeasurementEnd:
 class NodeReport:
     """The report that a node writes about once per second; `beat` increases while the node lives.
 
-    `machine` is the id of the running kernel, which all nodes on one machine share. `phase` is a line about its present
-    work, and `is_ready` says that the node can take an order. `ended` is the end of its last measurement. `end_reason`
-    says why the node ended before the launcher dismissed it; it is empty otherwise.
-    """
+    `machine` is the id of the running kernel, which all nodes on one machine share."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -81,8 +76,7 @@ class NodeReport:
 class PairPlace:
     """The place of a node in a group that measures together: its number, the group's size, the address, the secret.
 
-    `address` is HOST:PORT of the node with number 0. The fields are those of `measuring.joining.Membership`.
-    """
+    `address` is HOST:PORT of the node with number 0. The fields are those of `measuring.joining.Membership`."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -96,8 +90,7 @@ class PairPlace:
 class NodeOrder:
     """The order to a node for one turn, as arguments of `gpubench run`; an order without suites dismisses the node.
 
-    A node with a `place` measures together with other nodes.
-    """
+    A node with a `place` measures together with other nodes."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -112,8 +105,7 @@ class NodeOrder:
     def arguments(self, out: str) -> list[str]:
         """Return the arguments with which `gpubench` measures this order into the run file `out`.
 
-        No text of the order can be taken for another option.
-        """
+        No text of the order can be taken for another option."""
         devices = [f"--device={value}" for value in self.devices or ("all",)]
         filters = [f"--filter={value}" for value in self.filters]
         options = [f"--tier={self.tier}", f"--replicates={self.replicates}", f"--out={out}"]
@@ -128,8 +120,7 @@ def encode(message: NodeReport | NodeOrder) -> bytes:
 def decode(kind: type[Message], data: bytes) -> Message:
     """Return the message of class `kind` that `data`, JSON in UTF-8, contains.
 
-    Raises FileError if it is larger than 1 MiB or does not match the schema of `kind`.
-    """
+    Raises FileError if it is larger than 1 MiB or does not match the schema of `kind`."""
     if len(data) > _MOST_BYTES:
         raise FileError(f"a message of {len(data)} bytes is larger than {_MOST_BYTES} bytes")
     try:
@@ -152,8 +143,7 @@ def encode_world(count: int) -> bytes:
 def decode_world(data: bytes) -> int:
     """Return the number of nodes from the value of the key WORLD.
 
-    Raises FileError unless it is a number from 1 to MOST_NODES.
-    """
+    Raises FileError unless it is a number from 1 to MOST_NODES."""
     if data.isdigit() and len(data) <= 6 and 1 <= int(data) <= MOST_NODES:
         return int(data)
     raise FileError(f"not a number of nodes: {data[:20]!r}")

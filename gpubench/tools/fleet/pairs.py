@@ -1,8 +1,7 @@
 """Measure between the nodes of a fleet, pair by pair in rounds, and find the node or the link that is slow.
 
 In each round the nodes form disjoint pairs, and each pair measures the same collectives as a separate group. The record
-`pairs.json` lists the pairs of each round; the run files of a round are in a folder with its number.
-"""
+`pairs.json` lists the pairs of each round; the run files of a round are in a folder with its number."""
 
 from __future__ import annotations
 
@@ -40,9 +39,7 @@ _LOCAL = "127.0.0.1"
 class PairMeasurement:
     """One measurement of two nodes: its round (0: measured alone) and the numbers of the nodes.
 
-    `folder` is the name of the folder below `pairs` that holds its run files. `reason` is a clause that says why
-    figures are missing; it is empty if both nodes answered.
-    """
+    `folder` is the name of the folder below `pairs` that holds its run files."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -76,10 +73,7 @@ _RECORD = pydantic.TypeAdapter(PairsRecord)
 class PairsSuspect:
     """A node or a link that is slow in a case, with its slowdown as a share of the expected rate.
 
-    `case` is the case's id, and `name` that of the node, or of both nodes of the link. `pair` is the pair that is
-    measured again for it. `detectable` is the smallest detectable slowdown. `alone` is the slowdown when only this pair
-    used the network, compared with a healthy pair that was alone too; None if it was not measured again.
-    """
+    `case` is the case's id, and `name` that of the node, or of both nodes of the link."""
 
     case: str
     pair: Pair
@@ -98,8 +92,7 @@ class PairsSuspect:
 class PairsJudgement:
     """The judgement of all pairs: rates in B/s and verdicts by case id, the suspects, and the failed measurements.
 
-    `nodes` are the names of the nodes by number. A text in `failures` names a pair, its round and the reason.
-    """
+    `nodes` are the names of the nodes by number. A text in `failures` names a pair, its round and the reason."""
 
     nodes: tuple[str, ...]
     rates: dict[str, dict[Pair, float]]
@@ -140,10 +133,7 @@ class PairsSession:
     def measure(self, rounds: int) -> PairsJudgement:
         """Measure all rounds, then the suspects alone, and return the judgement.
 
-        In each of the `rounds`, each node is paired with another node; with an odd number of nodes, one pauses. Raises
-        UsageError if no node reports, BoardGone if the board is removed, and FileError if a file cannot be written or
-        read.
-        """
+        In each of the `rounds`, each node is paired with another node; with an odd number of nodes, one pauses."""
         self._coordinator.gather()
         self._record = PairsRecord(tuple(map(self._coordinator.name, self._coordinator.nodes)))
         self._unreachable = set(self._coordinator.nodes) - set(self._coordinator.ready())
@@ -153,11 +143,7 @@ class PairsSession:
         return self._measure_suspects_again(judgement) if judgement.suspects else judgement
 
     def _measure_suspects_again(self, judgement: PairsJudgement) -> PairsJudgement:
-        """Measure the pairs of the suspects and one healthy pair alone, and return the judgement with their slowdowns.
-
-        At most 8 pairs of suspects are measured, each while all other nodes are idle. `judgement` has at least one
-        suspect.
-        """
+        """Measure the pairs of the suspects and one healthy pair alone."""
         slow = [suspect.pair for suspect in judgement.suspects]
         suspect_nodes = {node for pair in slow for node in pair}
         healthy = [pair for pair in sorted(next(iter(judgement.rates.values()))) if not suspect_nodes & set(pair)]
@@ -172,12 +158,7 @@ class PairsSession:
         return replace(judgement, suspects=suspects)
 
     def _measure_round(self, number: int, pairs: Sequence[Pair], name: str) -> None:
-        """Let these pairs measure at the same time, and add them to the record.
-
-        `number` is the number of the round, 0 for a pair that is measured alone, and `name` is the folder of the run
-        files. A pair with a node that did not answer earlier is recorded with that reason, and not measured. Raises
-        BoardGone if the board is removed, and FileError if a file cannot be written.
-        """
+        """Let these pairs measure at the same time, and add them to the record."""
         measurable = [pair for pair in pairs if not self._unreachable & set(pair)]
         folder = self._request.folder / PAIRS / name
         with as_file_errors(folder):
@@ -200,10 +181,7 @@ class PairsSession:
             write_whole(path, _RECORD.dump_json(self._record, indent=1) + b"\n")
 
     def _pair_places(self, pair: Pair) -> Iterable[tuple[int, PairPlace]]:
-        """Yield the number of each node of a pair with its place; the first node listens at a random port.
-
-        Both places have the same random secret.
-        """
+        """Yield the number of each node of a pair with its place; the first node listens at a random port."""
         reports = [self._coordinator.nodes[rank].report for rank in pair]
         is_local = len({report.machine for report in reports if report}) == 1
         host = _LOCAL if is_local or reports[0] is None else reports[0].address
@@ -212,10 +190,7 @@ class PairsSession:
             yield rank, PairPlace(number, len(pair), address, secret)
 
     def _missing_reason(self, pair: Pair, outcomes: Mapping[int, NodeOutcome]) -> str:
-        """Return a clause that says why a pair has no figures in a round; empty if both nodes answered.
-
-        `outcomes` has the outcome in this round of each node that measured.
-        """
+        """Return a clause that says why a pair has no figures in a round; empty if both nodes answered."""
         if not outcomes.keys() & set(pair):
             unreachable = [self._coordinator.name(rank) for rank in pair if rank in self._unreachable]
             return f"{' and '.join(unreachable)} did not answer in an earlier round"
@@ -226,10 +201,7 @@ class PairsSession:
 
 
 def _slowdown(rates: Mapping[Pair, float], pair: Pair, healthy: Sequence[Pair]) -> float | None:
-    """Return the slowdown of a pair against the first pair of `healthy` that has a rate: 1 − rate / healthy rate.
-
-    `rates` are in B/s. The slowdown is None if either rate is missing.
-    """
+    """Return the slowdown of a pair against the first pair of `healthy` that has a rate: 1 − rate / healthy rate."""
     control = next((rates[control_pair] for control_pair in healthy if control_pair in rates), None)
     return None if control is None or pair not in rates else 1 - rates[pair] / control
 
@@ -237,10 +209,7 @@ def _slowdown(rates: Mapping[Pair, float], pair: Pair, healthy: Sequence[Pair]) 
 def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[str, dict[Pair, float]]:
     """Return the rate of each pair in B/s by case: the geometric mean over its measurements and its two nodes.
 
-    The keys are the ids of the cases and the numbers of the two nodes. With `is_alone`, only the measurements of pairs
-    alone count, else only those of rounds. The rate is the payload over the median time of the headline series. Raises
-    FileError if a run file cannot be read.
-    """
+    The keys are the ids of the cases and the numbers of the two nodes."""
     logs: dict[str, dict[Pair, list[float]]] = {}
     for meeting in record.meetings:
         if meeting.reason or (meeting.round == 0) != is_alone:
@@ -261,8 +230,7 @@ def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[
 def judge(record: PairsRecord, folder: Path) -> PairsJudgement:
     """Return the judgement of all measurements of rounds, case by case; `folder` is that of the record.
 
-    Raises FileError if a run file cannot be read.
-    """
+    Raises FileError if a run file cannot be read."""
     rates = rates_of(record, folder)
     cases = {case: links.judge(case_rates) for case, case_rates in rates.items()}
     suspects = [suspect for case, judgement in cases.items() for suspect in _find_suspects(record, case, judgement)]
@@ -275,11 +243,7 @@ def judge(record: PairsRecord, folder: Path) -> PairsJudgement:
 
 
 def _find_suspects(record: PairsRecord, case: str, judgement: LinkJudgement) -> Iterable[PairsSuspect]:
-    """Yield the slow nodes of a case, then its slow links.
-
-    A slow node is measured again in the pair whose link is nearest to normal, so that the link does not explain the
-    slowdown.
-    """
+    """Yield the slow nodes of a case, then its slow links."""
     for node, effect in judgement.nodes.items():
         if effect.is_suspect:
             node_pairs = [pair for pair in judgement.links if node in pair]

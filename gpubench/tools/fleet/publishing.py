@@ -17,8 +17,7 @@ _REPORTS = {".html": "html", ".md": "md", ".json": "json"}
 def rendered(path: Path, judgement: FleetJudgement) -> str:
     """Return the judgement in the format that the suffix of `path` selects: .html, .md, .json, or .xml for JUnit.
 
-    Raises UsageError for another suffix. Nothing is written.
-    """
+    Raises UsageError for another suffix. Nothing is written."""
     suffix = path.suffix.lower()
     if suffix == _JUNIT:
         text: str = plugins.load("publications", "junit").fleet(tidy(judgement))

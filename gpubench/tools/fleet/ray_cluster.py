@@ -1,8 +1,7 @@
 """Start a fleet on a Ray cluster: one task per node with all of its GPUs, and an actor on the head node as the board.
 
 The cluster must require a token. Ray pickles the values that tasks and actors exchange; the fleet sends only bytes, and
-checks them like the files of a shared folder.
-"""
+checks them like the files of a shared folder."""
 
 from __future__ import annotations
 
@@ -53,27 +52,22 @@ class RayBoard:
     def put(self, key: str, value: bytes) -> None:
         """Set the value of a key.
 
-        Raises BoardGone if the actor does not answer within 30 s, and ValueError if the key is malformed or the value
-        larger than MOST_BYTES.
-        """
+        Raises BoardGone if the actor does not answer within 30 s, and ValueError if the key is malformed or the
+        value larger than MOST_BYTES."""
         check_entry(key, value)
         self._call(self._actor.put, key, value)
 
     def get(self, key: str) -> bytes | None:
         """Return the value of a key, None if the key has no value yet.
 
-        Raises BoardGone if the actor does not answer within 30 s, or answers with anything but bytes.
-        """
+        Raises BoardGone if the actor does not answer within 30 s, or answers with anything but bytes."""
         value = self._call(self._actor.get, key)
         if value is not None and not isinstance(value, bytes):
             raise BoardGone(f"the board returned no bytes for {key}")
         return value
 
     def _call(self, method: Any, *arguments: object) -> object:
-        """Call a method of the actor (Ray's handle of it), and return its answer.
-
-        Raises BoardGone if the actor does not answer within 30 s.
-        """
+        """Call a method of the actor (Ray's handle of it), and return its answer."""
         import ray
 
         try:
@@ -85,8 +79,8 @@ class RayBoard:
 def ray_member(actor: Any, rank: int, world: int, host: str) -> None:
     """Work as the node of a Ray task until the launcher dismisses it; raises as `member.serve` does.
 
-    `actor` is Ray's handle of the board's `BytesByKey`, `world` the number of nodes, and `host` the node's host name.
-    """
+    `actor` is Ray's handle of the board's `BytesByKey`, `world` the number of nodes, and `host` the node's host
+    name."""
     serve(RayBoard(actor), rank, world, host=host)
 
 
@@ -101,8 +95,7 @@ def requires_token() -> bool:
 class RayLaunch:
     """The tasks on the nodes of a Ray cluster, by rank; `tasks` are Ray's references to their results.
 
-    `end_reasons` has, by rank, the reason for each task that has ended.
-    """
+    `end_reasons` has, by rank, the reason for each task that has ended."""
 
     board: Board
     world: int
@@ -127,10 +120,7 @@ class RayLaunch:
 
 
 def _end_reason(task: Any) -> str:
-    """Return why a Ray task has ended: its error as one line of at most 500 characters, or `its task is done`.
-
-    `task` is Ray's reference to the result of a task that has ended.
-    """
+    """Return why a Ray task has ended: its error as one line of at most 500 characters, or `its task is done`."""
     import ray
 
     try:
@@ -144,9 +134,7 @@ def _end_reason(task: Any) -> str:
 def ray_launch(on: str) -> Iterator[RayLaunch]:
     """Start one task per node of a running cluster (`ray://HOST:PORT`), or of a new local one (`ray:local:N`).
 
-    Yields the launch; leaving the context disconnects from the cluster, and ends a local one. Raises UsageError if `on`
-    is malformed, or if the cluster cannot be used or requires no token, and Unavailable if Ray is not installed.
-    """
+    Yields the launch; leaving the context disconnects from the cluster, and ends a local one."""
     local = re.fullmatch(r"ray:local:([1-9]\d{0,2})", on)
     if not local and not re.fullmatch(r"ray://[^/\s]+:\d+", on):
         raise UsageError(f"--on {on}: neither ray://HOST:PORT nor ray:local:N, as in ray:local:4")
@@ -205,10 +193,7 @@ def _environment_variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _start_tasks(ray: Any) -> RayLaunch:
-    """Start the board on the head node and one task on each node that is alive, and return the launch.
-
-    `ray` is the module `ray` after `ray.init`.
-    """
+    """Start the board on the head node and one task on each node that is alive, and return the launch."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     actor = ray.remote(BytesByKey).options(num_cpus=0, resources={_HEAD: 0.001}).remote()

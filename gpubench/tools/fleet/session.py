@@ -27,8 +27,7 @@ _UNANSWERED = NodeOutcome("missing", reason="the launcher ended before this node
 class FleetRequest:
     """A request to measure a fleet: the order to each node, the folder for the files, racks by node, waiting times.
 
-    The coordinator sets the devices of each order. `argv` is the command line of gpubench for the record.
-    """
+    The coordinator sets the devices of each order. `argv` is the command line of gpubench for the record."""
 
     order: NodeOrder
     folder: Path
@@ -40,8 +39,7 @@ class FleetRequest:
 def new_folder(path: Path) -> Path:
     """Make the folder of a fleet, with its parents, and return it; an existing folder without a fleet is used.
 
-    Raises UsageError if the folder cannot be made or read, or if it already holds a fleet or run files.
-    """
+    Raises UsageError if the folder cannot be made or read, or if it already holds a fleet or run files."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         names = [entry.name for entry in path.iterdir()]
@@ -55,8 +53,7 @@ def new_folder(path: Path) -> Path:
 class FleetSession:
     """A measurement of a fleet; enter the context and call `measure`. Leaving it dismisses the nodes.
 
-    `watch` receives the state of all nodes several times per second. `fleet` is the record as it was last written.
-    """
+    `watch` receives the state of all nodes several times per second. `fleet` is the record as it was last written."""
 
     def __init__(self, launch: FleetLaunch, request: FleetRequest, watch: WatchNodes) -> None:
         """Prepare to measure the nodes that `launch` started; `watch` gets their states for display."""
@@ -91,8 +88,7 @@ class FleetSession:
         """Measure every node, write the run files and the record into the requested folder, and return the record.
 
         Raises UsageError if no node reports, BoardGone if the board is removed, and FileError if a file cannot be
-        written.
-        """
+        written."""
         self._coordinator.gather()
         self._write_nodes()
         self._coordinator.turn(self._coordinator.nodes, self._request.order, self._request.folder, self._record_outcome)
@@ -101,10 +97,7 @@ class FleetSession:
     def measure_again(self, roles: Mapping[str, Role], filters: Sequence[str]) -> Fleet:
         """Measure these nodes again, at the same time, in the cases that the filters select, and return the record.
 
-        `roles` has the role of each node by its name; every node must have answered before. The run files go to the
-        folder `again`, and the outcomes to `fleet.json`, where they replace those of an earlier second measurement.
-        Raises BoardGone if the board is removed, and FileError if a file cannot be written.
-        """
+        `roles` has the role of each node by its name; every node must have answered before."""
         ranks = {self._coordinator.name(rank): rank for rank in self._coordinator.nodes}
         folder = self._request.folder / AGAIN
         with as_file_errors(folder):
@@ -137,10 +130,7 @@ class FleetSession:
             yield FleetNode(name, outcome.status, outcome.seconds, outcome.file, outcome.reason, rack)
 
     def _write_record(self, **changed: object) -> Fleet:
-        """Write the record with these fields of Fleet changed, and return it.
-
-        Raises FileError if it cannot be written.
-        """
+        """Write the record with these fields of Fleet changed, and return it."""
         seconds = time.monotonic() - self._begin
         self.fleet = replace(self.fleet, seconds=seconds, **changed)  # type: ignore[arg-type]
         path = self._request.folder / FLEET_FILE

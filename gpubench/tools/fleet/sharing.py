@@ -14,10 +14,7 @@ from gpubench.tools.redact import is_searchable_name, pseudonyms, without_names
 def anonymised(judgement: FleetJudgement, salt: bytes, names: Sequence[str] = ()) -> FleetJudgement:
     """Return the judgement without anything that identifies the machines or their owner, as docs/sharing.md defines.
 
-    Nodes become `node-1`, `node-2`, … and racks `rack-1`, … in the order of the record, also within texts. UUIDs get
-    the pseudonyms that they have in other shared documents with the same `salt`. The names of the nodes' files and the
-    arguments of the command are removed. `names` are further names to redact, such as a user's.
-    """
+    Nodes become `node-1`, `node-2`, … and racks `rack-1`, … in the order of the record, also within texts."""
     names_to_pseudonyms = _pseudonyms(judgement, salt)
     fleet = judgement.fleet
     bare = replace(
@@ -34,12 +31,9 @@ def anonymised(judgement: FleetJudgement, salt: bytes, names: Sequence[str] = ()
 class _NameReplacer:
     """Replaces names by pseudonyms in a text, in upper or lower case; call it with the text to get the new text.
 
-    A text that is a name is always replaced. Within a longer text, numbers and names that `is_searchable_name` rejects
-    are left. `pseudonyms_by_name` has the pseudonym of each name.
-    """
+    A text that is a name is always replaced."""
 
     def __init__(self, pseudonyms_by_name: Mapping[str, str]) -> None:
-        """Make a replacer of these names by their pseudonyms."""
         self._pseudonyms = pseudonyms_by_name
         self._in_texts = {
             name.lower(): alternatives

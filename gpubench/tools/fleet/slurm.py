@@ -22,8 +22,7 @@ _GRACE_S = 20.0  # time for srun to end its processes
 class SlurmLaunch:
     """The processes of one `srun`, which may first have to wait for nodes that other jobs use.
 
-    `world` is 0 and `hosts` is empty, because only the nodes know them.
-    """
+    `world` is 0 and `hosts` is empty, because only the nodes know them."""
 
     board: Board
     process: subprocess.Popen[bytes]
@@ -53,10 +52,7 @@ def check_options(options: Sequence[str]) -> None:
 def slurm_launch(folder: Path, options: Sequence[str]) -> Iterator[SlurmLaunch]:
     """Start one node on each machine by `srun` with these options, and yield the launch.
 
-    The output of srun goes to standard error. At the end of the context the board is removed, and srun is ended. Raises
-    UsageError if the first of `options` is no option, Unavailable if srun is not installed, and FileError if the board
-    cannot be made in `folder`, which all nodes must share.
-    """
+    The output of srun goes to standard error. At the end of the context the board is removed, and srun is ended."""
     check_options(options)
     srun = shutil.which("srun")
     if srun is None:

@@ -15,8 +15,7 @@ from gpubench.tools.fleet.digests import read
 def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
     """Return the fleet in each folder with its judgement, in order of time; fleets without a date come first.
 
-    Raises FileError if a folder holds no fleet.
-    """
+    Raises FileError if a folder holds no fleet."""
     fleets = []
     for index, folder in enumerate(folders):
         current = read(folder)
@@ -29,9 +28,7 @@ def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
 def document(history: ComponentHistory) -> dict[str, Any]:
     """Return a component's history as an object for JSON: place, UUIDs, counts of states, states, and changes.
 
-    `measured`, `slow` and `recovered` count fleets, and `states` has a word for each fleet that measured the component.
-    A change is the newest one of a case: the case's id, the relative change, and a text.
-    """
+    A change is the newest one of a case: the case's id, the relative change, and a text."""
     return {
         "node": history.place.node,
         "devices": list(history.place.devices),

@@ -22,8 +22,7 @@ _COMPLETED_STATUSES = (0, 3)  # every case was measured; a case failed, which is
 class Build:
     """A command that runs a build of gpubench, and environment variables for it, in addition to those of this process.
 
-    `name` is the option of the command line that names the build: a or b.
-    """
+    `name` is the option of the command line that names the build: a or b."""
 
     name: str
     command: tuple[str, ...]
@@ -33,9 +32,7 @@ class Build:
     def parse(cls, name: str, text: str) -> Build:
         """Return the build of a shell command: `LD_LIBRARY_PATH=/opt/cublas/lib /opt/venv/bin/gpubench`.
 
-        `name` is the option (a or b). Leading NAME=VALUE words become variables. Raises UsageError if the text cannot
-        be split as a shell does, or contains no command.
-        """
+        `name` is the option (a or b). Leading NAME=VALUE words become variables."""
         try:
             arguments = shlex.split(text)
         except ValueError as error:
@@ -53,8 +50,7 @@ class Build:
 class BuildPair:
     """Two builds to measure in turn, the arguments and filters of `gpubench run` for both, and the run files' folder.
 
-    `arguments` do not include `--filter`. `tell` receives a line before each measurement.
-    """
+    `arguments` do not include `--filter`. `tell` receives a line before each measurement."""
 
     builds: tuple[Build, Build]
     arguments: tuple[str, ...]
@@ -65,10 +61,7 @@ class BuildPair:
     def measure(self, first: int, count: int, filters: Sequence[str] = ()) -> tuple[list[Path], list[Path]]:
         """Measure `count` processes of each build, numbered from `first`, and return the run files of A and of B.
 
-        The order alternates (A B, B A, A B, …), so that neither build has the warmer machine. `filters`, unless empty,
-        replace the filters of the pair. Raises UsageError if a command cannot be started, FileError if it writes no run
-        file, Interrupted if a signal ended it, and GpubenchError with its exit status if it failed.
-        """
+        The order alternates (A B, B A, A B, …), so that neither build has the warmer machine."""
         files: dict[str, list[Path]] = {build.name: [] for build in self.builds}
         for turn in range(first, first + count):
             for build in self.builds if turn % 2 else self.builds[::-1]:
@@ -91,12 +84,7 @@ class BuildPair:
 
 
 def _run(build: Build, command: Sequence[str]) -> tuple[int, str]:
-    """Run a command to its end, and return its exit status (−n for signal n) and its last lines of standard error.
-
-    `command` is the build's program with all arguments, and runs with the build's variables. The lines are joined by
-    spaces. If this process is interrupted, the command is ended too. Raises UsageError if the command cannot be
-    started.
-    """
+    """Run a command to its end, and return its exit status (−n for signal n) and its last lines of standard error."""
     try:
         child = subprocess.Popen(
             command,
@@ -122,11 +110,7 @@ def _run(build: Build, command: Sequence[str]) -> tuple[int, str]:
 
 
 def _build_error(build: Build, status: int, last_lines: str) -> GpubenchError:
-    """Return the error for a build's exit status (−n for signal n), with `last_lines` in its message.
-
-    It is Interrupted for SIGINT and SIGTERM, else GpubenchError with the exit status if that is 2, 5, 6 or 70, else
-    with 2.
-    """
+    """Return the error for a build's exit status (−n for signal n), with `last_lines` in its message."""
     status = 128 - status if status < 0 else status
     message = f"--{build.name} ended with status {status}: {last_lines or 'it printed no message'}"
     if status in (130, 143):

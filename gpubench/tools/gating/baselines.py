@@ -26,8 +26,7 @@ _MOST_ADDED = 1000  # results of one case that a candidate's own file can have a
 class CaseInHistory:
     """A case as the history identifies it: the case's id, version and tier, and a fingerprint id.
 
-    The fingerprint is that of the device, the driver, the libraries and the settings.
-    """
+    The fingerprint is that of the device, the driver, the libraries and the settings."""
 
     case: str
     version: int
@@ -45,8 +44,7 @@ def planned_cases(plan: Plan) -> list[CaseInHistory]:
 def measured_cases(evidence: Evidence) -> list[CaseInHistory]:
     """Return the cases of run files as the history identifies them; a case may occur several times.
 
-    Cases on a device that the manifest does not describe are left out.
-    """
+    Cases on a device that the manifest does not describe are left out."""
     cases = []
     for side in evidence.sides.values():
         manifest = evidence.readings[side.readings[0]].manifest
@@ -67,11 +65,7 @@ def find_files(
 ) -> list[Path]:
     """Return the run files that the arguments of `--baseline` name: files, folders, saved names, or `last:N`.
 
-    `last:N` selects the files of the newest N results of each `wanted` case. Each file is returned once. The
-    `candidates`, which are the files to be judged, are left out unless no other file is named, because a candidate
-    inside its baseline hides a change. Raises FileError with the saved names if there is no such baseline, or if a
-    folder or the history has no matching file.
-    """
+    `last:N` selects the files of the newest N results of each `wanted` case. Each file is returned once."""
     by_path = {
         path.resolve(): path for argument in arguments for path in _find_for_argument(argument, wanted, candidates)
     }
@@ -103,10 +97,7 @@ def _files_in_folder(folder: Path) -> list[Path]:
 
 
 def _newest_files(count: int, wanted: Sequence[CaseInHistory], candidates: Sequence[Path]) -> list[Path]:
-    """Return the files of the newest `count` results of each wanted case, each file once, without the candidates.
-
-    Files that do not exist any more are skipped. Raises FileError if no file remains, or the history cannot be read.
-    """
+    """Return the files of the newest `count` results of each wanted case, each file once, without the candidates."""
     path = history.default_place()
     candidate_paths = {path.resolve() for path in candidates}
     files: dict[Path, None] = {}
@@ -144,8 +135,7 @@ def check_name(name: str) -> None:
 def save(name: str, files: Sequence[Path]) -> Path:
     """Copy these run files into the baseline of that name, which replaces an earlier one, and return its folder.
 
-    If copying fails, the earlier baseline stays. Raises UsageError if the name is invalid or a file cannot be copied.
-    """
+    If copying fails, the earlier baseline stays."""
     check_name(name)
     folder = Path(FOLDER) / name
     try:

@@ -27,8 +27,7 @@ from gpubench.tools.gating.readings import garbage_collection_off, read_all
 class GateResult:
     """A judgement, the run files of the candidate, and the manifests of both sides.
 
-    `failed` is True if a case of the candidate failed, and `measured` if any of its cases has a figure.
-    """
+    `failed` is True if a case of the candidate failed, and `measured` if any of its cases has a figure."""
 
     judgement: Judgement
     files: tuple[Path, ...]
@@ -46,9 +45,7 @@ class GateResult:
     def exit_status(self, strict: bool) -> int:
         """Return the gate's exit status: 3 failed, 1 slower, 4 cannot judge, 0 nothing is slower.
 
-        A failed case of the candidate counts even without a baseline. With `strict`, a required case that is
-        inconclusive or missing gives 4.
-        """
+        A failed case of the candidate counts even without a baseline."""
         return 3 if self.failed else exit_status(self.judgement, strict)
 
 
@@ -67,17 +64,13 @@ class GateRequest:
     def settle(self, sides: Sides, measure_again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
         """Return the verdicts after the suspects were measured again, in at most `rounds` rounds.
 
-        `measure_again` takes the sides and the findings to measure again, and returns the sides with the new
-        measurements. A strict gate also measures inconclusive cases again.
-        """
+        A strict gate also measures inconclusive cases again."""
         return settle(sides, self.judge, measure_again, self.rounds, undecided=self.policy.strict)
 
     def settle_stored(self, sides: Sides, measure_again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
         """Return the verdicts against a stored baseline, as `settle` does, but with canaries in each round.
 
-        Canaries are other cases that are measured again. If most of them shifted together, the machine has changed, and
-        that shift is subtracted from every change.
-        """
+        Canaries are other cases that are measured again."""
         if not sides.before.sides:  # the gate compares with floors and has no baseline
             return self.settle(sides, measure_again)
         return settle_beside_canaries(sides, self.judge, measure_again, self.rounds, undecided=self.policy.strict)
@@ -86,17 +79,14 @@ class GateRequest:
 def read_evidence(paths: Sequence[Path]) -> Evidence:
     """Return the evidence in these run files; each file counts once and as a separate session.
 
-    Raises FileError if a file cannot be read or is invalid.
-    """
+    Raises FileError if a file cannot be read or is invalid."""
     return read_evidence_groups(paths)[0]
 
 
 def read_evidence_groups(*groups: Sequence[Path]) -> list[Evidence]:
     """Return the evidence of each group of run files, as `read_evidence` does for one group.
 
-    All files are read together, large ones by several processes. Raises FileError if a file cannot be read or is
-    invalid.
-    """
+    All files are read together, large ones by several processes."""
     distinct = [list({path.resolve(): path for path in paths}.values()) for paths in groups]
     readings = iter(read_all([path for paths in distinct for path in paths]))
     with garbage_collection_off():
@@ -106,9 +96,7 @@ def read_evidence_groups(*groups: Sequence[Path]) -> list[Evidence]:
 def judge_files(request: GateRequest, baseline: Evidence, candidate: Evidence, files: Sequence[Path]) -> GateResult:
     """Return the result of the gate for run files that have been measured; a suspect counts as inconclusive.
 
-    Nothing is measured again. `baseline` and `candidate` are the evidence in the run files of both sides, and `files`
-    are the candidate's run files.
-    """
+    Nothing is measured again."""
     sides = Sides(baseline, candidate)
     with garbage_collection_off():
         judgement = settled(request.judge(sides))
@@ -118,9 +106,7 @@ def judge_files(request: GateRequest, baseline: Evidence, candidate: Evidence, f
 def refuse_other_machines(plan: Plan, baseline: Evidence) -> None:
     """Raise CannotJudge if every run of the baseline is of another machine, driver or setting than the plan.
 
-    Devices are compared by their fingerprints; a baseline without a device of the plan is not refused. Call it before
-    anything is measured.
-    """
+    Devices are compared by their fingerprints; a baseline without a device of the plan is not refused."""
     differences: list[tuple[str, ...]] = []
     for reading in baseline.readings:
         device_ids = {device.id for device in reading.manifest.facts.devices}
@@ -139,10 +125,7 @@ def measure_and_judge(
 ) -> GateResult:
     """Measure a plan into the run file `path`, judge it against a stored baseline, and return the result.
 
-    Suspects and canaries are measured again, in another order, into files beside `path`. `argv` is the command line of
-    gpubench for the record, and `watch` receives the progress. Raises the errors of `session.measure`, and CannotJudge
-    if the gate cannot judge.
-    """
+    Suspects and canaries are measured again, in another order, into files beside `path`."""
     files = [path]
     first_reading = Reading.of(session.measure(plan, path, argv, watch), str(path))
 
@@ -159,10 +142,7 @@ def measure_and_judge(
 
 
 def _restricted_plan(plan: Plan, findings: Sequence[Finding], round_: int) -> Plan:
-    """Return the plan with the jobs of these findings alone, ordered at random in each replicate.
-
-    The plan's seed and `round_` determine the order.
-    """
+    """Return the plan with the jobs of these findings alone, ordered at random in each replicate."""
     wanted_keys = {finding.key for finding in findings}
     jobs = [job for job in plan.jobs if job.key[:2] in wanted_keys]
     random.Random(f"{plan.settings.seed}/again/{round_}").shuffle(jobs)
@@ -174,9 +154,7 @@ def _restricted_plan(plan: Plan, findings: Sequence[Finding], round_: int) -> Pl
 def measure_and_judge_pair(request: GateRequest, pair: ab.BuildPair, replicates: int) -> GateResult:
     """Measure two builds in turn, judge the second against the first, and return the result.
 
-    Suspects are measured again with both builds. `replicates` is the number of processes of each build in each round.
-    Raises the errors of `ab.BuildPair.measure`.
-    """
+    Suspects are measured again with both builds."""
     files: list[Path] = []
     turns = 0
 

@@ -1,8 +1,7 @@
 """Keep the figures of all runs by case in the history, an SQLite database beside the run files.
 
 The run files are the record and the database is an index of them: `rebuild` restores it. Any number of processes may
-write at once.
-"""
+write at once."""
 
 from gpubench.tools.history.database import Damaged
 from gpubench.tools.history.places import FILE, FOLDER, VARIABLE, default_place, place_of

@@ -51,13 +51,7 @@ class Damaged(FileError):  # noqa: N818 - the file is damaged
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
     """Open the history in the file `path`; with `create`, make it if it does not exist.
 
-    Committed transactions are on the disk. A history on a network file system has a rollback journal, because a
-    write-ahead log needs memory that all of its users share. The caller closes the connection, and wraps each use of it
-    in `reported`.
-
-    Raises FileError if the file does not exist (without `create`), is no history, has another version, stays locked for
-    WAIT_S or cannot be written, and Damaged if SQLite cannot read it.
-    """
+    Committed transactions are on the disk."""
     if not create and not path.exists():
         raise FileError(f"there is no history at {path}; `gpubench history import FOLDER` makes one of run files")
     with reported(path), contextlib.ExitStack() as undo:
@@ -69,20 +63,13 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
 
 
 def _uri(path: Path, create: bool) -> str:
-    """Return the URI with which SQLite opens the file `path`, and creates it with `create`.
-
-    If the folder is read-only and no write-ahead log lies beside the file, it is opened as immutable: without a log,
-    the database file alone is complete.
-    """
+    """Return the URI with which SQLite opens the file `path`, and creates it with `create`."""
     read_only = path.exists() and not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists()
     return f"{path.absolute().as_uri()}?{'immutable=1' if read_only else 'mode=rwc' if create else 'mode=rw'}"
 
 
 def _check_database(connection: sqlite3.Connection, path: Path, create: bool) -> None:
-    """Raise FileError if the database is no history of this version; with `create`, make the tables of an empty one.
-
-    With `create`, the journal mode is set too.
-    """
+    """Raise FileError if the database is no history of this version; with `create`, make the tables of an empty one."""
     if create and not _pragma(connection, "application_id"):
         _make_tables(connection)
     application, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
@@ -134,9 +121,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 def reported(path: Path) -> Iterator[None]:
     """Turn an error of SQLite in the context into a FileError or Damaged: one line with the file and the next step.
 
-    Raises FileError if the file is locked or cannot be written, or if a text is no UTF-8, and Damaged if its content is
-    unreadable. Errors in the use of SQLite are raised unchanged.
-    """
+    Errors in the use of SQLite are raised unchanged."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -163,8 +148,7 @@ def damaged(path: Path) -> Damaged:
 def checked(types: TypeAdapter[Row], row: object, path: Path) -> Row:
     """Return a row of the history in `path` after a check of its types and ranges; `types` describes the row.
 
-    Raises Damaged if gpubench cannot have written these values.
-    """
+    Raises Damaged if gpubench cannot have written these values."""
     try:
         return types.validate_python(row, strict=True)
     except ValidationError as error:
@@ -174,8 +158,7 @@ def checked(types: TypeAdapter[Row], row: object, path: Path) -> Row:
 def is_on_network(path: Path, mounts: str | None = None) -> bool:
     """Return whether the folder of a file is on a network file system, by the file system's type (nfs, lustre, …).
 
-    `mounts` is the text of /proc/mounts; None reads it.
-    """
+    `mounts` is the text of /proc/mounts; None reads it."""
     if mounts is None:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace") if _MOUNTS.exists() else ""
     folder = str(path.absolute().parent.resolve())

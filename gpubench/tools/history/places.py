@@ -15,9 +15,7 @@ _OFF = "off"
 def place_of(run_file: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of the history that records a new run file, or None if no history does.
 
-    The variable GPUBENCH_HISTORY names it, or switches recording off. Without the variable it is `history.sqlite` in
-    the folder of the run file, if that exists or the folder is `gpubench-runs`.
-    """
+    The variable GPUBENCH_HISTORY names it, or switches recording off."""
     named = environment.get(VARIABLE, "")
     if named:
         return None if named == _OFF else Path(named)
@@ -28,8 +26,6 @@ def place_of(run_file: Path, environment: Mapping[str, str] = os.environ) -> Pat
 def default_place(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the history that commands read if the user names none.
 
-    The variable GPUBENCH_HISTORY names it; without the variable, or if it is `off`, the path is `history.sqlite` in
-    `gpubench-runs` in the working directory. The file need not exist.
-    """
+    The file need not exist."""
     named = environment.get(VARIABLE, "")
     return Path(named) if named not in ("", _OFF) else Path(FOLDER) / FILE

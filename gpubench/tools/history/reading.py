@@ -38,8 +38,7 @@ _PAIRS = TypeAdapter(tuple[tuple[str, str], ...])
 class StoredLine:
     """A line of the history: one series of a case on one kind of device, in all runs; `number` is its row.
 
-    `headline` is true for the series that represents its case.
-    """
+    `headline` is true for the series that represents its case."""
 
     number: int
     line: Line
@@ -65,9 +64,7 @@ class History:
     def lines(self, case_patterns: Sequence[str] = (), series: str = "") -> list[StoredLine]:
         """Return the lines of the cases whose id contains one of `case_patterns`, ordered by case.
 
-        `*` and `?` are wildcards; no pattern selects every case. The lines are those of the headline series, or of the
-        series with the given name. Raises Damaged if the database is inconsistent.
-        """
+        `*` and `?` are wildcards; no pattern selects every case."""
         ids = [str(case_id) for (case_id,) in self._fetch_all("SELECT DISTINCT case_id FROM lines ORDER BY case_id")]
         matching = []
         for case_id in ids:
@@ -97,8 +94,7 @@ class History:
     def trend(self, stored: StoredLine, runs: int) -> Trend:
         """Return the results of a line in its newest `runs` runs, oldest first, and the changes among them.
 
-        Raises Damaged if the line has no points.
-        """
+        Raises Damaged if the line has no points."""
         points: list[TrendPoint] = []
         sources: dict[str, None] = {}
         for point in self._newest_points(stored.number):
@@ -116,8 +112,7 @@ class History:
         """Return the newest `count` headline results of a case on devices with this fingerprint id, oldest first.
 
         Each replicate is a result. Runs that start more than AHEAD_S after `now` (s since 1970, by default the present)
-        are left out: their clock was wrong. The result is empty if the history has none.
-        """
+        are left out: their clock was wrong. The result is empty if the history has none."""
         query = "SELECT id FROM lines WHERE case_id = ? AND version = ? AND tier = ? AND fingerprint = ? AND headline"
         numbers = [number for (number,) in self._fetch_all(query, (case, version, tier, fingerprint))]
         limit = (time.time() if now is None else now) + AHEAD_S
@@ -133,8 +128,7 @@ class History:
     def warnings(self, now: float | None = None) -> tuple[str, ...]:
         """Return sentences that warn of runs with a wrong clock: those that start in the future, and those corrected.
 
-        A start is in the future if it is more than AHEAD_S after `now`, in s since 1970, by default the present.
-        """
+        A start is in the future if it is more than AHEAD_S after `now`, in s since 1970, by default the present."""
         limit = (time.time() if now is None else now) + AHEAD_S
         ((future, ahead),) = self._fetch_all("SELECT total(at > ?), total(ahead_s > 0) FROM runs", (limit,))
         messages = []
@@ -151,8 +145,7 @@ class History:
     def _newest_points(self, number: int, limit: float = float("inf"), count: int = -1) -> Iterator[TrendPoint]:
         """Yield the newest results of the line with this row number, the newest first.
 
-        `limit` is the latest start of a run in s since 1970; a negative `count` gives all.
-        """
+        `limit` is the latest start of a run in s since 1970; a negative `count` gives all."""
         query = (
             f"SELECT {_POINT} FROM points JOIN runs ON runs.id = run WHERE line = ? AND points.at <= ? "
             "ORDER BY points.at DESC, run DESC, replicate DESC LIMIT ?"
@@ -179,10 +172,7 @@ class History:
         return list(self._fetch(query, values))
 
     def _fetch(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query; `values` replace its question marks.
-
-        Raises Damaged if SQLite cannot read the database, and FileError if the database is locked.
-        """
+        """Yield the rows of a query; `values` replace its question marks."""
         with reported(self.path):
             cursor: sqlite3.Cursor = self._connection.execute(query, values)
             yield from cursor

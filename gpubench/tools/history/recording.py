@@ -35,8 +35,7 @@ class RecordedFile:
     """How a run file was recorded, with the number of results in it.
 
     The state is `new`, `updated` (the file has more results than were recorded), `known` (already recorded), or
-    `refused`; the warning then gives the reason.
-    """
+    `refused`; the warning then gives the reason."""
 
     path: Path
     state: Literal["new", "updated", "known", "refused"]
@@ -47,8 +46,7 @@ class RecordedFile:
 class HistoryRecorder:
     """Records runs in the history in the file `path`, which it makes with its folder if needed; use it as a context.
 
-    Raises FileError if the folder cannot be made, and FileError and Damaged as `database.connect` does.
-    """
+    Raises FileError if the folder cannot be made, and FileError and Damaged as `database.connect` does."""
 
     def __init__(self, path: Path) -> None:
         """Open the history in the file `path`, and make it with its folder if needed."""
@@ -71,10 +69,7 @@ class HistoryRecorder:
     def record(self, file: Path, run: Run | None = None, *, anew: bool = False) -> RecordedFile:
         """Record a run file and return how it was recorded; of two copies of a run, the one with more results counts.
 
-        `run` is the content of the file; None reads it. `anew` replaces the run even if it is already recorded. Raises
-        FileError if the file cannot be read or is invalid, or if the history cannot be written, and Damaged if it
-        cannot be read.
-        """
+        `run` is the content of the file; None reads it. `anew` replaces the run even if it is already recorded."""
         run = run or read_run(file)
         written = file.stat().st_mtime
         started = _start_s(run.manifest) if run.manifest.started else written
@@ -93,8 +88,7 @@ class HistoryRecorder:
         """Write a run into the tables, unless they have all of its results, and return the resulting state.
 
         `key` identifies the run, and `run_entries` are its figures. `at` is its start in s since 1970, and `ahead_s` is
-        by how much the clock was ahead, which `at` does not contain any more. The caller holds a transaction.
-        """
+        by how much the clock was ahead, which `at` does not contain any more. The caller holds a transaction."""
         row = self._connection.execute("SELECT id, path, results FROM runs WHERE key = ?", (key,)).fetchone()
         stored = checked(_RUN_ROW, row, self.path) if row else None
         if stored and stored[2] >= len(run.results):
@@ -158,10 +152,7 @@ class HistoryRecorder:
         return checked(_NUMBER_ROW, execute(f"SELECT id FROM lines WHERE {where}", values).fetchone(), self.path)[0]
 
     def _stored_path(self, file: Path) -> str:
-        """Return the path to store for a run file: relative if the file is inside the history's folder, else absolute.
-
-        So the folder can be moved with the history and its files.
-        """
+        """Return the path to store for a run file."""
         folder, file = self.path.absolute().parent.resolve(), file.resolve()
         return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
 
@@ -188,8 +179,7 @@ class HistoryRecorder:
     def runs_to_delete(self, keep: int) -> list[str]:
         """Return the keys of the runs to delete if the newest `keep` are to stay, oldest first; nothing is deleted.
 
-        A run stays if it is among the newest `keep` of all runs, or among the newest `keep` of one of its lines.
-        """
+        A run stays if it is among the newest `keep` of all runs, or among the newest `keep` of one of its lines."""
         ranked = "SELECT run, DENSE_RANK() OVER (PARTITION BY line ORDER BY at DESC, run DESC) AS place FROM points"
         newest = "SELECT id FROM runs ORDER BY at DESC, id DESC LIMIT :keep"
         retained = f"SELECT run FROM ({ranked}) WHERE place <= :keep UNION SELECT id FROM ({newest})"
@@ -219,10 +209,7 @@ def _start_s(manifest: Manifest) -> float:
 
 
 def _clock_warnings(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
-    """Yield a sentence if a run has no start time, and one if its clock was ahead: if `ahead_s` is not 0.
-
-    Each sentence begins with `file`, the path of the run file.
-    """
+    """Yield a sentence if a run has no start time, and one if its clock was ahead: if `ahead_s` is not 0."""
     if not run.manifest.started:  # imported output of another tool may have no date
         yield f"{file}: it has no date of measurement: the time of the file is used instead"
     if ahead_s:
@@ -230,10 +217,7 @@ def _clock_warnings(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
 
 
 def _run_key(run: Run) -> str:
-    """Return the key of a run: 32 hexadecimal digits that stay the same if the run is copied, packed or resumed.
-
-    A run without a start time is identified by its results.
-    """
+    """Return the key of a run: 32 hexadecimal digits that stay the same if the run is copied, packed or resumed."""
     manifest, settings = run.manifest, run.manifest.settings
     identity = [
         manifest.started,
@@ -251,8 +235,7 @@ def _run_key(run: Run) -> str:
 def record_measured_run(file: Path, run: Run) -> tuple[str, ...]:
     """Record a run that has just been measured in the history for its file, if there is one, and return warnings.
 
-    It raises no FileError: an error of the history becomes a warning, because the run file is complete.
-    """
+    It raises no FileError: an error of the history becomes a warning, because the run file is complete."""
     place = place_of(file)
     if place is None:
         return ()
@@ -266,8 +249,7 @@ def record_measured_run(file: Path, run: Run) -> tuple[str, ...]:
 def run_files(places: Sequence[Path]) -> Iterator[Path]:
     """Yield these files, and all run files (.jsonl, .jsonl.gz) in these folders and below, sorted in each folder.
 
-    Raises FileError if a path does not exist.
-    """
+    Raises FileError if a path does not exist."""
     for place in places:
         if place.is_dir():
             yield from sorted({path for suffix in _SUFFIXES for path in place.rglob(suffix) if path.is_file()})
@@ -280,8 +262,7 @@ def run_files(places: Sequence[Path]) -> Iterator[Path]:
 def record_files(recorder: HistoryRecorder, files: Iterable[Path], *, anew: bool = False) -> Iterator[RecordedFile]:
     """Record these files one after the other and yield how each was recorded; an invalid file is `refused`.
 
-    `anew` replaces runs that are already recorded.
-    """
+    `anew` replaces runs that are already recorded."""
     for file in files:
         try:
             yield recorder.record(file, anew=anew)
@@ -292,9 +273,7 @@ def record_files(recorder: HistoryRecorder, files: Iterable[Path], *, anew: bool
 def refill(recorder: HistoryRecorder, places: Sequence[Path]) -> tuple[list[RecordedFile], int]:
     """Record again the run files in `places`, those in the history's folder, and those that the history already has.
 
-    Runs whose file does not exist any more, or is refused, are deleted. Returns how each file was recorded, and the
-    number of deleted runs. Raises FileError if one of `places` does not exist.
-    """
+    Runs whose file does not exist any more, or is refused, are deleted."""
     files = [*run_files([recorder.path.absolute().parent, *places]), *filter(Path.exists, recorder.sources().values())]
     records = list(record_files(recorder, dict.fromkeys(file.resolve() for file in files), anew=True))
     refused = {record.path for record in records if record.state == "refused"}
@@ -306,8 +285,7 @@ def refill(recorder: HistoryRecorder, places: Sequence[Path]) -> tuple[list[Reco
 def open_for_rebuild(path: Path) -> tuple[HistoryRecorder, Path | None]:
     """Return a recorder to rebuild a history with, and the path to which a damaged history was moved, else None.
 
-    A damaged history is replaced by an empty one. Raises FileError if the history cannot be opened or moved.
-    """
+    A damaged history is replaced by an empty one. Raises FileError if the history cannot be opened or moved."""
     try:
         recorder = HistoryRecorder(path)
         with contextlib.ExitStack() as cleanup:

@@ -1,8 +1,7 @@
 """Serve one page for Prometheus over HTTP, by default only to this machine.
 
 A web page in a browser on this machine could reach the endpoint under another host name (DNS rebinding), so it answers
-only to the machine's own names. The number and the duration of connections are limited.
-"""
+only to the machine's own names. The number and the duration of connections are limited."""
 
 from __future__ import annotations
 
@@ -36,10 +35,7 @@ def serve_counters(
 ) -> Iterator[str]:
     """Serve the counters at an address and port (0 chooses a free port) during the context, and yield the URL.
 
-    `latest` has the values, and `devices` the devices by id. The server answers to `localhost`, to the machine's host
-    name, to the addresses of this machine and to `names`. A connection ends after `client_s`. Raises UsageError if the
-    server cannot listen at that address and port.
-    """
+    `latest` has the values, and `devices` the devices by id."""
     own_names = {
         "localhost",
         socket.gethostname().lower(),
@@ -69,9 +65,7 @@ def serve_counters(
 class _Server(ThreadingHTTPServer):
     """A server with one thread per client, a limit on clients, and a deadline for each request.
 
-    `own_names` are the names, in lower case, to which it answers. `page` returns the text to serve. A client is
-    disconnected after `client_s`.
-    """
+    `own_names` are the names, in lower case, to which it answers. `page` returns the text to serve."""
 
     daemon_threads = True
     request_queue_size = 2 * _MOST_CLIENTS  # refused clients are accepted first, to be disconnected at once
@@ -134,10 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_text(HTTPStatus.OK, self.server.page(), _METRICS_TYPE)
 
     def _names_this_machine(self) -> bool:
-        """Return whether the request has one Host header, with a name or an address of this machine.
-
-        A request by HTTP/1.0 may have no Host header, because no browser sends such a request.
-        """
+        """Return whether the request has one Host header, with a name or an address of this machine."""
         hosts = self.headers.get_all("Host", [])
         if not hosts:
             return self.request_version == "HTTP/1.0"
@@ -170,11 +161,7 @@ def _name_in(host: str) -> str:
 
 
 def _same_address(name: str, address: str) -> bool:
-    """Return whether `name` is the IP address `address`, however both are spelled.
-
-    It is false if one of them is no IP address. If `address` is an IPv4 address mapped into IPv6, `name` may be the
-    IPv4 address.
-    """
+    """Return whether `name` is the IP address `address`, however both are spelled."""
     try:
         reached = ipaddress.ip_address(address.partition("%")[0])
         named = ipaddress.ip_address(name.partition("%")[0])

@@ -20,8 +20,7 @@ _SHARES = (("SM", Measure.SM_ACTIVITY), ("tensor", Measure.TENSOR_ACTIVITY), ("D
 class Gauge:
     """One value of a device for display, in the unit of its counter; `text` is the value with a unit.
 
-    `fraction` is the value over its limit, which may exceed 1; None if no limit is known.
-    """
+    `fraction` is the value over its limit, which may exceed 1; None if no limit is known."""
 
     label: str
     text: str
@@ -48,10 +47,7 @@ def throttle_text(latest: Latest, device: Device) -> str:
 
 
 def _gpu_gauges(window: Window, device: Device) -> Iterator[Gauge]:
-    """Yield the gauges of a GPU that have a present value: busy time, memory, power, temperature, clock.
-
-    `window` has the newest samples of the GPU; `device` gives the limits.
-    """
+    """Yield the gauges of a GPU that have a present value: busy time, memory, power, temperature, clock."""
     details = dict(device.details)
     if busy := window.mean(Measure.BUSY):
         yield Gauge("busy", f"{busy.value:.0f} %", busy.value, busy.value / 100)
@@ -69,10 +65,7 @@ def _gpu_gauges(window: Window, device: Device) -> Iterator[Gauge]:
 
 
 def _host_gauges(window: Window, device: Device) -> Iterator[Gauge]:
-    """Yield the gauges of the host that have a present value: busy cores, memory, load.
-
-    `window` has the newest samples of the host; `device` gives the limits.
-    """
+    """Yield the gauges of the host that have a present value: busy cores, memory, load."""
     if cores := window.rate(Measure.CPU_TIME):
         yield _count_gauge("cores", cores.value, device.units)
     if available := window.mean(Measure.MEMORY_AVAILABLE):
@@ -111,7 +104,6 @@ def _with_common_unit(value: str, whole: str) -> str:
 
 
 def _number_or_none(text: str) -> float | None:
-    """Return the number in a text; None if the text is no number, or if the number is 0."""
     try:
         return float(text) or None
     except ValueError:
@@ -128,8 +120,7 @@ class Recent:
     def add(self, at: float, device: str, current: Sequence[Gauge]) -> None:
         """Add the gauges of a device at a moment (monotonic s), and drop values older than a minute.
 
-        The value of a gauge without a limit is divided by its highest value so far.
-        """
+        The value of a gauge without a limit is divided by its highest value so far."""
         for gauge in current:
             key = (device, gauge.label)
             values = self._values.setdefault(key, deque())
@@ -142,9 +133,7 @@ class Recent:
     def fractions(self, now: float, device: str, label: str, columns: int) -> list[float | None]:
         """Return the mean fraction of a gauge in each of `columns` equal parts of the last minute, oldest part first.
 
-        `device` and `label` name the gauge, and `now` is the present in monotonic s. A part without a sample repeats
-        the part before it; parts before the first sample are None.
-        """
+        `device` and `label` name the gauge, and `now` is the present in monotonic s."""
         parts: list[list[float]] = [[] for _ in range(columns)]
         for at, fraction in self._values.get((device, label), ()):
             index = int((at - now + HISTORY_S) / HISTORY_S * columns)

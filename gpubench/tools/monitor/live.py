@@ -36,8 +36,7 @@ class Latest:
     def add(self, chunks: Iterable[Samples]) -> None:
         """Add samples in order of time; those of other counters than the given ones are ignored.
 
-        A missing value removes the counter's value, because an old one would mislead.
-        """
+        A missing value removes the counter's value, because an old one would mislead."""
         for samples in chunks:
             for name, values in samples.columns:
                 if name not in self.counters or not len(values):
@@ -101,10 +100,7 @@ def host_cells(latest: Latest) -> tuple[str, ...]:
 
 
 def _cell(window: Window, measure: Measure, unit: str) -> str:
-    """Return the present value of a measure as text with its unit; empty if the value is missing.
-
-    `window` has the newest samples of the device, and `unit` is the unit of the measure: %, °C, B or another one.
-    """
+    """Return the present value of a measure as text with its unit; empty if the value is missing."""
     value = window.mean(measure)
     if value is None:
         return ""
@@ -130,8 +126,7 @@ def _log_line(heads: Sequence[str], cells: Sequence[str]) -> str:
 def prometheus(latest: Latest, devices: Mapping[str, Device]) -> str:
     """Return the counters in the text format of Prometheus 0.0.4: a metric for each counter, a sample for each device.
 
-    `devices` has the devices by id; it gives the model for a label.
-    """
+    `devices` has the devices by id; it gives the model for a label."""
     lines: list[str] = []
     for name, entries in itertools.groupby(latest.all(), key=lambda entry: entry[1].name):
         rows = list(entries)
@@ -140,11 +135,7 @@ def prometheus(latest: Latest, devices: Mapping[str, Device]) -> str:
 
 
 def _metric(name: str, counter: Counter, rows: Sequence[tuple[Device | None, str, float]]) -> list[str]:
-    """Return the lines of one metric: its help, its type, and a sample for each row (device, device id, value).
-
-    The device is None if it is unknown. A counter of events has a sample with the value 1 for each event that is
-    present.
-    """
+    """Return the lines of one metric: its help, its type, and a sample for each row (device, device id, value)."""
     suffix, scale = _SUFFIXES.get(counter.unit, ("", 1.0))
     rises = counter.kind == "cumulative"
     parts = ["gpubench", re.sub(r"[^a-zA-Z0-9]+", "_", name), suffix, "total" if rises else ""]

@@ -1,7 +1,6 @@
 """List the processes on each device in a child process, because a driver may crash or hang the caller.
 
-`ProcessList` is the parent's side, `main` the child's.
-"""
+`ProcessList` is the parent's side, `main` the child's."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ PERIOD_S = 2.0  # between two lists: to read one takes a driver some 20 µs, and
 class RunningProcess:
     """A process on a device, given by the device's id; `memory_bytes` is its memory there, None if unknown.
 
-    `user` and `command` are empty if /proc does not show the process, as one from another container.
-    """
+    `user` and `command` are empty if /proc does not show the process, as one from another container."""
 
     device: str
     pid: int
@@ -48,8 +46,7 @@ class ProcessesAtMoment:
 class ProcessList:
     """Keeps the newest list of the processes on these devices in `newest`, which `update` renews.
 
-    The list is empty at first, without a GPU, and once the child process that reads the list has ended.
-    """
+    The list is empty at first, without a GPU, and once the child process that reads the list has ended."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         """Start the child process that lists the processes on the GPUs among `devices`, if there are any."""
@@ -83,8 +80,7 @@ class ProcessList:
 def main() -> None:
     """Send the list of processes on the devices every two seconds, until the parent closes the channel.
 
-    The name of the channel is the first argument of the program. The devices are the first message in it.
-    """
+    The name of the channel is the first argument of the program. The devices are the first message in it."""
     faulthandler.enable()
     channel = to_parent(sys.argv[1])
     devices: Sequence[Device] = channel.recv()
@@ -100,10 +96,7 @@ def main() -> None:
 
 
 def _open_sources(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSource, list[Device]]]:
-    """Yield each collector that can list processes on this machine: name, open source, and the devices it accepts.
-
-    A collector that is unavailable or broken is left out.
-    """
+    """Yield each collector that can list processes on this machine: name, open source, and the devices it accepts."""
     for name in plugins.names("collectors"):
         with contextlib.suppress(Unavailable, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
@@ -116,10 +109,7 @@ def _open_sources(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSourc
 
 
 def _read_processes(name: str, source: ProcessSource, devices: Sequence[Device]) -> Iterator[RunningProcess]:
-    """Yield the processes on each of these devices as the collector called `name` lists them.
-
-    A device whose processes cannot be read is left out.
-    """
+    """Yield the processes on each of these devices as the collector called `name` lists them."""
     for device in devices:
         with contextlib.suppress(Unavailable):
             for process in plugins.call_library(name, partial(source.read, device)):

@@ -1,8 +1,7 @@
 """Profile any program: sample the devices while it runs, find its phases, and write a run file.
 
 `profile` starts the program as a child process. The sampling process reads every device meanwhile, and each sample is
-written as soon as it arrives. After the end the phases come from the program's marks, or are found in the counters.
-"""
+written as soon as it arrives. After the end the phases come from the program's marks, or are found in the counters."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class ProfileError(GpubenchError):
 class ProgramProfile:
     """A profiled program: its exit status as a shell gives it, its run, and warnings.
 
-    `run` is None if the run file is incomplete; the warnings then give the reason.
-    """
+    `run` is None if the run file is incomplete; the warnings then give the reason."""
 
     status: int
     run: Run | None
@@ -60,14 +58,7 @@ def profile(
 ) -> ProgramProfile:
     """Run a program to its end, sample its devices into a new run file, and return its exit status and its run.
 
-    `path` is the run file. `facts` describe the machine and `argv` is the command line of gpubench, both for the
-    record. `environment` is the program's, by default that of this process. Once the program runs, gpubench waits for
-    its end whatever happens to the file or the sampler. With `trace`, `command` is a Python script with its arguments;
-    this Python interpreter runs the script and records its kernels and copies.
-
-    Raises CannotRun if the program cannot be run, and ProfileError if the file cannot be written or the command cannot
-    be traced. In both cases the program has not been started.
-    """
+    `path` is the run file."""
     environment = dict(os.environ if environment is None else environment)
     command = tracing_command(command) if trace else command
     check_executable(command, environment)
@@ -87,8 +78,7 @@ def profile(
 class _ProfileFile:
     """The run file while the program runs: if the disk is full, the file ends, and the program continues.
 
-    `warnings` has the reason then, and later calls write nothing.
-    """
+    `warnings` has the reason then, and later calls write nothing."""
 
     def __init__(self, recording: Recording, path: Path) -> None:
         self.path = path
@@ -127,12 +117,7 @@ class _ProfileFile:
 def _run_and_record(
     command: Sequence[str], environment: dict[str, str], file: _ProfileFile, manifest: Manifest
 ) -> ProgramProfile:
-    """Run the program while the devices are sampled, write its phases into the file, and return its profile.
-
-    `manifest` describes this run in the file. If the command is that of a traced script, its kernels and copies are
-    written too. The program's marks, its NVTX ranges and the trace pass through a temporary folder. If the program
-    cannot be started, the file is removed and CannotRun is raised.
-    """
+    """Run the program while the devices are sampled, write its phases into the file, and return its profile."""
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         marked = Path(folder, "marks")
         marked.touch()
@@ -159,10 +144,7 @@ def _run_and_record(
 def tracing_command(command: Sequence[str]) -> list[str]:
     """Return the command that runs a Python script with tracing in this Python interpreter.
 
-    `command` is the script with its arguments, or this interpreter, the script and its arguments. Raises ProfileError
-    if `command` is no Python script, names another interpreter, or cupti-python is not installed, and CannotRun if the
-    script does not exist.
-    """
+    `command` is the script with its arguments, or this interpreter, the script and its arguments."""
     if Path(command[0]).name.startswith("python") and len(command) > 1:
         python = shutil.which(command[0])
         if python is None or Path(python).absolute().parent != Path(sys.executable).parent:
@@ -180,10 +162,7 @@ def tracing_command(command: Sequence[str]) -> list[str]:
 def _run_and_sample(
     command: Sequence[str], environment: Mapping[str, str], file: _ProfileFile, zero: float
 ) -> tuple[Program, ProgramEnd]:
-    """Run the program to its end, write samples into `file` meanwhile, and return the program and how it ended.
-
-    `zero` is the start of the run in s of CLOCK_MONOTONIC. Raises CannotRun if the program cannot be started.
-    """
+    """Run the program to its end, write samples into `file` meanwhile, and return the program and how it ended."""
     with watching_signals() as mask:
         program = Program(command, environment, mask)
         process_tree = tree.ProcessTree(program.pid, zero)
@@ -199,12 +178,7 @@ def _run_and_sample(
 def _results(
     program: Program, ended: ProgramEnd, spans: Sequence[marks.Span], file: _ProfileFile, manifest: Manifest
 ) -> list[Result]:
-    """Return the result of the program and, after it, those of its phases.
-
-    The phases come from the program's marks (`spans`), else from the mark signals that it received, else from changes
-    of its counters, unless the file is incomplete. Moments are seconds of CLOCK_MONOTONIC; the results count from the
-    start of the run.
-    """
+    """Return the result of the program and, after it, those of its phases."""
     devices, zero = manifest.settings.devices, manifest.started_at
     program_result = results.program_result(ended, devices, zero)
     if spans:

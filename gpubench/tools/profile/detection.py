@@ -2,8 +2,7 @@
 
 The activity counters are averaged over bins of equal length. E-divisive finds the change points of all counters at
 once. Changes that are too small, or that leave too short a phase, are dropped. Each remaining change is placed between
-two samples.
-"""
+two samples."""
 
 from __future__ import annotations
 
@@ -33,10 +32,7 @@ _ACTIVITY = (
 def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
     """Return the moments between `begin` and `end`, in s and ascending, at which a new phase begins.
 
-    `tracks` are the samples of all counters, with times in s. A change of less than 15 % of a counter's range, or
-    beside a phase shorter than about SHORTEST_S, does not count. The list is empty if no activity counter was sampled,
-    or if the window is shorter than 0.5 s.
-    """
+    `tracks` are the samples of all counters, with times in s."""
     series = [activity for track in tracks if (activity := _activity_of(track, begin, end))]
     bins = int(min(_BINS, (end - begin) / _LEAST_BIN_S))
     if not series or bins < 2:
@@ -49,11 +45,7 @@ def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
 
 
 def _activity_of(track: Track, begin: float, end: float) -> tuple[Floats, Floats, float] | None:
-    """Return the times (s) and values of an activity counter from `begin` to `end`, and the range of the values.
-
-    A cumulative counter gives its rate between neighbouring samples. The range leaves out the lowest and the highest 2
-    % of the values, and has a minimum for each unit. Returns None for any other counter, and for fewer than two values.
-    """
+    """Return the times (s) and values of an activity counter from `begin` to `end`, and the range of the values."""
     least_range = _LEAST_RANGE.get(track.counter.unit)
     if least_range is None or track.counter.measures not in _ACTIVITY:
         return None
@@ -70,11 +62,7 @@ def _activity_of(track: Track, begin: float, end: float) -> tuple[Floats, Floats
 
 
 def _bin_means(at: Floats, values: Floats, begin: float, end: float, bins: int) -> Floats:
-    """Return the mean of `values` in each of `bins` equal parts of the time from `begin` to `end`, shape (bins,).
-
-    `at` are the times of the values, shape (samples,), with at least one sample. A part without a sample is
-    interpolated between its neighbours.
-    """
+    """Return the mean of `values` in each of `bins` equal parts of the time from `begin` to `end`, shape (bins,)."""
     places = np.clip(((at - begin) / (end - begin) * bins).astype(int), 0, bins - 1)
     counts = np.bincount(places, minlength=bins)
     sums = np.bincount(places, weights=values, minlength=bins)
@@ -84,13 +72,7 @@ def _bin_means(at: Floats, values: Floats, begin: float, end: float, bins: int) 
 
 
 def _distinct_cuts(table: Floats, cuts: Sequence[int], shortest_bins: int) -> list[int]:
-    """Return the cuts between phases that differ by at least 0.15 and have at least `shortest_bins` rows.
-
-    `table` has a row for each bin and a column for each counter, scaled by its range; a cut is the index of the first
-    row of a phase, and `cuts` ascend. The difference of two phases is the largest difference of their medians in any
-    column. The weakest cut is removed until all remaining cuts suffice; a cut beside a phase that is too short counts
-    as the weakest.
-    """
+    """Return the cuts between phases that differ by at least 0.15 and have at least `shortest_bins` rows."""
     remaining = list(cuts)
     while remaining:
         edges = [0, *remaining, len(table)]
@@ -108,11 +90,7 @@ def _distinct_cuts(table: Floats, cuts: Sequence[int], shortest_bins: int) -> li
 
 
 def _change_time(series: Sequence[tuple[Floats, Floats, float]], near_s: float, distance_s: float) -> float:
-    """Return the time of a change in s: the middle between two samples at most `distance_s` from `near_s`.
-
-    `series` has the times, the values and the range of each counter. The counter whose least-squares cut into two means
-    explains most decides. Without two samples in reach, it is `near_s`.
-    """
+    """Return the time of a change in s: the middle between two samples at most `distance_s` from `near_s`."""
     best = (0.0, near_s)
     for at, values, scale in series:
         inside = np.flatnonzero((at >= near_s - distance_s) & (at <= near_s + distance_s))

@@ -2,8 +2,7 @@
 
 CUPTI's records go to a file undecoded, so that they delay the program little. NumPy decodes them when the script has
 ended, in about 0.5 µs each; cupti-python knows the offset of each field in a record. If CUPTI cannot start, the reason
-is written to a file and the script runs without tracing.
-"""
+is written to a file and the script runs without tracing."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ class CuptiUnavailable(Exception):  # noqa: N818 - CUPTI is unusable
 def load() -> ctypes.CDLL:
     """Load the CUPTI library that cupti-python installs, else the system's, and return it.
 
-    Call this before the program loads another CUPTI. Raises CuptiUnavailable if neither can be loaded.
-    """
+    Call this before the program loads another CUPTI. Raises CuptiUnavailable if neither can be loaded."""
     import nvidia
 
     installed = [str(path) for base in nvidia.__path__ for path in Path(base).glob("*/lib/libcupti.so.*")]
@@ -72,9 +70,7 @@ def load() -> ctypes.CDLL:
 def layouts() -> list[Layouts]:
     """Return a set of record layouts for each combination of versions that cupti-python knows, newest first.
 
-    A set has the NumPy type of a record by activity kind (CUpti_ActivityKind). Raises CuptiUnavailable if cupti-python
-    has no layout for a kind of record.
-    """
+    A set has the NumPy type of a record by activity kind (CUpti_ActivityKind)."""
     from cupti import cupti
 
     versions_of_kinds = []
@@ -96,10 +92,7 @@ def layouts() -> list[Layouts]:
 class RecordDecoder:
     """Decodes buffers of CUPTI's records; `name_of` returns the text at an address of this process.
 
-    Each CUPTI writes the records of its own version. The version of a buffer is the first of `versions` with which its
-    records lie without gaps up to the end of the buffer. `texts` are the names of the kernels so far, and `unknown` is
-    the number of buffers that no version fits.
-    """
+    Each CUPTI writes the records of its own version."""
 
     def __init__(self, versions: Sequence[Layouts], name_of: Callable[[int], str]) -> None:
         """Take the layouts of each version, the newest first, and a function that reads a name at an address."""
@@ -114,9 +107,7 @@ class RecordDecoder:
     def events(self, buffer: Bytes) -> npt.NDArray[Any]:
         """Return the records of a buffer as an array of EVENT, shape (records,), grouped by kind.
 
-        The array is empty if no version fits; `unknown` then counts the buffer. The field `name` is an index in
-        `texts`.
-        """
+        The array is empty if no version fits; `unknown` then counts the buffer."""
         offsets = self._record_offsets(buffer)
         self.unknown += not offsets
         parts = [
@@ -127,11 +118,7 @@ class RecordDecoder:
         return np.concatenate(parts) if parts else np.empty(0, EVENT)
 
     def _record_offsets(self, buffer: Bytes) -> dict[int, list[int]]:
-        """Return the byte offsets of the records in a buffer by activity kind; empty if no version fits.
-
-        The version that fits is kept for `_decode_kind`. After the first buffer with kernels, only the versions that
-        fit that buffer are tried.
-        """
+        """Return the byte offsets of the records in a buffer by activity kind; empty if no version fits."""
         for first, layouts in enumerate(self._versions):
             if offsets := _record_offsets(buffer, layouts):
                 self._layouts = layouts
@@ -142,10 +129,7 @@ class RecordDecoder:
         return {}
 
     def _decode_kind(self, buffer: Bytes, kind: int, at: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the records of an activity kind, which begin at the byte offsets `at`, as an array of EVENT.
-
-        Its shape is that of `at`: (records,). The layouts are those that `_record_offsets` found last.
-        """
+        """Return the records of an activity kind, which begin at the byte offsets `at`, as an array of EVENT."""
         event_kind = _KINDS[kind][0]
         events = np.zeros(len(at), EVENT)
         events["kind"] = event_kind
@@ -161,10 +145,7 @@ class RecordDecoder:
         return events
 
     def _read_field(self, buffer: Bytes, kind: int, at: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        """Return the field `name` of the records of an activity kind at the byte offsets `at`, shape (records,).
-
-        The layouts are those that `_record_offsets` found last.
-        """
+        """Return the field `name` of the records of an activity kind at the byte offsets `at`, shape (records,)."""
         fields = self._layouts[kind].fields
         assert fields is not None
         field_type, offset = fields[name][:2]
@@ -173,10 +154,7 @@ class RecordDecoder:
         return values
 
     def _name_indices(self, addresses: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the index in `texts` of the name at each address, shape (records,); a new name is appended.
-
-        The address 0 stands for an empty name.
-        """
+        """Return the index in `texts` of the name at each address, shape (records,); a new name is appended."""
         unique, inverse = np.unique(addresses, return_inverse=True)
         for address in unique.tolist():
             if address not in self.names:
@@ -186,10 +164,7 @@ class RecordDecoder:
 
 
 def _record_offsets(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
-    """Return the byte offsets of the records in a buffer by activity kind, as these layouts give them.
-
-    The result is empty if the records do not fill the buffer exactly, or if one is of another kind.
-    """
+    """Return the byte offsets of the records in a buffer by activity kind, as these layouts give them."""
     kinds = memoryview(buffer[: len(buffer) // 4 * 4].tobytes()).cast("I")
     sizes = {kind: layout.itemsize for kind, layout in layouts.items()}
     offsets: dict[int, list[int]] = {kind: [] for kind in sizes}
@@ -207,8 +182,8 @@ def _record_offsets(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
 class Tracer:
     """Records kernels and copies with CUPTI's activity API in this process, from `start` to `stop`, into `folder`.
 
-    The files are `events` (an array of EVENT), `names` (JSON texts, one per line), `raw`, and `about`, the description.
-    """
+    The files are `events` (an array of EVENT), `names` (JSON texts, one per line), `raw`, and `about`, the
+    description."""
 
     def __init__(self, folder: Path) -> None:
         """Load CUPTI and open the files of the trace; raises CuptiUnavailable if CUPTI cannot be used."""
@@ -242,8 +217,7 @@ class Tracer:
     def stop(self) -> None:
         """Stop recording, decode all records and write their events.
 
-        Raises CuptiUnavailable if CUPTI's clock cannot be read.
-        """
+        Raises CuptiUnavailable if CUPTI's clock cannot be read."""
         self._lib.cuptiActivityFlushAll(_FORCED)
         for kind in _KINDS:
             self._lib.cuptiActivityDisable(kind)
@@ -274,19 +248,12 @@ class Tracer:
         write_description(self._folder, about)
 
     def _provide_buffer(self, buffer: Any, size: Any, most_records: Any) -> None:
-        """Give CUPTI an empty buffer: set its address, its size, and 0 (no limit) as the largest number of records.
-
-        The arguments are ctypes pointers, through which CUPTI receives the values.
-        """
+        """Give CUPTI an empty buffer: set its address, its size, and 0 (no limit) as the largest number of records."""
         buffer[0] = self._libc.malloc(_BUFFER_BYTES)
         size[0], most_records[0] = _BUFFER_BYTES, 0
 
     def _take_buffer(self, context: int | None, stream: int, buffer: int, size: int, valid: int) -> None:
-        """Store the first `valid` bytes of a full buffer, free it, and count the records that CUPTI dropped.
-
-        CUPTI calls this: `context` is a CUcontext, `stream` a stream's number, and `buffer` the buffer's address.
-        Beyond 1 GiB of undecoded records, the buffer is decoded at once.
-        """
+        """Store the first `valid` bytes of a full buffer, free it, and count the records that CUPTI dropped."""
         del size
         if sum(self._sizes) + valid <= _MOST_RAW_BYTES:
             self._store_undecoded((ctypes.c_char * valid).from_address(buffer))
@@ -318,8 +285,7 @@ def write_description(folder: Path, about: dict[str, Any]) -> None:
     """Replace the description of the trace in the folder atomically by `about`, written as JSON.
 
     `about` has `clocks` (pairs of moments in ns: CUPTI's clock, CLOCK_MONOTONIC), `dropped` (number of records),
-    `unknown` (number of buffers) and `reason`.
-    """
+    `unknown` (number of buffers) and `reason`."""
     partial = folder / "about.part"
     partial.write_text(json.dumps(about), encoding="utf-8")
     partial.replace(folder / "about")
@@ -328,8 +294,7 @@ def write_description(folder: Path, about: dict[str, Any]) -> None:
 def main() -> None:
     """Run the Python script that the arguments name, as Python would, and trace it if CUPTI can be used.
 
-    The trace goes to the folder that the variable GPUBENCH_TRACE names.
-    """
+    The trace goes to the folder that the variable GPUBENCH_TRACE names."""
     sys.argv = sys.argv[1:]
     sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
     folder = Path(os.environ[VARIABLE])

@@ -17,8 +17,7 @@ _COMPILE_S = 20.0
 class NvtxSetup:
     """The environment variables (name to value) with which a program records its NVTX ranges.
 
-    Without variables, the ranges are not recorded, and `warnings` say why.
-    """
+    Without variables, the ranges are not recorded, and `warnings` say why."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -27,9 +26,7 @@ class NvtxSetup:
 def prepare(environment: Mapping[str, str], folder: Path) -> NvtxSetup:
     """Compile the recording library into `folder` and return the variables that make NVTX load it.
 
-    `environment` is that of the program. If it names another library for NVTX, or if the library cannot be compiled
-    within 20 s, only warnings are returned.
-    """
+    `environment` is that of the program."""
     if environment.get(VARIABLE):
         return NvtxSetup(warnings=(f"NVTX ranges are not recorded: {VARIABLE} names another tool; unset it",))
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

@@ -1,8 +1,7 @@
 """Run a program as a child in gpubench's own process group; it inherits the standard streams.
 
 The terminal sends Ctrl-C to the whole group, so the program receives it directly. gpubench forwards signals that only
-gpubench receives. It blocks these signals and reads them with sigtimedwait, so that they interrupt none of its work.
-"""
+gpubench receives. It blocks these signals and reads them with sigtimedwait, so that they interrupt none of its work."""
 
 from __future__ import annotations
 
@@ -35,9 +34,7 @@ class CannotRun(GpubenchError):  # noqa: N818 - the program is not started
 class ProgramEnd:
     """How a program ended: `status` as a shell gives it, which is 128 + n if signal n killed it.
 
-    `killed_by` is the name of that signal, else empty. `begin` and `end` are seconds of CLOCK_MONOTONIC. `cpu_s` and
-    `memory_bytes`, the largest resident set of one process, include the children that the program waited for.
-    """
+    `killed_by` is the name of that signal, else empty. `begin` and `end` are seconds of CLOCK_MONOTONIC."""
 
     status: int
     killed_by: str
@@ -57,8 +54,7 @@ class ProgramEnd:
 class Program:
     """A running program. Create it inside `watching_signals`, which blocks the signals that `wait` reads.
 
-    `marks` are the times at which the program or the user sent the mark signal, in s of CLOCK_MONOTONIC.
-    """
+    `marks` are the times at which the program or the user sent the mark signal, in s of CLOCK_MONOTONIC."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> None:
         """Start a program whose signal mask is `mask`. Raises CannotRun if the program cannot be run."""
@@ -74,8 +70,7 @@ class Program:
     def wait(self, seconds: float) -> ProgramEnd | None:
         """Wait at most `seconds` for the program to end, and return how it ended; None if it still runs.
 
-        Meanwhile, marks are recorded and other signals forwarded.
-        """
+        Meanwhile, marks are recorded and other signals forwarded."""
         deadline = time.monotonic() + seconds
         while True:
             info = signal.sigtimedwait(_WATCHED, max(deadline - time.monotonic(), 0.0))
@@ -88,10 +83,7 @@ class Program:
                 self._handle_signal(info.si_signo, info.si_code)
 
     def _handle_signal(self, number: int, code: int) -> None:
-        """Record a mark if `number` is the mark signal; forward any other signal to the program.
-
-        A signal whose si_code `code` is the kernel's is not forwarded: the terminal sent it to the program too.
-        """
+        """Record a mark if `number` is the mark signal; forward any other signal to the program."""
         if number == MARK:
             self.marks.append(time.monotonic())
         elif code != _FROM_KERNEL:
@@ -118,8 +110,7 @@ class Program:
 def watching_signals() -> Iterator[set[signal.Signals]]:
     """Block the signals that `Program.wait` reads, and yield the previous signal mask, which the program gets.
 
-    Afterwards, pending signals of this kind are dropped, and the mask is restored.
-    """
+    Afterwards, pending signals of this kind are dropped, and the mask is restored."""
     previous = signal.signal(
         signal.SIGCHLD, signal.SIG_DFL
     )  # if SIGCHLD were ignored, the kernel would keep no exit status
@@ -136,8 +127,7 @@ def watching_signals() -> Iterator[set[signal.Signals]]:
 def check_executable(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Raise CannotRun if the program of a command does not exist or is not executable.
 
-    A name without a slash is searched for in the PATH of `environment`, as execvp does.
-    """
+    A name without a slash is searched for in the PATH of `environment`, as execvp does."""
     name = command[0]
     folders = [""] if "/" in name else environment.get("PATH", os.defpath).split(":")
     candidates = [os.path.join(folder, name) for folder in folders]  # noqa: PTH118 - as execvp looks for it

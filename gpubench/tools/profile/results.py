@@ -22,9 +22,7 @@ MOST_TIMES = 20_000  # spans of one phase in the file, the first ones: a record 
 def program_result(ended: ProgramEnd, devices: Sequence[str], zero: float) -> Result:
     """Return the result of the whole program: duration, processor time and memory, including its children.
 
-    `devices` are the ids of the sampled devices. `zero` is the start of the run in s of CLOCK_MONOTONIC; all times in
-    the result count from it. The status is `failed` unless the program ended with exit status 0.
-    """
+    `devices` are the ids of the sampled devices."""
     failure = ended.failure
     seconds = ended.end - ended.begin
     return Result(
@@ -46,9 +44,7 @@ def program_result(ended: ProgramEnd, devices: Sequence[str], zero: float) -> Re
 def marked_results(spans: Sequence[Span], devices: Sequence[str], zero: float) -> list[Result]:
     """Return a result for each name of marked phases, with all spans of that name, in the order of first use.
 
-    Of more than MOST_NAMES names, those with the longest total time are kept. Times count from `zero`, as in
-    `program_result`.
-    """
+    Of more than MOST_NAMES names, those with the longest total time are kept."""
     spans_by_name: dict[str, list[Span]] = {}
     for span in spans:
         spans_by_name.setdefault(span.name, []).append(span)
@@ -59,10 +55,7 @@ def marked_results(spans: Sequence[Span], devices: Sequence[str], zero: float) -
 
 
 def _marked_phase(name: str, spans: Sequence[Span], devices: Sequence[str], zero: float) -> Result:
-    """Return the result of the marked phases called `name`; of more than MOST_TIMES spans, the first are kept.
-
-    A note then gives both numbers. The label `unfinished` marks a span without an end mark.
-    """
+    """Return the result of the marked phases called `name`; of more than MOST_TIMES spans, the first are kept."""
     recorded = spans[:MOST_TIMES]
     notes = [("times", f"the first {len(recorded)} of {len(spans)}")] if len(recorded) < len(spans) else []
     labels = () if all(span.ended for span in recorded) else ("unfinished",)
@@ -73,9 +66,7 @@ def _marked_phase(name: str, spans: Sequence[Span], devices: Sequence[str], zero
 def consecutive_results(name: str, edges: Sequence[float], devices: Sequence[str], zero: float) -> list[Result]:
     """Return a result for each span between two neighbouring `edges`, numbered from 1.
 
-    `edges` are in s of CLOCK_MONOTONIC and ascend. `name` is the name of the case, and times count from `zero` as in
-    `program_result`.
-    """
+    `edges` are in s of CLOCK_MONOTONIC and ascend."""
     return [
         _phase_result(Case(phases.SUITE, name, (("number", number),)), [(begin, end)], devices, zero)
         for number, (begin, end) in enumerate(itertools.pairwise(edges), 1)
@@ -90,10 +81,7 @@ def _phase_result(
     labels: tuple[str, ...] = (),
     notes: Sequence[tuple[str, str]] = (),
 ) -> Result:
-    """Return the result of a phase from its spans (begin and end in s of CLOCK_MONOTONIC), which ascend by begin.
-
-    The times in the result count from `zero`. Each of the `notes` is a name with a text.
-    """
+    """Return the result of a phase from its spans (begin and end in s of CLOCK_MONOTONIC), which ascend by begin."""
     window = (spans[0][0] - zero, max(end for _, end in spans) - zero)
     times = Series(
         phases.TIME, "s", tuple(end - begin for begin, end in spans), at=tuple(begin - zero for begin, _ in spans)

@@ -34,10 +34,7 @@ Floats = npt.NDArray[np.float64]
 class Trace:
     """The events of a traced program in order of start, with their times in seconds of CLOCK_MONOTONIC.
 
-    `events` is an array of `inside.EVENT`, shape (events,); its field `name` is an index in `names`, the demangled
-    names of kernels. `start` and `end` have the same shape. `dropped` counts the records that CUPTI dropped. `reason`
-    says why events are missing; it is empty if none is.
-    """
+    `start` and `end` have the same shape."""
 
     events: npt.NDArray[Any]
     start: Floats
@@ -74,11 +71,7 @@ def _empty_trace(reason: str) -> Trace:
 
 
 def _monotonic(nanoseconds: npt.NDArray[Any], clocks: Sequence[Sequence[int]]) -> Floats:
-    """Return times on CUPTI's clock, in ns, as seconds of CLOCK_MONOTONIC; the shape is the same.
-
-    `clocks` are moments in ns that were read on both clocks (CUPTI's, CLOCK_MONOTONIC); a line through the first and
-    the last one converts the times.
-    """
+    """Return times on CUPTI's clock, in ns, as seconds of CLOCK_MONOTONIC; the shape is the same."""
     (their, our), (their_last, our_last) = clocks[0], clocks[-1]
     rate = (our_last - our) / (their_last - their) if their_last - their > 1e9 else 1.0
     since = nanoseconds.astype(np.int64) - their
@@ -108,8 +101,7 @@ def readable_name(name: str) -> str:
 def brief(name: str) -> str:
     """Return the name of a kernel without return type, namespaces, template arguments and parameters.
 
-    It has at most 80 characters.
-    """
+    It has at most 80 characters."""
     bare, before = name, ""
     while bare != before:  # from the innermost brackets out
         bare, before = re.sub(r"<[^<>]*>|\([^()]*\)", "", bare), bare
@@ -119,9 +111,7 @@ def brief(name: str) -> str:
 def results(trace: Trace, devices: Sequence[str], zero: float) -> list[Result]:
     """Return the results of each traced device: where its time went, its longest kernels, and its copies by kind.
 
-    `devices` are the ids of the devices of the run; other devices are left out. `zero` is the start of the run in s of
-    CLOCK_MONOTONIC; windows count from it.
-    """
+    `devices` are the ids of the devices of the run; other devices are left out."""
     device_results: list[Result] = []
     for ordinal in np.unique(trace.events["device"]).tolist():
         device = f"cuda:{ordinal}"
@@ -131,11 +121,7 @@ def results(trace: Trace, devices: Sequence[str], zero: float) -> list[Result]:
 
 
 def _device_results(trace: Trace, on_device: npt.NDArray[np.bool_], device: str, zero: float) -> Iterator[Result]:
-    """Yield the results of one device: where its time went, then its longest kernels, then its copies by kind.
-
-    `on_device` is true for the events of the device, shape (events,), and at least one is. `device` is its id. Windows
-    count from `zero`, in s of CLOCK_MONOTONIC.
-    """
+    """Yield the results of one device: where its time went, then its longest kernels, then its copies by kind."""
     kernels, copies = on_device & (trace.events["kind"] == KERNEL), on_device & (trace.events["kind"] == COPY)
     start, end = trace.start[on_device], trace.end[on_device]
     busy, of_kernels = covered_seconds(start, end), covered_seconds(trace.start[kernels], trace.end[kernels])
@@ -159,10 +145,7 @@ def _device_results(trace: Trace, on_device: npt.NDArray[np.bool_], device: str,
 
 
 def _longest_kernels(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
-    """Yield case, indices of the events, and full name of each kernel, the longest total time first.
-
-    `kernels` is true for the kernels of one device, shape (events,). At most MOST_KERNELS are yielded.
-    """
+    """Yield case, indices of the events, and full name of each kernel, the longest total time first."""
     places = np.flatnonzero(kernels)
     numbers = trace.events["name"][places]
     totals = np.bincount(numbers, weights=(trace.end - trace.start)[places]) if len(places) else np.empty(0)
@@ -184,10 +167,7 @@ def _make_unique(name: str, used: set[str]) -> str:
 
 
 def _copy_kinds(trace: Trace, copies: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
-    """Yield case, indices of the events, and an empty name for each kind of copy, such as `h2d`.
-
-    `copies` is true for the copies of one device, shape (events,).
-    """
+    """Yield case, indices of the events, and an empty name for each kind of copy, such as `h2d`."""
     places = np.flatnonzero(copies)
     for kind in np.unique(trace.events["copy"][places]).tolist():
         case = Case(phases.SUITE, "copy", (("kind", _COPIES.get(kind, f"other{kind}")),))
@@ -197,11 +177,7 @@ def _copy_kinds(trace: Trace, copies: npt.NDArray[np.bool_]) -> Iterator[tuple[C
 def _event_result(
     trace: Trace, case: Case, indices: npt.NDArray[np.intp], full_name: str, device: str, zero: float
 ) -> Result:
-    """Return the result of one kernel or one kind of copy: total time, single durations, number of calls, bytes.
-
-    `indices` are those of its events, at least one. `full_name` is the demangled name of a kernel, else empty. Of more
-    than MOST_VALUES durations, evenly spaced ones are kept. The window counts from `zero`, in s of CLOCK_MONOTONIC.
-    """
+    """Return the result of one kernel or one kind of copy: total time, single durations, number of calls, bytes."""
     times = trace.end[indices] - trace.start[indices]
     evenly_picked = np.linspace(0, len(times) - 1, min(len(times), MOST_VALUES)).astype(int)
     size = float(trace.events["bytes"][indices].sum())
@@ -223,10 +199,7 @@ def events(
 ) -> list[Samples]:
     """Return the first MOST_EVENTS events as samples of each device, for a timeline.
 
-    The columns are duration (s), stream, and the number of the result. `numbered_results` are the results of kernels
-    and copies with their numbers in the file. An event without a result has None instead of a number. Times count from
-    `zero`, in s of CLOCK_MONOTONIC.
-    """
+    The columns are duration (s), stream, and the number of the result."""
     kernels = {
         dict(result.notes)["name"]: number for number, result in numbered_results if result.case.name == "kernel"
     }
@@ -251,15 +224,13 @@ def events(
 
 
 def _none_for_nan(values: npt.NDArray[Any]) -> tuple[float | None, ...]:
-    """Return the values with None in place of NaN."""
     return tuple(None if value != value else value for value in values.tolist())
 
 
 def covered_seconds(start: Floats, end: Floats) -> float:
     """Return the time in s that is covered by at least one of the intervals from `start` to `end`.
 
-    Both are in s, of shape (intervals,), and `start` ascends. Without an interval it is 0.
-    """
+    Both are in s, of shape (intervals,), and `start` ascends. Without an interval it is 0."""
     if not len(start):
         return 0.0
     covered = np.maximum.accumulate(end)
@@ -270,7 +241,6 @@ def covered_seconds(start: Floats, end: Floats) -> float:
 def uncovered_gaps(start: Floats, end: Floats) -> Floats:
     """Return the lengths in s of the gaps between intervals that no interval covers, in order of time.
 
-    `start` and `end` are in s, of shape (intervals,), and `start` ascends.
-    """
+    `start` and `end` are in s, of shape (intervals,), and `start` ascends."""
     gaps: Floats = start[1:] - np.maximum.accumulate(end)[:-1]
     return gaps[gaps > 0]

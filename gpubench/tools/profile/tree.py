@@ -30,8 +30,7 @@ COUNTERS = (CPU, MEMORY)
 class ProcessTree:
     """Reads a process and its descendants; a child whose parent has ended is no longer found.
 
-    `zero` is the start of the run in s of CLOCK_MONOTONIC, from which the times of the samples count.
-    """
+    `zero` is the start of the run in s of CLOCK_MONOTONIC, from which the times of the samples count."""
 
     def __init__(self, pid: int, zero: float) -> None:
         self._pid = pid
@@ -69,10 +68,7 @@ def _process_and_descendants(pid: int) -> Iterator[int]:
 
 
 def _process_usage(pid: int) -> tuple[float, int] | None:
-    """Return the CPU seconds of a process with the children it waited for, and its resident bytes.
-
-    None if the process has ended. The source is /proc/PID/stat (proc(5)).
-    """
+    """Return the CPU seconds of a process with the children it waited for, and its resident bytes."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
