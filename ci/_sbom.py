@@ -3,8 +3,6 @@
 bash ci/sbom.sh [EXTRA…] >sbom.json python ci/_sbom.py [EXTRA…] >sbom.json It reads the metadata of the packages that
 are installed beside this Python and uses no network. The same packages give the same bytes."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

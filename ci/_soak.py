@@ -3,8 +3,6 @@
 bash ci/soak.sh [MINUTES] Half of the time goes to repeated runs, which shows what a run leaves behind; the other
 half goes to one run with many replicates, which shows what grows inside a run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,10 +1,9 @@
 """Judge a candidate against a baseline: the gate that finds the cases that became slower."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
-from gpubench.api.gate import Case, Evidence, Finding, Gate, Judgement, Policy, Verdict, badness, judge, matches
+from gpubench.api import gate as gb
+from gpubench.api.gate import judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +12,7 @@ class Regression:
 
     summary: str = "against a baseline: cases that became slower"
 
-    def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
+    def judge(self, baseline: gb.Evidence, candidate: gb.Evidence, policy: gb.Policy) -> gb.Judgement:
         """Return the verdicts on all cases that baseline and candidate have, the worst first.
 
         A required case without a figure of the candidate is `invalid`."""
@@ -31,24 +30,24 @@ class Regression:
         ]
         return replace(
             judgement,
-            findings=tuple(sorted([*findings, *missing], key=badness)),
+            findings=tuple(sorted([*findings, *missing], key=gb.badness)),
             missing=() if policy.required else judgement.missing,
             unmet=tuple(pattern for pattern in policy.required if not _is_met(pattern, ids)),
             notes=(*judgement.notes, *_notes(judgement, allowed, policy, ids)),
         )
 
 
-def _missing_finding(case: Case) -> Finding:
+def _missing_finding(case: gb.Case) -> gb.Finding:
     """Return the finding `invalid` of a required case for which the candidate has no figure."""
-    return Finding(case, (), Verdict.INVALID, "missing", "the baseline has a figure, the candidate has none")
+    return gb.Finding(case, (), gb.Verdict.INVALID, "missing", "the baseline has a figure, the candidate has none")
 
 
 def _is_met(pattern: str, ids: list[str]) -> bool:
     """Return True if a required pattern matches at least one of the case ids `ids`."""
-    return any(matches(case_id, (pattern,)) for case_id in ids)
+    return any(gb.matches(case_id, (pattern,)) for case_id in ids)
 
 
-def _notes(judgement: Judgement, allowed: list[Finding], policy: Policy, ids: list[str]) -> list[str]:
+def _notes(judgement: gb.Judgement, allowed: list[gb.Finding], policy: gb.Policy, ids: list[str]) -> list[str]:
     """Return sentences on cases that only one side has, on allowed skips, and on patterns that match no case."""
     vanished = (case for case in judgement.missing if not (policy.required and policy.is_required(case.id)))
     notes = [f"{case.id}: the baseline has a figure, the candidate has none" for case in vanished]
@@ -58,4 +57,4 @@ def _notes(judgement: Judgement, allowed: list[Finding], policy: Policy, ids: li
     return notes + [f"the policy's pattern {pattern!r} matches no case" for pattern in loose]
 
 
-gate: Gate = Regression()
+gate: gb.Gate = Regression()

@@ -2,8 +2,6 @@
 
 The child runs `_amd_libraries`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -15,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.api.collector import Unavailable
+from gpubench.api import collector as gb
 
 _MODULE = f"{__package__}._amd_libraries"
 _START_S = 10.0
@@ -79,7 +77,7 @@ class LibraryChild:
         line, _, self._pending = self._pending.partition(b"\n")
         return json.loads(line)
 
-    def _end_with_error(self, reason: str = "") -> Unavailable:
+    def _end_with_error(self, reason: str = "") -> gb.Unavailable:
         """End the process, and return the error that the caller raises."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(0.0 if reason else 1.0)
@@ -89,7 +87,7 @@ class LibraryChild:
             killed = status is not None and status < 0
             reason = f"killed by {signal.Signals(-status).name}" if killed and status else f"exit status {status}"
         details = f"{reason}: {self._last_line}" if self._last_line else reason
-        return Unavailable(f"{self.library} ended ({details})", f"see `python -m {_MODULE} {self.library}`")
+        return gb.Unavailable(f"{self.library} ended ({details})", f"see `python -m {_MODULE} {self.library}`")
 
     def close(self) -> None:
         """End the process and close its pipes; a second call does nothing."""

@@ -3,13 +3,11 @@
 The file xgmi_error is not read: reading it resets it. No AMD GPU has shown these readings yet: docs/amd.md says what
 was simulated."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpubench.api.collector import Device, HealthReading, HealthSign, Unavailable
+from gpubench.api import collector as gb
 
 from ._amd_processes import KfdProcesses
 from ._amd_sysfs import GENERATIONS, Sysfs, text
@@ -27,13 +25,13 @@ class AmdHealth:
         """Prepare to read the driver's files of a machine."""
         self._files = files
 
-    def read(self, device: Device) -> Sequence[HealthReading]:
+    def read(self, device: gb.Device) -> Sequence[gb.HealthReading]:
         """Return the health readings of the device; a reading whose file is missing has no value.
 
         Raises Unavailable if the driver has no files for the device."""
         folder = self._files.folder(device.pci)
         if not folder.is_dir():
-            raise Unavailable(f"the driver has no files for {device.id} ({device.pci})", "read the kernel log")
+            raise gb.Unavailable(f"the driver has no files for {device.id} ({device.pci})", "read the kernel log")
         card = device.pci.lower()
         processes = KfdProcesses(self._files.root, card)
         return [
@@ -48,7 +46,7 @@ class AmdHealth:
         """Do nothing: nothing is open."""
 
 
-def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
+def _errors(folder: Path, card: str) -> Iterator[gb.HealthReading]:
     """Yield one reading: the number of uncorrected errors in all blocks of the GPU since the driver was loaded."""
     counts = {
         path.name.removesuffix("_err_count"): int(match[1])
@@ -58,54 +56,56 @@ def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
     blocks = ", ".join(block for block, count in counts.items() if count)
     command = f"sudo amd-smi reset --gpureset --gpu {card}"
     if counts:
-        yield HealthReading(HealthSign.ECC_UNCORRECTED, sum(counts.values()), blocks and f"in {blocks}", command)
+        yield gb.HealthReading(gb.HealthSign.ECC_UNCORRECTED, sum(counts.values()), blocks and f"in {blocks}", command)
     else:
-        yield HealthReading(HealthSign.ECC_UNCORRECTED, None, "the driver has no files for errors", command)
+        yield gb.HealthReading(gb.HealthSign.ECC_UNCORRECTED, None, "the driver has no files for errors", command)
 
 
-def _pages(folder: Path, card: str) -> Iterator[HealthReading]:
+def _pages(folder: Path, card: str) -> Iterator[gb.HealthReading]:
     """Yield the number of retired bad pages of memory."""
     path = folder / "ras/gpu_vram_bad_pages"
     if path.exists():
         states = _PAGE.findall(text(path))
-        yield HealthReading(
-            HealthSign.PAGES_RETIRED, states.count("R"), command=f"amd-smi bad-pages --retired --gpu {card}"
+        yield gb.HealthReading(
+            gb.HealthSign.PAGES_RETIRED, states.count("R"), command=f"amd-smi bad-pages --retired --gpu {card}"
         )
         waiting = states.count("P") + states.count("F")
-        yield HealthReading(HealthSign.PAGES_PENDING, waiting, command=f"sudo amd-smi reset --gpureset --gpu {card}")
+        yield gb.HealthReading(
+            gb.HealthSign.PAGES_PENDING, waiting, command=f"sudo amd-smi reset --gpureset --gpu {card}"
+        )
 
 
-def _processes(processes: KfdProcesses, card: str) -> HealthReading:
+def _processes(processes: KfdProcesses, card: str) -> gb.HealthReading:
     """Return the number of processes on the GPU, with the last eight process ids in the note."""
     command = f"amd-smi process --gpu {card}"
     pids = processes.pids()
     if pids is None:
-        return HealthReading(HealthSign.PROCESSES, None, "the driver does not list processes", command)
+        return gb.HealthReading(gb.HealthSign.PROCESSES, None, "the driver does not list processes", command)
     numbers = ", ".join(str(pid) for pid in pids[-_MOST_NUMBERS:])
-    return HealthReading(HealthSign.PROCESSES, len(pids), numbers and f"process numbers {numbers}", command)
+    return gb.HealthReading(gb.HealthSign.PROCESSES, len(pids), numbers and f"process numbers {numbers}", command)
 
 
-def _busy(folder: Path) -> Iterator[HealthReading]:
+def _busy(folder: Path) -> Iterator[gb.HealthReading]:
     """Yield one reading: 1.0 if the GPU is at least 20 % busy, else 0.0; None if the driver does not say."""
     percent = _read_number(folder / "gpu_busy_percent")
-    yield HealthReading(HealthSign.BUSY, None if percent is None else float(percent >= _BUSY_PERCENT))
+    yield gb.HealthReading(gb.HealthSign.BUSY, None if percent is None else float(percent >= _BUSY_PERCENT))
 
 
-def _pcie(folder: Path, card: str) -> Iterator[HealthReading]:
+def _pcie(folder: Path, card: str) -> Iterator[gb.HealthReading]:
     """Yield the present and the widest PCIe link, its replays, and the present and the highest generation (1 to 6)."""
     command = f"amd-smi metric --pcie --gpu {card}"
     files = {
-        HealthSign.PCIE_WIDTH: "current_link_width",
-        HealthSign.PCIE_WIDTH_MOST: "max_link_width",
-        HealthSign.PCIE_REPLAYS: "pcie_replay_count",
+        gb.HealthSign.PCIE_WIDTH: "current_link_width",
+        gb.HealthSign.PCIE_WIDTH_MOST: "max_link_width",
+        gb.HealthSign.PCIE_REPLAYS: "pcie_replay_count",
     }
     for sign, name in files.items():
-        yield HealthReading(sign, _read_number(folder / name), command=command)
-    speeds = {HealthSign.PCIE_GENERATION: "current_link_speed", HealthSign.PCIE_GENERATION_MOST: "max_link_speed"}
+        yield gb.HealthReading(sign, _read_number(folder / name), command=command)
+    speeds = {gb.HealthSign.PCIE_GENERATION: "current_link_speed", gb.HealthSign.PCIE_GENERATION_MOST: "max_link_speed"}
     for sign, name in speeds.items():
         speed = text(folder / name).split()
         step = GENERATIONS.get(speed[0]) if speed else None
-        yield HealthReading(sign, None if step is None else float(step), command=command)
+        yield gb.HealthReading(sign, None if step is None else float(step), command=command)
 
 
 def _read_number(path: Path) -> float | None:

@@ -2,8 +2,6 @@
 
 A library that does not load or start ends the process; its last line of output says why."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import importlib.metadata

@@ -3,8 +3,6 @@
 Format 1 is that of the accelerators; its content revision says where each field is. A field that a firmware does not
 fill has all bits set and reads as None."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """List the processes on an AMD GPU by the files of the driver amdkfd (Linux kernel, kfd_process.c, kfd_topology.c)."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 `root` is put before /sys, so that a copy of another machine's files reads as that machine did. A file that is
 missing, cannot be read or has other content reads as None."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,10 +1,8 @@
 """Define AMD's counters, and recognise the numbers that stand for a missing value."""
 
-from __future__ import annotations
-
 import math
 
-from gpubench.api.collector import Counter, Measure
+from gpubench.api import collector as gb
 
 from ._amd_events import BITS
 
@@ -21,24 +19,26 @@ def _smi(amd: str, rocm: str) -> str:
 
 
 COUNTERS = (
-    Counter("amd.power", "W", "gauge", _FAST_S, _smi("-p", "--showpower"), Measure.BOARD_POWER),
-    Counter("amd.clock.gfx", "Hz", "gauge", _FAST_S, _smi("-c", "--showclocks"), Measure.CORE_CLOCK),
-    Counter("amd.clock.memory", "Hz", "gauge", _FAST_S, _smi("-c", "--showclocks"), Measure.MEMORY_CLOCK),
-    Counter("amd.temperature.hotspot", "°C", "gauge", _FAST_S, _smi("-t", "--showtemp"), Measure.TEMPERATURE),
-    Counter("amd.temperature.memory", "°C", "gauge", _FAST_S, _smi("-t", "--showtemp"), Measure.MEMORY_TEMPERATURE),
-    Counter("amd.utilization.gfx", "%", "window", _FAST_S, _smi("-u", "--showuse"), Measure.BUSY),
-    Counter("amd.utilization.memory", "%", "window", _FAST_S, _smi("-u", "--showmemuse")),
-    Counter("amd.dram", "%", "window", _FAST_S, _smi("-u", "--showmemuse"), Measure.DRAM_SHARE),
-    Counter("amd.memory.used", "B", "gauge", _FAST_S, _smi("-m", "--showmeminfo vram"), Measure.MEMORY_USED),
-    Counter("amd.energy", "J", "cumulative", _SLOW_S, _smi("-E", "--showenergycounter"), Measure.ENERGY),
-    Counter("amd.pcie.replays", "replays", "cumulative", _SLOW_S, _smi("-P", "--showreplaycount")),
-    Counter(
+    gb.Counter("amd.power", "W", "gauge", _FAST_S, _smi("-p", "--showpower"), gb.Measure.BOARD_POWER),
+    gb.Counter("amd.clock.gfx", "Hz", "gauge", _FAST_S, _smi("-c", "--showclocks"), gb.Measure.CORE_CLOCK),
+    gb.Counter("amd.clock.memory", "Hz", "gauge", _FAST_S, _smi("-c", "--showclocks"), gb.Measure.MEMORY_CLOCK),
+    gb.Counter("amd.temperature.hotspot", "°C", "gauge", _FAST_S, _smi("-t", "--showtemp"), gb.Measure.TEMPERATURE),
+    gb.Counter(
+        "amd.temperature.memory", "°C", "gauge", _FAST_S, _smi("-t", "--showtemp"), gb.Measure.MEMORY_TEMPERATURE
+    ),
+    gb.Counter("amd.utilization.gfx", "%", "window", _FAST_S, _smi("-u", "--showuse"), gb.Measure.BUSY),
+    gb.Counter("amd.utilization.memory", "%", "window", _FAST_S, _smi("-u", "--showmemuse")),
+    gb.Counter("amd.dram", "%", "window", _FAST_S, _smi("-u", "--showmemuse"), gb.Measure.DRAM_SHARE),
+    gb.Counter("amd.memory.used", "B", "gauge", _FAST_S, _smi("-m", "--showmeminfo vram"), gb.Measure.MEMORY_USED),
+    gb.Counter("amd.energy", "J", "cumulative", _SLOW_S, _smi("-E", "--showenergycounter"), gb.Measure.ENERGY),
+    gb.Counter("amd.pcie.replays", "replays", "cumulative", _SLOW_S, _smi("-P", "--showreplaycount")),
+    gb.Counter(
         "amd.throttle",
         "bit mask",
         "event",
         _FAST_S,
         _smi("-v", "--showmetrics (indep_throttle_status)"),
-        Measure.THROTTLE_REASONS,
+        gb.Measure.THROTTLE_REASONS,
         BITS,
     ),
 )

@@ -1,10 +1,8 @@
 """Watch the state of an AMD GPU between two samples by the driver's files: whether the last sample was disturbed."""
 
-from __future__ import annotations
-
 import time
 
-from gpubench.api.collector import Condition, Device, DeviceError, EventClass
+from gpubench.api import collector as gb
 
 from ._amd_events import mask_of
 from ._amd_metrics import ThrottleReasons
@@ -12,13 +10,13 @@ from ._amd_processes import KfdProcesses
 from ._amd_sysfs import Sysfs
 from ._strangers import ForeignProcesses
 
-_POWER = mask_of(EventClass.POWER_CAP)
-_THERMAL = mask_of(EventClass.THERMAL)
-_FORCED = mask_of(EventClass.HARDWARE_SLOWDOWN)
+_POWER = mask_of(gb.EventClass.POWER_CAP)
+_THERMAL = mask_of(gb.EventClass.THERMAL)
+_FORCED = mask_of(gb.EventClass.HARDWARE_SLOWDOWN)
 _MOST = 0.02  # the most time spent on reading the firmware's table, as a share; the cost of a reading is not yet known
 
 
-def condition_of(reasons: int | None, foreign: int | None, baseline: int | None) -> Condition:
+def condition_of(reasons: int | None, foreign: int | None, baseline: int | None) -> gb.Condition:
     """Return the verdict on a sample from plain numbers; None is an unknown number.
 
     `reasons` is the mask of throttle reasons; if it is unknown, the sample is labelled `unwatched`."""
@@ -27,7 +25,7 @@ def condition_of(reasons: int | None, foreign: int | None, baseline: int | None)
     if foreign is not None and baseline is not None and foreign > baseline:
         discard += ("foreign-process",)
     labels = (*(("power-capped",) if bits & _POWER else ()), *(("unwatched",) if reasons is None else ()))
-    return Condition(discard, labels)
+    return gb.Condition(discard, labels)
 
 
 class AmdWatch:
@@ -35,7 +33,7 @@ class AmdWatch:
 
     The table is read so often that reading takes at most 2 % of the time; its values hold until it is read again."""
 
-    def __init__(self, files: Sysfs, processes: KfdProcesses, device: Device) -> None:
+    def __init__(self, files: Sysfs, processes: KfdProcesses, device: gb.Device) -> None:
         """Prepare the watch of one GPU; `processes` lists the processes on it."""
         self._files = files
         self._device = device
@@ -52,7 +50,7 @@ class AmdWatch:
         self._others.begin()
         self._read()
 
-    def look(self) -> Condition:
+    def look(self) -> gb.Condition:
         """Return the condition of the last sample: slowdowns, the power cap, foreign processes, and the clock.
 
         The throttle reasons are those since the firmware's table was last read."""
@@ -60,7 +58,7 @@ class AmdWatch:
             self._read()
         self._others.look()
         condition = condition_of(self._reasons, self._others.count, self._others.baseline)
-        return Condition(condition.discard, condition.labels + self._others.labels, self._clock_hz)
+        return gb.Condition(condition.discard, condition.labels + self._others.labels, self._clock_hz)
 
     def _read(self) -> None:
         """Read the throttle reasons and the clock, and note when the next reading is due."""
@@ -69,6 +67,6 @@ class AmdWatch:
         end = time.monotonic()
         self._due = end + (end - start) / _MOST
         if metrics is None and not self._files.folder(self._device.pci).is_dir():
-            raise DeviceError(f"{self._device.id} is gone from the PCI bus; look at dmesg, then restart the machine")
+            raise gb.DeviceError(f"{self._device.id} is gone from the PCI bus; look at dmesg, then restart the machine")
         self._reasons = self._throttle.since(metrics) if metrics else None
         self._clock_hz = metrics.clock_hz if metrics else None

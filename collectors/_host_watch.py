@@ -1,7 +1,5 @@
 """Watch the host between two samples by the kernel's files: whether the last sample was disturbed, and by what."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from gpubench.api.collector import Condition
+from gpubench.api import collector as gb
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the resolution of /proc/stat: 10 ms
 _LOAD_S = 0.05  # reading the state of many threads takes a while
@@ -37,13 +35,13 @@ def is_stolen(before: CpuTimes, after: CpuTimes) -> bool:
     return rise > TICK_S / 2 and rise >= _STOLEN * (after.total_s - before.total_s)
 
 
-def condition_of(stolen: bool, migrated: bool, others: float | None, cpus: int) -> Condition:
+def condition_of(stolen: bool, migrated: bool, others: float | None, cpus: int) -> gb.Condition:
     """Return the verdict on a sample: `steal` is to be discarded, `migrated` and `loaded` are labels.
 
     `stolen` says that a hypervisor took CPU time, and `migrated` that the thread came from another NUMA node."""
     loaded = others is not None and others >= cpus / 4
     labels = (("migrated",) if migrated else ()) + (("loaded",) if loaded else ())
-    return Condition(("steal",) if stolen else (), labels)
+    return gb.Condition(("steal",) if stolen else (), labels)
 
 
 def runnable_in(loadavg: str) -> int:
@@ -123,7 +121,7 @@ class HostWatch:
         self._load(now)
         self._at = self._node()
 
-    def look(self) -> Condition:
+    def look(self) -> gb.Condition:
         """Return the condition of the last sample: `steal` in `discard`, `migrated` and `loaded` in `labels`.
 
         Each of them stands there only if it applies."""

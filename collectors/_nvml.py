@@ -1,13 +1,11 @@
 """Share the parts of the NVIDIA collectors: NVML's binding, handles of devices, locks, and the meaning of errors."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gpubench.api.collector import Device, Unavailable
+from gpubench.api import collector as gb
 
 _PATIENCE_S = 1.0
 
@@ -53,7 +51,7 @@ _LOST = (
 class NvidiaCollector:
     """A collector that reads NVIDIA GPUs."""
 
-    def accepts(self, device: Device) -> bool:
+    def accepts(self, device: gb.Device) -> bool:
         """Return whether the architecture is one that CUDA reports."""
         return device.arch.startswith("sm_")
 
@@ -61,7 +59,7 @@ class NvidiaCollector:
 class NvmlAccess:
     """An open NVML with the handle of each device. Raises Unavailable if NVML or a device is not available."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[gb.Device]) -> None:
         self._nvml = initialised()
         self._handles = {device.id: handle_of(self._nvml, device) for device in devices}
 
@@ -88,15 +86,15 @@ def initialised() -> Any:
     try:
         import pynvml
     except ImportError as error:
-        raise Unavailable("the Python package nvidia-ml-py is not installed", "pip install nvidia-ml-py") from error
+        raise gb.Unavailable("the Python package nvidia-ml-py is not installed", "pip install nvidia-ml-py") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise Unavailable(f"NVML does not start ({error})", "check the driver with nvidia-smi") from error
+        raise gb.Unavailable(f"NVML does not start ({error})", "check the driver with nvidia-smi") from error
     return pynvml
 
 
-def handle_of(nvml: Any, device: Device) -> Any:
+def handle_of(nvml: Any, device: gb.Device) -> Any:
     """Return NVML's handle of the device, found by UUID or PCI address, because NVML's index is not CUDA's ordinal.
 
     `nvml` is the initialised module pynvml. Raises Unavailable if NVML does not know the device."""
@@ -105,10 +103,12 @@ def handle_of(nvml: Any, device: Device) -> Any:
             return nvml.nvmlDeviceGetHandleByUUID(device.uuid)
         return nvml.nvmlDeviceGetHandleByPciBusId(device.pci)
     except nvml.NVMLError as error:
-        raise Unavailable(f"NVML does not know {device.id}, which CUDA sees ({error})", "check the driver") from error
+        raise gb.Unavailable(
+            f"NVML does not know {device.id}, which CUDA sees ({error})", "check the driver"
+        ) from error
 
 
-def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None:
+def answer(nvml: Any, device: gb.Device, call: Callable[[], float]) -> float | None:
     """Return the value of `call`, a call of NVML, as a float; None if NVML refuses the call.
 
     `nvml` is the module pynvml. Raises Unavailable if the device is lost."""
@@ -116,7 +116,7 @@ def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None
         return float(call())
     except nvml.NVMLError as error:
         if is_lost(nvml, error):
-            raise Unavailable(f"{device.id} is lost ({error})", "look at dmesg, then restart the machine") from error
+            raise gb.Unavailable(f"{device.id} is lost ({error})", "look at dmesg, then restart the machine") from error
         return None
 
 

@@ -3,12 +3,10 @@
 Periods follow the duration of a call, as measured on an H200 with driver 580: a few microseconds for most, 3 ms for
 the energy, 0.9 ms for a violation time, 3 ms for a direction of all 18 NVLinks, 21 ms for a direction of PCIe."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
-from gpubench.api.collector import Counter, CounterKind, Measure
+from gpubench.api import collector as gb
 
 from ._nvml import Turns, fast, slow, slowest
 from ._nvml_events import BITS
@@ -64,38 +62,38 @@ def _pcie(name: str) -> Reader:
 
 # What each counter measures; the other counters are stored and displayed only.
 _MEASURES = {
-    "power": Measure.BOARD_POWER,
-    "clock.sm": Measure.CORE_CLOCK,
-    "clock.memory": Measure.MEMORY_CLOCK,
-    "temperature": Measure.TEMPERATURE,
-    "temperature.memory": Measure.MEMORY_TEMPERATURE,
-    "utilization.gpu": Measure.BUSY,
-    "memory.used": Measure.MEMORY_USED,
-    "event_reasons": Measure.THROTTLE_REASONS,
-    "nvlink.tx": Measure.NVLINK_SENT,
-    "nvlink.rx": Measure.NVLINK_RECEIVED,
-    "energy": Measure.ENERGY,
-    "pcie.tx": Measure.PCIE_SENT,
-    "pcie.rx": Measure.PCIE_RECEIVED,
+    "power": gb.Measure.BOARD_POWER,
+    "clock.sm": gb.Measure.CORE_CLOCK,
+    "clock.memory": gb.Measure.MEMORY_CLOCK,
+    "temperature": gb.Measure.TEMPERATURE,
+    "temperature.memory": gb.Measure.MEMORY_TEMPERATURE,
+    "utilization.gpu": gb.Measure.BUSY,
+    "memory.used": gb.Measure.MEMORY_USED,
+    "event_reasons": gb.Measure.THROTTLE_REASONS,
+    "nvlink.tx": gb.Measure.NVLINK_SENT,
+    "nvlink.rx": gb.Measure.NVLINK_RECEIVED,
+    "energy": gb.Measure.ENERGY,
+    "pcie.tx": gb.Measure.PCIE_SENT,
+    "pcie.rx": gb.Measure.PCIE_RECEIVED,
 }
 
 
-def _counter(name: str, unit: str, kind: CounterKind, period_s: float, command: str) -> Counter:
+def _counter(name: str, unit: str, kind: gb.CounterKind, period_s: float, command: str) -> gb.Counter:
     """Return the counter `nvml.` + `name`, with its measure; `command` shows the same number."""
     bits = BITS if kind == "event" else ()
-    return Counter(f"nvml.{name}", unit, kind, period_s, command, _MEASURES.get(name, Measure.OTHER), bits)
+    return gb.Counter(f"nvml.{name}", unit, kind, period_s, command, _MEASURES.get(name, gb.Measure.OTHER), bits)
 
 
-def _gauge(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[Counter, Reader]:
+def _gauge(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[gb.Counter, Reader]:
     """Return a counter of a momentary value, with its reader."""
     return _counter(name, unit, "gauge", period_s, command), reader
 
 
-def _sum(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[Counter, Reader]:
+def _sum(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[gb.Counter, Reader]:
     return _counter(name, unit, "cumulative", period_s, command), reader
 
 
-def _window(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[Counter, Reader]:
+def _window(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[gb.Counter, Reader]:
     """Return a counter of a mean over NVML's own window, with its reader."""
     return _counter(name, unit, "window", period_s, command), reader
 
@@ -235,7 +233,7 @@ _PCIE = (
 )
 
 READERS = dict((*_FAST, *_SLOWER, *_STATE, *_PCIE))
-XIDS = Counter(XID, "errors", "cumulative", _FAST_S, "dmesg | grep Xid")
+XIDS = gb.Counter(XID, "errors", "cumulative", _FAST_S, "dmesg | grep Xid")
 COUNTERS = (*READERS, XIDS)
 READ = {counter.name: reader for counter, reader in READERS.items()}
 

@@ -3,9 +3,7 @@
 nvml.h: nvmlClocksEventReason…, before driver 535 nvmlClocksThrottleReason…; `nvidia-smi -q -d PERFORMANCE` shows
 them."""
 
-from __future__ import annotations
-
-from gpubench.api.collector import EventBit, EventClass
+from gpubench.api import collector as gb
 
 IDLE = 0x1
 USER_CLOCKS = 0x2
@@ -18,18 +16,18 @@ HW_POWER_BRAKE = 0x80
 DISPLAY_CLOCKS = 0x100
 
 BITS = (
-    EventBit(IDLE, "idle", EventClass.IDLE),
-    EventBit(USER_CLOCKS, "application clocks", EventClass.USER),
-    EventBit(SW_POWER_CAP, "power cap", EventClass.POWER_CAP),
-    EventBit(HW_SLOWDOWN, "hardware slowdown", EventClass.HARDWARE_SLOWDOWN),
-    EventBit(SYNC_BOOST, "sync boost", EventClass.USER),
-    EventBit(SW_THERMAL, "thermal, by software", EventClass.THERMAL),
-    EventBit(HW_THERMAL, "thermal, by hardware", EventClass.THERMAL),
-    EventBit(HW_POWER_BRAKE, "power brake", EventClass.HARDWARE_SLOWDOWN),
-    EventBit(DISPLAY_CLOCKS, "display clocks", EventClass.USER),
+    gb.EventBit(IDLE, "idle", gb.EventClass.IDLE),
+    gb.EventBit(USER_CLOCKS, "application clocks", gb.EventClass.USER),
+    gb.EventBit(SW_POWER_CAP, "power cap", gb.EventClass.POWER_CAP),
+    gb.EventBit(HW_SLOWDOWN, "hardware slowdown", gb.EventClass.HARDWARE_SLOWDOWN),
+    gb.EventBit(SYNC_BOOST, "sync boost", gb.EventClass.USER),
+    gb.EventBit(SW_THERMAL, "thermal, by software", gb.EventClass.THERMAL),
+    gb.EventBit(HW_THERMAL, "thermal, by hardware", gb.EventClass.THERMAL),
+    gb.EventBit(HW_POWER_BRAKE, "power brake", gb.EventClass.HARDWARE_SLOWDOWN),
+    gb.EventBit(DISPLAY_CLOCKS, "display clocks", gb.EventClass.USER),
 )
 
 
-def mask_of(*kinds: EventClass) -> int:
+def mask_of(*kinds: gb.EventClass) -> int:
     """Return the mask of all reasons of these classes."""
     return sum(bit.mask for bit in BITS if bit.kind in kinds)

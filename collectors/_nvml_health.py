@@ -2,8 +2,6 @@
 
 gpubench.measuring.health judges the readings. NVML's names are those of nvml.h."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpubench.api.collector import Device, HealthReading, HealthSign, Unavailable
+from gpubench.api import collector as gb
 
 from ._nvml import handle_of, is_lost
 from ._nvml_events import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL
@@ -38,10 +36,10 @@ _ACTIONS = {  # nvmlDeviceGpuRecoveryAction_t
 }
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindings do not name
 # NVML's fields for each link: architectures count in different fields, so the first one with a value is used
-_LINK_FIELDS: Mapping[HealthSign, tuple[int, ...]] = {
-    HealthSign.LINK_REPLAYS: (161,),  # NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY
-    HealthSign.LINK_RECOVERIES: (162, 215),  # …_ERROR_DL_RECOVERY, …_COUNT_LINK_RECOVERY_EVENTS
-    HealthSign.LINK_CRC_ERRORS: (163,),  # …_ERROR_DL_CRC
+_LINK_FIELDS: Mapping[gb.HealthSign, tuple[int, ...]] = {
+    gb.HealthSign.LINK_REPLAYS: (161,),  # NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY
+    gb.HealthSign.LINK_RECOVERIES: (162, 215),  # …_ERROR_DL_RECOVERY, …_COUNT_LINK_RECOVERY_EVENTS
+    gb.HealthSign.LINK_CRC_ERRORS: (163,),  # …_ERROR_DL_CRC
 }
 _LINK_DOWN = 0  # nvmlEnableState_t; 2 is a link that sleeps
 _MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # nvmlValueType_t
@@ -68,32 +66,32 @@ class NvmlHealth:
         self._xids: dict[str, ErrorNumbers] = {}
         self._reported: dict[str, list[int]] = {}
 
-    def read(self, device: Device) -> Sequence[HealthReading]:
+    def read(self, device: gb.Device) -> Sequence[gb.HealthReading]:
         """Return the health readings of the device; a GPU that does not answer any more has a single reading, LOST.
 
         Raises Unavailable if NVML does not know the device."""
         try:
             gpu = self._gpu(device)
             card = CardHealth(self._nvml, gpu, device.uuid or device.pci)
-            return [HealthReading(HealthSign.LOST, 0.0), *card.readings(), *self._events(device, gpu)]
+            return [gb.HealthReading(gb.HealthSign.LOST, 0.0), *card.readings(), *self._events(device, gpu)]
         except LostGpuError as error:
-            return [HealthReading(HealthSign.LOST, 1.0, str(error), _DMESG)]
+            return [gb.HealthReading(gb.HealthSign.LOST, 1.0, str(error), _DMESG)]
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()
 
-    def _gpu(self, device: Device) -> Any:
+    def _gpu(self, device: gb.Device) -> Any:
         """Return NVML's handle of the device, looked up once."""
         if device.id not in self._gpus:
             try:
                 self._gpus[device.id] = handle_of(self._nvml, device)
-            except Unavailable as error:
+            except gb.Unavailable as error:
                 if error.__cause__ is not None and is_lost(self._nvml, error.__cause__):
                     raise LostGpuError(str(error.__cause__)) from error
                 raise
         return self._gpus[device.id]
 
-    def _events(self, device: Device, gpu: Any) -> list[HealthReading]:
+    def _events(self, device: gb.Device, gpu: Any) -> list[gb.HealthReading]:
         """Return the number of Xids that the hardware caused, and of those that programs caused."""
         reason = ""
         if device.id in self._xids:
@@ -107,11 +105,11 @@ class NvmlHealth:
                 self._reported[device.id] = []
             listens = self._listen(device, gpu)
             if reason and not listens:
-                return [HealthReading(sign, None, reason, _DMESG) for sign in _EVENTS]
+                return [gb.HealthReading(sign, None, reason, _DMESG) for sign in _EVENTS]
             reason = f"from now on; {reason}" if reason else ""
         return [_xid_reading(sign, chosen(self._reported[device.id]), reason) for sign, chosen in _EVENTS.items()]
 
-    def _listen(self, device: Device, gpu: Any) -> bool:
+    def _listen(self, device: gb.Device, gpu: Any) -> bool:
         """Collect the device's errors from now on, and return whether the driver lets this user do so."""
         try:
             self._xids[device.id] = self._make_xids(self._nvml, gpu)
@@ -131,7 +129,7 @@ class CardHealth:
         self._card = card
         self._reset = f"sudo nvidia-smi --gpu-reset --id={card}"
 
-    def readings(self) -> Iterator[HealthReading]:
+    def readings(self) -> Iterator[gb.HealthReading]:
         """Yield all readings: recovery, memory errors, slowdowns, processes, PCIe, NVLink.
 
         A reading that NVML refuses has no value. Raises LostGpuError if the GPU does not answer any more."""
@@ -139,8 +137,10 @@ class CardHealth:
         uncorrected = (self._gpu, self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
         volatile, lifetime = (*uncorrected, self._nvml.NVML_VOLATILE_ECC), (*uncorrected, self._nvml.NVML_AGGREGATE_ECC)
         total = self._nvml.nvmlDeviceGetTotalEccErrors
-        yield self._reading(HealthSign.ECC_UNCORRECTED, self._reset, partial(total, *volatile))
-        yield self._reading(HealthSign.ECC_UNCORRECTED_LIFETIME, self._show_command("ECC"), partial(total, *lifetime))
+        yield self._reading(gb.HealthSign.ECC_UNCORRECTED, self._reset, partial(total, *volatile))
+        yield self._reading(
+            gb.HealthSign.ECC_UNCORRECTED_LIFETIME, self._show_command("ECC"), partial(total, *lifetime)
+        )
         yield from self._memory()
         yield from self._slowdowns()
         yield self._processes()
@@ -151,30 +151,30 @@ class CardHealth:
         """Return the command that shows one part of the GPU's state."""
         return f"nvidia-smi --query --display={part} --id={self._card}"
 
-    def _reading(self, sign: HealthSign, command: str, call: Callable[[], float]) -> HealthReading:
+    def _reading(self, sign: gb.HealthSign, command: str, call: Callable[[], float]) -> gb.HealthReading:
         """Return the result of `call` as a reading of `sign`; if NVML refuses the call, a reading without a value."""
         try:
-            return HealthReading(sign, call(), command=command)
+            return gb.HealthReading(sign, call(), command=command)
         except self._nvml.NVMLError as error:
             raise_if_lost(self._nvml, error)
-            return HealthReading(sign, None, str(error), command)
+            return gb.HealthReading(sign, None, str(error), command)
 
-    def _recovery(self) -> HealthReading:
+    def _recovery(self) -> gb.HealthReading:
         """Return whether the driver recommends an action: 1 if so, with the action in the note."""
-        sign = HealthSign.RECOVERY
+        sign = gb.HealthSign.RECOVERY
         reading = self._reading(sign, "", lambda: float(field(self._nvml, self._gpu, _RECOVERY_ACTION).uiVal))
         if not reading.value:
             return reading
         action = int(reading.value)
-        return HealthReading(sign, 1.0, _ACTIONS.get(action, f"action {action}"), self._reset if action == 1 else "")
+        return gb.HealthReading(sign, 1.0, _ACTIONS.get(action, f"action {action}"), self._reset if action == 1 else "")
 
-    def _memory(self) -> list[HealthReading]:
+    def _memory(self) -> list[gb.HealthReading]:
         """Return the number of remapped rows, and whether a remapping is pending or has failed."""
         nvml, show = self._nvml, self._show_command("ROW_REMAPPER")
         signs = {
-            HealthSign.ROWS_REMAPPED: (1, show),
-            HealthSign.REMAP_PENDING: (2, self._reset),
-            HealthSign.REMAP_FAILURE: (3, show),
+            gb.HealthSign.ROWS_REMAPPED: (1, show),
+            gb.HealthSign.REMAP_PENDING: (2, self._reset),
+            gb.HealthSign.REMAP_FAILURE: (3, show),
         }
         try:
             rows = nvml.nvmlDeviceGetRemappedRows(self._gpu)
@@ -182,43 +182,43 @@ class CardHealth:
             raise_if_lost(nvml, error)
             if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
                 return self._pages()
-            return [HealthReading(sign, None, str(error), command) for sign, (_, command) in signs.items()]
-        return [HealthReading(sign, rows[place], command=command) for sign, (place, command) in signs.items()]
+            return [gb.HealthReading(sign, None, str(error), command) for sign, (_, command) in signs.items()]
+        return [gb.HealthReading(sign, rows[place], command=command) for sign, (place, command) in signs.items()]
 
-    def _pages(self) -> list[HealthReading]:
+    def _pages(self) -> list[gb.HealthReading]:
         """Return the number of pages retired for double-bit errors, and whether pages wait for their retirement."""
         nvml, gpu = self._nvml, self._gpu
         cause = nvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR
         pending = partial(nvml.nvmlDeviceGetRetiredPagesPendingStatus, gpu)
         return [
             self._reading(
-                HealthSign.PAGES_RETIRED,
+                gb.HealthSign.PAGES_RETIRED,
                 self._show_command("PAGE_RETIREMENT"),
                 lambda: len(nvml.nvmlDeviceGetRetiredPages(gpu, cause)),
             ),
-            self._reading(HealthSign.PAGES_PENDING, self._reset, pending),
+            self._reading(gb.HealthSign.PAGES_PENDING, self._reset, pending),
         ]
 
-    def _slowdowns(self) -> Iterator[HealthReading]:
+    def _slowdowns(self) -> Iterator[gb.HealthReading]:
         """Yield whether the GPU is at least 20 % busy, and whether each kind of hardware slowdown is active."""
         nvml, gpu = self._nvml, self._gpu
-        share = self._reading(HealthSign.BUSY, "", lambda: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
+        share = self._reading(gb.HealthSign.BUSY, "", lambda: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
         busy = None if share.value is None else float(share.value >= _BUSY_PERCENT)
-        yield HealthReading(HealthSign.BUSY, busy, share.note)
+        yield gb.HealthReading(gb.HealthSign.BUSY, busy, share.note)
         command = self._show_command("PERFORMANCE,TEMPERATURE,POWER")
-        reasons = self._reading(HealthSign.HARDWARE_SLOWDOWN, command, partial(event_reasons, nvml, gpu))
+        reasons = self._reading(gb.HealthSign.HARDWARE_SLOWDOWN, command, partial(event_reasons, nvml, gpu))
         bits = 0 if reasons.value is None else int(reasons.value)
         alone = HW_SLOWDOWN if not bits & (HW_THERMAL | HW_POWER_BRAKE) else 0  # it is also set with the others
         masks = {
-            HealthSign.HARDWARE_SLOWDOWN: alone,
-            HealthSign.HARDWARE_THERMAL: HW_THERMAL,
-            HealthSign.POWER_BRAKE: HW_POWER_BRAKE,
+            gb.HealthSign.HARDWARE_SLOWDOWN: alone,
+            gb.HealthSign.HARDWARE_THERMAL: HW_THERMAL,
+            gb.HealthSign.POWER_BRAKE: HW_POWER_BRAKE,
         }
         for sign, mask in masks.items():
             value = None if reasons.value is None else float(bool(bits & mask))
-            yield HealthReading(sign, value, reasons.note, command)
+            yield gb.HealthReading(sign, value, reasons.note, command)
 
-    def _processes(self) -> HealthReading:
+    def _processes(self) -> gb.HealthReading:
         """Return the number of compute processes on the GPU, with their process numbers in the note."""
         numbers: list[int] = []
         command = f"nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv --id={self._card}"
@@ -228,25 +228,25 @@ class CardHealth:
             numbers.extend(process.pid for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._gpu))
             return len(numbers)
 
-        reading = self._reading(HealthSign.PROCESSES, command, count)
+        reading = self._reading(gb.HealthSign.PROCESSES, command, count)
         text = _numbers_text("process", numbers) if numbers else reading.note
-        return HealthReading(reading.sign, reading.value, text, command)
+        return gb.HealthReading(reading.sign, reading.value, text, command)
 
-    def _pcie(self) -> Iterator[HealthReading]:
+    def _pcie(self) -> Iterator[gb.HealthReading]:
         """Yield the present and the widest PCIe link, the present and the highest generation, and the replays."""
         names = "pcie.link.width.current,pcie.link.width.max,pcie.link.gen.gpucurrent,pcie.link.gen.max"
         command = f"nvidia-smi --query-gpu={names} --format=csv --id={self._card}"
         calls = {
-            HealthSign.PCIE_WIDTH: self._nvml.nvmlDeviceGetCurrPcieLinkWidth,
-            HealthSign.PCIE_WIDTH_MOST: self._nvml.nvmlDeviceGetMaxPcieLinkWidth,
-            HealthSign.PCIE_GENERATION: self._nvml.nvmlDeviceGetCurrPcieLinkGeneration,
-            HealthSign.PCIE_GENERATION_MOST: self._nvml.nvmlDeviceGetMaxPcieLinkGeneration,
-            HealthSign.PCIE_REPLAYS: self._nvml.nvmlDeviceGetPcieReplayCounter,
+            gb.HealthSign.PCIE_WIDTH: self._nvml.nvmlDeviceGetCurrPcieLinkWidth,
+            gb.HealthSign.PCIE_WIDTH_MOST: self._nvml.nvmlDeviceGetMaxPcieLinkWidth,
+            gb.HealthSign.PCIE_GENERATION: self._nvml.nvmlDeviceGetCurrPcieLinkGeneration,
+            gb.HealthSign.PCIE_GENERATION_MOST: self._nvml.nvmlDeviceGetMaxPcieLinkGeneration,
+            gb.HealthSign.PCIE_REPLAYS: self._nvml.nvmlDeviceGetPcieReplayCounter,
         }
         for sign, call in calls.items():
             yield self._reading(sign, command, partial(call, self._gpu))
 
-    def _links(self) -> Iterator[HealthReading]:
+    def _links(self) -> Iterator[gb.HealthReading]:
         """Yield the number of NVLinks that are down and their errors; nothing for a GPU without links."""
         states = self._link_states()
         if not states:
@@ -255,14 +255,14 @@ class CardHealth:
         down = [link for link, state in states.items() if state == _LINK_DOWN]
         text = _numbers_text("link", down) if up and down else "" if up else "none of its links is connected"
         status = f"nvidia-smi nvlink --status --id={self._card}"
-        yield HealthReading(HealthSign.LINKS_DOWN, len(down) if up else 0.0, text, status)
+        yield gb.HealthReading(gb.HealthSign.LINKS_DOWN, len(down) if up else 0.0, text, status)
         if up:
             yield from (self._link_errors(sign, numbers, up) for sign, numbers in _LINK_FIELDS.items())
 
-    def _link_errors(self, sign: HealthSign, numbers: Sequence[int], links: Sequence[int]) -> HealthReading:
+    def _link_errors(self, sign: gb.HealthSign, numbers: Sequence[int], links: Sequence[int]) -> gb.HealthReading:
         """Return the errors of the kind `sign`, summed over `links`, as a reading."""
         command = f"nvidia-smi nvlink --errorcounters --id={self._card}"
-        reading = HealthReading(sign, None)
+        reading = gb.HealthReading(sign, None)
         for number in numbers:
             reading = self._reading(sign, command, partial(self._sum_over_links, number, links))
             if reading.value is not None:
@@ -302,15 +302,15 @@ def raise_if_lost(nvml: Any, error: Any) -> None:
         raise LostGpuError(str(error)) from error
 
 
-_EVENTS: Mapping[HealthSign, Callable[[Sequence[int]], list[int]]] = {
-    HealthSign.HARDWARE_EVENTS: lambda xids: [xid for xid in xids if xid not in _OF_PROGRAMS],
-    HealthSign.PROGRAM_EVENTS: lambda xids: [xid for xid in xids if xid in _OF_PROGRAMS],
+_EVENTS: Mapping[gb.HealthSign, Callable[[Sequence[int]], list[int]]] = {
+    gb.HealthSign.HARDWARE_EVENTS: lambda xids: [xid for xid in xids if xid not in _OF_PROGRAMS],
+    gb.HealthSign.PROGRAM_EVENTS: lambda xids: [xid for xid in xids if xid in _OF_PROGRAMS],
 }
 
 
-def _xid_reading(sign: HealthSign, xids: Sequence[int], reason: str) -> HealthReading:
+def _xid_reading(sign: gb.HealthSign, xids: Sequence[int], reason: str) -> gb.HealthReading:
     """Return the number of Xids as a reading; the note lists the last eight, or is `reason` if there are none."""
-    return HealthReading(sign, len(xids), f"Xid {_last_numbers_text(xids)}" if xids else reason, _DMESG)
+    return gb.HealthReading(sign, len(xids), f"Xid {_last_numbers_text(xids)}" if xids else reason, _DMESG)
 
 
 def _numbers_text(noun: str, numbers: Sequence[int]) -> str:

@@ -1,18 +1,16 @@
 """Watch the state of a GPU between two samples through NVML: whether the last sample was disturbed, and by what."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gpubench.api.collector import Condition, Device, DeviceError, EventClass
+from gpubench.api import collector as gb
 
 from ._nvml_events import HW_POWER_BRAKE, HW_SLOWDOWN, IDLE, SW_POWER_CAP, USER_CLOCKS, mask_of
 from ._strangers import ForeignProcesses
 
 T = TypeVar("T")
 
-_THERMAL = mask_of(EventClass.THERMAL)
+_THERMAL = mask_of(gb.EventClass.THERMAL)
 _EXPLAINED = IDLE | USER_CLOCKS | SW_POWER_CAP
 _LOW_CLOCK = 0.75  # share of the default clock: nvbench's limit for a throttled sample
 _NEAR_THE_CAP = 0.9  # share of the limit: an H200 draws it when the cap lowers its clock, 0.2 s before it says so
@@ -26,7 +24,7 @@ def condition_of(
     processes: int | None,
     baseline: int | None,
     power_share: float | None = None,
-) -> Condition:
+) -> gb.Condition:
     """Return the verdict on a sample from plain numbers; None is an unknown number and counts as undisturbed.
 
     `reasons` is the mask of clocks event reasons after the sample, `clock_hz` is the SM clock, `default_hz` its
@@ -40,7 +38,7 @@ def condition_of(
             discard += ("low-clock",)
     if processes is not None and baseline is not None and processes > baseline:
         discard += ("foreign-process",)
-    return Condition(discard, ("power-capped",) if bits & SW_POWER_CAP else ())
+    return gb.Condition(discard, ("power-capped",) if bits & SW_POWER_CAP else ())
 
 
 def unexplained(reasons: int | None, clock_hz: float | None, default_hz: float | None) -> bool:
@@ -110,7 +108,7 @@ class NvmlWatch:
 
     The run file keeps the SM clock with each series."""
 
-    def __init__(self, nvml: Any, gpu: Any, device: Device) -> None:
+    def __init__(self, nvml: Any, gpu: Any, device: gb.Device) -> None:
         """Prepare the watch of one GPU; `nvml` is the initialised module pynvml, and `gpu` its handle."""
         self._nvml = nvml
         self._gpu = gpu
@@ -125,7 +123,7 @@ class NvmlWatch:
         The case is labelled `shared-device` if a process certainly belongs to another run or program."""
         self._others.begin()
 
-    def look(self) -> Condition:
+    def look(self) -> gb.Condition:
         """Return the condition of the last sample: slowdowns, the power cap, foreign processes, and the clock.
 
         Raises DeviceError if the GPU is lost."""
@@ -136,7 +134,7 @@ class NvmlWatch:
         condition = condition_of(
             reasons, clock_hz, self._default_hz, self._others.count, self._others.baseline, power_share
         )
-        return Condition(condition.discard, condition.labels + self._others.labels, clock_hz)
+        return gb.Condition(condition.discard, condition.labels + self._others.labels, clock_hz)
 
     def _power_share(self) -> float | None:
         """Return the power now as a fraction of its limit; None if the power or the limit is unknown."""
@@ -149,21 +147,23 @@ class NvmlWatch:
             return call(self._nvml, self._gpu)
         except self._nvml.NVMLError as error:
             if error.value == self._nvml.NVML_ERROR_GPU_IS_LOST:
-                raise DeviceError(f"{self._id} is lost ({error}); look at dmesg, then restart the machine") from error
+                raise gb.DeviceError(
+                    f"{self._id} is lost ({error}); look at dmesg, then restart the machine"
+                ) from error
             return None
 
 
-def default_clock_hz(device: Device) -> float | None:
+def default_clock_hz(device: gb.Device) -> float | None:
     """Return the device's SM clock in hertz as CUDA reports it; None if the inventory does not have it."""
     return _detail(device, "clock.sm_hz")
 
 
-def power_limit_w(device: Device) -> float | None:
+def power_limit_w(device: gb.Device) -> float | None:
     """Return the enforced power limit in watts; None if the inventory does not have it."""
     return _detail(device, "power.limit_w")
 
 
-def _detail(device: Device, name: str) -> float | None:
+def _detail(device: gb.Device, name: str) -> float | None:
     """Return the number `name` in the device's details; None if it is missing, zero or not a number."""
     try:
         return float(dict(device.details).get(name, "")) or None

@@ -1,7 +1,5 @@
 """Find out which counters a machine refuses, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 

@@ -1,7 +1,5 @@
 """Tell the processes of this run on a device from the processes of others."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

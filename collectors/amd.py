@@ -2,22 +2,11 @@
 
 None of this has run on an AMD GPU: docs/amd.md says what was simulated."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpubench.api.collector import (
-    Counter,
-    CounterSource,
-    Device,
-    DeviceProcess,
-    HealthSource,
-    ProcessSource,
-    Unavailable,
-    Watch,
-)
+from gpubench.api import collector as gb
 
 from ._amd_child import LibraryChild
 from ._amd_health import AmdHealth
@@ -66,10 +55,10 @@ class AmdSource:
         while self._untried and self._library is None:
             try:
                 self._library = LibraryChild(self._untried.pop(0))
-            except Unavailable as error:
+            except gb.Unavailable as error:
                 self.unused.append(error.problem)
 
-    def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+    def read(self, device: gb.Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the value of each counter in `names` by its name, in the unit that COUNTERS gives for it.
 
         Values that the library does not have come from the driver's files. None stands for a value that neither has."""
@@ -85,12 +74,12 @@ class AmdSource:
             while self._library is not None:
                 try:
                     return self._library.read(pci, names)
-                except Unavailable as error:
+                except gb.Unavailable as error:
                     self._start_next_library()
                     self._messages.append(f"{error.problem}; continuing with {self.version}")
         return {}
 
-    def unsupported(self, device: Device) -> Mapping[str, str]:
+    def unsupported(self, device: gb.Device) -> Mapping[str, str]:
         """Return the counters that neither the library nor the files have for this device, each name with the reason.
 
         On a card that is split into several devices, counters of the whole card are unsupported too."""
@@ -106,7 +95,7 @@ class AmdSource:
         missing = {name: reason for name, value in values.items() if value is None}
         return {**missing, **shared} if mode else missing
 
-    def messages(self, device: Device) -> Sequence[str]:
+    def messages(self, device: gb.Device) -> Sequence[str]:
         """Return a sentence about each library that ended since the last call, on any device."""
         del device
         with self._lock:
@@ -126,18 +115,18 @@ class AmdProcesses:
         self._root = root
         try:
             self._library: LibraryChild | None = LibraryChild("amdsmi")
-        except Unavailable:
+        except gb.Unavailable:
             self._library = None
 
-    def read(self, device: Device) -> Sequence[DeviceProcess]:
+    def read(self, device: gb.Device) -> Sequence[gb.DeviceProcess]:
         """Return the processes on the device, each with its bytes of memory, None if unknown.
 
         Raises Unavailable if the library ends or the driver does not list processes."""
         pci = device.pci.lower()
         listed = self._library.processes(pci) if self._library else KfdProcesses(self._root, pci).read()
         if listed is None:
-            raise Unavailable("the driver does not list processes", "in a container, mount the host's /sys")
-        return [DeviceProcess(pid, size) for pid, size in listed]
+            raise gb.Unavailable("the driver does not list processes", "in a container, mount the host's /sys")
+        return [gb.DeviceProcess(pid, size) for pid, size in listed]
 
     def close(self) -> None:
         if self._library is not None:
@@ -149,13 +138,13 @@ class Amd:
 
     `describe`, `open` and `watch` raise Unavailable if the driver has no files for a device."""
 
-    counters: Sequence[Counter] = COUNTERS
+    counters: Sequence[gb.Counter] = COUNTERS
 
     def __init__(self, root: Path = Path("/"), libraries: Sequence[str] = _LIBRARIES) -> None:
         self._files = Sysfs(root)
         self._libraries = libraries
 
-    def accepts(self, device: Device) -> bool:
+    def accepts(self, device: gb.Device) -> bool:
         """Return whether the architecture is one that HIP reports."""
         return device.arch.startswith("gfx")
 
@@ -170,19 +159,19 @@ class Amd:
             "amd.counters": "; ".join([source.version, *source.unused]),
         }
 
-    def describe(self, device: Device) -> Mapping[str, str]:
+    def describe(self, device: gb.Device) -> Mapping[str, str]:
         """Return the settings that a gate compares. Raises Unavailable if the driver has no files for the device."""
         self._check_files(device)
         return self._files.settings(device.pci)
 
-    def _check_files(self, device: Device) -> None:
+    def _check_files(self, device: gb.Device) -> None:
         """Raise Unavailable if the driver has no files for the device."""
         if not self._files.folder(device.pci).is_dir():
-            raise Unavailable(
+            raise gb.Unavailable(
                 f"the driver has no files for {device.id} ({device.pci})", "in a container, mount the host's /sys"
             )
 
-    def open(self, devices: Sequence[Device]) -> CounterSource:
+    def open(self, devices: Sequence[gb.Device]) -> gb.CounterSource:
         """Return the source of these devices' counters.
 
         Raises Unavailable if the driver has no files for one of them."""
@@ -190,17 +179,17 @@ class Amd:
             self._check_files(device)
         return AmdSource(self._files, self._libraries)
 
-    def watch(self, device: Device) -> Watch:
+    def watch(self, device: gb.Device) -> gb.Watch:
         """Return the watch of one device during a case. Raises Unavailable if the driver has no files for it."""
         self._check_files(device)
         return AmdWatch(self._files, KfdProcesses(self._files.root, device.pci.lower()), device)
 
-    def health(self, devices: Sequence[Device]) -> HealthSource:
+    def health(self, devices: Sequence[gb.Device]) -> gb.HealthSource:
         """Return the health of AMD GPUs, from the driver's files."""
         del devices
         return AmdHealth(self._files)
 
-    def processes(self, devices: Sequence[Device]) -> ProcessSource:
+    def processes(self, devices: Sequence[gb.Device]) -> gb.ProcessSource:
         """Return the lister of the processes on AMD GPUs."""
         del devices
         return AmdProcesses(self._files.root)

@@ -7,23 +7,13 @@ GPU: a profiler and this collector exclude each other.
 On an H200 the bytes read and written by kernels and copies of counted size came out within 0.01 %. `cupti.l2` counts
 look-ups in the slices of the L2 cache: bytes that cross to the other half of the cache are looked up in both."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubench.api.collector import (
-    DISTRIBUTION,
-    Counter,
-    CounterSource,
-    Device,
-    Measure,
-    OptionalUnavailable,
-    Unavailable,
-)
+from gpubench.api import collector as gb
 
 from ._nvml import NvidiaCollector, Turns
 
@@ -35,21 +25,21 @@ _SECTOR_BYTES = 32  # the size of a sector of the L2 cache
 _GRANT = "run as root, or load the driver's module with NVreg_RestrictProfilingToAdminUsers=0"
 
 # counter → the hardware's metric, the bytes per unit of it, and what the counter measures
-_METRICS: dict[str, tuple[str, int, Measure]] = {
-    "cupti.dram.read": ("dram__bytes_read.sum", 1, Measure.DRAM_READ),
-    "cupti.dram.write": ("dram__bytes_write.sum", 1, Measure.DRAM_WRITTEN),
-    "cupti.l2": ("lts__t_sectors.sum", _SECTOR_BYTES, Measure.OTHER),
-    "cupti.pcie.read": ("pcie__read_bytes.sum", 1, Measure.OTHER),
-    "cupti.pcie.write": ("pcie__write_bytes.sum", 1, Measure.OTHER),
+_METRICS: dict[str, tuple[str, int, gb.Measure]] = {
+    "cupti.dram.read": ("dram__bytes_read.sum", 1, gb.Measure.DRAM_READ),
+    "cupti.dram.write": ("dram__bytes_write.sum", 1, gb.Measure.DRAM_WRITTEN),
+    "cupti.l2": ("lts__t_sectors.sum", _SECTOR_BYTES, gb.Measure.OTHER),
+    "cupti.pcie.read": ("pcie__read_bytes.sum", 1, gb.Measure.OTHER),
+    "cupti.pcie.write": ("pcie__write_bytes.sum", 1, gb.Measure.OTHER),
 }
 # PM sampling takes a single pass: counters that do not fit are left out, the last ones first
 _SETS = tuple(tuple(_METRICS)[:count] for count in (5, 3, 2))
 
 
-def _counter(name: str) -> Counter:
+def _counter(name: str) -> gb.Counter:
     """Return the counter with that name, with the command of Nsight Compute that shows the same number."""
     metric, _, measures = _METRICS[name]
-    return Counter(name, "B/s", "window", _PERIOD_S, f"ncu --metrics {metric} COMMAND", measures)
+    return gb.Counter(name, "B/s", "window", _PERIOD_S, f"ncu --metrics {metric} COMMAND", measures)
 
 
 def _library_folder() -> Path | None:
@@ -64,7 +54,7 @@ def _library_folder() -> Path | None:
 def _load_pm_sampling() -> Any:
     """Return the module cupti.pm_sampling, after loading CUPTI's libraries from the distribution nvidia-cuda-cupti."""
     if importlib.util.find_spec("cupti") is None:
-        raise OptionalUnavailable("cupti-python is not installed", f"pip install '{DISTRIBUTION}[counters]'")
+        raise gb.OptionalUnavailable("cupti-python is not installed", f"pip install '{gb.DISTRIBUTION}[counters]'")
     folder = _library_folder()
     if folder:  # load this version before other code loads another one
         for library in (
@@ -76,16 +66,16 @@ def _load_pm_sampling() -> Any:
     try:
         from cupti import pm_sampling
     except ImportError as error:
-        raise Unavailable(f"cupti-python does not load ({error})", "reinstall it") from error
+        raise gb.Unavailable(f"cupti-python does not load ({error})", "reinstall it") from error
     return pm_sampling
 
 
-def _device_number(device: Device) -> int:
+def _device_number(device: gb.Device) -> int:
     """Return the driver's number for the device in this process, found by PCI address, without creating a context."""
     driver = ctypes.CDLL("libcuda.so.1")
     ordinal = ctypes.c_int()
     if driver.cuInit(0) or driver.cuDeviceGetByPCIBusId(ctypes.byref(ordinal), device.pci.encode()):
-        raise Unavailable(f"the driver does not know {device.id} by its PCI id", "check CUDA_VISIBLE_DEVICES")
+        raise gb.Unavailable(f"the driver does not know {device.id} by its PCI id", "check CUDA_VISIBLE_DEVICES")
     return ordinal.value
 
 
@@ -94,7 +84,7 @@ class Sampling:
 
     Raises Unavailable as `CuptiSource`."""
 
-    def __init__(self, pm: Any, device: Device) -> None:
+    def __init__(self, pm: Any, device: gb.Device) -> None:
         """Begin to sample the device; `pm` is the module cupti.pm_sampling."""
         self.names, self._collector = _configure_sampler(pm, device)
         self._collector.start()
@@ -117,7 +107,7 @@ class Sampling:
         self._collector.disable()
 
 
-def _configure_sampler(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
+def _configure_sampler(pm: Any, device: gb.Device) -> tuple[tuple[str, ...], Any]:
     """Return the names of the counters that this GPU samples in one pass, as many as possible, and their sampler."""
     for names in _SETS:
         collector = _enable_sampler(pm, device)
@@ -131,31 +121,31 @@ def _configure_sampler(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
             collector.disable()
         else:
             return names, collector
-    raise OptionalUnavailable(f"{device.id} supports none of these counters", "")
+    raise gb.OptionalUnavailable(f"{device.id} supports none of these counters", "")
 
 
-def _enable_sampler(pm: Any, device: Device) -> Any:
+def _enable_sampler(pm: Any, device: gb.Device) -> Any:
     """Return a sampler with access to the GPU's hardware counters."""
     collector = pm.Collector(_device_number(device))
     try:
         collector.enable()
     except PermissionError as error:
-        raise Unavailable(f"no permission to read {device.id}'s hardware counters", _GRANT) from error
+        raise gb.Unavailable(f"no permission to read {device.id}'s hardware counters", _GRANT) from error
     except RuntimeError as error:
-        raise Unavailable(f"{device.id}'s hardware counters are unavailable: {error}", "") from error
+        raise gb.Unavailable(f"{device.id}'s hardware counters are unavailable: {error}", "") from error
     return collector
 
 
 class CuptiSource:
     """PM sampling of each device. Raises Unavailable if a library is missing or the driver does not permit it."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[gb.Device]) -> None:
         """Begin to sample each device."""
         pm = _load_pm_sampling()
         self._samplings = {device.id: Sampling(pm, device) for device in devices}
         self._one_at_a_time = Turns()  # decoding for two GPUs at once crashed with CUPTI 13.4
 
-    def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+    def read(self, device: gb.Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the mean rates of the counters `names` since the last reading, in B/s by name.
 
         A counter that is not sampled, or had no sample since then, is None."""
@@ -163,7 +153,7 @@ class CuptiSource:
             rates = self._samplings[device.id].read()
         return {name: rates.get(name) for name in names}
 
-    def unsupported(self, device: Device) -> Mapping[str, str]:
+    def unsupported(self, device: gb.Device) -> Mapping[str, str]:
         """Return the counters that do not fit into one pass with the others, each name with that reason."""
         sampled = self._samplings[device.id].names
         return {
@@ -180,7 +170,7 @@ class Cupti(NvidiaCollector):
 
     counters = tuple(_counter(name) for name in _METRICS)
 
-    def open(self, devices: Sequence[Device]) -> CounterSource:
+    def open(self, devices: Sequence[gb.Device]) -> gb.CounterSource:
         """Return the hardware counters of these devices. Raises Unavailable without a library or the permission."""
         return CuptiSource(devices)
 

@@ -4,13 +4,11 @@ A utilisation is a mean over the SMs and over the window between two samples. 10
 clock × the width of the bus as the driver reports it: 4814 GB/s on an H200, as reads, writes and copies of counted size
 showed. Traffic includes packet headers: it is 7 % more than the payload of a copy from the host."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpubench.api.collector import Counter, CounterSource, Device, Measure, OptionalUnavailable
+from gpubench.api import collector as gb
 
 from ._nvml import NvidiaCollector, NvmlAccess, answer, slow
 
@@ -27,35 +25,35 @@ class GpmMetric(NamedTuple):
     name: str
     nvml_name: str
     number: int  # the number in the binding, which is imported only when a GPU is opened
-    measures: Measure
+    measures: gb.Measure
     unit: str = "%"
     scale: int = 1  # factor from NVML's unit to ours
 
 
 _METRICS = (
-    GpmMetric("gpu", "GRAPHICS_UTIL", 1, Measure.BUSY),
-    GpmMetric("sm", "SM_UTIL", 2, Measure.SM_ACTIVITY),
-    GpmMetric("occupancy", "SM_OCCUPANCY", 3, Measure.OTHER),
-    GpmMetric("integer", "INTEGER_UTIL", 4, Measure.OTHER),
-    GpmMetric("tensor", "ANY_TENSOR_UTIL", 5, Measure.TENSOR_ACTIVITY),
-    GpmMetric("tensor.double", "DFMA_TENSOR_UTIL", 6, Measure.OTHER),
-    GpmMetric("tensor.half", "HMMA_TENSOR_UTIL", 7, Measure.OTHER),
-    GpmMetric("tensor.integer", "IMMA_TENSOR_UTIL", 9, Measure.OTHER),
-    GpmMetric("dram", "DRAM_BW_UTIL", 10, Measure.DRAM_SHARE),
-    GpmMetric("fp64", "FP64_UTIL", 11, Measure.FP64_ACTIVITY),
-    GpmMetric("fp32", "FP32_UTIL", 12, Measure.FP32_ACTIVITY),
-    GpmMetric("fp16", "FP16_UTIL", 13, Measure.FP16_ACTIVITY),
-    GpmMetric("pcie.tx", "PCIE_TX_PER_SEC", 20, Measure.PCIE_SENT, "B/s", _MIB),
-    GpmMetric("pcie.rx", "PCIE_RX_PER_SEC", 21, Measure.PCIE_RECEIVED, "B/s", _MIB),
-    GpmMetric("nvlink.rx", "NVLINK_TOTAL_RX_PER_SEC", 60, Measure.NVLINK_RECEIVED, "B/s", _MIB),
-    GpmMetric("nvlink.tx", "NVLINK_TOTAL_TX_PER_SEC", 61, Measure.NVLINK_SENT, "B/s", _MIB),
+    GpmMetric("gpu", "GRAPHICS_UTIL", 1, gb.Measure.BUSY),
+    GpmMetric("sm", "SM_UTIL", 2, gb.Measure.SM_ACTIVITY),
+    GpmMetric("occupancy", "SM_OCCUPANCY", 3, gb.Measure.OTHER),
+    GpmMetric("integer", "INTEGER_UTIL", 4, gb.Measure.OTHER),
+    GpmMetric("tensor", "ANY_TENSOR_UTIL", 5, gb.Measure.TENSOR_ACTIVITY),
+    GpmMetric("tensor.double", "DFMA_TENSOR_UTIL", 6, gb.Measure.OTHER),
+    GpmMetric("tensor.half", "HMMA_TENSOR_UTIL", 7, gb.Measure.OTHER),
+    GpmMetric("tensor.integer", "IMMA_TENSOR_UTIL", 9, gb.Measure.OTHER),
+    GpmMetric("dram", "DRAM_BW_UTIL", 10, gb.Measure.DRAM_SHARE),
+    GpmMetric("fp64", "FP64_UTIL", 11, gb.Measure.FP64_ACTIVITY),
+    GpmMetric("fp32", "FP32_UTIL", 12, gb.Measure.FP32_ACTIVITY),
+    GpmMetric("fp16", "FP16_UTIL", 13, gb.Measure.FP16_ACTIVITY),
+    GpmMetric("pcie.tx", "PCIE_TX_PER_SEC", 20, gb.Measure.PCIE_SENT, "B/s", _MIB),
+    GpmMetric("pcie.rx", "PCIE_RX_PER_SEC", 21, gb.Measure.PCIE_RECEIVED, "B/s", _MIB),
+    GpmMetric("nvlink.rx", "NVLINK_TOTAL_RX_PER_SEC", 60, gb.Measure.NVLINK_RECEIVED, "B/s", _MIB),
+    GpmMetric("nvlink.tx", "NVLINK_TOTAL_TX_PER_SEC", 61, gb.Measure.NVLINK_SENT, "B/s", _MIB),
 )
 
 
-def _counter(metric: GpmMetric) -> Counter:
+def _counter(metric: GpmMetric) -> gb.Counter:
     """Return the counter of a metric, with the command that shows the same number."""
     command = f"nvidia-smi dmon --gpm-metrics {metric.number}"
-    return Counter(f"gpm.{metric.name}", metric.unit, "window", _PERIOD_S, command, metric.measures)
+    return gb.Counter(f"gpm.{metric.name}", metric.unit, "window", _PERIOD_S, command, metric.measures)
 
 
 class GpmSamples:
@@ -103,14 +101,14 @@ class GpmSamples:
 class GpmSource(NvmlAccess):
     """GPM counters; an unsupported metric is None. Raises Unavailable if a GPU is lost or has no GPM."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[gb.Device]) -> None:
         """Begin to sample each device that supports GPM."""
         super().__init__(devices)
         self._samples = {
             name: GpmSamples(self._nvml, gpu) for name, gpu in self._handles.items() if self._supports(gpu)
         }
         if not self._samples:
-            raise OptionalUnavailable(
+            raise gb.OptionalUnavailable(
                 "this GPU does not support GPM counters", "they need Hopper or newer, without MIG"
             )
 
@@ -121,14 +119,14 @@ class GpmSource(NvmlAccess):
         except self._nvml.NVMLError:
             return False
 
-    def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+    def read(self, device: gb.Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the means of the counters `names` since the last reading, by name, each in its unit.
 
         A counter is None if the GPU does not support it, or if the last reading was less than 0.1 s ago."""
         values = {name: value for name, (status, value) in self._read(device).items() if status == 0}
         return {name: values.get(name) for name in names}
 
-    def _read(self, device: Device) -> dict[str, tuple[int, float]]:
+    def _read(self, device: gb.Device) -> dict[str, tuple[int, float]]:
         """Return, for each counter by name, NVML's status and the mean value since the last reading."""
         answers: dict[str, tuple[int, float]] = {}
 
@@ -141,7 +139,7 @@ class GpmSource(NvmlAccess):
         answer(self._nvml, device, read)
         return answers
 
-    def unsupported(self, device: Device) -> Mapping[str, str]:
+    def unsupported(self, device: gb.Device) -> Mapping[str, str]:
         """Return the counters that NVML refuses for this device, each name with NVML's reason; takes 0.1 s."""
         if device.id not in self._samples:
             return {counter.name: "this GPU does not support GPM counters" for counter in Gpm.counters}
@@ -159,7 +157,7 @@ class Gpm(NvidiaCollector):
 
     counters = tuple(_counter(metric) for metric in _METRICS)
 
-    def open(self, devices: Sequence[Device]) -> CounterSource:
+    def open(self, devices: Sequence[gb.Device]) -> gb.CounterSource:
         """Return the source of these devices' GPM counters.
 
         Raises OptionalUnavailable if no device has them, and Unavailable if NVML is not available."""

@@ -1,13 +1,11 @@
 """Collect the host's counters through psutil; they are sampled during every case, including those on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
-from gpubench.api.collector import Counter, CounterSource, Device, Measure, Watch
+from gpubench.api import collector as gb
 
 from ._host_watch import HostWatch
 from ._refusals import refusals
@@ -28,12 +26,12 @@ def _busy() -> float:
     return sum(times) - sum(idle)
 
 
-_BUSY = Counter("host.cpu.busy", "core·s", "cumulative", _PERIOD_S, _BUSY_SHOWN, Measure.CPU_TIME)
-_STEAL = Counter("host.cpu.steal", "core·s", "cumulative", _PERIOD_S, _STEAL_SHOWN)
-_CLOCK = Counter("host.cpu.clock", "Hz", "gauge", _SLOW_S, "grep MHz /proc/cpuinfo (mean)")
-_AVAILABLE = Counter("host.memory.available", "B", "gauge", _PERIOD_S, _AVAILABLE_SHOWN, Measure.MEMORY_AVAILABLE)
-_LOAD = Counter("host.load", "processes", "gauge", 1.0, "cut -d' ' -f1 /proc/loadavg", Measure.LOAD)
-_ENERGY = Counter("host.energy", "J", "cumulative", _PERIOD_S, _ENERGY_SHOWN, Measure.ENERGY)
+_BUSY = gb.Counter("host.cpu.busy", "core·s", "cumulative", _PERIOD_S, _BUSY_SHOWN, gb.Measure.CPU_TIME)
+_STEAL = gb.Counter("host.cpu.steal", "core·s", "cumulative", _PERIOD_S, _STEAL_SHOWN)
+_CLOCK = gb.Counter("host.cpu.clock", "Hz", "gauge", _SLOW_S, "grep MHz /proc/cpuinfo (mean)")
+_AVAILABLE = gb.Counter("host.memory.available", "B", "gauge", _PERIOD_S, _AVAILABLE_SHOWN, gb.Measure.MEMORY_AVAILABLE)
+_LOAD = gb.Counter("host.load", "processes", "gauge", 1.0, "cut -d' ' -f1 /proc/loadavg", gb.Measure.LOAD)
+_ENERGY = gb.Counter("host.energy", "J", "cumulative", _PERIOD_S, _ENERGY_SHOWN, gb.Measure.ENERGY)
 
 
 class Rapl:
@@ -76,7 +74,7 @@ class HostSource:
             _ENERGY.name: Rapl().read,
         }
 
-    def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+    def read(self, device: gb.Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return these counters, each in its unit; None for one that this machine does not support."""
         del device
         return {name: self._value(name) for name in names}
@@ -88,7 +86,7 @@ class HostSource:
         except _UNSUPPORTED:
             return None
 
-    def unsupported(self, device: Device) -> Mapping[str, str]:
+    def unsupported(self, device: gb.Device) -> Mapping[str, str]:
         """Return the counters that this machine does not have, with the reason."""
         del device
         return refusals(self._readers, _UNSUPPORTED)
@@ -102,15 +100,15 @@ class Host:
 
     counters = (_BUSY, _STEAL, _CLOCK, _AVAILABLE, _LOAD, _ENERGY)
 
-    def accepts(self, device: Device) -> bool:
+    def accepts(self, device: gb.Device) -> bool:
         """Return whether the device is the host, which is sampled beside every other device."""
         return device.backend == "host"
 
-    def open(self, devices: Sequence[Device]) -> CounterSource:
+    def open(self, devices: Sequence[gb.Device]) -> gb.CounterSource:
         del devices
         return HostSource()
 
-    def watch(self, device: Device) -> Watch:
+    def watch(self, device: gb.Device) -> gb.Watch:
         """Return the watch of the host during a case."""
         del device
         return HostWatch()

@@ -1,14 +1,12 @@
 """Collect NVIDIA's counters through NVML (the distribution nvidia-ml-py); devices are found by UUID or PCI address."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.api.collector import CounterSource, Device, HealthSource, ProcessSource, Watch
+from gpubench.api import collector as gb
 
 from ._nvml import NvidiaCollector, NvmlAccess, answer, handle_of, initialised, opened
 from ._nvml_counters import COUNTERS, READ, TURNS, XID
@@ -58,37 +56,37 @@ class NvmlSource(NvmlAccess):
 
     Raises Unavailable if NVML is not available or a GPU is lost."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[gb.Device]) -> None:
         """Open NVML and find the handle of each device."""
         super().__init__(devices)
         self._xids: dict[str, Xids] = {}
 
-    def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+    def read(self, device: gb.Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return these counters, each in its unit; None for one that NVML refuses."""
         return {name: self._answer(device, name) for name in names}
 
-    def _answer(self, device: Device, name: str) -> float | None:
+    def _answer(self, device: gb.Device, name: str) -> float | None:
         """Return the counter `name` in its unit, in turn with other calls of its speed; None if NVML refuses it."""
         with TURNS[name]:
             return answer(self._nvml, device, self._reader_of(device, name))
 
-    def _reader_of(self, device: Device, name: str) -> Callable[[], float]:
+    def _reader_of(self, device: gb.Device, name: str) -> Callable[[], float]:
         """Return the call that reads a counter of a device."""
         gpu = self._handles[device.id]
         return partial(self._count_xids, device) if name == XID else partial(READ[name], self._nvml, gpu)
 
-    def _count_xids(self, device: Device) -> float:
+    def _count_xids(self, device: gb.Device) -> float:
         """Return the number of Xid errors since the first reading. Raises NVMLError if NVML refuses the events."""
         if device.id not in self._xids:
             self._xids[device.id] = Xids(self._nvml, self._handles[device.id])
         return self._xids[device.id].read()
 
-    def unsupported(self, device: Device) -> Mapping[str, str]:
+    def unsupported(self, device: gb.Device) -> Mapping[str, str]:
         """Return the counters that NVML refuses for this device, with its text, such as `Not Supported`."""
         readers = {counter.name: self._reader_of(device, counter.name) for counter in COUNTERS}
         return refusals(readers, self._nvml.NVMLError)
 
-    def messages(self, device: Device) -> Sequence[str]:
+    def messages(self, device: gb.Device) -> Sequence[str]:
         """Return a sentence about each Xid error that was counted since the last call."""
         numbers = self._xids[device.id].take() if device.id in self._xids else []
         return [f"Xid {number}: look it up in NVIDIA's XID catalogue and in dmesg" for number in numbers]
@@ -120,7 +118,7 @@ class Nvml(NvidiaCollector):
         with opened() as nvml:
             return {"nvidia.driver": str(nvml.nvmlSystemGetDriverVersion())}
 
-    def describe(self, device: Device) -> Mapping[str, str]:
+    def describe(self, device: gb.Device) -> Mapping[str, str]:
         """Return the settings of the device that a gate compares, as texts by name (`power.limit_w`).
 
         A setting that the card does not support is left out."""
@@ -135,21 +133,21 @@ class Nvml(NvidiaCollector):
         except nvml.NVMLError:
             return ""
 
-    def open(self, devices: Sequence[Device]) -> CounterSource:
+    def open(self, devices: Sequence[gb.Device]) -> gb.CounterSource:
         """Return the NVML counters of these devices."""
         return NvmlSource(devices)
 
-    def watch(self, device: Device) -> Watch:
+    def watch(self, device: gb.Device) -> gb.Watch:
         """Return the watch of one device during a case."""
         nvml = initialised()
         return NvmlWatch(nvml, handle_of(nvml, device), device)
 
-    def health(self, devices: Sequence[Device]) -> HealthSource:
+    def health(self, devices: Sequence[gb.Device]) -> gb.HealthSource:
         """Return the health of NVIDIA GPUs, from NVML and the kernel log."""
         del devices
         return NvmlHealth(initialised(), Xids)
 
-    def processes(self, devices: Sequence[Device]) -> ProcessSource:
+    def processes(self, devices: Sequence[gb.Device]) -> gb.ProcessSource:
         """Return the lister of the processes on these devices."""
         return NvmlProcesses(devices)
 

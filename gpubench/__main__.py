@@ -2,8 +2,6 @@
 
 `--version` is answered before the command line is imported."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import traceback

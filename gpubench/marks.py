@@ -9,8 +9,6 @@ Any program can mark phases without gpubench: GPUBENCH_MARKS names a file, and t
 phase begins, `B SECONDS KEY NAME`, and one when it ends, `E SECONDS KEY`. SECONDS are those of CLOCK_MONOTONIC. KEY is
 a word that differs between threads and processes. An end belongs to the newest open phase with the same key."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

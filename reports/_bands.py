@@ -1,7 +1,5 @@
 """Turn the events of a counter into spans of time, and say which events slowed the device down."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.report import EventBit, EventClass, Track
+from gpubench.api import report as gb
 
 Moments = tuple[float, float]
 
@@ -27,7 +25,7 @@ class Band:
     share: float  # the fraction of the samples in which the event was set
 
 
-def bands(track: Track, apart_s: float) -> list[Band]:
+def bands(track: gb.Track, apart_s: float) -> list[Band]:
     """Return a band for each event that occurred.
 
     The values of `track` are bit masks. Spans less than `apart_s` seconds apart are joined."""
@@ -41,9 +39,9 @@ def bands(track: Track, apart_s: float) -> list[Band]:
     return event_bands
 
 
-def _kind(bit: EventBit) -> Literal["", "capped", "slowed"]:
+def _kind(bit: gb.EventBit) -> Literal["", "capped", "slowed"]:
     """Return how an event slows the device down: `capped` by the power cap, else `slowed`; empty if it does not."""
-    if bit.kind is EventClass.POWER_CAP:
+    if bit.kind is gb.EventClass.POWER_CAP:
         return "capped"
     return "slowed" if bit.slows else ""
 

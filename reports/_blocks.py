@@ -1,13 +1,11 @@
 """Build the tables of cases of a run's page: one table per suite, one line per case, and the details of each case."""
 
-from __future__ import annotations
-
 from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gpubench.api.report import ListedCase, ListedSuite, Spread, Summary, headline, listed, units
+from gpubench.api import report as gb
 
 from ._cases import (
     CounterLine,
@@ -82,7 +80,7 @@ class Blocks:
     `packed` is empty until `tables` runs; then it holds the details of cases as HTML, which the script of the page
     unfolds."""
 
-    summary: Summary
+    summary: gb.Summary
     room: Room
     packed: list[str] = field(default_factory=list)
 
@@ -96,14 +94,14 @@ class Blocks:
 
         Call it once: it appends to `packed`."""
         totals = dict(self.summary.suites())
-        suites = listed(self.summary, filter(self.room.shows, self.summary.spreads()))
+        suites = gb.listed(self.summary, filter(self.room.shows, self.summary.spreads()))
         return {suite.name: self._table(suite, totals[suite.name]) for suite in suites}
 
-    def _table(self, suite: ListedSuite, spreads: Sequence[Spread]) -> CaseTable:
+    def _table(self, suite: gb.ListedSuite, spreads: Sequence[gb.Spread]) -> CaseTable:
         title = _count_text(len(suite.cases), len(spreads))
         return CaseTable(title, _ended_text(spreads), suite.constants, tuple(map(self._block, suite.cases)))
 
-    def _block(self, case: ListedCase) -> CaseBlock:
+    def _block(self, case: gb.ListedCase) -> CaseBlock:
         """Return the line of a case, with its details in the line or, if the page has many, in `packed`."""
         spread = case.spread
         details, packed = None, None
@@ -128,9 +126,9 @@ class Blocks:
         )
 
 
-def _details(summary: Summary, spread: Spread) -> CaseDetails:
+def _details(summary: gb.Summary, spread: gb.Spread) -> CaseDetails:
     result = spread.row.result
-    series = headline(result)
+    series = gb.headline(result)
     return CaseDetails(
         tuple(replicate_lines(spread)) if summary.replicated else (),
         tuple(series_lines(summary, spread)),
@@ -149,9 +147,9 @@ def _count_text(listed_count: int, total: int) -> str:
     return "1 case" if total == 1 else f"{total} cases"
 
 
-def _ended_text(spreads: Sequence[Spread]) -> str:
+def _ended_text(spreads: Sequence[gb.Spread]) -> str:
     """Return how many cases have each status, and the median of their noise."""
     counts = Tally(spread.status for spread in spreads)
     noises = sorted(spread.figure.noise for spread in spreads if spread.figure and spread.figure.samples > 1)
-    noise = f"; median noise within process {units.percent(noises[len(noises) // 2])}" if noises else ""
+    noise = f"; median noise within process {gb.units.percent(noises[len(noises) // 2])}" if noises else ""
     return ", ".join(f"{count} {status}" for status, count in counts.items()) + noise

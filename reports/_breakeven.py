@@ -1,13 +1,11 @@
 """Draw the break-even chart: the fastest link over which each codec pays, next to the links of this machine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from gpubench.api.report import Payoff, Payoffs, Summary, axis_value_text, payoffs, units
+from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._charts import Chart
@@ -22,7 +20,7 @@ _RATE = "B/s"
 Link = tuple[str, float]
 
 
-def break_even_chart(summary: Summary, payoffs_of_view: Payoffs) -> Chart:
+def break_even_chart(summary: gb.Summary, payoffs_of_view: gb.Payoffs) -> Chart:
     """Draw a bar for each codec up to B*, the rate of the fastest link over which compression pays.
 
     Two marks give that rate if only the encoder, or only the decoder, is charged."""
@@ -39,7 +37,7 @@ def break_even_chart(summary: Summary, payoffs_of_view: Payoffs) -> Chart:
     rows = list(zip(drawn, labels, strict=True))
     parts += [_row(payoff, label, top + _ROW * row, across) for row, (payoff, label) in enumerate(rows)]
     description = "; ".join(
-        f"{label} up to {units.quantity(payoff.coded.both_sides, _RATE, 3)}" for payoff, label in rows
+        f"{label} up to {gb.units.quantity(payoff.coded.both_sides, _RATE, 3)}" for payoff, label in rows
     )
     legend = ((svg.colour(0), "encoder and decoder"), (svg.colour(1), "encoder only"), (svg.colour(2), "decoder only"))
     drawing = svg.picture(f"{payoffs_of_view.title}: {description}", bottom + 24, *parts)
@@ -58,10 +56,10 @@ def _note(never: int, over_limit: int) -> str:
     return "; ".join(parts)
 
 
-def measured_links(summary: Summary, suite: str) -> list[Link]:
+def measured_links(summary: gb.Summary, suite: str) -> list[Link]:
     """Return the links over which the cases of `suite` sent raw bytes, each as a name and its highest rate in B/s."""
     best: dict[str, float] = {}
-    of_suite = (view_payoffs for view_payoffs in payoffs(summary) if view_payoffs.suite == suite)
+    of_suite = (view_payoffs for view_payoffs in gb.payoffs(summary) if view_payoffs.suite == suite)
     for transfer in (transfer for view_payoffs in of_suite for transfer in view_payoffs.transfers):
         if transfer.raw:
             name = str(dict(transfer.case.params).get("link", transfer.case.name))
@@ -69,13 +67,13 @@ def measured_links(summary: Summary, suite: str) -> list[Link]:
     return list(best.items())
 
 
-def _rates(payoff: Payoff) -> list[float]:
+def _rates(payoff: gb.Payoff) -> list[float]:
     """Return the break-even rates of a codec in B/s, at most three, without those that are 0 or infinite."""
     coded = payoff.coded
     return [rate for rate in (coded.both_sides, coded.write_only, coded.read_only) if 0 < rate < math.inf]
 
 
-def _labels(drawn: Sequence[Payoff]) -> list[str]:
+def _labels(drawn: Sequence[gb.Payoff]) -> list[str]:
     """Return a label for each row: the values of the parameters that differ between rows, or the name of the case."""
     values: dict[str, set[object]] = {}
     for payoff in drawn:
@@ -83,7 +81,7 @@ def _labels(drawn: Sequence[Payoff]) -> list[str]:
             values.setdefault(name, set()).add(value)
     varying = {name for name, distinct in values.items() if len(distinct) > 1}
     return [
-        " · ".join(axis_value_text(name, value) for name, value in payoff.case.params if name in varying)
+        " · ".join(gb.axis_value_text(name, value) for name, value in payoff.case.params if name in varying)
         or payoff.case.name
         for payoff in drawn
     ]
@@ -102,7 +100,7 @@ def _links(links: Sequence[Link], across: Axis, bottom: float) -> Markup:
     parts = []
     for name, rate in links:
         x = across.place(rate)
-        parts.append(svg.element("g", *svg.title(f"{name}: {units.quantity(rate, _RATE, 3)}"), _dashed(x, bottom)))
+        parts.append(svg.element("g", *svg.title(f"{name}: {gb.units.quantity(rate, _RATE, 3)}"), _dashed(x, bottom)))
         names.add(f" {name} ", *((x, _TOP - 6 - 14 * row) for row in range(3)))
     return svg.join([*parts, names.drawn(across.start, svg.WIDTH)])
 
@@ -112,12 +110,12 @@ def _dashed(x: float, bottom: float) -> Markup:
     return svg.line(x, _TOP - 2, x, bottom, "peak")
 
 
-def _row(payoff: Payoff, label: str, top: float, across: Axis) -> Markup:
+def _row(payoff: gb.Payoff, label: str, top: float, across: Axis) -> Markup:
     """Draw the bar of a codec from the start of the axis to B*, with a mark for each side that is charged alone."""
     coded, y = payoff.coded, top + _ROW / 2
     end = across.place(coded.both_sides)
     tooltip = (
-        f"{payoff.case.id}: B* {units.quantity(coded.both_sides, _RATE, 3)} encoder and decoder, "
+        f"{payoff.case.id}: B* {gb.units.quantity(coded.both_sides, _RATE, 3)} encoder and decoder, "
         f"{_rate(coded.write_only)} encoder only, {_rate(coded.read_only)} decoder only"
     )
     bar = svg.element(
@@ -140,4 +138,4 @@ def _row(payoff: Payoff, label: str, top: float, across: Axis) -> Markup:
 
 def _rate(rate: float) -> str:
     """Return a break-even rate in B/s as text; `any link` if it is infinite."""
-    return units.quantity(rate, _RATE, 3) if math.isfinite(rate) else "any link"
+    return gb.units.quantity(rate, _RATE, 3) if math.isfinite(rate) else "any link"

@@ -1,28 +1,9 @@
 """Write the texts of a case that the page and the Markdown share: its cells in a table, and its details."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpubench.api.report import (
-    ABOVE_PEAK,
-    WITHIN_PROCESS,
-    CaseCounters,
-    CounterFigure,
-    CounterTable,
-    Energy,
-    Figure,
-    ListedCase,
-    Result,
-    ResultRow,
-    Series,
-    Spread,
-    Summary,
-    case_counters,
-    stats,
-    units,
-)
+from gpubench.api import report as gb
 
 from ._texts import basis_text, interval_text, share_brief
 
@@ -86,43 +67,43 @@ class CounterLine:
     samples: int
 
 
-def heads(summary: Summary) -> tuple[str, ...]:
+def heads(summary: gb.Summary) -> tuple[str, ...]:
     """Return the heads of the columns that `figure_cells` fills.
 
     With replicates the interval is that of the processes."""
-    interval = "95 % of processes" if summary.replicated else WITHIN_PROCESS
+    interval = "95 % of processes" if summary.replicated else gb.WITHIN_PROCESS
     return ("median", interval, "% of peak", "noise within process", "between processes", "bound by")
 
 
-def figure_cells(case: ListedCase) -> tuple[str, ...]:
+def figure_cells(case: gb.ListedCase) -> tuple[str, ...]:
     """Return the cells of a case under the heads of `heads`; a dash for an empty text."""
     cells = (case.median, case.interval, case.share, case.within, case.between, case.bound)
     return tuple(text or _NONE for text in cells)
 
 
-def reason_text(spread: Spread) -> str:
+def reason_text(spread: gb.Spread) -> str:
     """Return the reasons of all replicates of a case, each once, joined by semicolons; empty if there is none."""
     reasons = dict.fromkeys(row.result.reason for row in spread.rows)
     return "; ".join(reason for reason in reasons if reason)
 
 
-def _quoted(row: ResultRow) -> Figure | None:
+def _quoted(row: gb.ResultRow) -> gb.Figure | None:
     """Return the figure of a replicate with status ok or invalid; None for any other replicate."""
     return row.figure if row.result.status in ("ok", "invalid") else None
 
 
-def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
+def _cells(figure: gb.Figure) -> tuple[str, str, str, str, str]:
     """Return median, 95 % interval, share of the main peak, noise and number of samples as texts."""
     return (
         figure.text,
         interval_text(figure),
         share_brief(figure) or _NONE,
-        units.percent(figure.noise) if figure.samples > 1 else _NONE,
+        gb.units.percent(figure.noise) if figure.samples > 1 else _NONE,
         str(figure.samples),
     )
 
 
-def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
+def replicate_lines(spread: gb.Spread) -> Iterator[ReplicateLine]:
     """Yield a line for each replicate of a case, in the order of their numbers; texts are dashes without a figure."""
     for row in spread.rows:
         figure, result = _quoted(row), row.result
@@ -131,7 +112,7 @@ def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
         yield ReplicateLine(result.replicate, median, interval, noise, samples, state)
 
 
-def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
+def series_lines(summary: gb.Summary, spread: gb.Spread) -> Iterator[SeriesLine]:
     """Yield a line for each series of a case, in the order measured, which puts the headline first.
 
     The replicates that have the status of the case's row are joined."""
@@ -139,38 +120,38 @@ def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
     results = [row.result for row in spread.rows if row.result.status == of_status]
     ranks = len({series.rank for result in results for series in result.series}) > 1
     impossible = {impossible_share.series for row in spread.rows for impossible_share in row.impossible}
-    grouped: dict[tuple[str, int], list[tuple[Result, Series]]] = {}
+    grouped: dict[tuple[str, int], list[tuple[gb.Result, gb.Series]]] = {}
     for result in results:
         for series in result.series:
             grouped.setdefault((series.label, series.rank), []).append((result, series))
     for (name, rank), measured in grouped.items():
-        figure = Figure.over_replicates([summary.figure(result, series) for result, series in measured])
+        figure = gb.Figure.over_replicates([summary.figure(result, series) for result, series in measured])
         median, _, share, noise, _ = _cells(figure)
-        share += f" {ABOVE_PEAK}" if name in impossible else ""
+        share += f" {gb.ABOVE_PEAK}" if name in impossible else ""
         interval = interval_text(figure, len(measured) if len(measured) > 1 else figure.samples)
         title = f"{name} (rank {rank})" if ranks else name
         yield SeriesLine(title, median, interval, share, noise, figure.samples, _timing_text(measured[0][1]))
 
 
-def share_lines(spread: Spread) -> Iterator[ShareLine]:
+def share_lines(spread: gb.Spread) -> Iterator[ShareLine]:
     """Yield a line for each known peak with which the headline is compared; none unless the case is ok or invalid."""
     figure = _quoted(spread.row)
     for share in figure.shares if figure else ():
-        peak = units.quantity(share.peak, figure.unit) if figure else ""
-        yield ShareLine(f"{basis_text(share)}, {share.limit}", units.percent(share.fraction), peak, share.source)
+        peak = gb.units.quantity(share.peak, figure.unit) if figure else ""
+        yield ShareLine(f"{basis_text(share)}, {share.limit}", gb.units.percent(share.fraction), peak, share.source)
 
 
-def _timing_text(series: Series) -> str:
+def _timing_text(series: gb.Series) -> str:
     """Return how a series was timed: `612.4 µs per call, 20 calls per sample, stopped: narrow interval`."""
-    call = units.quantity(stats.median(series.values), series.unit) if series.quantity != "value" else ""
+    call = gb.units.quantity(gb.stats.median(series.values), series.unit) if series.quantity != "value" else ""
     parts = [f"{call} per call"] if call else []
     parts += [f"{series.calls} calls per sample"] if series.calls > 1 else []
-    parts += [f"warm-up {units.duration(series.warmup_s)}"] if series.warmup_s > 0 else []
+    parts += [f"warm-up {gb.units.duration(series.warmup_s)}"] if series.warmup_s > 0 else []
     parts += [f"stopped: {_STOPS.get(series.stop, series.stop)}"] if series.stop else []
     return ", ".join(parts)
 
 
-def method_facts(summary: Summary, result: Result) -> list[tuple[str, str]]:
+def method_facts(summary: gb.Summary, result: gb.Result) -> list[tuple[str, str]]:
     """Return the facts about the measurement of a result as pairs of a name and a text, with its notes at the end.
 
     Energy and counters are given only for a result with status ok."""
@@ -179,29 +160,29 @@ def method_facts(summary: Summary, result: Result) -> list[tuple[str, str]]:
         ("device", " + ".join(result.devices)),
         ("method version", str(result.case.version)),
     ]
-    facts += [("duration", units.duration(result.elapsed_s))] if result.elapsed_s > 0 else []
+    facts += [("duration", gb.units.duration(result.elapsed_s))] if result.elapsed_s > 0 else []
     facts += [("ranks", str(result.case.ranks))] if result.case.ranks > 1 else []
     facts += [("cause", result.cause)] if result.cause else []
     discarded = ", ".join(f"{count} {reason}" for reason, count in result.discarded)
     facts += [("discarded samples", discarded)] if discarded else []
     energy = summary.energy(result)
     if result.status == "ok":
-        facts += [("energy", energy.text if isinstance(energy, Energy) else f"unknown: {energy.reason}")]
-        facts += joined_facts(case_counters(summary, result))
+        facts += [("energy", energy.text if isinstance(energy, gb.Energy) else f"unknown: {energy.reason}")]
+        facts += joined_facts(gb.case_counters(summary, result))
     return [*facts, *result.notes]
 
 
-def joined_facts(counters: CaseCounters) -> list[tuple[str, str]]:
+def joined_facts(counters: gb.CaseCounters) -> list[tuple[str, str]]:
     """Return what bounds the case, its memory traffic and its throttle reasons as pairs of a name and a text.
 
     Only those that are known are given."""
     facts = [("bound by", counters.bound.text)] if counters.bound else []
     facts += [("device memory", counters.traffic.text)] if counters.traffic else []
-    reasons = ", ".join(f"{reason.name} for {units.duration(reason.seconds)}" for reason in counters.throttled)
+    reasons = ", ".join(f"{reason.name} for {gb.units.duration(reason.seconds)}" for reason in counters.throttled)
     return [*facts, ("throttled", reasons)] if reasons else facts
 
 
-def counter_lines(table: CounterTable, result: Result) -> Iterator[CounterLine]:
+def counter_lines(table: gb.CounterTable, result: gb.Result) -> Iterator[CounterLine]:
     """Yield a line for each counter that has readings in the time window of `result`.
 
     A cumulative counter shows its rise per second; a counter of events names the events that occurred."""
@@ -212,15 +193,19 @@ def counter_lines(table: CounterTable, result: Result) -> Iterator[CounterLine]:
             continue
         unit = rise_unit(figure.counter.unit) if figure.counter.kind == "cumulative" else figure.counter.unit
         yield CounterLine(
-            figure.counter.name, figure.device, units.quantity(figure.mean, unit), _span(figure, unit), figure.samples
+            figure.counter.name,
+            figure.device,
+            gb.units.quantity(figure.mean, unit),
+            _span(figure, unit),
+            figure.samples,
         )
 
 
-def _span(figure: CounterFigure, unit: str) -> str:
+def _span(figure: gb.CounterFigure, unit: str) -> str:
     """Return the lowest and the highest reading in `unit`, which the readings must have; a dash if they are equal."""
     if figure.low == figure.high:
         return _NONE
-    return f"{units.quantity(figure.low, unit)} – {units.quantity(figure.high, unit)}"
+    return f"{gb.units.quantity(figure.low, unit)} – {gb.units.quantity(figure.high, unit)}"
 
 
 def rise_unit(unit: str) -> str:

@@ -1,13 +1,11 @@
 """Draw curves, bars and Pareto charts as SVG, each with a legend and a description for screen readers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api.report import Curve, Point, Summary, Table, View, by_unit, units, view_lines, view_points
+from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._texts import interval_text, share_of_basis
@@ -41,23 +39,23 @@ class Chart:
     note: str
     drawing: Markup
     legend: tuple[tuple[str, str], ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[gb.Table, ...] = ()
     full: bool = False
     beside: bool = False
     zoom: int | None = None  # the index of the chart's numbers, from which the script draws a zoomable chart
 
 
-def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
+def curve(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
     """Return a line chart for each unit of the view's points, with a line for each value of the axes `view.by`.
 
     The axis `view.x` goes across. A unit whose points have fewer than three distinct x has no chart."""
-    groups = by_unit(view_points(summary, suite, view, view.series))
+    groups = gb.by_unit(gb.view_points(summary, suite, view, view.series))
     return [chart for points in groups for chart in _curve(points, view)]
 
 
-def _curve(points: Sequence[Point], view: View) -> list[Chart]:
+def _curve(points: Sequence[gb.Point], view: gb.View) -> list[Chart]:
     """Return the line chart of `points` in a list, which is empty if they have fewer than three distinct x."""
-    drawn = view_lines(points, view)
+    drawn = gb.view_lines(points, view)
     if len({x for line in drawn for x, _ in line.points}) < FEWEST_POINTS:
         return []
     visible = [point for line in drawn for _, point in line.points]
@@ -65,7 +63,7 @@ def _curve(points: Sequence[Point], view: View) -> list[Chart]:
     up = _up_axis(visible, peak, log=view.log_y)
     across = x_axis([x for line in drawn for x, _ in line.points], view, svg.left_of(up))
     parts = [
-        svg.frame(across, up, units.axis_label(view.x), quantity_name(visible)),
+        svg.frame(across, up, gb.units.axis_label(view.x), quantity_name(visible)),
         peak_line(peak, drawn, across, up),
     ]
     has_tooltips = len(visible) <= MOST_TOOLTIPS
@@ -73,12 +71,12 @@ def _curve(points: Sequence[Point], view: View) -> list[Chart]:
         line_of(line, svg.colour(index), across, up, has_tooltips=has_tooltips) for index, line in enumerate(drawn)
     ]
     labels = [line.label for line in drawn]
-    description = f"{view.title}: {_range_text(visible)} over {units.axis_label(view.x)}; {', '.join(labels)}"
+    description = f"{view.title}: {_range_text(visible)} over {gb.units.axis_label(view.x)}; {', '.join(labels)}"
     drawing = svg.picture(description, HEIGHT, *parts)
     return [Chart(view.title, common_text(visible, view), drawing, legend_of(labels))]
 
 
-def x_axis(values: Sequence[float], view: View, left: float, *, log: bool = False) -> Axis:
+def x_axis(values: Sequence[float], view: gb.View, left: float, *, log: bool = False) -> Axis:
     """Return the x axis for `values` of `view.x`, from `left` to the right end of the plot in drawing units.
 
     Sizes (an axis whose name ends in `_bytes`) have binary ticks."""
@@ -87,13 +85,13 @@ def x_axis(values: Sequence[float], view: View, left: float, *, log: bool = Fals
     return plain if is_size else at_values(plain, values)
 
 
-def _up_axis(points: Sequence[Point], peak: tuple[str, float] | None, *, log: bool) -> Axis:
+def _up_axis(points: Sequence[gb.Point], peak: tuple[str, float] | None, *, log: bool) -> Axis:
     """Return the y axis of points of one unit; it holds all 95 % intervals and the value of `peak`."""
     ends = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
     return axis([*ends, *([peak[1]] if peak else [])], points[0].figure.unit, BOTTOM, TOP, log=log, room=1.15)
 
 
-def peak_line(peak: tuple[str, float] | None, lines: Sequence[Curve], across: Axis, up: Axis) -> Markup:
+def peak_line(peak: tuple[str, float] | None, lines: Sequence[gb.Curve], across: Axis, up: Axis) -> Markup:
     """Draw the data sheet's peak as a dashed line with its name; return empty markup if `peak` is None.
 
     `peak` is a name and a value in SI units."""
@@ -113,7 +111,7 @@ def _points_near(drawn: Sequence[tuple[float, float]], across: Axis, width: floa
     return sum(left - 20 <= x <= left + width + 20 and y - 16 <= at <= y + 8 for x, at in drawn)
 
 
-def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, has_tooltips: bool = True) -> Markup:
+def line_of(line: gb.Curve, colour: str, across: Axis, up: Axis, *, has_tooltips: bool = True) -> Markup:
     """Draw a curve with its points, and the 95 % interval of each point if it is taller than 7 drawing units.
 
     `colour` is a class of the style sheet. With `has_tooltips`, the text of a point is shown under the pointer."""
@@ -126,7 +124,7 @@ def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, has_tooltips: b
     return svg.join(parts)
 
 
-def point_text(point: Point) -> str:
+def point_text(point: gb.Point) -> str:
     """Return the tooltip of a point: case id, median, 95 % interval, and share of the data sheet's peak.
 
     The interval is left out for a single sample, and the share if no data sheet states the peak."""
@@ -137,7 +135,7 @@ def point_text(point: Point) -> str:
     return f"{point.case.id}: {figure.text}{interval}" + (f", {share_of_basis(share)}" if share else "")
 
 
-def _range_text(points: Sequence[Point]) -> str:
+def _range_text(points: Sequence[gb.Point]) -> str:
     """Return the lowest and the highest median as text: `3901 GB/s to 4213 GB/s`."""
     low = min(points, key=lambda point: point.value).figure.text
     high = max(points, key=lambda point: point.value).figure.text
@@ -162,15 +160,15 @@ _MOST_BARS = 40  # the most bars: of more cases, only the lowest and the highest
 _FARTHEST_PEAK = 2.5  # the largest mark over the highest value: a mark farther away would leave no room for the bars
 
 
-def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
+def bars(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
     """Return a bar chart for each unit of the view's points that has at least three points.
 
     The axes `view.by` give the colours."""
-    groups = by_unit(view_points(summary, suite, view, view.series))
+    groups = gb.by_unit(gb.view_points(summary, suite, view, view.series))
     return [bar_chart(points, view) for points in groups if len(points) >= FEWEST_POINTS]
 
 
-def _extremes(points: Sequence[Point]) -> Sequence[Point]:
+def _extremes(points: Sequence[gb.Point]) -> Sequence[gb.Point]:
     """Return `points` unchanged if there are at most 40, else the 20 lowest and the 20 highest, in the order given."""
     if len(points) <= _MOST_BARS:
         return points
@@ -179,7 +177,7 @@ def _extremes(points: Sequence[Point]) -> Sequence[Point]:
     return [points[index] for index in extremes]
 
 
-def bar_chart(points: Sequence[Point], view: View) -> Chart:
+def bar_chart(points: Sequence[gb.Point], view: gb.View) -> Chart:
     """Return the bar chart of `points`, which share a unit, with the 95 % interval of each and the data sheet's peak.
 
     Of more than 40 points, only the 20 lowest and the 20 highest are drawn."""
@@ -219,7 +217,7 @@ def _bar_frame(across: Axis, bottom: float) -> list[Markup]:
     return [*parts, svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
 
 
-def _bar(point: Point, label: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:
+def _bar(point: gb.Point, label: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:
     """Draw one row of a bar chart: the label, the bar or dot, its 95 % interval, and the value at the right."""
     y = top + rows.height - 12
     low, high = across.place(point.figure.interval.low), across.place(point.figure.interval.high)
@@ -239,7 +237,7 @@ def _target(x: float, y: float) -> Markup:
     return svg.line(x, y - 7, x, y + 7, "target")
 
 
-def _length(point: Point, across: Axis, y: float, colour: str) -> Markup:
+def _length(point: gb.Point, across: Axis, y: float, colour: str) -> Markup:
     """Draw the bar from the start of the axis to the value of the point, or a dot if the axis is logarithmic."""
     end = across.place(point.value)
     if across.log:
@@ -255,11 +253,14 @@ def legend_of(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple((svg.colour(index), label or "other") for index, label in enumerate(labels)) if len(labels) > 1 else ()
 
 
-def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
+def pareto(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
     """Return the Pareto chart of a view in a list: a point for each case, the series `view.x` across and `view.y` up.
 
     The list is empty if fewer than three cases have both series."""
-    across_points, up_points = view_points(summary, suite, view, view.x), view_points(summary, suite, view, view.y)
+    across_points, up_points = (
+        gb.view_points(summary, suite, view, view.x),
+        gb.view_points(summary, suite, view, view.y),
+    )
     both = pairs(across_points, up_points, view)
     if len(both) < FEWEST_POINTS:
         return []
@@ -280,7 +281,7 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     return [Chart(view.title, note, svg.picture(description, HEIGHT, *parts), legend_of(groups))]
 
 
-def _pareto_axis(points: Sequence[Point], start: float, end: float, *, log: bool) -> Axis:
+def _pareto_axis(points: Sequence[gb.Point], start: float, end: float, *, log: bool) -> Axis:
     """Return an axis for the medians of `points`, from `start` to `end` in drawing units."""
     values = [point.value for point in points]
     zero = min(values) < 0.6 * max(values)

@@ -1,23 +1,10 @@
 """Show several runs as columns side by side, without a verdict: their heads, key figures and cases."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import (
-    Difference,
-    Figure,
-    ListedCase,
-    Overview,
-    Run,
-    Summary,
-    comparison,
-    listing,
-    overview,
-    units,
-)
+from gpubench.api import report as gb
 
 from ._room import LINES
 from ._verdict import Anchors, link, share_text, suite_anchor, trust_text
@@ -86,7 +73,7 @@ class Columns:
     title: str
     runs: tuple[RunColumn, ...]
     key_figures: tuple[ColumnRow, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[gb.Difference, ...]
     suites: tuple[SuiteColumns, ...]
     left_out: int
     note: str = NOTE
@@ -100,18 +87,18 @@ class _RunFigure:
     """A figure of one run for a cell of a row; `figure` is None if the case has none in that run."""
 
     case_id: str
-    figure: Figure | None
+    figure: gb.Figure | None
     note: str
 
 
-def columns(runs: Sequence[Run]) -> Columns:
+def columns(runs: Sequence[gb.Run]) -> Columns:
     """Return the runs side by side, in the order given; run A is the first.
 
     Their texts must be free of control characters."""
-    summaries = [Summary(run) for run in runs]
-    heads = [overview(summary) for summary in summaries]
+    summaries = [gb.Summary(run) for run in runs]
+    heads = [gb.overview(summary) for summary in summaries]
     listed = [
-        {(case.case_id, case.spread.devices): case for suite in listing(summary) for case in suite.cases}
+        {(case.case_id, case.spread.devices): case for suite in gb.listing(summary) for case in suite.cases}
         for summary in summaries
     ]
     keys = list(dict.fromkeys(key for cases in listed for key in cases))
@@ -122,16 +109,16 @@ def columns(runs: Sequence[Run]) -> Columns:
         f"{len(runs)} runs: {models or 'no device'}",
         tuple(_head(index, head) for index, head in enumerate(heads)),
         tuple(_key_figures(heads, anchors)),
-        tuple(map(_readable_difference, comparison.differences([run.manifest for run in runs]))),
+        tuple(map(_readable_difference, gb.comparison.differences([run.manifest for run in runs]))),
         tuple(SuiteColumns(name, suite_anchor(name), rows) for name, rows in suites.items()),
         max(len(keys) - LINES, 0),
     )
 
 
-def _head(index: int, run_overview: Overview) -> RunColumn:
+def _head(index: int, run_overview: gb.Overview) -> RunColumn:
     """Return the head of a run; `index` is its place among the runs, from 0, which gives its letter."""
     return RunColumn(
-        comparison.letter(index),
+        gb.comparison.letter(index),
         run_overview.devices or ("No device",),
         run_overview.conditions,
         trust_text(run_overview),
@@ -140,13 +127,13 @@ def _head(index: int, run_overview: Overview) -> RunColumn:
     )
 
 
-def _readable_difference(difference: Difference) -> Difference:
+def _readable_difference(difference: gb.Difference) -> gb.Difference:
     """Return a difference of the environment with its values in readable units: `128 GiB` instead of bytes."""
-    values = [units.fact(difference.name, value) for value in difference.values]
-    return Difference(min((name for name, _ in values), key=len), tuple(value for _, value in values))
+    values = [gb.units.fact(difference.name, value) for value in difference.values]
+    return gb.Difference(min((name for name, _ in values), key=len), tuple(value for _, value in values))
 
 
-def _key_figures(heads: Sequence[Overview], anchors: Anchors) -> Iterator[ColumnRow]:
+def _key_figures(heads: Sequence[gb.Overview], anchors: Anchors) -> Iterator[ColumnRow]:
     """Yield a row for each key figure and device set that any run has."""
     figures_by_run: list[dict[_Key, _RunFigure]] = [
         {
@@ -173,7 +160,7 @@ def _of_data_sheet(share: float | None) -> str:
 
 
 def _by_suite(
-    listed: Sequence[dict[_Key, ListedCase]], keys: Sequence[_Key], anchors: Anchors
+    listed: Sequence[dict[_Key, gb.ListedCase]], keys: Sequence[_Key], anchors: Anchors
 ) -> dict[str, tuple[ColumnRow, ...]]:
     rows: dict[str, list[ColumnRow]] = {}
     for key in keys:

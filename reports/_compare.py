@@ -1,7 +1,5 @@
 """Build what all forms of a comparison share: rows of texts, the mean of each suite, and charts of the changes."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -9,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from gpubench.api.report import Column, Comparison, Finding, GateAnswer, RunComparison, Verdict, change, finding_cells
-from gpubench.api.report import comparison as comparing
+from gpubench.api import report as gb
+from gpubench.api.report import change
 
 from . import _svg as svg
 from ._charts import Chart
@@ -21,13 +19,13 @@ _ROW, _TOP = 31.0, 6.0
 _LEFT, _RIGHT = 12.0, svg.WIDTH - 12
 _LEAST_REACH = 0.02  # the smallest extent of the axis on either side, so that noise does not fill the picture
 STYLES = {
-    Verdict.SLOWER: "bad",
-    Verdict.INVALID: "warning",
-    Verdict.NOT_COMPARABLE: "warning",
-    Verdict.INCONCLUSIVE: "unsure",
-    Verdict.SUSPECT: "unsure",
-    Verdict.FASTER: "good",
-    Verdict.SAME: "unsure",
+    gb.Verdict.SLOWER: "bad",
+    gb.Verdict.INVALID: "warning",
+    gb.Verdict.NOT_COMPARABLE: "warning",
+    gb.Verdict.INCONCLUSIVE: "unsure",
+    gb.Verdict.SUSPECT: "unsure",
+    gb.Verdict.FASTER: "good",
+    gb.Verdict.SAME: "unsure",
 }
 
 
@@ -61,19 +59,19 @@ class SuiteMean:
     style: str
 
 
-def title(comparison: Comparison) -> str:
+def title(comparison: gb.Comparison) -> str:
     """Return the title of a comparison: the candidates, then the baseline, as in `new.jsonl against old.jsonl`."""
     baseline, *candidates = (column.name for column in comparison.columns)
     return f"{', '.join(candidates)} against {baseline}"
 
 
-def column_text(column: Column) -> str:
+def column_text(column: gb.Column) -> str:
     """Return the description of a run in one line: `NVIDIA H200 · 2026-11-20 · 93 results`."""
     count = f"{column.results} result{'' if column.results == 1 else 's'}"
     return " · ".join(part for part in (", ".join(column.devices), column.started, count) if part)
 
 
-def rows(against: RunComparison, answer: GateAnswer) -> list[ComparisonRow]:
+def rows(against: gb.RunComparison, answer: gb.GateAnswer) -> list[ComparisonRow]:
     """Return a row for each finding, in the order of the judgement, which puts the worst first.
 
     An explanation is left empty if more than three rows share it and a reason of `answer` ends with it."""
@@ -89,9 +87,9 @@ def _ends_with(ending: str) -> Callable[[str], bool]:
     return lambda line: line.endswith(ending)
 
 
-def _row(finding: Finding, with_devices: bool) -> ComparisonRow:
+def _row(finding: gb.Finding, with_devices: bool) -> ComparisonRow:
     """Return a finding as texts; the device is empty unless `with_devices`."""
-    texts = finding_cells(finding)
+    texts = gb.finding_cells(finding)
     return ComparisonRow(
         texts.verdict,
         STYLES[finding.verdict],
@@ -106,7 +104,7 @@ def _row(finding: Finding, with_devices: bool) -> ComparisonRow:
     )
 
 
-def suites(against: RunComparison) -> list[SuiteMean]:
+def suites(against: gb.RunComparison) -> list[SuiteMean]:
     """Return the geometric mean of the changes of each suite.
 
     Its style is `good` or `bad` only if the decided changes of single cases have the same direction, else `unsure`."""
@@ -114,12 +112,12 @@ def suites(against: RunComparison) -> list[SuiteMean]:
     return [SuiteMean(mean.suite, mean.text, mean.counts, styles[mean.direction]) for mean in against.geomeans]
 
 
-def changes(against: RunComparison) -> list[Chart]:
+def changes(against: gb.RunComparison) -> list[Chart]:
     """Return charts of all changes except those with the verdict `same`, in the order of the table.
 
     Up to twelve changes fill one chart."""
-    changed = [finding for finding in against.judgement.findings if finding.verdict is not Verdict.SAME]
-    drawable = [finding for finding in changed if comparing.ratio(finding) > 0]
+    changed = [finding for finding in against.judgement.findings if finding.verdict is not gb.Verdict.SAME]
+    drawable = [finding for finding in changed if gb.comparison.ratio(finding) > 0]
     if len(drawable) <= _DRAWN:
         parts = [("Changes, in the order of the table", drawable)] if drawable else []
     else:
@@ -131,22 +129,22 @@ def changes(against: RunComparison) -> list[Chart]:
     return [_chart(title, findings, reach) for title, findings in parts]
 
 
-def _chart(title: str, findings: Sequence[Finding], reach: float) -> Chart:
+def _chart(title: str, findings: Sequence[gb.Finding], reach: float) -> Chart:
     height = _TOP + _ROW * len(findings) + 26
     parts = [*_axis(reach, height), *(_draw_finding(finding, row, reach) for row, finding in enumerate(findings))]
     description = "; ".join(
-        f"{finding.case.id} {finding.verdict} {finding_cells(finding).change}" for finding in findings
+        f"{finding.case.id} {finding.verdict} {gb.finding_cells(finding).change}" for finding in findings
     )
     note = "change of the figure, worse to the left; line: 95 % confidence interval; ring: no interval"
     return Chart(title, note, svg.picture(f"{title}: {description}", height, *parts))
 
 
-def _better(finding: Finding) -> float:
+def _better(finding: gb.Finding) -> float:
     """Return the change as a fraction; it is positive if the figure became better."""
     return change(finding) if finding.better == "more" else -change(finding)
 
 
-def _ends(finding: Finding) -> tuple[float, float]:
+def _ends(finding: gb.Finding) -> tuple[float, float]:
     """Return both ends of the change's 95 % interval as fractions of the baseline, positive for an improvement."""
     if not finding.effect:
         return _better(finding), _better(finding)
@@ -182,11 +180,11 @@ def _ticks(reach: float) -> list[float]:
     return [value for value in (-step * 2, -step, 0.0, step, step * 2) if math.log1p(abs(value)) <= reach]
 
 
-def _draw_finding(finding: Finding, row: int, reach: float) -> Markup:
+def _draw_finding(finding: gb.Finding, row: int, reach: float) -> Markup:
     """Draw a finding in row `row`, counted from 0: the case, the change as text, its 95 % interval, and a dot."""
     y = _TOP + _ROW * row
     style = STYLES[finding.verdict]
-    texts = finding_cells(finding)
+    texts = gb.finding_cells(finding)
     tooltip = f"{finding.case.id}: {texts.verdict}, {texts.change} ({texts.interval})"
     parts = [
         svg.text(_LEFT, y + 10, svg.shorten(finding.case.id, 46), class_="named"),

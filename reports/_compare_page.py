@@ -1,11 +1,8 @@
 """Collect the values that the template of a comparison's page shows: texts, and drawings as markup."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from gpubench.api.report import Comparison, Difference, NextStep, RunComparison, Verdict
-from gpubench.api.report import comparison as comparing
+from gpubench.api import report as gb
 
 from ._charts import Chart
 from ._compare import STYLES, ComparisonRow, SuiteMean, changes, column_text, rows, suites, title
@@ -23,7 +20,7 @@ class ComparisonBlock:
     name: str
     verdict: str
     reasons: tuple[str, ...]
-    next_steps: tuple[NextStep, ...]
+    next_steps: tuple[gb.NextStep, ...]
     counts: tuple[tuple[str, str], ...]
     suites: tuple[SuiteMean, ...]
     charts: tuple[Chart, ...]
@@ -38,28 +35,29 @@ class ComparePage:
 
     title: str
     runs: tuple[tuple[str, str, str], ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[gb.Difference, ...]
     blocks: tuple[ComparisonBlock, ...]
 
 
-def compare_page(comparison: Comparison) -> ComparePage:
+def compare_page(comparison: gb.Comparison) -> ComparePage:
     """Return the page of a comparison, with at most 8000 rows, shared equally between the runs after the first.
 
     The texts of the comparison must be free of control characters: the template only escapes them."""
     runs = [
-        (comparing.letter(index), column.name, column_text(column)) for index, column in enumerate(comparison.columns)
+        (gb.comparison.letter(index), column.name, column_text(column))
+        for index, column in enumerate(comparison.columns)
     ]
     room = _MOST_ROWS // len(comparison.against)
     blocks = [
-        _block(comparison, against, comparing.letter(index), room)
+        _block(comparison, against, gb.comparison.letter(index), room)
         for index, against in enumerate(comparison.against, 1)
     ]
     return ComparePage(title(comparison), tuple(runs), comparison.differences, tuple(blocks))
 
 
-def _block(comparison: Comparison, against: RunComparison, name: str, room: int) -> ComparisonBlock:
+def _block(comparison: gb.Comparison, against: gb.RunComparison, name: str, room: int) -> ComparisonBlock:
     """Return the section of one run against the first."""
-    answer = comparing.answer(against, name)
+    answer = gb.comparison.answer(against, name)
     all_rows = rows(against, answer)
     listed = all_rows[:room]
     counts = [(f"{count} {verdict}", STYLES[verdict]) for verdict, count in against.judgement.counts().items()]
@@ -69,12 +67,12 @@ def _block(comparison: Comparison, against: RunComparison, name: str, room: int)
         name,
         against.name,
         answer.verdict,
-        (*answer.reasons, *comparing.one_sided_cases(comparison, against)),
+        (*answer.reasons, *gb.comparison.one_sided_cases(comparison, against)),
         answer.next_steps,
         tuple(counts),
         tuple(suites(against)),
         tuple(changes(against)),
-        tuple(row for row in listed if row.verdict != Verdict.SAME),
-        tuple(row for row in listed if row.verdict == Verdict.SAME),
+        tuple(row for row in listed if row.verdict != gb.Verdict.SAME),
+        tuple(row for row in listed if row.verdict == gb.Verdict.SAME),
         tuple(notes),
     )

@@ -1,14 +1,12 @@
 """Draw the samples of a case as a histogram that marks the median and its 95 % interval."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
-from gpubench.api.report import Figure, Series, judged_values, stats, units
+from gpubench.api import report as gb
 
 from . import _svg as svg
 
@@ -25,24 +23,24 @@ class Distribution:
     drawing: Markup
 
 
-def distribution(series: Series, figure: Figure) -> Distribution | None:
+def distribution(series: gb.Series, figure: gb.Figure) -> Distribution | None:
     """Return the histogram of a series' samples; None for fewer than five samples.
 
     `figure` is the figure of the series."""
-    values = judged_values(series)
+    values = gb.judged_values(series)
     if len(values) < _FEWEST:
         return None
     low, high = float(values.min()), float(values.max())
     inner = (low, high)
     if len(values) > _FEWEST / _CLIPPED:
-        inner = stats.quantile(values.tolist(), _CLIPPED), stats.quantile(values.tolist(), 1 - _CLIPPED)
-    ends = f"{units.quantity(low, figure.unit)} to {units.quantity(high, figure.unit)}"
+        inner = gb.stats.quantile(values.tolist(), _CLIPPED), gb.stats.quantile(values.tolist(), 1 - _CLIPPED)
+    ends = f"{gb.units.quantity(low, figure.unit)} to {gb.units.quantity(high, figure.unit)}"
     marked = "the median is marked with its 95 % interval within this process"
     description = f"{len(values)} samples of {series.label}, {ends}; {marked}"
     return Distribution(description, _draw_histogram(values, inner, figure, description))
 
 
-def _draw_histogram(values: np.ndarray, ends: tuple[float, float], figure: Figure, description: str) -> Markup:
+def _draw_histogram(values: np.ndarray, ends: tuple[float, float], figure: gb.Figure, description: str) -> Markup:
     """Draw the histogram of `values`, shape (samples,), in the unit of `figure`."""
     low, high = ends if ends[1] > ends[0] else (ends[0] - 1.0, ends[0] + 1.0)
     bins = min(_BINS, max(8, 2 * math.isqrt(len(values))))
@@ -64,7 +62,7 @@ def _draw_histogram(values: np.ndarray, ends: tuple[float, float], figure: Figur
         svg.line(4.0, _BOTTOM, _WIDTH - 4.0, _BOTTOM, "axis"),
         svg.line(place(interval.low), _BOTTOM + 4, place(interval.high), _BOTTOM + 4, "whisker"),
         svg.line(middle, _TOP - 4, middle, _BOTTOM + 7, "whisker"),
-        svg.text(4.0, _HEIGHT - 2, units.quantity(low, figure.unit)),
-        svg.text(_WIDTH - 4.0, _HEIGHT - 2, units.quantity(high, figure.unit), "end"),
+        svg.text(4.0, _HEIGHT - 2, gb.units.quantity(low, figure.unit)),
+        svg.text(_WIDTH - 4.0, _HEIGHT - 2, gb.units.quantity(high, figure.unit), "end"),
     ]
     return svg.picture(description, _HEIGHT, *parts)

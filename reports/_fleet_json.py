@@ -1,38 +1,25 @@
 """Turn the judgement of a fleet into a JSON document, schema `gpubench.fleet-judgement/1`, as in docs/fleet.md."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
-from gpubench.api.report import (
-    FailedCases,
-    FleetFinding,
-    FleetGroup,
-    FleetJudgement,
-    Standing,
-    Suspect,
-    SuspectCase,
-    TwoPopulations,
-    fleet_text,
-    frame,
-)
+from gpubench.api import report as gb
 
 FLEET_SCHEMA = "gpubench.fleet-judgement/1"
 
 
-def fleet_document(judgement: FleetJudgement) -> dict[str, Any]:
+def fleet_document(judgement: gb.FleetJudgement) -> dict[str, Any]:
     """Return the whole judgement as plain values, ready for `json.dumps`; a number that is not finite is None."""
     fleet = judgement.fleet
     return {
         "schema": FLEET_SCHEMA,
         "gpubench": fleet.gpubench,
-        "answer": fleet_text.fleet_answer(judgement),
-        "next": fleet_text.next_steps_text(judgement),
+        "answer": gb.fleet_text.fleet_answer(judgement),
+        "next": gb.fleet_text.next_steps_text(judgement),
         "compared_with": list(judgement.bases),
         "launcher": fleet.launcher,
         "started": fleet.started,
-        "elapsed_s": frame.finite(fleet.seconds),
+        "elapsed_s": gb.frame.finite(fleet.seconds),
         "nodes_at_once": fleet.at_once,
         "notes": list(judgement.notes),
         "nodes": [_timed(dataclasses.asdict(node)) for node in fleet.nodes],
@@ -49,7 +36,7 @@ def _timed(record: dict[str, Any]) -> dict[str, Any]:
     return {"elapsed_s" if name == "seconds" else name: value for name, value in record.items()}
 
 
-def _failure(failure: FailedCases) -> dict[str, Any]:
+def _failure(failure: gb.FailedCases) -> dict[str, Any]:
     """Return the record of the cases that have no valid result on one component but have one on others."""
     return {
         "node": failure.place.node,
@@ -61,7 +48,7 @@ def _failure(failure: FailedCases) -> dict[str, Any]:
     }
 
 
-def _suspect(suspect: Suspect) -> dict[str, Any]:
+def _suspect(suspect: gb.Suspect) -> dict[str, Any]:
     """Return the record of a suspect, with the cases in which it is slow (`findings`) and all its cases (`cases`)."""
     return {
         "unit": suspect.unit,
@@ -69,14 +56,14 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
         "devices": list(suspect.place.devices),
         "uuids": list(suspect.uuids),
         "state": suspect.state,
-        "slowdown_fraction": frame.finite(suspect.slowdown),
+        "slowdown_fraction": gb.frame.finite(suspect.slowdown),
         "causes": [dataclasses.asdict(cause) for cause in suspect.causes],
         "findings": [_finding(finding) for finding in suspect.findings],
         "cases": [_case(case) for case in suspect.cases],
     }
 
 
-def _case(case: SuspectCase) -> dict[str, Any]:
+def _case(case: gb.SuspectCase) -> dict[str, Any]:
     """Return the record of a suspect's case, with the median of comparable components; both values are in SI units."""
     return {
         "node": case.place.node,
@@ -84,13 +71,13 @@ def _case(case: SuspectCase) -> dict[str, Any]:
         "case": case.case,
         "family": case.family,
         "unit": case.unit,
-        "value": frame.finite(case.value),
-        "median": frame.finite(case.median),
-        "share_of_median_fraction": frame.finite(case.share),
+        "value": gb.frame.finite(case.value),
+        "median": gb.frame.finite(case.median),
+        "share_of_median_fraction": gb.frame.finite(case.share),
     }
 
 
-def _finding(finding: FleetFinding) -> dict[str, Any]:
+def _finding(finding: gb.FleetFinding) -> dict[str, Any]:
     """Return the record of a case, or a family of cases, in which a component is slow."""
     return {
         "node": finding.place.node,
@@ -100,18 +87,18 @@ def _finding(finding: FleetFinding) -> dict[str, Any]:
         "case": finding.case,
         "compared_with": finding.basis,
         "state": finding.state,
-        "slowdown_fraction": frame.finite(finding.slowdown),
-        "smallest_detectable_fraction": frame.finite(finding.detectable),
-        "slowdown_again_fraction": frame.finite(finding.again),
+        "slowdown_fraction": gb.frame.finite(finding.slowdown),
+        "smallest_detectable_fraction": gb.frame.finite(finding.detectable),
+        "slowdown_again_fraction": gb.frame.finite(finding.again),
         "unit": finding.unit,
         "better": finding.better,
-        "value": frame.finite(finding.value),
-        "expected": frame.finite(finding.expected),
+        "value": gb.frame.finite(finding.value),
+        "expected": gb.frame.finite(finding.expected),
         "causes": [dataclasses.asdict(cause) for cause in finding.causes],
     }
 
 
-def _group(group: FleetGroup) -> dict[str, Any]:
+def _group(group: gb.FleetGroup) -> dict[str, Any]:
     """Return the record of a group of comparable components, with the median and the spread of each of its cases."""
     cases = [
         {
@@ -119,9 +106,9 @@ def _group(group: FleetGroup) -> dict[str, Any]:
             "family": case.family,
             "unit": case.unit,
             "components": case.components,
-            "median": frame.finite(case.median),
-            "spread_fraction": frame.finite(case.spread),
-            "smallest_detectable_fraction": frame.finite(case.detectable),
+            "median": gb.frame.finite(case.median),
+            "spread_fraction": gb.frame.finite(case.spread),
+            "smallest_detectable_fraction": gb.frame.finite(case.detectable),
         }
         for case in group.cases
     ]
@@ -134,18 +121,18 @@ def _group(group: FleetGroup) -> dict[str, Any]:
     }
 
 
-def _two_populations(two: TwoPopulations) -> dict[str, Any]:
+def _two_populations(two: gb.TwoPopulations) -> dict[str, Any]:
     """Return the record of two populations within a group, one of which is slower."""
     return {
         "cases": list(two.cases),
         "slower": [{"node": place.node, "devices": list(place.devices)} for place in two.slower],
         "faster_components": two.faster,
-        "gap_fraction": frame.finite(two.gap),
+        "gap_fraction": gb.frame.finite(two.gap),
         "differences": list(two.differences),
     }
 
 
-def _component(standing: Standing) -> dict[str, Any]:
+def _component(standing: gb.Standing) -> dict[str, Any]:
     """Return the record of a component, with its mean readings while the cases ran; an unknown reading is None."""
     return {
         "node": standing.place.node,
@@ -153,10 +140,10 @@ def _component(standing: Standing) -> dict[str, Any]:
         "kind": standing.kind,
         "group": standing.group,
         "state": standing.state,
-        "share_of_median_fraction": {family: frame.finite(share) for family, share in standing.shares},
-        "temperature_c": frame.finite(standing.temperature_c),
-        "power_w": frame.finite(standing.power_w),
-        "clock_hz": frame.finite(standing.clock_hz),
+        "share_of_median_fraction": {family: gb.frame.finite(share) for family, share in standing.shares},
+        "temperature_c": gb.frame.finite(standing.temperature_c),
+        "power_w": gb.frame.finite(standing.power_w),
+        "clock_hz": gb.frame.finite(standing.clock_hz),
         "sick": list(standing.sick),
         "warnings": list(standing.warnings),
     }

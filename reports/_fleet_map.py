@@ -3,8 +3,6 @@
 The page shows one layer as tables of tiles, which need no script; the script exchanges the layer. Small drawings
 show every layer at once."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup, escape
 
-from gpubench.api.report import FleetJudgement, Standing, units
+from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._heat import SHADES, bounds, strokes
@@ -120,11 +118,11 @@ class FleetMap:
         )
 
 
-def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[str, str]]) -> FleetMap:
+def fleet_map(judgement: gb.FleetJudgement, anchors: dict[tuple[str, str], tuple[str, str]]) -> FleetMap:
     """Return the map of a fleet, with at most 16 000 tiles and 64 columns.
 
     `anchors` maps a node and a device id to the anchor and the state of their suspect."""
-    standings_at: dict[tuple[str, str], list[Standing]] = {}
+    standings_at: dict[tuple[str, str], list[gb.Standing]] = {}
     for standing in judgement.standings:
         for device in standing.place.devices:
             standings_at.setdefault((standing.place.node, device), []).append(standing)
@@ -152,7 +150,7 @@ def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[st
     )
 
 
-def _faults(judgement: FleetJudgement) -> dict[tuple[str, str], str]:
+def _faults(judgement: gb.FleetJudgement) -> dict[tuple[str, str], str]:
     """Return the devices with a fault as `sick` or `failed`, keyed by node and device id; `sick` wins over `failed`."""
     failures = (failure for failure in judgement.failures if failure.status == "failed")
     failed = [failure.place for failure in failures if len(failure.place.devices) == 1]
@@ -163,13 +161,13 @@ def _faults(judgement: FleetJudgement) -> dict[tuple[str, str], str]:
     }
 
 
-def _columns(judgement: FleetJudgement) -> tuple[str, ...]:
+def _columns(judgement: gb.FleetJudgement) -> tuple[str, ...]:
     """Return the ids of all devices in the fleet, at most 64: short ids first, the host last."""
     devices = {device for standing in judgement.standings for device in standing.place.devices}
     return tuple(sorted(devices, key=lambda device: (device == _HOST, len(device), device))[:_MOST_COLUMNS])
 
 
-def _nodes(judgement: FleetJudgement, measured: set[str]) -> list[tuple[str, str, str]]:
+def _nodes(judgement: gb.FleetJudgement, measured: set[str]) -> list[tuple[str, str, str]]:
     """Return the name, the rack and the end of each node, rack by rack."""
     racks = {rack: index for index, rack in enumerate(dict.fromkeys(node.rack for node in judgement.fleet.nodes))}
     nodes = sorted(judgement.fleet.nodes, key=lambda node: racks[node.rack])
@@ -191,7 +189,7 @@ def _fitting_nodes(nodes: list[tuple[str, str, str]], reported: set[str], most: 
     return [nodes[index] for index in sorted(ranked[:most])]
 
 
-def _layers(judgement: FleetJudgement, tiles: Sequence[list[Standing]]) -> Iterator[MapLayer]:
+def _layers(judgement: gb.FleetJudgement, tiles: Sequence[list[gb.Standing]]) -> Iterator[MapLayer]:
     """Yield a layer for each family of cases, then one for each reading that any component has."""
     links = {family for standing in judgement.standings if standing.kind == "link" for family, _ in standing.shares}
     shares = [[dict(standing.shares) for standing in tile] for tile in tiles]
@@ -205,12 +203,12 @@ def _layers(judgement: FleetJudgement, tiles: Sequence[list[Standing]]) -> Itera
             yield _layer(name, "while the cases ran", unit, values)
 
 
-def _of_single_device(tile: Sequence[Standing], reading: Callable[[Standing], float]) -> float:
+def _of_single_device(tile: Sequence[gb.Standing], reading: Callable[[gb.Standing], float]) -> float:
     """Return the reading of the component in `tile` that is a single device, not a link; NaN if there is none."""
     return next((reading(standing) for standing in tile if len(standing.place.devices) == 1), math.nan)
 
 
-_READINGS: tuple[tuple[str, _Unit, Callable[[Standing], float]], ...] = (
+_READINGS: tuple[tuple[str, _Unit, Callable[[gb.Standing], float]], ...] = (
     ("temperature", _Unit(1.0, 0, "°C"), lambda standing: standing.temperature_c),
     ("power", _Unit(1.0, 0, "W"), lambda standing: standing.power_w),
     ("clock", _Unit(1e-9, 2, "GHz"), lambda standing: standing.clock_hz),
@@ -327,9 +325,9 @@ def range_text(layer: MapLayer) -> str:
     return f"{layer.text(low)} to {layer.text(high)} {layer.unit.name}"
 
 
-def readings_text(standing: Standing) -> str:
+def readings_text(standing: gb.Standing) -> str:
     """Return a component's shares of the median, by family, and its known readings: `memory 99.8 %, power 612 W`."""
-    parts = [f"{family} {units.percent(share)}" for family, share in standing.shares]
+    parts = [f"{family} {gb.units.percent(share)}" for family, share in standing.shares]
     for name, unit, reading in _READINGS:
         value = reading(standing)
         if math.isfinite(value):

@@ -1,10 +1,8 @@
 """Write the judgement of a fleet as GitHub Markdown in at most 60 lines: the worst first, the rest counted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
-from gpubench.api.report import FleetJudgement, Suspect, code, escape, fleet_text, units
+from gpubench.api import report as gb
 
 from ._markdown import clipped, table
 
@@ -12,40 +10,40 @@ _MOST_SUSPECTS, _MOST_LINES, _MOST_KEY_LINES = 15, 6, 3
 _WHOLE = "a report with `-o fleet.html` or `-o fleet.json` lists them all"
 
 
-def fleet_markdown(judgement: FleetJudgement) -> str:
+def fleet_markdown(judgement: gb.FleetJudgement) -> str:
     """Return the Markdown document, which ends with a newline."""
     lines = [
-        f"# {escape(clipped(fleet_text.devices_text(judgement)))}",
+        f"# {gb.escape(clipped(gb.fleet_text.devices_text(judgement)))}",
         "",
-        f"**{escape(clipped(fleet_text.fleet_answer(judgement)))}**",
+        f"**{gb.escape(clipped(gb.fleet_text.fleet_answer(judgement)))}**",
         "",
         *_key_lines(judgement),
         *_suspects(judgement.suspects),
-        *_section("Nodes that did not answer", fleet_text.missing_node_lines(judgement)),
+        *_section("Nodes that did not answer", gb.fleet_text.missing_node_lines(judgement)),
         *_section("Notes", judgement.notes),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
+def _key_lines(judgement: gb.FleetJudgement) -> Iterator[str]:
     """Yield the list items below the verdict, each as one line of Markdown."""
     if judgement.is_judged:
-        yield f"- Compared with {fleet_text.compared_with(judgement)}."
-    if detectable := fleet_text.detectable_text(judgement):
-        yield f"- Smallest detectable slowdown: {escape(clipped(detectable))}."
+        yield f"- Compared with {gb.fleet_text.compared_with(judgement)}."
+    if detectable := gb.fleet_text.detectable_text(judgement):
+        yield f"- Smallest detectable slowdown: {gb.escape(clipped(detectable))}."
     answered = len(judgement.fleet.nodes) - len(judgement.missing_nodes)
     yield f"- {answered} of {len(judgement.fleet.nodes)} nodes answered."
     sick = [f"{standing.place.text}: {standing.sick[0]}" for standing in judgement.sick]
-    yield from (f"- **sick:** {escape(clipped(line))}" for line in sick[:_MOST_KEY_LINES])
-    failures = [fleet_text.failure_text(failure) for failure in judgement.failures]
-    yield from (f"- **failed:** {escape(clipped(line))}" for line in failures[:_MOST_KEY_LINES])
-    for line in fleet_text.population_sentences(judgement)[:_MOST_KEY_LINES]:
-        yield f"- {escape(clipped(line))}"
-    for line in fleet_text.next_steps_text(judgement):
-        yield f"- **next:** {escape(clipped(line))}"
+    yield from (f"- **sick:** {gb.escape(clipped(line))}" for line in sick[:_MOST_KEY_LINES])
+    failures = [gb.fleet_text.failure_text(failure) for failure in judgement.failures]
+    yield from (f"- **failed:** {gb.escape(clipped(line))}" for line in failures[:_MOST_KEY_LINES])
+    for line in gb.fleet_text.population_sentences(judgement)[:_MOST_KEY_LINES]:
+        yield f"- {gb.escape(clipped(line))}"
+    for line in gb.fleet_text.next_steps_text(judgement):
+        yield f"- **next:** {gb.escape(clipped(line))}"
 
 
-def _suspects(suspects: Sequence[Suspect]) -> Iterator[str]:
+def _suspects(suspects: Sequence[gb.Suspect]) -> Iterator[str]:
     """Yield the lines of a section with at most fifteen suspects in a table, and the number of the others."""
     if not suspects:
         return
@@ -56,20 +54,20 @@ def _suspects(suspects: Sequence[Suspect]) -> Iterator[str]:
         yield from ("", f"{rest} more suspects: {_WHOLE}.")
 
 
-def _cells(suspect: Suspect) -> tuple[str, ...]:
+def _cells(suspect: gb.Suspect) -> tuple[str, ...]:
     """Return the cells of a suspect's row; case, family and slowdown are those of its slowest finding."""
     worst = suspect.findings[0]
     place = suspect.place.node if suspect.unit == "node" else suspect.place.text
-    state = fleet_text.STATES[suspect.state]
+    state = gb.fleet_text.STATES[suspect.state]
     return (
         suspect.unit,
-        escape(clipped(place)),
-        escape(clipped(worst.family)),
-        code(clipped(worst.case)) if worst.case else "all together",
-        units.percent(worst.slowdown),
-        units.percent(worst.detectable),
+        gb.escape(clipped(place)),
+        gb.escape(clipped(worst.family)),
+        gb.code(clipped(worst.case)) if worst.case else "all together",
+        gb.units.percent(worst.slowdown),
+        gb.units.percent(worst.detectable),
         f"**{state}**" if suspect.state == "confirmed" else state,
-        escape(clipped(fleet_text.causes_text(suspect))),
+        gb.escape(clipped(gb.fleet_text.causes_text(suspect))),
     )
 
 
@@ -78,6 +76,6 @@ def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
     if not lines:
         return
     yield from ("", f"## {title}", "")
-    yield from (f"- {escape(clipped(line))}" for line in lines[:_MOST_LINES])
+    yield from (f"- {gb.escape(clipped(line))}" for line in lines[:_MOST_LINES])
     if (rest := len(lines) - _MOST_LINES) > 0:
         yield f"- and {rest} more: {_WHOLE}"

@@ -1,24 +1,12 @@
 """Collect the values that the template of a fleet's page shows: texts, and drawings as markup."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api.report import (
-    FleetFinding,
-    FleetGroup,
-    FleetJudgement,
-    Place,
-    Standing,
-    Suspect,
-    SuspectCase,
-    fleet_text,
-    units,
-)
+from gpubench.api import report as gb
 
 from ._fleet_map import FleetMap, fleet_map, layer_data, overview, range_text, readings_text, tables
 from ._markdown import clipped
@@ -138,7 +126,7 @@ class FleetPage:
     notes: tuple[str, ...]
 
 
-def fleet_page(judgement: FleetJudgement) -> FleetPage:
+def fleet_page(judgement: gb.FleetJudgement) -> FleetPage:
     """Return the page of a judgement, with at most 300 suspects and 200 missing nodes; the others are counted.
 
     The texts of the judgement must be free of control characters: the template only escapes them."""
@@ -152,11 +140,11 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
         if not all(map(math.isnan, layer.values))
     ]
     return FleetPage(
-        title=fleet_text.devices_text(judgement),
+        title=gb.fleet_text.devices_text(judgement),
         style=_style(judgement),
-        verdict=clipped(fleet_text.fleet_answer(judgement)),
+        verdict=clipped(gb.fleet_text.fleet_answer(judgement)),
         reasons=tuple(_reasons(judgement)),
-        next_steps=tuple(fleet_text.next_steps_text(judgement)),
+        next_steps=tuple(gb.fleet_text.next_steps_text(judgement)),
         map=tile_map,
         tables=tables(tile_map),
         legend=tuple(tile_map.layers[tile_map.shown].legend) if tile_map.layers else (),
@@ -168,19 +156,19 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
         missing=tuple((node.name, node.rack, node.status, clipped(node.reason)) for node in missing[:_MOST_LINES]),
         more_missing=max(len(missing) - _MOST_LINES, 0),
         groups=tuple(_group(group) for group in judgement.groups),
-        failures=tuple(clipped(fleet_text.failure_text(failure)) for failure in judgement.failures[:_MOST_LINES]),
+        failures=tuple(clipped(gb.fleet_text.failure_text(failure)) for failure in judgement.failures[:_MOST_LINES]),
         notes=_notes(judgement, tile_map),
     )
 
 
-def _style(judgement: FleetJudgement) -> str:
+def _style(judgement: gb.FleetJudgement) -> str:
     """Return the style class of the verdict."""
     if judgement.sick or judgement.of("confirmed") or any(failure.status == "failed" for failure in judgement.failures):
         return "bad"
     return "warning" if judgement.of("suspect") or not judgement.is_judged else "good"
 
 
-def _reasons(judgement: FleetJudgement) -> list[str]:
+def _reasons(judgement: gb.FleetJudgement) -> list[str]:
     """Return sentences below the verdict: how many nodes answered, what was compared, the smallest detectable slowdown.
 
     Sentences on sick components and on groups of two populations follow, at most 200 of each.
@@ -188,13 +176,13 @@ def _reasons(judgement: FleetJudgement) -> list[str]:
     answered = len(judgement.fleet.nodes) - len(judgement.missing_nodes)
     sentences = [f"{answered} of {len(judgement.fleet.nodes)} nodes answered."]
     if judgement.is_judged:
-        sentences.append(f"Components were compared with {fleet_text.compared_with(judgement)}.")
-    if detectable := fleet_text.detectable_text(judgement):
+        sentences.append(f"Components were compared with {gb.fleet_text.compared_with(judgement)}.")
+    if detectable := gb.fleet_text.detectable_text(judgement):
         sentences.append(f"The smallest detectable slowdown: {detectable}.")
     sentences += [
         f"Sick: {standing.place.text}: {clipped('; '.join(standing.sick))}" for standing in judgement.sick[:_MOST_LINES]
     ]
-    sentences += [_sentence(clipped(line)) for line in fleet_text.population_sentences(judgement)[:_MOST_LINES]]
+    sentences += [_sentence(clipped(line)) for line in gb.fleet_text.population_sentences(judgement)[:_MOST_LINES]]
     return sentences
 
 
@@ -203,7 +191,7 @@ def _sentence(phrase: str) -> str:
     return f"{phrase[:1].upper()}{phrase[1:]}."
 
 
-def _anchors(suspects: Sequence[Suspect]) -> dict[tuple[str, str], tuple[str, str]]:
+def _anchors(suspects: Sequence[gb.Suspect]) -> dict[tuple[str, str], tuple[str, str]]:
     """Return the anchor and the state of the suspect to which a tile of the map links, keyed by node and device."""
     anchors: dict[tuple[str, str], tuple[str, str]] = {}
     numbered = list(enumerate(suspects[:_MOST_SUSPECTS], 1))
@@ -213,7 +201,7 @@ def _anchors(suspects: Sequence[Suspect]) -> dict[tuple[str, str], tuple[str, st
     return anchors
 
 
-def _suspects(judgement: FleetJudgement) -> tuple[SuspectLine, ...]:
+def _suspects(judgement: gb.FleetJudgement) -> tuple[SuspectLine, ...]:
     """Return a line for each of the first 300 suspects; together they list at most 2000 cases and about 1000 findings.
 
     Every suspect has at least its slowest finding."""
@@ -229,10 +217,10 @@ def _suspects(judgement: FleetJudgement) -> tuple[SuspectLine, ...]:
 
 def _suspect(
     number: int,
-    suspect: Suspect,
-    findings: Sequence[FleetFinding],
-    cases: Sequence[SuspectCase],
-    standings: dict[Place, Standing],
+    suspect: gb.Suspect,
+    findings: Sequence[gb.FleetFinding],
+    cases: Sequence[gb.SuspectCase],
+    standings: dict[gb.Place, gb.Standing],
 ) -> SuspectLine:
     """Return a suspect as texts; `number`, from 1, gives its anchor."""
     parts = [standings[place] for place in suspect.parts if place in standings]
@@ -243,9 +231,9 @@ def _suspect(
         place=suspect.place.node if suspect.unit == "node" else suspect.place.text,
         worst=_finding(worst),
         family=worst.family,
-        state=fleet_text.STATES[suspect.state],
+        state=gb.fleet_text.STATES[suspect.state],
         style=suspect.state,
-        cause=clipped(fleet_text.causes_text(suspect)),
+        cause=clipped(gb.fleet_text.causes_text(suspect)),
         uuids=", ".join(filter(None, suspect.uuids)),
         readings=tuple(f"{standing.place.text}: {readings_text(standing)}" for standing in parts),
         findings=tuple(map(_finding, findings)),
@@ -254,7 +242,7 @@ def _suspect(
     )
 
 
-def _finding(finding: FleetFinding) -> FindingLine:
+def _finding(finding: gb.FleetFinding) -> FindingLine:
     """Return a finding, a slow case or family of cases, as texts; a figure that is not finite is a dash."""
     return FindingLine(
         place=finding.place.text,
@@ -265,18 +253,18 @@ def _finding(finding: FleetFinding) -> FindingLine:
         slowdown=_percent(finding.slowdown),
         detectable=_percent(finding.detectable),
         again=_percent(finding.again),
-        state=fleet_text.STATES[finding.state],
-        cause=clipped(fleet_text.causes_text(finding)),
+        state=gb.fleet_text.STATES[finding.state],
+        cause=clipped(gb.fleet_text.causes_text(finding)),
     )
 
 
-def _evidence(case: SuspectCase) -> EvidenceLine:
+def _evidence(case: gb.SuspectCase) -> EvidenceLine:
     """Return a case of a suspect as texts, with the median of comparable components."""
     value, median = (_quantity(rate, case.unit) for rate in (case.value, case.median))
     return EvidenceLine(case.place.text, case.case, value, median, _percent(case.share))
 
 
-def _group(group: FleetGroup) -> GroupSection:
+def _group(group: gb.FleetGroup) -> GroupSection:
     """Return a group of comparable components as texts, with a title such as `64 GPUs` and a line for each case."""
     cases = tuple(
         CaseLine(
@@ -292,7 +280,7 @@ def _group(group: FleetGroup) -> GroupSection:
     return GroupSection(f"{group.components} {group.kind}{'' if group.components == 1 else 's'}", group.text, cases)
 
 
-def _notes(judgement: FleetJudgement, tile_map: FleetMap) -> tuple[str, ...]:
+def _notes(judgement: gb.FleetJudgement, tile_map: FleetMap) -> tuple[str, ...]:
     """Return at most 200 notes of the judgement, and a sentence about each list that the page cuts short."""
     notes = [clipped(note) for note in judgement.notes[:_MOST_LINES]]
     if (more := len(judgement.notes) - len(notes)) > 0:
@@ -306,9 +294,9 @@ def _notes(judgement: FleetJudgement, tile_map: FleetMap) -> tuple[str, ...]:
 
 def _quantity(value: float, unit: str) -> str:
     """Return a value in SI units as text with its unit; a dash if it is not finite."""
-    return units.quantity(value, unit) if math.isfinite(value) else _NONE
+    return gb.units.quantity(value, unit) if math.isfinite(value) else _NONE
 
 
 def _percent(fraction: float) -> str:
     """Return a fraction in per cent; a dash if it is not finite."""
-    return units.percent(fraction) if math.isfinite(fraction) else _NONE
+    return gb.units.percent(fraction) if math.isfinite(fraction) else _NONE

@@ -1,7 +1,5 @@
 """Draw a matrix with too many cells for numbers as a heat map, with a scale that gives the value of each shade."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from gpubench.api.report import units
+from gpubench.api import report as gb
 
 from . import _svg as svg
 
@@ -115,12 +113,12 @@ def strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
 def _scale(unit: str, scale: tuple[float, float], top: float) -> list[Markup]:
     """Draw a swatch for each shade, with the values between two shades and the unit."""
     low, high = scale
-    factor, unit_label = units.scale(high, unit)
+    factor, unit_label = gb.units.scale(high, unit)
     parts = [
         svg.element("rect", x=_LEFT + _SWATCH * index, y=top, width=_SWATCH, height=10.0, class_=f"h{index}")
         for index in range(SHADES)
     ]
     for index in range(SHADES + 1):
         value = low + (high - low) * index / SHADES
-        parts.append(svg.text(_LEFT + _SWATCH * index, top + 24, units.significant(value / factor), "middle"))
+        parts.append(svg.text(_LEFT + _SWATCH * index, top + 24, gb.units.significant(value / factor), "middle"))
     return [*parts, svg.text(2.0, top + 9, unit_label, "start", "name")]

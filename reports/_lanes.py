@@ -1,14 +1,12 @@
 """Draw the cases of a run over time: a lane for each suite or phase, a box for each case, a cross for a failure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api.report import Result, lane_of, result_lanes, units
+from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._charts import Chart
@@ -18,7 +16,7 @@ TOP, LANE = 22.0, 20.0
 _APART, _NARROW = 0.5, 1.0  # drawing units: the least visible gap, and the width of a box that is drawn alone
 _PALE_APART = 2.0  # drawing units: the least gap between the windows behind a line
 
-_Span = tuple[Result, float, float]  # a case, its start and its end in seconds
+_Span = tuple[gb.Result, float, float]  # a case, its start and its end in seconds
 
 
 @dataclass(slots=True)
@@ -28,10 +26,10 @@ class _Group:
     left: float
     right: float
     seconds: float
-    results: list[Result]
+    results: list[gb.Result]
 
 
-def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
+def untimed_of(results: Sequence[gb.Result]) -> list[tuple[gb.Result, float]]:
     """Return the failed results that have no time window, each with an estimate of its end in seconds of the run.
 
     The estimate is the end of the result before it plus its own duration. `results` are in the order measured."""
@@ -45,12 +43,14 @@ def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
     return untimed
 
 
-def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], begin: float, across: Axis) -> Chart:
+def lanes(
+    results: Sequence[gb.Result], untimed: Sequence[tuple[gb.Result, float]], begin: float, across: Axis
+) -> Chart:
     """Return the chart of when each case ran, with a cross for each failure.
 
     `results` are those with a time window; `untimed` are those that failed without one, with their ends."""
-    timed = result_lanes(results)
-    names = list(dict.fromkeys([*timed, *(lane_of(result) for result, _ in untimed)]))
+    timed = gb.result_lanes(results)
+    names = list(dict.fromkeys([*timed, *(gb.lane_of(result) for result, _ in untimed)]))
     bottom = TOP + LANE * len(names)
     parts = [time_axis(across, bottom)]
     parts += [
@@ -61,7 +61,7 @@ def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], be
     ended = [(result, at, at) for result, at in crosses]
     for row, name in enumerate(names):
         parts += [_box(group, row) for group in _group_close(timed.get(name, ()), begin, across)]
-        failures = [span for span in ended if lane_of(span[0]) == name]
+        failures = [span for span in ended if gb.lane_of(span[0]) == name]
         parts += [_cross(group, row) for group in _group_close(failures, begin, across)]
     failed = len(untimed) + sum(result.status == "failed" for result in results)
     note = "when each case ran" + (f"; crosses: {failed} failed" if failed else "")
@@ -86,7 +86,7 @@ def _group_close(
     return groups
 
 
-def _tooltip(results: Sequence[Result], ending: str) -> str:
+def _tooltip(results: Sequence[gb.Result], ending: str) -> str:
     """Return the id of the first case, the number of the others, and `ending`: `gemm/square[n=64] and 3 more: 2 s`."""
     more = f" and {len(results) - 1} more" if len(results) > 1 else ""
     return f"{results[0].case.id}{more}{ending}"
@@ -104,7 +104,7 @@ def _box(group: _Group, row: int) -> Markup:
     """Draw a box in lane `row`, counted from 0, over the time in which the cases of the group ran."""
     return svg.element(
         "rect",
-        *svg.title(_tooltip(group.results, f": {units.duration(group.seconds)}")),
+        *svg.title(_tooltip(group.results, f": {gb.units.duration(group.seconds)}")),
         x=group.left,
         y=TOP + LANE * row + 4,
         width=max(group.right - group.left - 0.4, 0.6),
@@ -113,7 +113,7 @@ def _box(group: _Group, row: int) -> Markup:
     )
 
 
-def windows(results: Iterable[Result], begin: float, across: Axis, top: float, bottom: float) -> Markup:
+def windows(results: Iterable[gb.Result], begin: float, across: Axis, top: float, bottom: float) -> Markup:
     """Draw the time windows of `results` as one pale shape from `top` to `bottom`, to lie behind a line.
 
     `begin` is the time in seconds at which the axis starts; the markup is empty without results."""

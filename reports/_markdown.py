@@ -1,7 +1,5 @@
 """Write tables in Markdown, and keep documents within the limit of a comment on GitHub."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 MOST_BYTES = 65_536  # GitHub refuses a longer comment: "maximum is 65536 characters"

@@ -1,21 +1,9 @@
 """Collect the values that the template of a run's page shows: texts and drawings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import (
-    Enclosure,
-    Run,
-    Summary,
-    Table,
-    View,
-    link_tables,
-    phase_tables,
-    soak_tables,
-    view_points,
-)
+from gpubench.api import report as gb
 
 from ._amortisation import amortisation
 from ._blocks import Blocks, CaseTable
@@ -35,7 +23,7 @@ from ._transfers import transfer
 from ._verdict import Head, head, suite_anchor
 from ._web import packed
 
-_DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
+_DRAW: dict[str, Callable[[gb.Summary, str, gb.View], list[Chart]]] = {
     "curve": curve,
     "bars": bars,
     "matrix": matrix,
@@ -99,10 +87,10 @@ class RunPage:
     counts_by_level: str
     has_errors: bool  # then the list of notices is open
     suites: tuple[SuiteBlock, ...]
-    phases: tuple[Table, ...]  # the phases of a profiled program
+    phases: tuple[gb.Table, ...]  # the phases of a profiled program
     rooflines: tuple[Chart, ...]
-    links: tuple[Table, ...]
-    soak: tuple[Table, ...]
+    links: tuple[gb.Table, ...]
+    soak: tuple[gb.Table, ...]
     timelines: tuple[TimelineBlock, ...]
     zoom: str
     thinned: int
@@ -114,11 +102,11 @@ class RunPage:
     legend: str
 
 
-def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
+def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> RunPage:
     """Return the content of the page of a run; with an enclosure it also holds the results for download.
 
     Without one (None), the page offers no download."""
-    summary = Summary(run)
+    summary = gb.Summary(run)
     spreads = summary.spreads()
     room = room_for(spreads)
     drawn, blocks = timelines(run, summary.counters), Blocks(summary, room)
@@ -136,10 +124,10 @@ def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
         counts_by_level=counts_by_level(all_notices),
         has_errors=any(notice.level == "error" for notice in all_notices),
         suites=tuple(_suite(summary, name, table) for name, table in tables.items()),
-        phases=tuple(phase_tables(summary)),
+        phases=tuple(gb.phase_tables(summary)),
         rooflines=tuple(rooflines(summary)),
-        links=tuple(link_tables(summary)),
-        soak=tuple(soak_tables(summary)),
+        links=tuple(gb.link_tables(summary)),
+        soak=tuple(gb.soak_tables(summary)),
         timelines=tuple(_timeline(timeline, is_first=index == 0) for index, timeline in enumerate(drawn.devices)),
         zoom=packed(drawn.zoom) if drawn.zoom else "",
         thinned=drawn.thinned,
@@ -152,7 +140,7 @@ def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
     )
 
 
-def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
+def _suite(summary: gb.Summary, name: str, table: CaseTable) -> SuiteBlock:
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     views = sorted(info.views if info else (), key=lambda view: _is_of_host(summary, name, view))
     drawn = [(view, draw(summary, name, view)) for view in views]
@@ -168,7 +156,7 @@ def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
     )
 
 
-def _is_of_host(summary: Summary, suite: str, view: View) -> bool:
+def _is_of_host(summary: gb.Summary, suite: str, view: gb.View) -> bool:
     """Return True if the results of a view used the host processor and no other device."""
     timed = [result for result in summary.results_of(suite) if result.case.name in view.cases and result.devices]
     used = {device for result in timed for device in map(summary.device, result.devices)}
@@ -186,15 +174,15 @@ def _timeline(timeline: Timeline, *, is_first: bool) -> TimelineBlock:
     return TimelineBlock(timeline.device, _fold(timeline.charts, _OPEN_CHARTS if is_first else 0), timeline.constant)
 
 
-def draw(summary: Summary, suite: str, view: View) -> list[Chart]:
+def draw(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
     """Return the charts of a view; an empty list if its kind is unknown or it has too few points."""
     kind = _DRAW.get(view.kind)
     return kind(summary, suite, view) if kind else []
 
 
-def _undrawn(summary: Summary, suite: str, views: Sequence[View]) -> list[str]:
+def _undrawn(summary: gb.Summary, suite: str, views: Sequence[gb.View]) -> list[str]:
     """Return sentences with the titles of `views`."""
-    too_few = [view.title for view in views if view_points(summary, suite, view, view.series)]
+    too_few = [view.title for view in views if gb.view_points(summary, suite, view, view.series)]
     unmeasured = [view.title for view in views if view.title not in too_few]
     sentences = (
         [f"Fewer than {FEWEST_POINTS} points, so no chart: {', '.join(dict.fromkeys(too_few))}."] if too_few else []

@@ -1,14 +1,12 @@
 """Pack the results that a page carries for download: the run file if it is small enough, else the figures."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import gzip
 import io
 from dataclasses import dataclass
 
-from gpubench.api.report import Enclosure, Summary, units
+from gpubench.api import report as gb
 
 _HEADS = ("case", "devices", "status", "unit", "median", "low", "high", "noise", "samples")
 
@@ -26,7 +24,7 @@ class Results:
     sha256: str
 
 
-def results(summary: Summary, enclosure: Enclosure) -> Results:
+def results(summary: gb.Summary, enclosure: gb.Enclosure) -> Results:
     """Return the file that a page offers for download: the run file of the enclosure, or else the figures as CSV."""
     if enclosure.content:
         name, content = "run.jsonl.gz", enclosure.content
@@ -35,10 +33,12 @@ def results(summary: Summary, enclosure: Enclosure) -> Results:
         name, content = "figures.csv.gz", gzip.compress(_figures(summary).encode(), mtime=0)
         sentence = "The headline figure of every case, in SI units."
     sentence = " ".join(part for part in (sentence, enclosure.left_out) if part)
-    return Results(name, sentence, base64.b64encode(content).decode(), units.round_size(len(content)), enclosure.sha256)
+    return Results(
+        name, sentence, base64.b64encode(content).decode(), gb.units.round_size(len(content)), enclosure.sha256
+    )
 
 
-def _figures(summary: Summary) -> str:
+def _figures(summary: gb.Summary) -> str:
     """Return the headline figure of every case as CSV with a header line, in SI units."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")

@@ -2,14 +2,12 @@
 
 Williams, Waterman & Patterson, "Roofline: an insightful visual performance model", CACM 52 (2009)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gpubench.api.report import Basis, Case, Figure, Spread, Summary, headline, stats, units
+from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._charts import FEWEST_POINTS, MOST_TOOLTIPS, Chart, legend_of
@@ -29,7 +27,7 @@ class _RooflinePoint:
 
     `limit` is empty if the peak is unknown."""
 
-    case: Case
+    case: gb.Case
     intensity: float
     rate: float
     limit: str
@@ -38,7 +36,7 @@ class _RooflinePoint:
     def text(self) -> str:
         """The tooltip of the point: case id, rate in FLOP/s, arithmetic intensity, and limit, `unknown` without one."""
         return (
-            f"{self.case.id}: {units.quantity(self.rate, _RATE)} at {units.significant(self.intensity)} "
+            f"{self.case.id}: {gb.units.quantity(self.rate, _RATE)} at {gb.units.significant(self.intensity)} "
             f"{_INTENSITY}, limit {self.limit or 'unknown'}"
         )
 
@@ -51,12 +49,12 @@ class _Roofs:
     compute: tuple[tuple[str, float], ...]
 
 
-def rooflines(summary: Summary) -> list[Chart]:
+def rooflines(summary: gb.Summary) -> list[Chart]:
     """Return a roofline for each device with at least three cases of at least two arithmetic intensities.
 
     Cases that are not ok, use several devices, or declare no operations or no bytes are left out."""
     places_by_device: dict[str, list[_RooflinePoint]] = {}
-    figures: dict[str, list[Figure]] = {}
+    figures: dict[str, list[gb.Figure]] = {}
     for spread in summary.spreads():
         if spread.figure and spread.status == "ok" and len(spread.devices) == 1:
             figures.setdefault(spread.devices[0], []).append(spread.figure)
@@ -69,14 +67,14 @@ def rooflines(summary: Summary) -> list[Chart]:
     ]
 
 
-def _places(spread: Spread) -> Iterator[_RooflinePoint]:
+def _places(spread: gb.Spread) -> Iterator[_RooflinePoint]:
     """Yield the point of a case; none if its headline is not a time in seconds with declared operations and bytes."""
     result = spread.row.result
-    series = headline(result)
+    series = gb.headline(result)
     if series is None or series.unit != "s" or not (series.work.flops > 0 and series.work.moved > 0):
         return
-    seconds = stats.median(
-        [stats.median(timed.values) for row in spread.rows if (timed := headline(row.result)) is not None]
+    seconds = gb.stats.median(
+        [gb.stats.median(timed.values) for row in spread.rows if (timed := gb.headline(row.result)) is not None]
     )
     if seconds > 0:
         yield _RooflinePoint(
@@ -84,7 +82,7 @@ def _places(spread: Spread) -> Iterator[_RooflinePoint]:
         )
 
 
-def _chart(places: Sequence[_RooflinePoint], figures: Sequence[Figure], device: str) -> Chart:
+def _chart(places: Sequence[_RooflinePoint], figures: Sequence[gb.Figure], device: str) -> Chart:
     """Return the roofline of the cases `places`; `figures` give the peaks."""
     spec, best = _roofs(figures, "spec"), _roofs(figures, "best")
     rates = [place.rate for place in places] + [rate for roofs in (spec, best) for _, rate in roofs.compute]
@@ -130,9 +128,9 @@ def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
     y = -_LINE
     for rate, names in sorted(together.items(), reverse=True):
         y = max(up.place(rate) + 4, y + _LINE)
-        yield svg.text(across.end + 6, y, f"{units.quantity(rate, _RATE, 3)} {', '.join(names)}", class_="value")
+        yield svg.text(across.end + 6, y, f"{gb.units.quantity(rate, _RATE, 3)} {', '.join(names)}", class_="value")
     if roofs.memory:
-        label = f"{_MEMORY} {units.quantity(roofs.memory, 'B/s')}"
+        label = f"{_MEMORY} {gb.units.quantity(roofs.memory, 'B/s')}"
         middle = across.low * (min(up.high / roofs.memory, across.high) / across.low) ** 0.45
         yield svg.text(across.place(middle) - 12, up.place(middle * roofs.memory) - 6, label, "end", "value")
 
@@ -141,10 +139,10 @@ def _highest_rates(places: Sequence[_RooflinePoint], limits: Iterable[str]) -> I
     """Yield for each of `limits`, names of peaks, the highest rate under it as text: `dram up to 1.2 TFLOP/s`."""
     for limit in limits:
         best = max((place for place in places if place.limit == limit), key=lambda place: place.rate)
-        yield f"{limit or 'no limit'} up to {units.quantity(best.rate, _RATE)}"
+        yield f"{limit or 'no limit'} up to {gb.units.quantity(best.rate, _RATE)}"
 
 
-def _roofs(figures: Iterable[Figure], basis: Basis) -> _Roofs:
+def _roofs(figures: Iterable[gb.Figure], basis: gb.Basis) -> _Roofs:
     """Return the peaks of one basis, such as `spec` (data sheet), with which `figures` are compared."""
     memory: float | None = None
     compute: dict[str, float] = {}

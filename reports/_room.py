@@ -1,11 +1,9 @@
 """Choose the cases of a large run that its page lists, and those with details."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import Spread
+from gpubench.api import report as gb
 
 LINES = 2000  # cases in tables: 0.4 kB each
 DETAILED = 400  # cases that can be opened: 3 kB each, 0.3 kB packed
@@ -23,11 +21,11 @@ class Room:
     lines: frozenset[_Key]
     detailed: frozenset[_Key]
 
-    def shows(self, spread: Spread) -> bool:
+    def shows(self, spread: gb.Spread) -> bool:
         """Return whether a case has a line in a table."""
         return _key(spread) in self.lines
 
-    def opens(self, spread: Spread) -> bool:
+    def opens(self, spread: gb.Spread) -> bool:
         """Return whether a case has details that can be opened."""
         return _key(spread) in self.detailed
 
@@ -48,7 +46,7 @@ class Room:
         return ""
 
 
-def room_for(spreads: Sequence[Spread], lines: int = LINES, detailed: int = DETAILED) -> Room:
+def room_for(spreads: Sequence[gb.Spread], lines: int = LINES, detailed: int = DETAILED) -> Room:
     """Return the choice of cases: at most `lines` have a line in a table, and at most `detailed` of these have details.
 
     Failed and invalid cases come first; the others are an even selection."""
@@ -56,7 +54,7 @@ def room_for(spreads: Sequence[Spread], lines: int = LINES, detailed: int = DETA
     return Room(len(spreads), frozenset(map(_key, listed)), frozenset(map(_key, _choose(listed, detailed))))
 
 
-def _choose(spreads: Sequence[Spread], most: int) -> list[Spread]:
+def _choose(spreads: Sequence[gb.Spread], most: int) -> list[gb.Spread]:
     """Return at most `most` cases: failed and invalid ones first, then the others."""
     bad = [spread for spread in spreads if spread.status in ("failed", "invalid")]
     first = _choose_evenly(bad, most)
@@ -64,13 +62,13 @@ def _choose(spreads: Sequence[Spread], most: int) -> list[Spread]:
     return [*first, *_choose_evenly(others, most - len(first))]
 
 
-def _choose_evenly(spreads: Sequence[Spread], most: int) -> list[Spread]:
+def _choose_evenly(spreads: Sequence[gb.Spread], most: int) -> list[gb.Spread]:
     """Return at most `most` cases, at equal distances in their order."""
     if len(spreads) <= most:
         return list(spreads)
     return [spreads[index * len(spreads) // most] for index in range(most)]
 
 
-def _key(spread: Spread) -> _Key:
+def _key(spread: gb.Spread) -> _Key:
     """Return the id and the device set of a case."""
     return spread.rows[0].result.key[:2]

@@ -1,10 +1,8 @@
 """Collect the values that the template of a site's index shows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from gpubench.api.report import ListedRun, Site, SiteDevice
+from gpubench.api import report as gb
 
 _NONE = "–"
 
@@ -48,7 +46,7 @@ class SitePage:
     refused: tuple[tuple[str, str], ...]
 
 
-def site_page(site: Site) -> SitePage:
+def site_page(site: gb.Site) -> SitePage:
     """Return the content of the index of a site.
 
     The texts of the site must be free of control characters: the template only escapes them."""
@@ -63,7 +61,7 @@ def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
 
 
-def _section(device: SiteDevice) -> DeviceSection:
+def _section(device: gb.SiteDevice) -> DeviceSection:
     """Return the section of a model of device; its runs must be in order, the newest first."""
     newest, oldest = device.runs[0].run.date, device.runs[-1].run.date
     span = newest if newest == oldest else f"{oldest} to {newest}"
@@ -71,7 +69,7 @@ def _section(device: SiteDevice) -> DeviceSection:
     return DeviceSection(device.name, f"{_runs(len(lines))}, {span}", device.trends, device.titles, lines)
 
 
-def _line(listed: ListedRun, heads: tuple[str, ...]) -> SiteRunLine:
+def _line(listed: gb.ListedRun, heads: tuple[str, ...]) -> SiteRunLine:
     """Return a run as texts, with one figure for each of `heads`; a dash for a figure that the run does not have."""
     run, figures = listed.run, dict(listed.run.figures)
     return SiteRunLine(

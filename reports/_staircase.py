@@ -1,12 +1,10 @@
 """Draw a staircase view: the curves, their levels with the 95 % interval of each end, and the known cache sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from gpubench.api.report import Staircase, Step, Summary, View, level_table, staircases_of, units
+from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._charts import FEWEST_POINTS, Chart, legend_of, line_of, x_axis
@@ -18,26 +16,26 @@ _BOTTOM = _HEIGHT - 60
 _KNOWN_LANE, _KNOWN_LANES = 13.0, 2  # the height in drawing units and the number of rows for names of known sizes
 
 
-def staircase(summary: Summary, suite: str, view: View) -> list[Chart]:
+def staircase(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
     """Return a chart for each unit of a staircase view, with its curves, their levels and their tables of levels.
 
     Curves with fewer than three points are left out."""
-    curves = staircases_of(summary, suite, view)
+    curves = gb.staircases_of(summary, suite, view)
     long = [staircase for staircase in curves if len(staircase.line.points) >= FEWEST_POINTS]
     return [_chart([staircase for staircase in long if staircase.steps[0].unit == unit], view) for unit in _units(long)]
 
 
-def _units(curves: Sequence[Staircase]) -> list[str]:
+def _units(curves: Sequence[gb.Staircase]) -> list[str]:
     return list(dict.fromkeys(staircase.steps[0].unit for staircase in curves))
 
 
-def _chart(curves: Sequence[Staircase], view: View) -> Chart:
+def _chart(curves: Sequence[gb.Staircase], view: gb.View) -> Chart:
     """Return the chart of `curves`, which share a unit; the known sizes are marked if all are of one device set."""
     points = [point for staircase in curves for _, point in staircase.line.points]
     ends = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
     up = axis(ends, curves[0].steps[0].unit, _BOTTOM, _TOP, log=view.log_y, room=1.2)
     across = x_axis([x for staircase in curves for x, _ in staircase.line.points], view, svg.left_of(up))
-    parts = [svg.frame(across, up, units.axis_label(view.x), quantity_name(points))]
+    parts = [svg.frame(across, up, gb.units.axis_label(view.x), quantity_name(points))]
     parts += [_known_sizes(curves[0].steps, across)] if _is_one_device(curves) else []
     for index, staircase in enumerate(curves):
         parts += [_level(step, index, across, up) for step in staircase.steps]
@@ -62,25 +60,30 @@ def _chart(curves: Sequence[Staircase], view: View) -> Chart:
     )
     legend = legend_of([staircase.line.label for staircase in curves])
     return Chart(
-        view.title, note, svg.picture(description, _HEIGHT, *parts), legend, tuple(map(level_table, curves)), full=True
+        view.title,
+        note,
+        svg.picture(description, _HEIGHT, *parts),
+        legend,
+        tuple(map(gb.level_table, curves)),
+        full=True,
     )
 
 
-def _is_one_device(curves: Sequence[Staircase]) -> bool:
+def _is_one_device(curves: Sequence[gb.Staircase]) -> bool:
     """Return True if all points are of one device set, so that the known sizes of one curve hold for every curve."""
     return len({point.devices for staircase in curves for _, point in staircase.line.points}) == 1
 
 
-def _description(steps: Sequence[Step]) -> str:
+def _description(steps: Sequence[gb.Step]) -> str:
     """Return the levels as text: `120 ns up to 32 KiB, then 300 ns`."""
     return ", then ".join(
-        f"{units.quantity(step.height.centre, step.unit)}"
-        + (f" up to {units.brief_size(step.end.centre)}" if step.end else "")
+        f"{gb.units.quantity(step.height.centre, step.unit)}"
+        + (f" up to {gb.units.brief_size(step.end.centre)}" if step.end else "")
         for step in steps
     )
 
 
-def _level(step: Step, index: int, across: Axis, up: Axis) -> Markup:
+def _level(step: gb.Step, index: int, across: Axis, up: Axis) -> Markup:
     """Draw a band along a level, and a band over the 95 % interval of its end; `index` is the place of its curve."""
     left, right = across.place(step.smallest), across.place(step.end.centre if step.end else step.largest)
     y = up.place(step.height.centre)
@@ -99,16 +102,16 @@ def _band_class(index: int) -> str:
     return f"soft {svg.colour(index)}"
 
 
-def _names(steps: Sequence[Step], across: Axis, up: Axis) -> Markup:
+def _names(steps: Sequence[gb.Step], across: Axis, up: Axis) -> Markup:
     """Draw the size at the end of each level above the plot, and the height of each level beside it."""
     names = svg.Labels()
     for step in steps:
         if step.end:
             x = across.place(step.end.centre)
-            names.add(units.brief_size(step.end.centre), (x, _TOP - 6), (x, _TOP - 19))
+            names.add(gb.units.brief_size(step.end.centre), (x, _TOP - 6), (x, _TOP - 19))
     for step in steps:
-        cycles = f" · {units.significant(step.cycles, 3)} cycles" if step.cycles is not None else ""
-        label = units.quantity(step.height.centre, step.unit, 3) + cycles
+        cycles = f" · {gb.units.significant(step.cycles, 3)} cycles" if step.cycles is not None else ""
+        label = gb.units.quantity(step.height.centre, step.unit, 3) + cycles
         left, right = across.place(step.smallest), across.place(step.largest)
         y, width = up.place(step.height.centre), svg.width_of(label)
         beside = [(right + width / 2 + 14, y + 4)] if right - left < width / 2 else []
@@ -117,12 +120,12 @@ def _names(steps: Sequence[Step], across: Axis, up: Axis) -> Markup:
     return names.drawn(across.start, svg.WIDTH)
 
 
-def _known_sizes(steps: Sequence[Step], across: Axis) -> Markup:
+def _known_sizes(steps: Sequence[gb.Step], across: Axis) -> Markup:
     """Draw a triangle on the x axis at each known size of `steps`, with its name below the ticks."""
     parts, names = [], svg.Labels()
     for size in [size for step in steps for size in step.known_sizes]:
         x = across.place(size.bytes)
         parts.append(svg.element("path", d=svg.triangle(x, _BOTTOM), class_="known"))
         lanes = [(x, _BOTTOM + 34 + _KNOWN_LANE * lane) for lane in range(_KNOWN_LANES)]
-        names.add(f"{size.name} {units.brief_size(size.bytes)}", *lanes)
+        names.add(f"{size.name} {gb.units.brief_size(size.bytes)}", *lanes)
     return svg.join(parts) + names.drawn(across.start, svg.WIDTH)

@@ -1,7 +1,5 @@
 """Build SVG from small functions that return escaped markup; colours are classes of the style sheet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

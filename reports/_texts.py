@@ -1,27 +1,12 @@
 """Write the texts that the page and the Markdown share: devices, shares, intervals, warnings and notes."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubench.api.report import (
-    ABOVE_PEAK_REASON,
-    Basis,
-    Device,
-    Figure,
-    Result,
-    ResultRow,
-    Run,
-    Share,
-    Summary,
-    recorded_sources_text,
-    stats,
-    units,
-)
+from gpubench.api import report as gb
 
 NOISY = 0.05  # noise above this fraction makes a warning: the median is not worth three digits
 LEGEND = (
@@ -37,8 +22,8 @@ REPLICATED = (
 )
 Level = Literal["error", "warning", "note"]
 _LEVELS: tuple[Level, ...] = ("error", "warning", "note")  # the worst first
-Namer = Callable[[Result], str]
-_BASES: dict[Basis, str] = {
+Namer = Callable[[gb.Result], str]
+_BASES: dict[gb.Basis, str] = {
     "spec": "peak (data sheet)",
     "clock": "peak at the measured clock",
     "best": "best of this run",
@@ -58,35 +43,35 @@ class Notice:
     more: int = 0
 
 
-def measured(summary: Summary) -> list[Device]:
+def measured(summary: gb.Summary) -> list[gb.Device]:
     """Return the devices that have results, in the order of the inventory; all devices if no result names one."""
     used = {device for result in summary.run.results for device in result.devices}
     devices = summary.run.manifest.facts.devices
     return [device for device in devices if device.id in used] or list(devices)
 
 
-def device_text(device: Device) -> str:
+def device_text(device: gb.Device) -> str:
     """Return a device as text: `host · ExampleCPU · x86-64 · 64 cores · 128 GiB`; unknown parts are left out."""
-    memory = units.round_size(device.memory_bytes) if device.memory_bytes else ""
+    memory = gb.units.round_size(device.memory_bytes) if device.memory_bytes else ""
     kind = {"cuda": "SMs", "rocm": "CUs"}.get(device.id.partition(":")[0], "cores")
     count = f"{device.units} {kind}" if device.units else ""
     return " · ".join(part for part in (device.id, device.name, device.arch, count, memory) if part)
 
 
-def legend_text(summary: Summary) -> str:
+def legend_text(summary: gb.Summary) -> str:
     """Return the text at the foot of a page: what the columns mean, and where recorded deviations come from."""
-    recorded = recorded_sources_text(map(summary.reproducibility, summary.spreads()))
+    recorded = gb.recorded_sources_text(map(summary.reproducibility, summary.spreads()))
     sentence = f" {recorded[0].upper()}{recorded[1:]}." if recorded else ""
     return LEGEND + (REPLICATED if summary.replicated else "") + sentence
 
 
-def case_namer(run: Run, replicated: bool = False) -> Namer:
+def case_namer(run: gb.Run, replicated: bool = False) -> Namer:
     """Return a function from a result to its name in notices: `gemm/square[n=64] on cuda:0 (replicate 1)`.
 
     The devices are named only if the run has several device sets, and the replicate only if `replicated`."""
     several = len({result.devices for result in run.results}) > 1
 
-    def name(result: Result) -> str:
+    def name(result: gb.Result) -> str:
         device = f" on {'+'.join(result.devices)}" if several and result.devices else ""
         replicate = f" (replicate {result.replicate})" if replicated else ""
         return f"{result.case.id}{device}{replicate}"
@@ -94,51 +79,51 @@ def case_namer(run: Run, replicated: bool = False) -> Namer:
     return name
 
 
-def basis_text(share: Share) -> str:
+def basis_text(share: gb.Share) -> str:
     """Return the name of the peak's source: `peak (data sheet)`, `peak at the measured clock` or `best of this run`."""
     return _BASES[share.basis]
 
 
-def share_of_basis(share: Share) -> str:
+def share_of_basis(share: gb.Share) -> str:
     """Return a share in full: `95.9 % of peak (data sheet), dram`."""
-    return f"{units.percent(share.fraction)} of {basis_text(share)}, {share.limit}"
+    return f"{gb.units.percent(share.fraction)} of {basis_text(share)}, {share.limit}"
 
 
-def share_brief(figure: Figure) -> str:
+def share_brief(figure: gb.Figure) -> str:
     """Return the main share of a figure for a table: `95.9 % dram`; empty if no peak is known."""
     share = figure.main_share
     if share is None:
         return ""
-    return f"{units.percent(share.fraction)} {share.limit}" + (" (best of run)" if share.basis == "best" else "")
+    return f"{gb.units.percent(share.fraction)} {share.limit}" + (" (best of run)" if share.basis == "best" else "")
 
 
-def interval_text(figure: Figure, values: int | None = None) -> str:
+def interval_text(figure: gb.Figure, values: int | None = None) -> str:
     """Return the 95 % interval with its unit, in the prefix of the median: `4180 – 4221 GB/s`.
 
     `values` is the number of values behind the interval, None for the number of samples."""
     count = figure.samples if values is None else values
     if count < 2:
         return "–"
-    interval, mark = figure.interval, " (range)" if count < stats.LEAST_FOR_INTERVAL else ""
+    interval, mark = figure.interval, " (range)" if count < gb.stats.LEAST_FOR_INTERVAL else ""
     if figure.unit == "B":
-        return f"{units.round_size(interval.low)} – {units.round_size(interval.high)}{mark}"
-    return units.interval(interval.low, interval.high, figure.unit, interval.centre) + mark
+        return f"{gb.units.round_size(interval.low)} – {gb.units.round_size(interval.high)}{mark}"
+    return gb.units.interval(interval.low, interval.high, figure.unit, interval.centre) + mark
 
 
-def named_text(figure: Figure) -> str:
+def named_text(figure: gb.Figure) -> str:
     """Return a figure with its name: `decompress 163.2 GB/s`; without the name if that is the unit: `32.00 cycles`."""
     name = figure.short
     return figure.text if name == figure.unit else f"{name} {figure.text}"
 
 
-def secondary_text(figures: Sequence[Figure]) -> str:
+def secondary_text(figures: Sequence[gb.Figure]) -> str:
     """Return figures as one text: `decompress 163.2 GB/s, ratio 4.681`; for more than eight `12 more series`."""
     if len(figures) > _BESIDE:
         return f"{len(figures)} more series"
     return ", ".join(map(named_text, figures))
 
 
-def notices(summary: Summary, rows: Sequence[ResultRow]) -> list[Notice]:
+def notices(summary: gb.Summary, rows: Sequence[gb.ResultRow]) -> list[Notice]:
     """Return every warning and note about a run: errors first, then warnings, then notes.
 
     `rows` holds one row for each case; its noise, its interval and its shares are checked."""
@@ -169,7 +154,7 @@ def counts_by_level(all_notices: Sequence[Notice]) -> str:
     )
 
 
-def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Notice]:
+def _by_reason(run: gb.Run, name: Namer, status: str, level: Level) -> Iterator[Notice]:
     """Yield a notice of `level` for each distinct cause and reason among the results with `status`."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for result in run.results:
@@ -179,32 +164,34 @@ def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Not
         yield _notice(level, f"{_cases(len(cases))} {status}: {reason or cause or 'no reason given'}", cases)
 
 
-def _above_peak(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
+def _above_peak(name: Namer, rows: Sequence[gb.ResultRow]) -> Iterator[Notice]:
     """Yield one warning about all cases with a rate above a peak of the device; `name` names a result."""
     cases = [f"{name(row.result)} ({_impossible_shares_text(row)})" for row in rows if row.impossible]
     if cases:
         verb = "is" if len(cases) == 1 else "are"
-        yield _notice("warning", f"{_cases(len(cases))} {verb} above-peak, {ABOVE_PEAK_REASON}", cases)
+        yield _notice("warning", f"{_cases(len(cases))} {verb} above-peak, {gb.ABOVE_PEAK_REASON}", cases)
 
 
-def _impossible_shares_text(row: ResultRow) -> str:
+def _impossible_shares_text(row: gb.ResultRow) -> str:
     """Return the first share above a peak, with its series: `cold: 104.3 % of peak at the measured clock, dram`."""
     first = row.impossible[0]
     return f"{first.series}: {share_of_basis(first.share)}"
 
 
-def _noisy(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
+def _noisy(name: Namer, rows: Sequence[gb.ResultRow]) -> Iterator[Notice]:
     """Yield one warning about all ok cases with more than 5 % of noise within a process, the noisiest first."""
     noisy = [row for row in rows if row.figure and row.figure.noise > NOISY and row.result.status == "ok"]
     noisy.sort(key=lambda row: -row.figure.noise if row.figure else 0.0)
-    cases = [f"{name(row.result)} ({units.percent(row.figure.noise)})" for row in noisy if row.figure is not None]
+    cases = [f"{name(row.result)} ({gb.units.percent(row.figure.noise)})" for row in noisy if row.figure is not None]
     if cases:
         yield _notice(
-            "warning", f"{_cases(len(cases))} with more than {units.percent(NOISY, 0)} of noise within a process", cases
+            "warning",
+            f"{_cases(len(cases))} with more than {gb.units.percent(NOISY, 0)} of noise within a process",
+            cases,
         )
 
 
-def _wide(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
+def _wide(name: Namer, rows: Sequence[gb.ResultRow]) -> Iterator[Notice]:
     """Yield one warning about all ok cases with at most 5 % of noise but a 95 % interval wider than ± 5 %."""
     wide = [
         row
@@ -213,18 +200,18 @@ def _wide(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
         if NOISY < row.figure.interval.half_width < math.inf
     ]
     wide.sort(key=lambda row: -row.figure.interval.half_width if row.figure else 0.0)
-    cases = [f"{name(row.result)} (± {units.percent(row.figure.interval.half_width)})" for row in wide if row.figure]
+    cases = [f"{name(row.result)} (± {gb.units.percent(row.figure.interval.half_width)})" for row in wide if row.figure]
     if cases:
         several = (
             "of the processes" if any(row.figure and row.figure.processes > 1 for row in wide) else "within a process"
         )
         sentence = (
-            f"{_cases(len(cases))} with a 95 % confidence interval {several} wider than ± {units.percent(NOISY, 0)}"
+            f"{_cases(len(cases))} with a 95 % confidence interval {several} wider than ± {gb.units.percent(NOISY, 0)}"
         )
         yield _notice("warning", sentence, cases)
 
 
-def _discarded(run: Run, name: Namer) -> Iterator[Notice]:
+def _discarded(run: gb.Run, name: Namer) -> Iterator[Notice]:
     """Yield one note on all discarded samples: how many for each reason, and from which cases."""
     tally: Tally[str] = Tally()
     cases = []

@@ -1,14 +1,12 @@
 """Compute axes: the place of a value between two ends, the ticks, and their labels."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import units
+from gpubench.api import report as gb
 
 _MOST_IN_ONE_UNIT = 1e4  # the highest tick of a logarithmic axis whose ticks share one unit
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -92,15 +90,15 @@ def _linear_axis(low: float, high: float, unit: str, start: float, end: float, c
     places = [index * step for index in range(first, last + 1)]
     if unit == "B":
         return Axis(places[0], places[-1], start, end, False, _binary_ticks(places), "")
-    factor, text = units.scale(max(abs(low), abs(high)), unit)  # the last tick may be larger than all values
+    factor, text = gb.units.scale(max(abs(low), abs(high)), unit)  # the last tick may be larger than all values
     ticks = tuple((place, f"{place / factor:.6g}") for place in places)
     return Axis(places[0], places[-1], start, end, False, ticks, text)
 
 
 def _binary_ticks(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
     """Return ticks at sizes in bytes, labelled in the binary unit of the largest: `124GiB`, `124.5GiB`."""
-    _, _, unit = units.round_size(max(map(abs, places))).partition(" ")
-    factor = next(1024.0**power for power in range(9) if units.round_size(1024.0**power).endswith(f" {unit}"))
+    _, _, unit = gb.units.round_size(max(map(abs, places))).partition(" ")
+    factor = next(1024.0**power for power in range(9) if gb.units.round_size(1024.0**power).endswith(f" {unit}"))
     return tuple((place, f"{place / factor:.6g}{unit}" if place else "0") for place in places)
 
 
@@ -118,9 +116,9 @@ def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tu
         first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
         stride = max(math.ceil((last - first + 1) / count), 1)
         places = [2.0**power for power in range(max(first, 0), last + 1, stride)] or [low, high]
-        return tuple((place, units.size(place)) for place in places), ""
+        return tuple((place, gb.units.size(place)) for place in places), ""
     places = _log_places(low, high, count)
-    factor, text = units.scale(places[-1] if places[0] <= 0 else places[0], unit)
+    factor, text = gb.units.scale(places[-1] if places[0] <= 0 else places[0], unit)
     if places[-1] / factor < _MOST_IN_ONE_UNIT:
         return tuple((place, f"{place / factor:.6g}") for place in places), text
     return tuple((place, _value_with_unit(place, unit)) for place in places), ""
@@ -140,5 +138,5 @@ def _log_places(low: float, high: float, count: int) -> list[float]:
 
 def _value_with_unit(value: float, unit: str) -> str:
     """Return a value as text with its own prefix and unit: `1.5 TB/s`."""
-    factor, text = units.scale(value, unit)
+    factor, text = gb.units.scale(value, unit)
     return f"{value / factor:.6g} {text}".rstrip()

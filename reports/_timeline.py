@@ -1,7 +1,5 @@
 """Draw the counters of a run over time: when each case ran, and a line for each counter of a device."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from gpubench.api.report import CounterTable, Measure, Run, Track, extremes, units
+from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._bands import Band, bands, slowdowns_among
@@ -59,7 +57,7 @@ class _Sheet:
 
     `begin` is the time of the first sample in seconds, and `across` the axis of time."""
 
-    run: Run
+    run: gb.Run
     begin: float
     across: Axis
     points: int
@@ -78,7 +76,7 @@ class _Sheet:
         return dataclasses.replace(chart, zoom=len(self.zoom) - 1)
 
 
-def timelines(run: Run, table: CounterTable) -> Timelines:
+def timelines(run: gb.Run, table: gb.CounterTable) -> Timelines:
     """Return a timeline for each device that has counter samples, the host last; all share one axis of time.
 
     `table` holds the counters of the run. The axis reaches from the first sample of the run to the last."""
@@ -86,8 +84,8 @@ def timelines(run: Run, table: CounterTable) -> Timelines:
     if not tracks:
         return Timelines()
     begin, end = min(float(track.at[0]) for track in tracks), max(float(track.at[-1]) for track in tracks)
-    constant: list[Track] = []
-    changing: list[Track] = []
+    constant: list[gb.Track] = []
+    changing: list[gb.Track] = []
     for track in tracks:
         (constant if _is_constant(track) else changing).append(track)
     count = max(len(changing), 1)
@@ -110,18 +108,18 @@ def timelines(run: Run, table: CounterTable) -> Timelines:
     return Timelines(tuple(drawn), {"end": end - begin, "cases": ran, "charts": sheet.zoom}, sheet.thinned)
 
 
-def _is_constant(track: Track) -> bool:
+def _is_constant(track: gb.Track) -> bool:
     """Return True if a counter has one value in the whole run; a counter of events never counts as constant."""
     return track.counter.kind != "event" and bool((track.values == track.values[0]).all())
 
 
-def _constant_counters(tracks: Sequence[Track], device: str) -> tuple[tuple[str, str], ...]:
+def _constant_counters(tracks: Sequence[gb.Track], device: str) -> tuple[tuple[str, str], ...]:
     """Return the name and the value of each counter in `tracks` that is of `device`."""
     of_device = [track for track in tracks if track.device == device]
-    return tuple((track.counter.name, units.quantity(float(track.values[0]), _unit(track))) for track in of_device)
+    return tuple((track.counter.name, gb.units.quantity(float(track.values[0]), _unit(track))) for track in of_device)
 
 
-def _unit(track: Track) -> str:
+def _unit(track: gb.Track) -> str:
     """Return the unit in which a counter is drawn: that of its rise per second if it is cumulative, else its own."""
     return rise_unit(track.counter.unit) if track.counter.kind == "cumulative" else track.counter.unit
 
@@ -133,16 +131,18 @@ def _seconds(span: float) -> Axis:
     return dataclasses.replace(plain, high=span, ticks=ticks) if span > 0 else plain
 
 
-def _drawable(track: Track) -> Track:
+def _drawable(track: gb.Track) -> gb.Track:
     """Return the track to draw: for a cumulative counter its rise per second between samples, else the track itself."""
     if track.counter.kind != "cumulative":
         return track
     spans = np.diff(track.at)
     advances = spans > 0
-    return Track(track.counter, track.device, track.at[1:][advances], np.diff(track.values)[advances] / spans[advances])
+    return gb.Track(
+        track.counter, track.device, track.at[1:][advances], np.diff(track.values)[advances] / spans[advances]
+    )
 
 
-def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool) -> Iterator[Chart]:
+def _charts(sheet: _Sheet, device: str, tracks: Sequence[gb.Track], *, first: bool) -> Iterator[Chart]:
     """Yield the charts of a device: the cases if `first`, then its counters, power first."""
     shaded = [
         result
@@ -163,9 +163,9 @@ def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool)
         )
 
 
-def _rank(track: Track) -> bool:
+def _rank(track: gb.Track) -> bool:
     """Return the sort key of a counter, which puts the power of the board first."""
-    return track.counter.measures is not Measure.BOARD_POWER
+    return track.counter.measures is not gb.Measure.BOARD_POWER
 
 
 def _draw_behind(sheet: _Sheet, slowdowns: Iterable[Band]) -> Iterator[Markup]:
@@ -186,7 +186,7 @@ def _draw_band(sheet: _Sheet, band: Band, top: float, height: float, class_: str
     return svg.element("path", *svg.title(tooltip), d="".join(path), class_=class_)
 
 
-def _line(sheet: _Sheet, track: Track, slowdowns: Sequence[Band], behind: Markup) -> Chart:
+def _line(sheet: _Sheet, track: gb.Track, slowdowns: Sequence[Band], behind: Markup) -> Chart:
     """Return the chart of a counter over time, drawn over the markup `behind`, and add its numbers to the sheet."""
     counter, across = track.counter, sheet.across
     rise, unit = counter.kind == "cumulative", _unit(track)
@@ -195,8 +195,8 @@ def _line(sheet: _Sheet, track: Track, slowdowns: Sequence[Band], behind: Markup
     at, values = decimate(track.at - sheet.begin, track.values, sheet.drawn)
     places = [(across.place(x), up.place(y)) for x, y in zip(at.tolist(), values.tolist(), strict=True)]
     parts = [behind, *_value_axis(across, up), time_axis(across, _BOTTOM), svg.polyline(places, "line c0")]
-    mean = units.quantity(float(track.values.mean()), unit)
-    ends = f"mean {mean}, {units.quantity(low, unit)} to {units.quantity(high, unit)}"
+    mean = gb.units.quantity(float(track.values.mean()), unit)
+    ends = f"mean {mean}, {gb.units.quantity(low, unit)} to {gb.units.quantity(high, unit)}"
     note = ", ".join(part for part in (ends, "rise of the counter per second" if rise else "") if part)
     description = f"{counter.name} of {track.device} over time: {ends}"
     chart = Chart(counter.name, note, svg.picture(description, _HEIGHT, *parts))
@@ -205,7 +205,7 @@ def _line(sheet: _Sheet, track: Track, slowdowns: Sequence[Band], behind: Markup
     return sheet.add(chart, line_chart(track.device, unit, at, values, slowdowns, sheet.begin))
 
 
-def _events(sheet: _Sheet, track: Track, event_bands: Sequence[Band]) -> Chart:
+def _events(sheet: _Sheet, track: gb.Track, event_bands: Sequence[Band]) -> Chart:
     """Return the chart of a counter of events, with a lane below the name of each event."""
     counter, across, step = track.counter, sheet.across, LANE + _NAME
     bottom = TOP + step * len(event_bands) + (6 if event_bands else LANE)
@@ -214,7 +214,7 @@ def _events(sheet: _Sheet, track: Track, event_bands: Sequence[Band]) -> Chart:
         top = TOP + step * row
         parts.append(svg.text(across.start, top + 9, band.name))
         parts.append(_draw_band(sheet, band, top + _NAME, LANE - 6, band.kind or svg.colour(7)))
-    note = "; ".join(f"{band.name} in {units.percent(band.share, 0)} of the samples" for band in event_bands)
+    note = "; ".join(f"{band.name} in {gb.units.percent(band.share, 0)} of the samples" for band in event_bands)
     note = note or "none in the whole run"
     description = f"{counter.name} of {track.device} over time: {note}"
     chart = Chart(counter.name, note, svg.picture(description, bottom + 24, *parts))
@@ -232,5 +232,5 @@ def decimate(at: Numbers, values: Numbers, most: int = MOST_POINTS) -> tuple[Num
     """Return at most `most` points in the order of time: the minimum and the maximum of each of equal spans.
 
     `at` holds times in seconds and `values` the readings, both of shape (samples,)."""
-    indices = extremes(values, most)
+    indices = gb.extremes(values, most)
     return at[indices], values[indices]

@@ -1,7 +1,5 @@
 """Collect the values that the template of a trend page shows: for each series its drawing, its changes and its runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,7 +7,7 @@ from pathlib import PurePath
 
 from markupsafe import Markup
 
-from gpubench.api.report import Change, Line, Moment, Trend, units
+from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._charts import Chart
@@ -100,14 +98,14 @@ class TrendPage:
     blocks: tuple[TrendBlock, ...]
 
 
-def trend_page(trends: Sequence[Trend]) -> TrendPage:
+def trend_page(trends: Sequence[gb.Trend]) -> TrendPage:
     """Return the content of a page of trends; each trend must have at least one run."""
     blocks = tuple(_block(trend) for trend in trends)
     only = blocks[0].case if len(blocks) == 1 else f"{len(blocks)} series"
     return TrendPage(f"History of {only}", blocks)
 
 
-def _block(trend: Trend) -> TrendBlock:
+def _block(trend: gb.Trend) -> TrendBlock:
     """Return the section of a trend: its drawing, steps, drifts and runs as texts, the newest run first."""
     line = trend.line
     changes = tuple(_change(change, trend) for change in trend.changes)
@@ -115,7 +113,7 @@ def _block(trend: Trend) -> TrendBlock:
         line.case,
         trend.verdict_text,
         line.text,
-        units.quantity(trend.values[-1], line.unit),
+        gb.units.quantity(trend.values[-1], line.unit),
         len(trend.moments),
         _chart(trend),
         changes,
@@ -125,20 +123,20 @@ def _block(trend: Trend) -> TrendBlock:
     )
 
 
-def _change(change: Change, trend: Trend) -> ChangeLine:
+def _change(change: gb.Change, trend: gb.Trend) -> ChangeLine:
     """Return a step as texts."""
     unit = trend.line.unit
     return ChangeLine(
         _moment_text(trend.moments[change.index]),
         change.effect_text,
         "bad" if change.is_worse else "good",
-        units.quantity(change.before, unit),
-        units.quantity(change.after, unit),
+        gb.units.quantity(change.before, unit),
+        gb.units.quantity(change.after, unit),
         ", ".join(change.differences),
     )
 
 
-def _drift_lines(trend: Trend) -> tuple[DriftLine, ...]:
+def _drift_lines(trend: gb.Trend) -> tuple[DriftLine, ...]:
     """Return each drift of a trend as texts; its times are those of its first and its last run."""
     unit = trend.line.unit
     return tuple(
@@ -147,15 +145,15 @@ def _drift_lines(trend: Trend) -> tuple[DriftLine, ...]:
             _moment_text(trend.moments[drift.end - 1]),
             drift.effect_text,
             "bad" if drift.is_worse else "good",
-            units.quantity(drift.before, unit),
-            units.quantity(drift.after, unit),
+            gb.units.quantity(drift.before, unit),
+            gb.units.quantity(drift.after, unit),
             drift.rate_text,
         )
         for drift in trend.drifts
     )
 
 
-def _newest_event(trend: Trend) -> NewestEvent:
+def _newest_event(trend: gb.Trend) -> NewestEvent:
     """Return the newest step or drift of a trend as text, or the state of the trend if it has neither."""
     event = trend.newest_event
     if event is None:
@@ -164,20 +162,20 @@ def _newest_event(trend: Trend) -> NewestEvent:
     return NewestEvent(f"{event.effect_text} from {since}", "bad" if event.is_worse else "good")
 
 
-def _run(moment: Moment, line: Line) -> TrendRunLine:
+def _run(moment: gb.Moment, line: gb.Line) -> TrendRunLine:
     """Return a run of the series `line` as texts: time, median, 95 % interval, number of replicates, labels, file."""
     interval = moment.interval
     return TrendRunLine(
         _moment_text(moment),
-        units.quantity(interval.centre, line.unit),
-        units.interval(interval.low, interval.high, line.unit, interval.centre),
+        gb.units.quantity(interval.centre, line.unit),
+        gb.units.interval(interval.low, interval.high, line.unit, interval.centre),
         moment.replicates,
         ", ".join(moment.labels),
         PurePath(moment.source.path).name,
     )
 
 
-def _moment_text(moment: Moment) -> str:
+def _moment_text(moment: gb.Moment) -> str:
     """Return the time of a run as text, in UTC, to a minute."""
     return _date(moment.source.at, _MINUTE)
 
@@ -187,7 +185,7 @@ def _date(at: float, form: str) -> str:
     return datetime.fromtimestamp(at, UTC).strftime(form)
 
 
-def _chart(trend: Trend) -> Chart:
+def _chart(trend: gb.Trend) -> Chart:
     """Return the drawing of a series over its runs: medians, 95 % intervals, steps, and levels if it has changed."""
     line, moments = trend.line, trend.moments
     ends = [end for moment in moments for end in (moment.interval.low, moment.interval.high)]
@@ -201,7 +199,7 @@ def _chart(trend: Trend) -> Chart:
     parts += [_level(*ends, across, up) for ends in ends_of_levels if trend.state == "changed"]
     parts += _dots(trend, across, up)
     span = f"{len(moments)} runs from {_moment_text(moments[0])} to {_moment_text(moments[-1])}"
-    newest = units.quantity(trend.values[-1], line.unit)
+    newest = gb.units.quantity(trend.values[-1], line.unit)
     note = "one point per run, in order of time (UTC): the median and, where large enough to see, its 95 % interval"
     description = f"{line.case}: {span}, newest {newest}; {_counts(trend)}"
     return Chart(f"newest {newest}", note, svg.picture(description, _HEIGHT, *parts, width=_WIDTH))
@@ -220,7 +218,7 @@ def _frame(across: Axis, up: Axis) -> Markup:
     return svg.join(parts)
 
 
-def _runs_axis(moments: Sequence[Moment], right: float) -> Axis:
+def _runs_axis(moments: Sequence[gb.Moment], right: float) -> Axis:
     """Return the x axis, on which the runs have equal distances, up to the x `right`; at most seven dates are ticks."""
     last = len(moments) - 1
     stride = max(-(-last // _MOST_TICKS), 1)
@@ -230,12 +228,12 @@ def _runs_axis(moments: Sequence[Moment], right: float) -> Axis:
     return Axis(0.0, max(float(last), 1.0), _LEFT, right - 10, False, ticks, "")
 
 
-def _step_places(trend: Trend) -> list[float]:
+def _step_places(trend: gb.Trend) -> list[float]:
     """Return the place of each step on the axis of runs, half way between two runs."""
     return [change.index - 0.5 for change in trend.changes]
 
 
-def _intervals(moments: Sequence[Moment], across: Axis, up: Axis) -> Iterator[Markup]:
+def _intervals(moments: Sequence[gb.Moment], across: Axis, up: Axis) -> Iterator[Markup]:
     """Yield a line over each run's 95 % interval that is taller than 5 drawing units; none for more than 150 runs."""
     for x, moment in enumerate(moments if len(moments) <= _MOST_DOTS else ()):
         low, high = up.place(moment.interval.low), up.place(moment.interval.high)
@@ -248,17 +246,17 @@ def _level(start: int, end: int, first: float, last: float, across: Axis, up: Ax
     return svg.line(across.place(start - 0.4), up.place(first), across.place(end - 0.6), up.place(last), "level")
 
 
-def _counts(trend: Trend) -> str:
+def _counts(trend: gb.Trend) -> str:
     """Return the numbers of steps and drifts as text: `1 step, 0 drifts`."""
     numbers = ((len(trend.changes), "step"), (len(trend.drifts), "drift"))
     return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in numbers)
 
 
-def _dots(trend: Trend, across: Axis, up: Axis) -> Iterator[Markup]:
+def _dots(trend: gb.Trend, across: Axis, up: Axis) -> Iterator[Markup]:
     """Yield a dot for each run; of more than 150 runs, only for the first run after each step."""
     marked = {change.index: "bad" if change.is_worse else "good" for change in trend.changes}
     for x, moment in enumerate(trend.moments):
         if x in marked or len(trend.moments) <= _MOST_DOTS:
-            tooltip = f"{_moment_text(moment)}: {units.quantity(moment.value, trend.line.unit)}"
+            tooltip = f"{_moment_text(moment)}: {gb.units.quantity(moment.value, trend.line.unit)}"
             radius, judged = (4.2, f"mark {marked[x]}") if x in marked else (2.6, "c0")
             yield svg.dot(across.place(x), up.place(moment.value), radius, judged, tooltip)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from gpubench.api.report import KeyValue, Overview, Summary, overview, units
+from gpubench.api import report as gb
 
 EXPECTED_NOTE = (
     "Of data sheet: the share of the peak in the vendor's data sheet. Of expected: compared with what this model of "
@@ -21,7 +21,7 @@ class Anchors:
     with_devices: bool
 
     @classmethod
-    def of(cls, summary: Summary) -> Anchors:
+    def of(cls, summary: gb.Summary) -> Anchors:
         """Return the rule for a run: the anchors contain the devices if the run has several device sets."""
         return cls(len({result.devices for result in summary.run.results}) > 1)
 
@@ -76,9 +76,9 @@ class Head:
     suites: tuple[SuiteLink, ...]
 
 
-def head(summary: Summary) -> Head:
+def head(summary: gb.Summary) -> Head:
     """Return the head of the page of a run: its overview as texts, with links to the cases and suites."""
-    run_overview, anchors = overview(summary), Anchors.of(summary)
+    run_overview, anchors = gb.overview(summary), Anchors.of(summary)
     tiles = tuple(_tile(value, anchors) for value in run_overview.values)
     return Head(
         run_overview.devices or ("No device",),
@@ -95,34 +95,34 @@ def head(summary: Summary) -> Head:
     )
 
 
-def trust_text(run_overview: Overview) -> str:
+def trust_text(run_overview: gb.Overview) -> str:
     """Return `Trustworthy: yes`, or `Trustworthy: no, because …`."""
     return run_overview.trust[:1].upper() + run_overview.trust[1:]
 
 
-def key_note(run_overview: Overview) -> str:
+def key_note(run_overview: gb.Overview) -> str:
     """Return the sentences on what the shares of the key figures refer to; empty if no figure has a share."""
     if run_overview.has_expectations:
         return EXPECTED_NOTE
     return DATA_SHEET_NOTE if any(value.of_spec is not None for value in run_overview.values) else ""
 
 
-def has_several_devices(run_overview: Overview) -> bool:
+def has_several_devices(run_overview: gb.Overview) -> bool:
     """Return True if the key figures are of more than one device, so that each must name its device."""
     return len({value.devices[:1] for value in run_overview.values}) > 1
 
 
 def share_text(share: float | None) -> str:
     """Return a share (a fraction) in per cent; empty for None."""
-    return units.percent(share) if share is not None else ""
+    return gb.units.percent(share) if share is not None else ""
 
 
 def seconds_text(seconds: float) -> str:
     """Return a duration in seconds as text; empty unless it is positive."""
-    return units.duration(seconds) if seconds > 0 else ""
+    return gb.units.duration(seconds) if seconds > 0 else ""
 
 
-def _tile(value: KeyValue, anchors: Anchors) -> Tile:
+def _tile(value: gb.KeyValue, anchors: Anchors) -> Tile:
     """Return a key figure as texts, with a link to its case; its devices are named if the anchors contain devices."""
     spec = value.of_spec
     return Tile(

@@ -1,7 +1,5 @@
 """Render self-contained pages: a template, its style sheets and its scripts, under a policy that forbids all else."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -1,14 +1,12 @@
 """Turn the charts of a timeline into numbers, in the units of their axes, for the script that zooms them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.report import Result, result_lanes, units
+from gpubench.api import report as gb
 
 from ._bands import Band
 
@@ -40,13 +38,13 @@ def event_chart(device: str, event_bands: Sequence[Band], begin: float) -> dict[
     return {"kind": "lanes", "device": device, "bands": [_band(band, begin) for band in event_bands]}
 
 
-def case_chart(results: Sequence[Result], begin: float) -> dict[str, Any]:
+def case_chart(results: Sequence[gb.Result], begin: float) -> dict[str, Any]:
     """Return a lane for each suite, or each phase of a profiled program, for the script, as a dict.
 
     Its keys are `kind`, `device` (empty) and `bands`, which have the times of the cases."""
     bands = [
         [name, "", [round(at - begin, 3) for _, *span in spans for at in span]]
-        for name, spans in result_lanes(results).items()
+        for name, spans in gb.result_lanes(results).items()
     ]
     return {"kind": "lanes", "device": "", "bands": bands}
 
@@ -61,4 +59,4 @@ def _scale(value: float, unit: str) -> tuple[float, str]:
     if unit == "B":
         factor, name = (_GIB, "GiB") if value >= _GIB else (2.0**20, "MiB")
         return factor, name
-    return units.scale(value, unit)
+    return gb.units.scale(value, unit)

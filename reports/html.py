@@ -1,11 +1,9 @@
 """Write a run as one self-contained web page: no network, light and dark, readable without script and in print."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import Comparison, Enclosure, FleetJudgement, Run, Site, Trend
+from gpubench.api import report as gb
 
 from ._columns import columns
 from ._compare_page import compare_page
@@ -24,31 +22,31 @@ class HtmlReport:
 
     summary: str = "one self-contained web page with charts, tables and counters over time"
 
-    def render(self, run: Run) -> str:
+    def render(self, run: gb.Run) -> str:
         """Return the page of a run."""
         return _render_page(page(run))
 
-    def enclose(self, run: Run, enclosure: Enclosure) -> str:
+    def enclose(self, run: gb.Run, enclosure: gb.Enclosure) -> str:
         """Return the page of a run that carries its results for download."""
         return _render_page(page(run, enclosure))
 
-    def columns(self, runs: Sequence[Run]) -> str:
+    def columns(self, runs: Sequence[gb.Run]) -> str:
         """Return the page that shows several runs side by side as columns."""
         return web_page("runs.html", "html.css", "runs.css", scripts=("page.js",), page=columns(runs))
 
-    def trends(self, trends: Sequence[Trend]) -> str:
+    def trends(self, trends: Sequence[gb.Trend]) -> str:
         """Return the page of trends: each series over its runs, with its changes."""
         return web_page("trend.html", "html.css", "trend.css", page=trend_page(trends))
 
-    def compare(self, comparison: Comparison) -> str:
+    def compare(self, comparison: gb.Comparison) -> str:
         """Return the page of a comparison of runs."""
         return web_page("compare.html", "html.css", "compare.css", page=compare_page(comparison))
 
-    def index(self, site: Site) -> str:
+    def index(self, site: gb.Site) -> str:
         """Return the page that lists the runs of a site."""
         return web_page("site.html", "html.css", "site.css", page=site_page(site))
 
-    def fleet(self, judgement: FleetJudgement) -> str:
+    def fleet(self, judgement: gb.FleetJudgement) -> str:
         """Return the page of a fleet's judgement."""
         return web_page("fleet.html", "html.css", "fleet.css", scripts=("fleet.js",), page=fleet_page(judgement))
 

@@ -1,33 +1,12 @@
 """Write the figures of a run as one JSON document, schema `gpubench.summary/1`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api.report import (
-    Comparison,
-    ComparisonReport,
-    Finding,
-    FleetJudgement,
-    GateAnswer,
-    Result,
-    Run,
-    RunComparison,
-    Spread,
-    Summary,
-    case_counters,
-    change,
-    frame,
-    payoffs,
-    servings,
-    staircases,
-    transfers,
-)
-from gpubench.api.report import comparison as comparing
+from gpubench.api import report as gb
 
 from ._amortisation import amortisation_records
 from ._derived import staircase_record, transfer_record
@@ -45,15 +24,15 @@ class JsonReport:
 
     summary: str = "the figures as one JSON document, for programs"
 
-    def render(self, run: Run) -> str:
+    def render(self, run: gb.Run) -> str:
         """Return the figures of a run as JSON, one result per line, which ends with a newline."""
-        return _render_document(_document(Summary(run)))
+        return _render_document(_document(gb.Summary(run)))
 
-    def compare(self, comparison: Comparison) -> str:
+    def compare(self, comparison: gb.Comparison) -> str:
         """Return a comparison of runs as JSON, schema `gpubench.compare/1`, which ends with a newline."""
         return _render_document(_comparison(comparison))
 
-    def fleet(self, judgement: FleetJudgement) -> str:
+    def fleet(self, judgement: gb.FleetJudgement) -> str:
         """Return the judgement of a fleet as JSON, schema `gpubench.fleet-judgement/1`, which ends with a newline."""
         return _render_document(fleet_document(judgement))
 
@@ -76,7 +55,7 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _document(summary: Summary) -> dict[str, Any]:
+def _document(summary: gb.Summary) -> dict[str, Any]:
     """Return the figures of a run as plain values; docs/reports.md describes the fields."""
     manifest = summary.run.manifest
     spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
@@ -90,16 +69,16 @@ def _document(summary: Summary) -> dict[str, Any]:
         "devices": [dataclasses.asdict(device) for device in manifest.facts.devices],
         "versions": dict(manifest.facts.versions),
         "spreads": [_spread(spread) for spread in summary.spreads()] if summary.replicated else [],
-        "levels": [staircase_record(staircase) for staircase in staircases(summary)],
-        "transfers": [transfer_record(view_transfers) for view_transfers in transfers(summary)],
-        "payoffs": [payoffs_record(view_payoffs) for view_payoffs in payoffs(summary)],
-        "serving": [serving_record(model) for model in servings(summary)],
+        "levels": [staircase_record(staircase) for staircase in gb.staircases(summary)],
+        "transfers": [transfer_record(view_transfers) for view_transfers in gb.transfers(summary)],
+        "payoffs": [payoffs_record(view_payoffs) for view_payoffs in gb.payoffs(summary)],
+        "serving": [serving_record(model) for model in gb.servings(summary)],
         "amortisation": list(amortisation_records(summary)),
         "results": [_result(summary, result, spreads[result.key]) for result in summary.run.results],
     }
 
 
-def _spread(spread: Spread) -> dict[str, Any]:
+def _spread(spread: gb.Spread) -> dict[str, Any]:
     """Return the record of a case over its replicates, for the headline in SI units."""
     figure = spread.figure
     return {
@@ -108,13 +87,13 @@ def _spread(spread: Spread) -> dict[str, Any]:
         "series": figure.name if figure else "",
         "unit": figure.unit if figure else "",
         "better": figure.better if figure else "",
-        "median": frame.finite(figure.interval.centre if figure else None),
-        **frame.spread_record(spread),
-        "medians": [frame.finite(median) for median in spread.medians],
+        "median": gb.frame.finite(figure.interval.centre if figure else None),
+        **gb.frame.spread_record(spread),
+        "medians": [gb.frame.finite(median) for median in spread.medians],
     }
 
 
-def _result(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
+def _result(summary: gb.Summary, result: gb.Result, spread: gb.Spread) -> dict[str, Any]:
     """Return the record of a result with its figures, as docs/reports.md describes it."""
     case = result.case
     return {
@@ -132,20 +111,20 @@ def _result(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
         "above_peak": [impossible.series for impossible in summary.impossible_shares(result)],
         "discarded": dict(result.discarded),
         "notes": dict(result.notes),
-        "elapsed_s": frame.finite(result.elapsed_s),
-        "energy": frame.energy_record(summary, result),
-        "reproducibility": frame.reproducibility_record(summary, spread),
+        "elapsed_s": gb.frame.finite(result.elapsed_s),
+        "energy": gb.frame.energy_record(summary, result),
+        "reproducibility": gb.frame.reproducibility_record(summary, spread),
         "joined": _joined(summary, result),
-        "figures": list(frame.records(summary, result)),
+        "figures": list(gb.frame.records(summary, result)),
     }
 
 
-def _joined(summary: Summary, result: Result) -> dict[str, Any]:
+def _joined(summary: gb.Summary, result: gb.Result) -> dict[str, Any]:
     """Return what the counters say about a result: its bound, memory traffic, and seconds of throttling by reason."""
-    counters = case_counters(summary, result)
+    counters = gb.case_counters(summary, result)
     uses = counters.bound.evidence if counters.bound else ()
-    evidence = [{"by": use.by, "share": frame.finite(use.fraction)} for use in uses]
-    record = frame.counter_record(counters)
+    evidence = [{"by": use.by, "share": gb.frame.finite(use.fraction)} for use in uses]
+    record = gb.frame.counter_record(counters)
     return {
         **record,
         "evidence": evidence,
@@ -153,7 +132,7 @@ def _joined(summary: Summary, result: Result) -> dict[str, Any]:
     }
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
+def _comparison(comparison: gb.Comparison) -> dict[str, Any]:
     """Return a comparison as plain values; its first run is the one with which the others are compared."""
     return {
         "schema": COMPARE_SCHEMA,
@@ -162,13 +141,13 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
             {"name": difference.name, "values": list(difference.values)} for difference in comparison.differences
         ],
         "against": [
-            _against(against, comparing.answer(against, comparing.letter(index)))
+            _against(against, gb.comparison.answer(against, gb.comparison.letter(index)))
             for index, against in enumerate(comparison.against, 1)
         ],
     }
 
 
-def _against(against: RunComparison, answer: GateAnswer) -> dict[str, Any]:
+def _against(against: gb.RunComparison, answer: gb.GateAnswer) -> dict[str, Any]:
     """Return the record of one run against the first: verdict, reasons, mean of each suite, a finding for each case."""
     judgement = against.judgement
     return {
@@ -185,7 +164,7 @@ def _against(against: RunComparison, answer: GateAnswer) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: gb.Finding) -> dict[str, Any]:
     """Return the record of the verdict on a case; medians are in SI units."""
     low, high = finding.bounds
     return {
@@ -196,14 +175,14 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "reason": finding.reason,
         "unit": finding.unit,
         "better": finding.better,
-        "before": {"median": frame.finite(finding.before.median), "processes": finding.before.processes},
-        "after": {"median": frame.finite(finding.after.median), "processes": finding.after.processes},
-        "change": frame.finite(change(finding)),
-        "low": frame.finite(low),
-        "high": frame.finite(high),
-        "threshold": frame.finite(math.expm1(finding.threshold)),
-        "q": frame.finite(finding.q),
+        "before": {"median": gb.frame.finite(finding.before.median), "processes": finding.before.processes},
+        "after": {"median": gb.frame.finite(finding.after.median), "processes": finding.after.processes},
+        "change": gb.frame.finite(gb.change(finding)),
+        "low": gb.frame.finite(low),
+        "high": gb.frame.finite(high),
+        "threshold": gb.frame.finite(math.expm1(finding.threshold)),
+        "q": gb.frame.finite(finding.q),
     }
 
 
-report: ComparisonReport = JsonReport()
+report: gb.ComparisonReport = JsonReport()

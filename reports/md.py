@@ -1,30 +1,9 @@
 """Write a run as GitHub Markdown, short enough for a comment: the answer first, then the cases, the worst first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import (
-    Comparison,
-    ComparisonReport,
-    FleetJudgement,
-    KeyValue,
-    ListedCase,
-    ListedSuite,
-    Overview,
-    Run,
-    Summary,
-    Table,
-    code,
-    derived_tables,
-    escape,
-    link_tables,
-    listing,
-    overview,
-    phase_tables,
-    soak_tables,
-)
+from gpubench.api import report as gb
 
 from ._cases import figure_cells, heads, reason_text
 from ._columns import columns
@@ -47,13 +26,13 @@ class MarkdownReport:
 
     summary: str = "GitHub Markdown, for a pull request or an issue"
 
-    def render(self, run: Run) -> str:
+    def render(self, run: gb.Run) -> str:
         """Return the run as a Markdown document that ends with a newline and has at most 65 536 bytes.
 
         If the whole document is longer, the rows of the best cases and some tables are left out, and a sentence says
         so."""
-        summary = Summary(run)
-        suites = [_Suite(suite, summary) for suite in listing(summary)]
+        summary = gb.Summary(run)
+        suites = [_Suite(suite, summary) for suite in gb.listing(summary)]
         suites.sort(key=lambda suite: min(map(_rank, suite.lines)))
         whole = _document(summary, suites, None)
         if len(whole.encode()) <= MOST_BYTES:
@@ -62,15 +41,15 @@ class MarkdownReport:
         room = MOST_BYTES - len(_document(summary, suites, frozenset()).encode()) - heads_bytes
         return cut(_document(summary, suites, _fitting_rows(suites, room)))
 
-    def columns(self, runs: Sequence[Run]) -> str:
+    def columns(self, runs: Sequence[gb.Run]) -> str:
         """Return several runs side by side as columns, in Markdown that ends with a newline."""
         return columns_markdown(columns(runs))
 
-    def compare(self, comparison: Comparison) -> str:
+    def compare(self, comparison: gb.Comparison) -> str:
         """Return a comparison of runs as Markdown that ends with a newline and fits a comment."""
         return compare_markdown(comparison)
 
-    def fleet(self, judgement: FleetJudgement) -> str:
+    def fleet(self, judgement: gb.FleetJudgement) -> str:
         """Return the judgement of a fleet as Markdown of at most 60 lines."""
         return fleet_markdown(judgement)
 
@@ -80,7 +59,7 @@ class _Suite:
 
     `heads` are the heads of the table, and `derived` the tables of figures that are derived from the suite's views."""
 
-    def __init__(self, suite: ListedSuite, summary: Summary) -> None:
+    def __init__(self, suite: gb.ListedSuite, summary: gb.Summary) -> None:
         """Sort the cases of the suite, failed first, and render each as a row of a Markdown table."""
         self.name, self.constants, self.summary = suite.name, suite.constants, summary
         self.lines = sorted(suite.cases, key=_rank)
@@ -90,12 +69,12 @@ class _Suite:
         }
         has_more = any(beside.values())
         self.heads = ("case", *heads(summary), *(("also",) if has_more else ()), "state")
-        also = [(escape(beside[id(line)]),) if has_more else () for line in self.lines]
+        also = [(gb.escape(beside[id(line)]),) if has_more else () for line in self.lines]
         self.rows = [f"| {' | '.join(_cells(line, more))} |" for line, more in zip(self.lines, also, strict=True)]
-        self.derived = derived_tables(summary, suite.name)
+        self.derived = gb.derived_tables(summary, suite.name)
 
 
-def _rank(line: ListedCase) -> int:
+def _rank(line: gb.ListedCase) -> int:
     """Return the sort key of a case: failed first, then invalid, ok and skipped."""
     return _RANKS.index(line.spread.status)
 
@@ -112,55 +91,62 @@ def _fitting_rows(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
     return frozenset(fitting)
 
 
-def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
+def _document(summary: gb.Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
     """Return the whole document, or for a `kept` that is not None a shorter one with only the rows in `kept`."""
     rows = [line.spread.row for suite in suites for line in suite.lines]
     all_notices = notices(summary, rows)
-    parts = [*_head_lines(overview(summary)), *_notice_lines(all_notices if kept is None else all_notices[:_NOTICES])]
+    parts = [
+        *_head_lines(gb.overview(summary)),
+        *_notice_lines(all_notices if kept is None else all_notices[:_NOTICES]),
+    ]
     if kept is not None:
         left_out = sum(row not in kept for suite in suites for row in suite.rows)
         parts.append(f"\n> {left_out} of {len(rows)} cases are left out; the worst cases are kept. {_FULL}")
     for suite in suites:
         parts += _suite_section(suite, kept)
-    for derived in (*phase_tables(summary), *link_tables(summary), *soak_tables(summary)) if kept is None else ():
+    for derived in (
+        (*gb.phase_tables(summary), *gb.link_tables(summary), *gb.soak_tables(summary)) if kept is None else ()
+    ):
         parts += _derived_lines("##", derived)
     parts += [*_environment_lines(summary.run), f"\n{legend_text(summary)}"]
     return "\n".join(parts) + "\n"
 
 
-def _head_lines(run_overview: Overview) -> Iterator[str]:
+def _head_lines(run_overview: gb.Overview) -> Iterator[str]:
     """Yield the head of the document in parts that newlines join."""
-    yield f"# gpubench: {escape('; '.join(run_overview.devices) or 'no device')}\n"
-    yield escape(" · ".join(run_overview.conditions))
+    yield f"# gpubench: {gb.escape('; '.join(run_overview.devices) or 'no device')}\n"
+    yield gb.escape(" · ".join(run_overview.conditions))
     if run_overview.values:
         yield ""
         yield from _key_figures(run_overview)
-    yield f"\n**{escape(trust_text(run_overview))}**"
+    yield f"\n**{gb.escape(trust_text(run_overview))}**"
     if run_overview.limitations:
         yield ""
-    yield from (f"- {escape(sentence)}" for sentence in run_overview.limitations)
+    yield from (f"- {gb.escape(sentence)}" for sentence in run_overview.limitations)
     if run_overview.suites:
         yield ""
         lines = ((line.name, line.summary, line.ended, seconds_text(line.seconds)) for line in run_overview.suites)
-        yield from table(("suite", "what it measures", "cases", "time"), (tuple(map(escape, line)) for line in lines))
+        yield from table(
+            ("suite", "what it measures", "cases", "time"), (tuple(map(gb.escape, line)) for line in lines)
+        )
 
 
-def _key_figures(run_overview: Overview) -> Iterator[str]:
+def _key_figures(run_overview: gb.Overview) -> Iterator[str]:
     """Yield the table of key figures with its note, in parts that newlines join; an unneeded column is left out."""
     with_device = has_several_devices(run_overview)
     columns = ("key figure", *(("device",) if with_device else ()), "median", "of data sheet")
     columns += ("of expected",) if run_overview.has_expectations else ()
     yield from table(columns, (_key_cells(value, with_device)[: len(columns)] for value in run_overview.values))
     if note := key_note(run_overview):
-        yield f"\n{escape(note)}"
+        yield f"\n{gb.escape(note)}"
 
 
-def _key_cells(value: KeyValue, with_device: bool) -> tuple[str, ...]:
+def _key_cells(value: gb.KeyValue, with_device: bool) -> tuple[str, ...]:
     """Return the cells of a key figure: title, device, median, share of the data sheet, share of the expected value."""
-    device = (escape("+".join(value.devices)),) if with_device else ()
+    device = (gb.escape("+".join(value.devices)),) if with_device else ()
     reached = share_text(value.of_expected)
     expected = f"**{reached}**" if value.is_below_expectation else reached
-    return (escape(value.title), *device, f"**{escape(value.figure.text)}**", share_text(value.of_spec), expected)
+    return (gb.escape(value.title), *device, f"**{gb.escape(value.figure.text)}**", share_text(value.of_spec), expected)
 
 
 def _notice_lines(shown_notices: Sequence[Notice]) -> Iterator[str]:
@@ -168,9 +154,9 @@ def _notice_lines(shown_notices: Sequence[Notice]) -> Iterator[str]:
     if shown_notices:
         yield "\n## Warnings and notes\n"
     for notice in shown_notices:
-        cases = ", ".join(map(code, notice.cases)) + (f" and {notice.more} more" if notice.more else "")
+        cases = ", ".join(map(gb.code, notice.cases)) + (f" and {notice.more} more" if notice.more else "")
         yield (
-            f"- {'**' if notice.level == 'error' else ''}{escape(clipped(notice.text))}"
+            f"- {'**' if notice.level == 'error' else ''}{gb.escape(clipped(notice.text))}"
             + ("**" if notice.level == "error" else "")
             + (f": {cases}" if cases else "")
         )
@@ -179,11 +165,11 @@ def _notice_lines(shown_notices: Sequence[Notice]) -> Iterator[str]:
 def _heading_lines(suite: _Suite) -> Iterator[str]:
     """Yield the heading of a suite's section, its description, and the head of its table of cases."""
     sentence = next((info.summary for info in suite.summary.run.manifest.suites if info.name == suite.name), "")
-    yield f"\n## {escape(suite.name)}\n"
+    yield f"\n## {gb.escape(suite.name)}\n"
     if sentence:
-        yield f"{escape(sentence)}\n"
+        yield f"{gb.escape(sentence)}\n"
     if suite.constants:
-        yield f"Constant, and left out of the names: {escape(suite.constants)}.\n"
+        yield f"Constant, and left out of the names: {gb.escape(suite.constants)}.\n"
     yield from table(suite.heads, ())
 
 
@@ -197,27 +183,29 @@ def _suite_section(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
         yield from _derived_lines("###", derived_table)
 
 
-def _derived_lines(level: str, derived_table: Table) -> Iterator[str]:
+def _derived_lines(level: str, derived_table: gb.Table) -> Iterator[str]:
     """Yield a derived table under a heading, in parts that newlines join."""
-    yield f"\n{level} {escape(derived_table.title)}\n"
-    yield from table(tuple(map(escape, derived_table.heads)), (tuple(map(escape, row)) for row in derived_table.rows))
+    yield f"\n{level} {gb.escape(derived_table.title)}\n"
+    yield from table(
+        tuple(map(gb.escape, derived_table.heads)), (tuple(map(gb.escape, row)) for row in derived_table.rows)
+    )
     if derived_table.note:
-        yield f"\n{escape(derived_table.note)}"
+        yield f"\n{gb.escape(derived_table.note)}"
 
 
-def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
+def _cells(line: gb.ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
     """Return the cells of a case, escaped for Markdown, for the columns of `_Suite.heads`."""
     reason = reason_text(line.spread)
     state = (line.ended or line.spread.status) + (f": {clipped(reason)}" if reason else "")
-    device = [escape(line.device)] if line.device else []
-    return (" ".join([code(line.name), *device]), *map(escape, figure_cells(line)), *also, escape(state))
+    device = [gb.escape(line.device)] if line.device else []
+    return (" ".join([gb.code(line.name), *device]), *map(gb.escape, figure_cells(line)), *also, gb.escape(state))
 
 
-def _environment_lines(run: Run) -> Iterator[str]:
+def _environment_lines(run: gb.Run) -> Iterator[str]:
     """Yield the section on the devices, the host, the versions and the settings, in parts that newlines join."""
     yield "\n## Environment\n"
     facts = [(group.title, name, text) for group in environment(run) for name, text in group.facts if text]
-    yield from table(("group", "property", "value"), (tuple(map(escape, line)) for line in facts))
+    yield from table(("group", "property", "value"), (tuple(map(gb.escape, line)) for line in facts))
 
 
-report: ComparisonReport = MarkdownReport()
+report: gb.ComparisonReport = MarkdownReport()

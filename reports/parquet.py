@@ -2,14 +2,12 @@
 
 It needs pyarrow."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api.report import DISTRIBUTION, Report, Run, Summary, Unavailable, frame, judged_values
+from gpubench.api import report as gb
 
 from ._amortisation import amortisation_lines
 from ._derived import derived_lines
@@ -24,38 +22,38 @@ class ParquetReport:
 
     summary: str = "the table of the CSV with types and with every sample, for data frames and databases"
 
-    def render(self, run: Run) -> bytes:
+    def render(self, run: gb.Run) -> bytes:
         """Return the content of the Parquet file; raises Unavailable if pyarrow is not installed."""
         try:
             import pyarrow as pa
             from pyarrow import parquet
         except ImportError as error:
-            remedy = f"pip install '{DISTRIBUTION}[parquet]'"
-            raise Unavailable(f"pyarrow is not installed ({error})", remedy) from error
+            remedy = f"pip install '{gb.DISTRIBUTION}[parquet]'"
+            raise gb.Unavailable(f"pyarrow is not installed ({error})", remedy) from error
         kinds = {"text": pa.string(), "number": pa.float64(), "whole": pa.int64()}
-        fields = [(column.name, kinds[column.kind]) for column in frame.COLUMNS]
+        fields = [(column.name, kinds[column.kind]) for column in gb.frame.COLUMNS]
         target = io.BytesIO()
         schema = pa.schema([*fields, (_SAMPLES, pa.list_(pa.float64()))], metadata=_metadata(run))
         parquet.write_table(pa.Table.from_pylist(list(_table_rows(run)), schema=schema), target, compression="zstd")
         return target.getvalue()
 
 
-def _metadata(run: Run) -> dict[str, str]:
+def _metadata(run: gb.Run) -> dict[str, str]:
     """Return the metadata of the file, from key to text: the version of gpubench, the start of the run, its devices."""
     manifest = run.manifest
     devices = ", ".join(dict.fromkeys(device.name for device in manifest.facts.devices))
     return {"gpubench": manifest.gpubench, "gpubench.started": manifest.started, "gpubench.devices": devices}
 
 
-def _table_rows(run: Run) -> Iterator[dict[str, Any]]:
+def _table_rows(run: gb.Run) -> Iterator[dict[str, Any]]:
     """Yield each row of the table as values keyed by column name: the columns of the CSV, and `values`."""
-    summary = Summary(run)
-    series = (judged_values(measured).tolist() for result in run.results for measured in result.series)
-    for line in frame.lines(summary):
+    summary = gb.Summary(run)
+    series = (gb.judged_values(measured).tolist() for result in run.results for measured in result.series)
+    for line in gb.frame.lines(summary):
         yield {**line, _SAMPLES: next(series) if "series" in line else []}
     yield from derived_lines(summary)
     yield from payoff_lines(summary)
     yield from amortisation_lines(summary)
 
 
-report: Report = ParquetReport()
+report: gb.Report = ParquetReport()

@@ -1,12 +1,10 @@
 """Write the figures of a run in the text format of Prometheus, for the textfile collector of the node exporter."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpubench.api.report import Report, Run, Spread, Summary, frame
+from gpubench.api import report as gb
 
 # SI unit → its name at the end of a metric's, as Prometheus names base units
 _UNITS = {
@@ -36,16 +34,16 @@ class PrometheusReport:
 
     summary: str = "gauges of the headline figures in Prometheus' text format, for a textfile collector"
 
-    def render(self, run: Run) -> str:
+    def render(self, run: gb.Run) -> str:
         """Return the metrics of a run as text: headline figures, the status of each case, and the state of the run."""
-        summary = Summary(run)
+        summary = gb.Summary(run)
         spreads = summary.spreads()
         return "".join(
             f"{line}\n" for line in (*_figure_lines(summary, spreads), *_case_lines(spreads), *_run_lines(summary))
         )
 
 
-def _figure_lines(summary: Summary, spreads: list[Spread]) -> Iterator[str]:
+def _figure_lines(summary: gb.Summary, spreads: list[gb.Spread]) -> Iterator[str]:
     """Yield the lines of the headline figures: a metric for each unit and each of median, low and high."""
     families: dict[str, list[str]] = {}
     for spread in spreads:
@@ -57,19 +55,19 @@ def _figure_lines(summary: Summary, spreads: list[Spread]) -> Iterator[str]:
         labels |= {"unit": figure.unit} if unit == _OTHER else {}
         values = {"median": figure.interval.centre, "low": figure.interval.low, "high": figure.interval.high}
         for kind, value in values.items():
-            if frame.finite(value) is not None:
+            if gb.frame.finite(value) is not None:
                 families.setdefault(f"{unit}_{kind}", []).append(f"{_labels_text(labels)} {value!r}")
     for name, samples in families.items():
         yield from _metric_lines(f"gpubench_{name}", _KINDS[name.rpartition("_")[2]], samples)
 
 
-def _case_lines(spreads: list[Spread]) -> Iterator[str]:
+def _case_lines(spreads: list[gb.Spread]) -> Iterator[str]:
     """Yield the lines of the metric with the status of each case: the value is 1, and the status is a label."""
     samples = [f"{_labels_text({**_labels(spread), 'status': spread.status})} 1" for spread in spreads]
     yield from _metric_lines("gpubench_case_status", "status of each case: ok, skipped, failed or invalid", samples)
 
 
-def _run_lines(summary: Summary) -> Iterator[str]:
+def _run_lines(summary: gb.Summary) -> Iterator[str]:
     """Yield the lines on the run: its results by status, whether it is complete, and its start as a Unix time."""
     counts = [f"{_labels_text({'status': status})} {count}" for status, count in summary.counts().items()]
     yield from _metric_lines("gpubench_run_results", "results of the run by status", counts)
@@ -87,12 +85,12 @@ def _run_lines(summary: Summary) -> Iterator[str]:
     )
 
 
-def _labels(spread: Spread) -> dict[str, str]:
+def _labels(spread: gb.Spread) -> dict[str, str]:
     """Return the labels of a case, from name to value."""
     return {"case": spread.case.id, "suite": spread.case.suite, "devices": "+".join(spread.devices)}
 
 
-def _device_names(summary: Summary, spread: Spread) -> str:
+def _device_names(summary: gb.Summary, spread: gb.Spread) -> str:
     """Return the names of the case's devices, each once, joined by ` + `."""
     return " + ".join(dict.fromkeys(summary.device(device_id).name for device_id in spread.devices))
 
@@ -116,4 +114,4 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-report: Report = PrometheusReport()
+report: gb.Report = PrometheusReport()

@@ -1,13 +1,11 @@
 """Write the cases of a run and its counters over time as a Chrome trace, for Perfetto and chrome://tracing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api.report import Report, Result, Run, Summary, Track, headline
+from gpubench.api import report as gb
 
 _MICROSECONDS = 1e6  # the unit of a trace's times
 _TRACED = ("trace.time", "trace.stream", "trace.result")  # the columns of a traced program's kernels and copies
@@ -19,16 +17,16 @@ class TraceReport:
 
     summary: str = "cases and counters over time as a Chrome trace, for Perfetto"
 
-    def render(self, run: Run) -> str:
+    def render(self, run: gb.Run) -> str:
         """Return the trace as JSON, one event per line."""
         about = {"gpubench": run.manifest.gpubench, "started": run.manifest.started}
         events = ",\n".join(_events(run))
         return f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n{events}\n]}}\n'
 
 
-def _events(run: Run) -> Iterator[str]:
+def _events(run: gb.Run) -> Iterator[str]:
     """Yield each event of the trace as JSON text: the cases, the kernels of a traced program, then the counters."""
-    summary = Summary(run)
+    summary = gb.Summary(run)
     timed = [result for result in run.results if result.window[1] > result.window[0] and result.devices]
     tracks = summary.counters.tracks
     places = dict.fromkeys([result.devices for result in timed] + [(track.device,) for track in tracks])
@@ -40,7 +38,7 @@ def _events(run: Run) -> Iterator[str]:
         yield from _counter_events(track, processes[(track.device,)])
 
 
-def _traced_kernels(run: Run, processes: Mapping[tuple[str, ...], int]) -> Iterator[str]:
+def _traced_kernels(run: gb.Run, processes: Mapping[tuple[str, ...], int]) -> Iterator[str]:
     """Yield the events of the kernels and copies of a traced program as JSON text, with a thread for each stream."""
     names = [result.case.id.rpartition("=")[2].rstrip("]") for result in run.results]
     for samples in run.samples:
@@ -65,7 +63,7 @@ def _stream_thread(number: float | None) -> int:
 
 
 def _case_events(
-    summary: Summary, timed: Sequence[Result], processes: Mapping[tuple[str, ...], int]
+    summary: gb.Summary, timed: Sequence[gb.Result], processes: Mapping[tuple[str, ...], int]
 ) -> Iterator[dict[str, Any]]:
     """Yield the events that name processes and threads, then an event for each result in `timed`."""
     suites = {suite: number for number, suite in enumerate(dict.fromkeys(result.case.suite for result in timed), 1)}
@@ -77,7 +75,7 @@ def _case_events(
         yield _case_event(summary, result, processes[result.devices], suites[result.case.suite])
 
 
-def _title(summary: Summary, place: Sequence[str]) -> str:
+def _title(summary: gb.Summary, place: Sequence[str]) -> str:
     """Return the title of a device set's process: its device ids and their names."""
     names = dict.fromkeys(summary.device(device_id).name for device_id in place)
     return f"{'+'.join(place)}: {', '.join(names)}"
@@ -88,10 +86,10 @@ def _name_event(metadata: str, name: str, **ids: int) -> dict[str, Any]:
     return {"ph": "M", "name": metadata, **ids, "args": {"name": name}}
 
 
-def _case_event(summary: Summary, result: Result, pid: int, tid: int) -> dict[str, Any]:
+def _case_event(summary: gb.Summary, result: gb.Result, pid: int, tid: int) -> dict[str, Any]:
     """Return the event of a case; times are in microseconds, and a case that is ok has its median as text."""
     begin, end = result.window
-    series = headline(result)
+    series = gb.headline(result)
     args = {"status": result.status, "cause": result.cause, "replicate": result.replicate}
     if series and result.status == "ok":
         args |= {"series": series.label, "median": summary.figure(result, series).text}
@@ -107,7 +105,7 @@ def _case_event(summary: Summary, result: Result, pid: int, tid: int) -> dict[st
     }
 
 
-def _counter_events(track: Track, pid: int) -> Iterator[str]:
+def _counter_events(track: gb.Track, pid: int) -> Iterator[str]:
     """Yield an event for each reading of a counter as JSON text; `pid` is the process number of its device."""
     name, unit = (json.dumps(text, ensure_ascii=False) for text in (track.counter.name, track.counter.unit or "value"))
     head = f'{{"ph": "C", "name": {name}, "pid": {pid}, "ts": '
@@ -115,4 +113,4 @@ def _counter_events(track: Track, pid: int) -> Iterator[str]:
         yield f'{head}{moment!r}, "args": {{{unit}: {value!r}}}}}'
 
 
-report: Report = TraceReport()
+report: gb.Report = TraceReport()

@@ -1,7 +1,5 @@
 """Share what the suites that work between processes need: axes, patterns, and the exchange of memory and handles."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Handle, SharedBuffer, Target, Unavailable, expect, points, powers_of_two, units
+from gpubench.api import suite as gb
 
 _WORD_BYTES = 8  # patterns are made of 64-bit words
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: multiples of it look random (Knuth, TAOCP 3, §6.4)
@@ -33,7 +31,7 @@ _REMEDIES = (
 Params = Mapping[str, str | int | float]
 
 
-def paths(target: Target) -> tuple[str, ...]:
+def paths(target: gb.Target) -> tuple[str, ...]:
     """Return the points of the axis `path`: `same` if both ranks use one device, `peer` if they use two.
 
     The two devices of `peer` reach each other's memory. The host has only `same`."""
@@ -50,28 +48,28 @@ def ranks_of(params: Params) -> int:
     return int(params["of"])
 
 
-def rank_counts(target: Target, host_counts: tuple[int, ...] = (2,)) -> Any:
+def rank_counts(target: gb.Target, host_counts: tuple[int, ...] = (2,)) -> Any:
     """Return the points of the axis `of`, the number of ranks of a case.
 
     The full tier has all, quick the last, and smoke has 2."""
     reachable = max(1 + len(target.device.peers), 2)
     gpu_counts = (*(count for count in (2, 4, 8) if count < reachable), reachable)
     counts = host_counts if target.is_host else gpu_counts
-    return points(counts[-1:], smoke=(2,), full=counts)
+    return gb.points(counts[-1:], smoke=(2,), full=counts)
 
 
-def sizes(target: Target) -> Any:
+def sizes(target: gb.Target) -> Any:
     """Return the points of an axis of sizes in bytes, from 8 bytes to 1 GiB (on the host to 256 MiB).
 
     The full tier has every power of two, quick has at most six sizes, and smoke has 1 MiB."""
     if target.is_host:
         few = (_WORD_BYTES, 2**16, 2**24)
-        return points(few, smoke=(2**20,), full=fitting(target, powers_of_two(3, _HOST_LARGEST)))
+        return gb.points(few, smoke=(2**20,), full=fitting(target, gb.powers_of_two(3, _HOST_LARGEST)))
     quick = (_WORD_BYTES, 2**12, 2**16, 2**20, 2**24, 2**_LARGEST)
-    return points(fitting(target, quick), smoke=(2**20,), full=fitting(target, powers_of_two(3, _LARGEST)))
+    return gb.points(fitting(target, quick), smoke=(2**20,), full=fitting(target, gb.powers_of_two(3, _LARGEST)))
 
 
-def fitting(target: Target, wanted: tuple[int, ...]) -> tuple[int, ...]:
+def fitting(target: gb.Target, wanted: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sizes in bytes of `wanted` of which eight buffers fit the device's memory.
 
     Returns the first size alone if none fits, and all sizes if the size of the memory is unknown."""
@@ -89,7 +87,7 @@ def pattern(nbytes: int, seed: int) -> Any:
     return elements.view(np.uint8)
 
 
-def fill_pattern(bench: Bench, array: Any, seed: int) -> None:
+def fill_pattern(bench: gb.Bench, array: Any, seed: int) -> None:
     """Write the bytes of `pattern` for `seed` into `array`, which is uint8 and in memory that the device reaches.
 
     Its size is a multiple of 8 bytes."""
@@ -100,7 +98,7 @@ def fill_pattern(bench: Bench, array: Any, seed: int) -> None:
     bench.kernel("copies.cu", "fill_pattern")((_BLOCKS,), (_THREADS,), args)
 
 
-def expect_pattern(bench: Bench, array: Any, seed: int, label: str) -> None:
+def expect_pattern(bench: gb.Bench, array: Any, seed: int, label: str) -> None:
     """Raise WrongAnswer if a 64-bit word of `array` (uint8) differs from `pattern` of the same size and `seed`.
 
     `label` names the array in the message. On a GPU a kernel compares the words, wherever the memory lies."""
@@ -111,11 +109,13 @@ def expect_pattern(bench: Bench, array: Any, seed: int, label: str) -> None:
         wrong = int(bench.device.to_host(counter)[0])
     else:
         wrong = int(np.count_nonzero(array.view(np.uint64) != pattern(array.size, seed).view(np.uint64)))
-    size = units.size(array.size)
-    expect(wrong == 0, f"{wrong} of {array.size // _WORD_BYTES} words of {size} {label} differ from the data written")
+    size = gb.units.size(array.size)
+    gb.expect(
+        wrong == 0, f"{wrong} of {array.size // _WORD_BYTES} words of {size} {label} differ from the data written"
+    )
 
 
-def notes(bench: Bench, path: str) -> dict[str, str]:
+def notes(bench: gb.Bench, path: str) -> dict[str, str]:
     """Return the note `devices` of a case with two ranks.
 
     If `path` is `peer`, it names both devices, the receiver first; if `path` is `same`, it says that both processes
@@ -127,21 +127,21 @@ def notes(bench: Bench, path: str) -> dict[str, str]:
     return {"devices": "both processes share one GPU, which serves them in turns"}
 
 
-def labels(bench: Bench, path: str) -> tuple[str, ...]:
+def labels(bench: gb.Bench, path: str) -> tuple[str, ...]:
     """Return the label `time-sliced` if two processes share a GPU (`path` is `same`), and no label otherwise."""
     return ("time-sliced",) if path == "same" and bench.traits.is_gpu else ()
 
 
-def need_shared_gpu(bench: Bench) -> None:
+def need_shared_gpu(bench: gb.Bench) -> None:
     """Raise Unavailable if the GPU's compute mode is not the default, so that no second process may use it."""
     mode = dict(bench.target.device.details).get("compute_mode", "0")
     if mode not in ("", "0"):
-        raise Unavailable(
+        raise gb.Unavailable(
             f"the GPU's compute mode is {mode}, so no second process may use it", "nvidia-smi -c 0 allows it"
         )
 
 
-def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
+def open_shared(bench: gb.Bench, handle: bytes, nbytes: int) -> gb.SharedBuffer:
     """Map memory of `nbytes` that another rank shares by the handle `handle`, and return the mapping.
 
     Raises Unavailable with the setting to change if the driver refuses for a known reason, and else the driver's own
@@ -150,7 +150,7 @@ def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
         return bench.device.open_shared(handle, nbytes)
     except (RuntimeError, PermissionError) as error:  # the runtime raises RuntimeError
         if remedy := remedy_for(str(error)):
-            raise Unavailable(f"the memory of another process cannot be opened ({error})", remedy) from error
+            raise gb.Unavailable(f"the memory of another process cannot be opened ({error})", remedy) from error
         raise
 
 
@@ -169,7 +169,9 @@ class RankMemory:
 
     Every rank of the case must create it, because the ranks exchange handles."""
 
-    def __init__(self, bench: Bench, nbytes: int, fill: Callable[[Any], object] = lambda array: array.fill(0)) -> None:
+    def __init__(
+        self, bench: gb.Bench, nbytes: int, fill: Callable[[Any], object] = lambda array: array.fill(0)
+    ) -> None:
         own = bench.device.share(nbytes)
         fill(own.array)
         bench.device.synchronize()
@@ -204,7 +206,7 @@ class RankMemory:
         self.buffers[self._rank].close()
 
 
-def shared_host_memory(bench: Bench, nbytes: int) -> SharedBuffer:
+def shared_host_memory(bench: gb.Bench, nbytes: int) -> gb.SharedBuffer:
     """Return host memory of `nbytes` that all ranks map: rank 0 allocates it and hands its handle to the others.
 
     Every rank must call it."""
@@ -216,13 +218,13 @@ def shared_host_memory(bench: Bench, nbytes: int) -> SharedBuffer:
     return shared
 
 
-def hand_over(bench: Bench, handle: Handle | None, source: int = 0) -> Handle:
+def hand_over(bench: gb.Bench, handle: gb.Handle | None, source: int = 0) -> gb.Handle:
     """Return the handle of rank `source` in every rank; every rank must call it, and the other ranks pass None.
 
     Descriptors of the handle go over a local socket (unix(7), SCM_RIGHTS)."""
     if bench.rank != source:
         data, address, count = bench.exchange(None)[source]
-        return Handle(data, _receive_descriptors(address, count))
+        return gb.Handle(data, _receive_descriptors(address, count))
     assert handle is not None
     if not handle.descriptors:
         bench.exchange((handle.data, "", 0))
@@ -248,5 +250,5 @@ def _receive_descriptors(address: str, count: int) -> tuple[int, ...]:
         connection.settimeout(_PATIENCE_S)
         connection.connect(address)
         _, descriptors, _, _ = socket.recv_fds(connection, 1, count)
-    expect(len(descriptors) == count, f"{len(descriptors)} of {count} descriptors arrived")
+    gb.expect(len(descriptors) == count, f"{len(descriptors)} of {count} descriptors arrived")
     return tuple(descriptors)

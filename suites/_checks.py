@@ -1,14 +1,12 @@
 """Check results in the ways that several suites share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, expect
+from gpubench.api import suite as gb
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +26,11 @@ def expect_equal(results: Any, expected: Any, items: str) -> None:
 
     The message counts the wrong elements and calls them `items`."""
     wrong = np.count_nonzero(results != expected)
-    expect(wrong == 0, f"{wrong} of {results.size} {items} are wrong")
+    gb.expect(wrong == 0, f"{wrong} of {results.size} {items} are wrong")
 
 
 def expect_no_mistakes(
-    bench: Bench, count_mistakes: Callable[[], object], mistakes: Any, total: int, items: str
+    bench: gb.Bench, count_mistakes: Callable[[], object], mistakes: Any, total: int, items: str
 ) -> None:
     """Raise WrongAnswer if a kernel that counts mistakes on the device finds any.
 
@@ -40,7 +38,7 @@ def expect_no_mistakes(
     mistakes.fill(0)
     count_mistakes()
     wrong = int(bench.device.to_host(mistakes).sum())
-    expect(wrong == 0, f"{wrong} of {total} {items} are wrong")
+    gb.expect(wrong == 0, f"{wrong} of {total} {items} are wrong")
 
 
 def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:

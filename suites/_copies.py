@@ -1,13 +1,11 @@
 """Copy between two memories that one process reaches, in each way that the suites of links compare."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip
+from gpubench.api import suite as gb
 
 WAYS = ("pull", "push", "load", "store")
 # For each engine, the copy method that reads the peer's memory and the one that writes it.
@@ -30,10 +28,12 @@ _RESIDENT_CHUNK_BYTES, _RESIDENT_CHUNKS = 2**13, 16
 Call = Callable[[], object]
 
 
-def require(bench: Bench, way: str) -> None:
+def require(bench: gb.Bench, way: str) -> None:
     """Raise Skip if the device cannot copy in the way `way`, one of READING or WRITING."""
     if way in (READING["bulk"], WRITING["bulk"]) and "bulk_copy" not in bench.traits.features:
-        raise Skip(f"{bench.traits.arch} does not support bulk copies (TMA); they need an NVIDIA GPU of sm_90 or newer")
+        raise gb.Skip(
+            f"{bench.traits.arch} does not support bulk copies (TMA); they need an NVIDIA GPU of sm_90 or newer"
+        )
 
 
 def reads(way: str) -> bool:
@@ -41,7 +41,7 @@ def reads(way: str) -> bool:
     return way in READING.values()
 
 
-def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
+def copier(bench: gb.Bench, target: Any, source: Any, units: int = 0) -> Call:
     """Return a function that copies `source` to `target` by a kernel; on the host a loop over all threads copies.
 
     Both are uint8 arrays of the same size, a multiple of 8 bytes."""
@@ -62,7 +62,7 @@ def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
     return lambda: kernel((blocks,), (_THREADS,), args)
 
 
-def bulk_copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
+def bulk_copier(bench: gb.Bench, target: Any, source: Any, units: int = 0) -> Call:
     """Return a function that queues a copy of `source` to `target` by bulk copies (TMA) through shared memory.
 
     Both are device arrays of the same size in bytes, and the device must support bulk copies (see `require`)."""
@@ -81,12 +81,12 @@ def bulk_copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
     return lambda: kernel((blocks,), (_BULK_THREADS,), args, ring_bytes)
 
 
-def _more_than_half(bench: Bench) -> int:
+def _more_than_half(bench: gb.Bench) -> int:
     """Return the bytes of shared memory with which a block leaves no room for a second block on a compute unit."""
     return bench.traits.max_shared_bytes // 2 + 1024
 
 
-def call_of(bench: Bench, way: str, near: Any, far: Any, units: int = 0) -> Call:
+def call_of(bench: gb.Bench, way: str, near: Any, far: Any, units: int = 0) -> Call:
     """Return a function that copies between `near`, this process's memory, and `far`, another's, in the way `way`.
 
     `way` is a value of READING, which copies from `far` to `near`, or of WRITING, which copies from `near` to `far`."""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpubench.api.suite import Skip, Untrustworthy, WrongAnswer, units
+from gpubench.api import suite as gb
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _MOUNTS = Path("/proc/self/mounts")
@@ -47,9 +47,9 @@ def file_system(path: Path) -> str:
     return max(mounted)[1] if mounted else ""
 
 
-def unwritable(where: Path | str, error: OSError) -> Skip:
+def unwritable(where: Path | str, error: OSError) -> gb.Skip:
     """Return the Skip that says why no file can be written, and how to change that."""
-    return Skip(f"cannot write a file in {where}: {error.strerror or error}; {_HOW}")
+    return gb.Skip(f"cannot write a file in {where}: {error.strerror or error}; {_HOW}")
 
 
 def need_space(nbytes: int, where: Path) -> None:
@@ -57,7 +57,7 @@ def need_space(nbytes: int, where: Path) -> None:
     space = os.statvfs(where)
     free = space.f_bavail * space.f_frsize
     if free < nbytes:
-        raise Skip(f"needs {units.round_size(nbytes)} in {where}, {units.round_size(free)} are free; {_HOW}")
+        raise gb.Skip(f"needs {gb.units.round_size(nbytes)} in {where}, {gb.units.round_size(free)} are free; {_HOW}")
 
 
 def write_all(descriptor: int, block: Any, place: int) -> None:
@@ -76,7 +76,7 @@ def read_all(descriptor: int, target: Any, place: int) -> None:
     while missing:
         count = os.preadv(descriptor, [missing], place)
         if not count:
-            raise WrongAnswer(f"the file ends {len(missing)} bytes before its block does")
+            raise gb.WrongAnswer(f"the file ends {len(missing)} bytes before its block does")
         missing, place = missing[count:], place + count
 
 
@@ -128,7 +128,7 @@ def drop_from_page_cache(descriptor: int, nbytes: int) -> None:
         if not resident:
             return
     problem = f"{resident} of {pages} pages of the file stay in the page cache, so it cannot be read cold"
-    raise Untrustworthy("page-cache", f"{problem}: another program uses it, or it is not yours")
+    raise gb.Untrustworthy("page-cache", f"{problem}: another program uses it, or it is not yours")
 
 
 def read_into_page_cache(descriptor: int, nbytes: int) -> None:
@@ -140,7 +140,7 @@ def read_into_page_cache(descriptor: int, nbytes: int) -> None:
         place += count
     resident, pages = resident_pages(descriptor, nbytes)
     if resident != pages:
-        raise Untrustworthy("page-cache", f"only {resident} of {pages} pages of the file stay in the page cache")
+        raise gb.Untrustworthy("page-cache", f"only {resident} of {pages} pages of the file stay in the page cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +165,12 @@ class FileState:
         try:
             now = FileState.of(file)
         except FileNotFoundError:
-            raise Untrustworthy("changed", f"{name} was removed while it was read") from None
+            raise gb.Untrustworthy("changed", f"{name} was removed while it was read") from None
         if (now.device, now.inode) != (self.device, self.inode):
-            raise Untrustworthy("changed", f"{name} was replaced by another file while it was read")
+            raise gb.Untrustworthy("changed", f"{name} was replaced by another file while it was read")
         if now.size != self.size:
-            raise Untrustworthy(
+            raise gb.Untrustworthy(
                 "changed", f"{name} had {self.size} bytes and has {now.size}: it changes while it is read"
             )
         if now.modified_ns != self.modified_ns:
-            raise Untrustworthy("changed", f"{name} was written to while it was read")
+            raise gb.Untrustworthy("changed", f"{name} was written to while it was read")

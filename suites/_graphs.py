@@ -1,13 +1,11 @@
 """Replay calls as one graph of the device, so that launching each of their kernels costs the host nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 
-def replayed(bench: Bench, call: Callable[[], None]) -> Callable[[], object]:
+def replayed(bench: gb.Bench, call: Callable[[], None]) -> Callable[[], object]:
     """Return a function that replays `call` as one graph; `call` itself on a device without graphs.
 
     `call` runs once before the capture, because memory that a first call allocates cannot be captured."""

@@ -3,8 +3,6 @@
 Importing this module imports numba, so suites import it only where a kernel is wanted. Loops run over all threads of
 the process's affinity; `n` is the number of elements."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 The compiler neither moves nor drops these loads and stores. Every wait ends after a number of looks at the flag.
 Importing this module imports numba."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -2,8 +2,6 @@
 
 gpubench shows these notes side by side if figures of one link differ (gpubench/analysis/views/links.py)."""
 
-from __future__ import annotations
-
 from ._copies import READING, WRITING, reads
 
 LIMIT = "link.peer"  # the id of the peak of a link between two devices; figures of the link are compared with it

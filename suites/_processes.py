@@ -2,8 +2,6 @@
 
 The clock of both sides is CLOCK_MONOTONIC, which all processes of a machine share."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -19,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from gpubench.api.suite import Skip, Unavailable, WrongAnswer
+from gpubench.api import suite as gb
 
 READY = b"1"
 _KIB = 1024  # the unit of VmHWM, proc_pid_status(5)
@@ -146,11 +144,11 @@ def _ready_after(ready: IO[bytes], started: float, limit_s: float) -> float:
 def _answer_or_raise(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the interpreter's JSON object `answer` unchanged if it reports no failure."""
     if "skip" in answer:
-        raise Skip(answer["skip"])
+        raise gb.Skip(answer["skip"])
     if "missing" in answer:
-        raise Unavailable(*answer["missing"])
+        raise gb.Unavailable(*answer["missing"])
     if "wrong" in answer:
-        raise WrongAnswer(answer["wrong"])
+        raise gb.WrongAnswer(answer["wrong"])
     return answer
 
 

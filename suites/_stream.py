@@ -2,8 +2,6 @@
 
 The data are a function of (seed, index), uniform in [-1, 1), so a check needs no copy of them."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, Kernel, Skip
+from gpubench.api import suite as gb
 
 from ._checks import expect_no_mistakes
 
@@ -53,16 +51,16 @@ class Drawn:
     seed: np.uint64
 
 
-def need_gpu(bench: Bench) -> None:
+def need_gpu(bench: gb.Bench) -> None:
     """Raise Skip if the device is not a GPU."""
     if not bench.traits.is_gpu:
-        raise Skip("needs a GPU")
+        raise gb.Skip("needs a GPU")
 
 
-def need_numba(bench: Bench) -> None:
+def need_numba(bench: gb.Bench) -> None:
     """Raise Skip if the host has no compiled kernels (numba)."""
     if bench.traits.kernels != "numba":
-        raise Skip(NEEDS_NUMBA)
+        raise gb.Skip(NEEDS_NUMBA)
 
 
 class Stream(ABC):
@@ -70,14 +68,14 @@ class Stream(ABC):
 
     `count` is the number of elements in the type that the kernels take."""
 
-    def __init__(self, bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: LaunchShape) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int, dtype: str, arrays: int, shape: LaunchShape) -> None:
         self.bench = bench
         self.size_bytes = size_bytes
         self._shape = shape
         self._rng = bench.rng
         self._dtype = np.dtype(dtype)
         self._elements = size_bytes // self._dtype.itemsize
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[str, gb.Kernel] = {}
         bench.need(arrays * size_bytes + _SPARE_BYTES)
 
     @property
@@ -239,7 +237,7 @@ class HostStream(Stream):
         return np.array([np.sum(x.astype(np.float64) * y) for x, y in rows])
 
 
-def open_stream(bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: LaunchShape = BEST_SHAPE) -> Stream:
+def open_stream(bench: gb.Bench, size_bytes: int, dtype: str, arrays: int, shape: LaunchShape = BEST_SHAPE) -> Stream:
     """Return the arrays and kernels of STREAM for the device of `bench`.
 
     The caller will create `arrays` arrays of `size_bytes` bytes and `dtype` (float32 or float64)."""

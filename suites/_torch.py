@@ -1,11 +1,9 @@
 """Import torch, or say how to install it."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
-from gpubench.api.suite import Unavailable
+from gpubench.api import suite as gb
 
 _INSTALL = "pip install 'gpubench-suite[torch]'"
 
@@ -15,7 +13,7 @@ def imported(is_gpu: bool = True) -> Any:
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
-        raise Unavailable("torch is not installed", _INSTALL) from error
+        raise gb.Unavailable("torch is not installed", _INSTALL) from error
     if is_gpu and not torch.cuda.is_available():
-        raise Unavailable(f"torch {torch.__version__} finds no GPU", f"{_INSTALL}, in the build for this driver")
+        raise gb.Unavailable(f"torch {torch.__version__} finds no GPU", f"{_INSTALL}, in the build for this driver")
     return torch

@@ -3,8 +3,6 @@
 Triton asks a driver for the device and the stream that it launches on, and its own driver asks torch for them. The
 driver here answers with the device and the stream that gpubench times."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os
@@ -13,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gpubench.api.suite import Bench, Skip, Unavailable
+from gpubench.api import suite as gb
 
 _INSTALL = "pip install 'gpubench-suite[compilers]'"
 
@@ -34,19 +32,19 @@ def imported() -> Any:
         triton = importlib.import_module("triton")
         importlib.import_module("triton.language")
     except ImportError as error:
-        raise Unavailable("Triton is not installed", _INSTALL) from error
+        raise gb.Unavailable("Triton is not installed", _INSTALL) from error
     return triton
 
 
-def on_stream(bench: Bench) -> Any:
+def on_stream(bench: gb.Bench) -> Any:
     """Return the module triton, set so that kernels compile for this GPU and launch on the stream that is timed.
 
     Raises Skip on other vendors' GPUs, and Unavailable without Triton or the C compiler that builds its launchers."""
     if bench.traits.vendor != "nvidia":
-        raise Skip(f"gpubench has not tried its Triton kernels on {bench.traits.vendor} GPUs")
+        raise gb.Skip(f"gpubench has not tried its Triton kernels on {bench.traits.vendor} GPUs")
     triton = imported()
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
-        raise Unavailable("Triton finds no C compiler to build its launchers with", "install gcc, or name one in CC")
+        raise gb.Unavailable("Triton finds no C compiler to build its launchers with", "install gcc, or name one in CC")
     nvidia = importlib.import_module("triton.backends.nvidia.driver")
     ordinal, stream = int(bench.xp.cuda.Device().id), bench.device.stream
     capability = divmod(int(bench.traits.arch.removeprefix("sm_").rstrip("af")), 10)

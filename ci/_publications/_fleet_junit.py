@@ -2,13 +2,11 @@
 
 A slow component is a failure if it was slow in a second measurement too; so is a component on which a case failed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
-from gpubench.api.gate import FailedCases, FleetFinding, FleetJudgement, Place, Standing, fleet_text, units
+from gpubench.api import gate as gb
 
 TestOutcome = Literal["passed", "failure", "error", "skipped"]
 _OUTCOME_OF_STATE: dict[str, TestOutcome] = {"confirmed": "failure", "suspect": "skipped"}
@@ -27,9 +25,9 @@ class _TestCase(NamedTuple):
     text: str = ""
 
 
-def fleet_tests(judgement: FleetJudgement) -> str:
+def fleet_tests(judgement: gb.FleetJudgement) -> str:
     """Return the judgement as a JUnit XML document: suites with the answer, the nodes, and each kind of component."""
-    findings: dict[Place, list[FleetFinding]] = {}
+    findings: dict[gb.Place, list[gb.FleetFinding]] = {}
     for suspect in judgement.suspects:
         for finding in suspect.findings:
             findings.setdefault(finding.place, []).append(finding)
@@ -41,7 +39,7 @@ def fleet_tests(judgement: FleetJudgement) -> str:
             _component_test(standing, findings.get(standing.place, ()), failures.get(standing.place))
         )
     tests = [test for suite in suites.values() for test in suite]
-    lines = [fleet_text.fleet_answer(judgement), *fleet_text.population_sentences(judgement), *judgement.notes]
+    lines = [gb.fleet_text.fleet_answer(judgement), *gb.fleet_text.population_sentences(judgement), *judgement.notes]
     output = escape("\n".join(lines))
     return "".join(
         [
@@ -55,7 +53,7 @@ def fleet_tests(judgement: FleetJudgement) -> str:
     )
 
 
-def _node_tests(judgement: FleetJudgement) -> Iterator[_TestCase]:
+def _node_tests(judgement: gb.FleetJudgement) -> Iterator[_TestCase]:
     """Yield a test for each node: passed if it answered, else an error with its status and the reason."""
     for node in judgement.fleet.nodes:
         if node.status == "answered":
@@ -66,18 +64,20 @@ def _node_tests(judgement: FleetJudgement) -> Iterator[_TestCase]:
             )
 
 
-def _component_test(standing: Standing, findings: Sequence[FleetFinding], failure: FailedCases | None) -> _TestCase:
+def _component_test(
+    standing: gb.Standing, findings: Sequence[gb.FleetFinding], failure: gb.FailedCases | None
+) -> _TestCase:
     name, state = standing.place.text, standing.state
     if standing.sick:
         return _TestCase(name, "error", "sick", standing.sick[0], "\n".join(standing.sick))
     if failure:
         outcome: TestOutcome = "failure" if failure.status == "failed" else "error"
-        return _TestCase(name, outcome, failure.status, fleet_text.failure_text(failure))
+        return _TestCase(name, outcome, failure.status, gb.fleet_text.failure_text(failure))
     if not findings:
         is_compared = state != "not compared"
         return _TestCase(name, "passed") if is_compared else _TestCase(name, "skipped", state, "too few are comparable")
     worst = max(findings, key=lambda finding: finding.slowdown)
-    message = f"{_finding_text(worst)}: {fleet_text.STATES[worst.state]}"
+    message = f"{_finding_text(worst)}: {gb.fleet_text.STATES[worst.state]}"
     return _TestCase(
         name,
         _OUTCOME_OF_STATE.get(state, "passed"),
@@ -87,15 +87,15 @@ def _component_test(standing: Standing, findings: Sequence[FleetFinding], failur
     )
 
 
-def _finding_text(finding: FleetFinding) -> str:
+def _finding_text(finding: gb.FleetFinding) -> str:
     """Return a finding in one line: case, slowdown, both figures, smallest detectable slowdown, and probable causes."""
     figures = ""
     if finding.case:
-        measured, expected = (units.quantity(value, finding.unit) for value in (finding.value, finding.expected))
+        measured, expected = (gb.units.quantity(value, finding.unit) for value in (finding.value, finding.expected))
         figures = f", {measured} where {expected} is expected"
-    slowdown, smallest = units.percent(finding.slowdown), units.percent(finding.detectable)
+    slowdown, smallest = gb.units.percent(finding.slowdown), gb.units.percent(finding.detectable)
     subject = finding.case or f"all cases of {finding.family} together"
-    cause = fleet_text.causes_text(finding)
+    cause = gb.fleet_text.causes_text(finding)
     return f"{subject}: {slowdown} slow{figures} ({smallest} would have been found), {cause}"
 
 

@@ -1,23 +1,21 @@
 """Define the texts that all publications of a judgement use, before they are escaped for a form."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 
-from gpubench.api.gate import Finding, SideFigures, finding_cells, name, sentence
+from gpubench.api import gate as gb
 
 
-def finding_message(finding: Finding) -> str:
+def finding_message(finding: gb.Finding) -> str:
     """Return a finding in one line: `bandwidth/triad[…] on cuda:0: slower: 4213 GB/s → 4011 GB/s, −4.8 % (…)`.
 
     The medians are left out if one of them is missing."""
-    texts = finding_cells(finding)
+    texts = gb.finding_cells(finding)
     medians = f"{texts.before} → {texts.after}, " if all(map(_has_median, (finding.before, finding.after))) else ""
-    return f"{name(finding)}: {finding.verdict}: {medians}{sentence(finding)}"
+    return f"{gb.name(finding)}: {finding.verdict}: {medians}{gb.sentence(finding)}"
 
 
-def _has_median(side: SideFigures) -> bool:
+def _has_median(side: gb.SideFigures) -> bool:
     return math.isfinite(side.median)
 
 

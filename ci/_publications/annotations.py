@@ -3,17 +3,15 @@
 GitHub shows ten errors and ten warnings of a step and drops the rest (docs.github.com, "Workflow commands" and "About
 check runs"), so the tenth line gives the number of the others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api.gate import Finding, GateAnswer, Judgement, Publication, Verdict, one_line, tally, without_commands
+from gpubench.api import gate as gb
 
 from ._texts import finding_message
 
 _MOST_LINES = 10
-_WARNINGS = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE, Verdict.SUSPECT)
+_WARNINGS = (gb.Verdict.INVALID, gb.Verdict.NOT_COMPARABLE, gb.Verdict.INCONCLUSIVE, gb.Verdict.SUSPECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +20,7 @@ class Annotations:
 
     summary: str = "annotations of a GitHub workflow"
 
-    def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
+    def render(self, judgement: gb.Judgement, answer: gb.GateAnswer, limit: int = 0) -> str:
         """Return at most ten lines with errors and ten with warnings, as one text; `limit` is ignored."""
         del limit
         errors = [finding for finding in judgement.findings if _is_error(finding)]
@@ -37,22 +35,22 @@ class Annotations:
         return "".join(f"{line}\n" for line in lines)
 
 
-def _is_error(finding: Finding) -> bool:
+def _is_error(finding: gb.Finding) -> bool:
     """Return True if a finding is annotated as an error: it is slower, or its case failed."""
-    return finding.verdict is Verdict.SLOWER or finding.cause == "failed"
+    return finding.verdict is gb.Verdict.SLOWER or finding.cause == "failed"
 
 
-def _annotation_lines(kind: str, title: str, messages: Sequence[str], judgement: Judgement) -> list[str]:
+def _annotation_lines(kind: str, title: str, messages: Sequence[str], judgement: gb.Judgement) -> list[str]:
     """Return `messages` as at most ten annotations; if there are more, the tenth counts the others."""
     listed = list(messages[:_MOST_LINES])
     if len(messages) > _MOST_LINES:
-        listed[-1] = f"and {len(messages) - _MOST_LINES + 1} more; in all {tally(judgement)}"
+        listed[-1] = f"and {len(messages) - _MOST_LINES + 1} more; in all {gb.tally(judgement)}"
     return [f"::{kind} title={_escaped_property(title)}::{_escaped_message(text)}" for text in listed]
 
 
 def _escaped_message(text: str) -> str:
     """Return a message escaped for the runner (actions/toolkit, packages/core/src/command.ts)."""
-    return without_commands(one_line(text)).replace("%", "%25")
+    return gb.without_commands(gb.one_line(text)).replace("%", "%25")
 
 
 def _escaped_property(text: str) -> str:
@@ -60,4 +58,4 @@ def _escaped_property(text: str) -> str:
     return _escaped_message(text).replace(":", "%3A").replace(",", "%2C")
 
 
-publication: Publication = Annotations()
+publication: gb.Publication = Annotations()

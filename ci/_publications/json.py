@@ -1,13 +1,11 @@
 """Publish a judgement as JSON for programs: every finding with its figures."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpubench.api.gate import Finding, GateAnswer, Judgement, Publication, sentence
+from gpubench.api import gate as gb
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +14,7 @@ class Json:
 
     summary: str = "JSON, for programs"
 
-    def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
+    def render(self, judgement: gb.Judgement, answer: gb.GateAnswer, limit: int = 0) -> str:
         """Return the whole document, which ends with a newline.
 
         `limit` is ignored, because a truncated one would not be JSON."""
@@ -37,7 +35,7 @@ class Json:
         return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
-def _finding_object(finding: Finding) -> dict[str, Any]:
+def _finding_object(finding: gb.Finding) -> dict[str, Any]:
     """Return a finding as a dict of plain values; a number that is not finite is None."""
     low, high = finding.bounds
     return {
@@ -45,7 +43,7 @@ def _finding_object(finding: Finding) -> dict[str, Any]:
         "devices": finding.devices,
         "verdict": finding.verdict,
         "cause": finding.cause,
-        "words": sentence(finding),
+        "words": gb.sentence(finding),
         "required": finding.required,
         "unit": finding.unit,
         "better": finding.better,
@@ -69,4 +67,4 @@ def _null_for_nan(values: dict[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
-publication: Publication = Json()
+publication: gb.Publication = Json()

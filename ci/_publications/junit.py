@@ -1,31 +1,19 @@
 """Publish a judgement as JUnit XML, which GitLab, Jenkins and others show as tests: a case is a test."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from gpubench.api.gate import (
-    Finding,
-    FleetJudgement,
-    FleetPublication,
-    GateAnswer,
-    Judgement,
-    Verdict,
-    finding_cells,
-    name,
-    sentence,
-)
+from gpubench.api import gate as gb
 
 from ._fleet_junit import fleet_tests
 from ._texts import finding_message
 
 _ELEMENTS = {
-    Verdict.SLOWER: "failure",
-    Verdict.INVALID: "error",
-    Verdict.NOT_COMPARABLE: "error",
-    Verdict.INCONCLUSIVE: "skipped",
-    Verdict.SUSPECT: "skipped",
+    gb.Verdict.SLOWER: "failure",
+    gb.Verdict.INVALID: "error",
+    gb.Verdict.NOT_COMPARABLE: "error",
+    gb.Verdict.INCONCLUSIVE: "skipped",
+    gb.Verdict.SUSPECT: "skipped",
 }
 
 
@@ -37,10 +25,10 @@ class JUnit:
 
     summary: str = "JUnit XML: a case is a test"
 
-    def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
+    def render(self, judgement: gb.Judgement, answer: gb.GateAnswer, limit: int = 0) -> str:
         """Return the whole document; `limit` is ignored, because a truncated document would hide failures."""
         del limit
-        suites: dict[str, list[Finding]] = {}
+        suites: dict[str, list[gb.Finding]] = {}
         for finding in judgement.findings:
             suites.setdefault(finding.case.suite, []).append(finding)
         parts = [
@@ -55,12 +43,12 @@ class JUnit:
             f"<testsuites name={quoteattr(answer.title)} {counts}>\n{''.join(parts)}</testsuites>\n"
         )
 
-    def fleet(self, judgement: FleetJudgement) -> str:
+    def fleet(self, judgement: gb.FleetJudgement) -> str:
         """Return the judgement of a fleet as a JUnit XML document, in which a component is a test."""
         return fleet_tests(judgement)
 
 
-def _answer_element(answer: GateAnswer) -> str:
+def _answer_element(answer: gb.GateAnswer) -> str:
     """Return the XML element of a suite without tests, whose output is the verdict, the reasons and the next steps."""
     lines = [answer.verdict, *answer.reasons, *(f"next: {step}" for step in answer.next_steps)]
     output = escape("\n".join(lines))
@@ -70,7 +58,7 @@ def _answer_element(answer: GateAnswer) -> str:
     )
 
 
-def _count_attributes(findings: list[Finding], unmet: int = 0) -> str:
+def _count_attributes(findings: list[gb.Finding], unmet: int = 0) -> str:
     """Return the XML attributes `tests`, `failures`, `errors` and `skipped`, which count `findings` by outcome."""
     kinds = [_ELEMENTS.get(finding.verdict) for finding in findings]
     return (
@@ -79,16 +67,16 @@ def _count_attributes(findings: list[Finding], unmet: int = 0) -> str:
     )
 
 
-def _suite_element(suite: str, findings: list[Finding]) -> str:
+def _suite_element(suite: str, findings: list[gb.Finding]) -> str:
     """Return the XML element of a suite with a test for each of `findings`."""
     cases = "".join(map(_case_element, findings))
     return f"  <testsuite name={quoteattr(suite)} {_count_attributes(findings)}>\n{cases}  </testsuite>\n"
 
 
-def _case_element(finding: Finding) -> str:
+def _case_element(finding: gb.Finding) -> str:
     """Return the XML element of a finding's test: a failure, an error or a skip if it did not pass, and its figures."""
     element = _ELEMENTS.get(finding.verdict)
-    problem = quoteattr(f"{finding.verdict}: {sentence(finding)}")
+    problem = quoteattr(f"{finding.verdict}: {gb.sentence(finding)}")
     inner = ""
     if element == "skipped":
         inner = f"      <skipped message={problem}/>\n"
@@ -96,18 +84,18 @@ def _case_element(finding: Finding) -> str:
         text = escape(finding_message(finding))
         inner = f"      <{element} type={quoteattr(str(finding.verdict))} message={problem}>{text}</{element}>\n"
     output = escape(_output_text(finding))
-    attributes = f"classname={quoteattr(f'gpubench.{finding.case.suite}')} name={quoteattr(name(finding))}"
+    attributes = f"classname={quoteattr(f'gpubench.{finding.case.suite}')} name={quoteattr(gb.name(finding))}"
     return f"    <testcase {attributes}>\n{inner}      <system-out>{output}</system-out>\n    </testcase>\n"
 
 
-def _output_text(finding: Finding) -> str:
+def _output_text(finding: gb.Finding) -> str:
     """Return the output of a finding's test: both figures, the numbers of processes, and the verdict."""
-    texts = finding_cells(finding)
+    texts = gb.finding_cells(finding)
     counts = f"{finding.before.processes} and {finding.after.processes} processes"
-    return f"baseline {texts.before}, candidate {texts.after}, {counts}; {finding.verdict}: {sentence(finding)}"
+    return f"baseline {texts.before}, candidate {texts.after}, {counts}; {finding.verdict}: {gb.sentence(finding)}"
 
 
-def _unmet_element(judgement: Judgement) -> str:
+def _unmet_element(judgement: gb.Judgement) -> str:
     """Return the XML element of a suite with an error for each required pattern that no case matches."""
     cases = "".join(
         f'    <testcase classname="gpubench" name={quoteattr(pattern)}>\n'
@@ -117,4 +105,4 @@ def _unmet_element(judgement: Judgement) -> str:
     return f'  <testsuite name="required" {_count_attributes([], len(judgement.unmet))}>\n{cases}  </testsuite>\n'
 
 
-publication: FleetPublication = JUnit()
+publication: gb.FleetPublication = JUnit()

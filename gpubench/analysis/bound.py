@@ -2,8 +2,6 @@
 
 Pure functions of shares. The rule is in docs/method.md. It applies to cases and to phases of a program."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

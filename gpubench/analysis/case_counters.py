@@ -1,7 +1,5 @@
 """Derive from the counters of a case what bounds it, how much memory traffic it has, and why the device throttled."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gpubench.analysis.bound import Bound, Use

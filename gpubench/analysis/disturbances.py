@@ -1,7 +1,5 @@
 """Read from a result what disturbed it: other work on the machine, or slowdowns of the device itself."""
 
-from __future__ import annotations
-
 from gpubench.model import Result
 
 _OTHER_WORK_LABELS = frozenset({"shared-device", "loaded", "migrated"})

@@ -3,8 +3,6 @@
 The counter advances only every few tens of milliseconds and is read twice per second. A window must therefore be long,
 and one series must fill it; otherwise the case has a reason in place of an energy figure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gpubench import stats

@@ -1,7 +1,5 @@
 """Find the values of a run's key figures, which each suite declares as its most important figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """List the cases of a run by suite, as texts: a short name, a figure with its interval, and its share of one peak."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Compose the overview of a run: its devices, its key figures, whether to trust them, and its main limitations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -2,8 +2,6 @@
 
 A phase is a result of the suite `profile` whose series `time` holds its starts (`at`) and its durations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Compute the quantity by which a series is judged (a rate, seconds per item, or a value), and find headlines."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The 95 % interval of one process does not predict the next process: of the recorded ones, 53 % hold another process's
 median. The reproducibility of a single process is therefore taken from recordings of its model of GPU, if any."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Describe a run as a site of many runs lists it: one line in the index, and the figures for its trends."""
 
-from __future__ import annotations
-
 from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import dataclass

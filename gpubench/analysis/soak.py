@@ -1,7 +1,5 @@
 """Compile the ledger of a soak: wrong results, the rates over the passes, and the reports of the devices."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections import Counter as Tally

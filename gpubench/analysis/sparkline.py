@@ -1,7 +1,5 @@
 """Draw a trend as a line of text: one bar for each run, with its steps and drifts marked below."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 

@@ -1,7 +1,5 @@
 """Derive the figures of a run from its raw samples, once for all reports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property

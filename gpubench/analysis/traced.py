@@ -3,8 +3,6 @@
 `gpubench profile --trace` writes these results in the suite `profile`. A result of the same name without one of these
 parts was written by another program and is left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Say why the figures of a run should not be trusted, and name the most important other facts about it."""
 
-from __future__ import annotations
-
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
 

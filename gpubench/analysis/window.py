@@ -3,8 +3,6 @@
 Counters are looked up by what they measure, never by name, so that a new collector only has to declare its measures. Of
 several counters with the same measure, the first in the order of the manifest that was read in the window is used."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Define the axes of a case, with their values in each tier, and the target for which a plan is made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Check the values that a suite's author passes: return plain values, or raise an error that names the field."""
 
-from __future__ import annotations
-
 import math
 import numbers
 import re

@@ -16,8 +16,6 @@ views that show them, and `__init__.py` lists the topics in the order in which t
     topic = Topic(views=[...])                       # in _stream.py, whose cases follow: @topic.case(...)
     suite = Suite("memory bandwidth", topics=[_stream.topic, _copies.topic])    # in __init__.py"""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import sys

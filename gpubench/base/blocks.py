@@ -1,7 +1,5 @@
 """Draw bars and small charts with block characters, or with ASCII characters if a terminal has no others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 _HEIGHTS = "▁▂▃▄▅▆▇█"

@@ -3,8 +3,6 @@
 Shown text also cannot start a command of a CI system: the standard streams pass every line through `without_commands`.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from typing import TypeVar

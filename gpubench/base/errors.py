@@ -1,7 +1,5 @@
 """Define the errors that a user can act on; any other exception is a bug and keeps its traceback."""
 
-from __future__ import annotations
-
 
 class GpubenchError(Exception):
     """An error whose message is one line for stderr with the next step; `exit_status` is that of the process."""

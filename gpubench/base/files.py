@@ -1,7 +1,5 @@
 """Write files whole and open files safely in folders where other users may have put obstacles."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Check that the packages that gpubench imports are installed, and give the pip command for a missing one."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

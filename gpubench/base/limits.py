@@ -1,7 +1,5 @@
 """Find limits of the operating system that are too low for any measurement, and say how to raise them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -4,8 +4,6 @@ GitHub and GitLab search the rendered text for references, so that a backslash o
 do not search code. Therefore a word that could be more than a plain word is shown as code; all other words stay
 unchanged."""
 
-from __future__ import annotations
-
 import re
 
 # Characters that make a word more than plain text. They belong to Markdown, or begin a reference of GitHub or GitLab

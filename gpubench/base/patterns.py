@@ -1,7 +1,5 @@
 """Match texts with the wildcard patterns by which `--filter` and a policy select cases."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Printed text cannot start a command of a CI system, although names of cases and 
 Rich and Typer end with status 1 if a pipe is closed, and Python does if standard error is full. Here status 1 means a
 regression, so the streams themselves turn errors of the operating system into those of gpubench."""
 
-from __future__ import annotations
-
 import codecs
 import errno
 import io

@@ -1,7 +1,5 @@
 """Write numbers for people: GB = 1e9 B, GiB = 2^30 B; sizes are in KiB/MiB/GiB, rates in GB/s."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ A command turns its options into calls of `gpubench.tools` and `gpubench.measuri
 
 It computes nothing, and imports slow modules only when a command runs, so that `--help` stays fast."""
 
-from __future__ import annotations
-
 import sys
 
 import typer

@@ -1,7 +1,5 @@
 """Show judged cases in the terminal: the verdict, its reasons, the next step, then the cases, the worst first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Lay out lists of cases for a terminal of any width: names are folded at commas, figures are never broken."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Print text and tables on a terminal, as single lines without markup and control characters."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterable, Sequence

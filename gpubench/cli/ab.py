@@ -1,7 +1,5 @@
 """`gpubench ab`: measure two builds of different environments in turn, and compare them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated

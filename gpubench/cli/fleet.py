@@ -1,7 +1,5 @@
 """`gpubench fleet`: measure many machines at the same time, and find the GPU, the node or the link that is slow."""
 
-from __future__ import annotations
-
 import typer
 
 from gpubench.cli import _fleet_judge, _fleet_pairs, _fleet_run, _fleet_watch

@@ -1,7 +1,5 @@
 """`gpubench list`: list the suites or their cases."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

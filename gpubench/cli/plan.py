@@ -1,7 +1,5 @@
 """`gpubench plan`: show what would be measured, and for how long. It opens no device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`gpubench show`: print a run file in the terminal."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated

@@ -5,8 +5,6 @@ Virtualisers interpose in three ways. A library in LD_PRELOAD or /etc/ld.so.prel
 rCUDA). Or the driver's own look-up, cuGetProcAddress, returns other functions. Each way shows in the address of a
 function and in the file mapped at that address."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import mmap

@@ -2,8 +2,6 @@
 
 Nothing of ROCm is loaded, so that this works where ROCm itself would end the process."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Parse the texts of other tools: finite numbers, lines without colours, and JSON objects."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -5,8 +5,6 @@ prints give the number of sequences per step and the number of steps, and so the
 format of its weights or the number of GPUs that share it is unknown, no bytes are counted, and a note gives the reason.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

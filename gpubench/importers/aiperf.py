@@ -6,8 +6,6 @@ The files are `profile_export_aiperf.json` and `profile_export_genai_perf.json`.
 `endpoint.model_names` and `loadgen`, and GenAI-Perf's `model_names` and `perf_analyzer.stimulus`. AIPerf's telemetry
 names the GPUs of the server's machine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The csv is that of `--csv`. The rate is that of the fastest run by STREAM's coun
 `--mibibytes` in MiB. The tool does not print single runs; a case therefore has its best, mean and worst time and no
 samples."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

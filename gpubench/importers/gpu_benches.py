@@ -3,8 +3,6 @@
 A kB is 1024 B, an MB of um-stream 2^20 B, and a GB/s 1e9 B/s. The other programs of the collection print columns
 without a head, which therefore cannot be recognised."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ The names are those of `tools/llama-bench/llama-bench.cpp` of build 5163 (2025) 
 one (tg), or both (pg). The number of parameters identifies the model, and the size of the file gives the bytes that a
 step reads."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

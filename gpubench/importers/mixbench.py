@@ -3,8 +3,6 @@
 GFLOPS, GIOPS and GB/sec are multiples of 1e9. The time is that of one kernel, in ms. An intensity is per byte as the
 kernel counts them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

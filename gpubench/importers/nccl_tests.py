@@ -4,8 +4,6 @@ Bandwidths are algbw and busbw in GB of 1e9 bytes as the tools' doc/PERFORMANCE.
 the iterations. The collective is printed since version 2.17. For older versions it is taken from the command line if
 the log repeats that; otherwise the case is called `unnamed`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 The JSON is that of `-j`. nvbandwidth counts the bytes of a copy once (payload) and prints GB of 1e9 bytes. A cell is
 the median of its samples, or with `-m` their mean. The samples themselves are not printed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

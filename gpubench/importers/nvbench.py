@@ -4,8 +4,6 @@ The options are `--json` and `--csv`. Both forms are in seconds and B/s, so that
 for people is in GiB/s. The JSON keeps the single samples in separate binary files, which are not read: a series has one
 value, nvbench's summary."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator, Sequence

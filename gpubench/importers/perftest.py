@@ -6,8 +6,6 @@ does not state the unit of a rate: it is MiB/s, or Gb/s with `--report_gbits`. T
 shows which one it is. Latencies are in µs; a file of `--report-cycles` looks the same and must not be imported. The
 latency of a write or send test is half a round trip, that of a read or atomic test a whole one."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ is written as `Infinity`. `server_info` has the arguments of an SGLang server: t
 its cache, and the number of GPUs that hold a part of each matrix. The GPUs are not named. Version 0.4 did not write
 `server_info`; such a run has no % of peak."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

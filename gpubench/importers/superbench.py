@@ -4,8 +4,6 @@ The metrics have the flat names of `results-summary.json`, without units. The do
 units of the benchmarks below. Other metrics are left out and counted, because it is unknown whether more of them is
 better."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Bandwidths are GB of 1e9 bytes, each byte counted once (payload). With SHOW_ITERATIONS=1 every iteration is printed, and
 all of them are read, in the order in which they ran."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

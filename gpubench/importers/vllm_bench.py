@@ -4,8 +4,6 @@ The names are those of `vllm/benchmarks/serve.py` of 2026; those of `benchmark_s
 `failed`. Times are in ms. The file names neither the GPUs nor the format of the weights, but `--metadata` can add them:
 `gpu=NAME`, `tp=N` (or `tensor_parallel_size=N`) and `quantization=FORMAT`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

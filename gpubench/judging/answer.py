@@ -1,7 +1,5 @@
 """Compose the answer of a gate to its user: the verdict first, then the reasons, then the next steps."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import statistics

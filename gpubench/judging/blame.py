@@ -1,7 +1,5 @@
 """Assign the findings of a fleet to the component that is to blame: a GPU, a whole node, a host, or a link."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Name the causes that may explain why a component of a fleet is slow, from its own run compared with other runs."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter as Tally

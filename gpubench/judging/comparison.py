@@ -4,8 +4,6 @@ The functions are pure functions of readings, and the verdicts are those of the 
 comparison also judges runs of different machines, drivers and settings, because the user asked for that; it names the
 differences first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Estimate how many processes would decide an undecided case from the noise that was measured."""
 
-from __future__ import annotations
-
 import math
 from functools import cache, lru_cache
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 docs/gate.md has the reasons. All values are logarithms whose sign makes more worse: +0.02 is 2 % slower, whatever the
 unit. Nothing here depends on a policy, because a comparison and a gate call the same functions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Write a finding as text; the text is the same in the terminal, in Markdown, in JUnit and on a page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 
 `judging.fleet_rule` makes it; reports and publications show it. docs/fleet.md explains the rule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Judge the second measurement of a fleet's suspects, next to healthy controls: it confirms a finding or clears it."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -2,8 +2,6 @@
 
 They show in which other cases a suspect is slow."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Build the matrix by which a group of comparable components is judged, with a row for each case and each family."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence

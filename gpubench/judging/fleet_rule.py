@@ -1,7 +1,5 @@
 """Find the slow components of a fleet by a rule: a pure function of the nodes' digests."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Write the judgement of a fleet as text; the text is the same in the terminal, on the page and in every other form."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import statistics

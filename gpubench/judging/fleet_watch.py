@@ -1,7 +1,5 @@
 """Follow the components of a fleet over several days: how often each was a suspect, and when its figures changed."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

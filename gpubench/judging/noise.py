@@ -2,8 +2,6 @@
 
 They are pure functions of a run with replicates in fresh processes; `gpubench doctor --noise` measures one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ misses slow components if there are several, because they hide each other. The l
 the number of comparisons, which is the number of components times that of cases, so that the share of healthy fleets in
 which any component is accused stays below `ALPHA`. tests/fleet_simulation.py has the simulations."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

@@ -2,8 +2,6 @@
 
 docs/gate.md gives the reason: the first measurement only has to find the cases to measure again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

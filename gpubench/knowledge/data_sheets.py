@@ -1,7 +1,5 @@
 """State the specifications of each model of GPU: dense rates at the boost clock, memory, and links in one direction."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Look up the figure that a case should reach on a model of GPU in `floors.toml`, which gives a source for each."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Look up peaks of hardware in tables with sources: data sheets, and the rates of a compute unit per clock cycle."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

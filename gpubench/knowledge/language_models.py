@@ -2,8 +2,6 @@
 
 A weight matrix is (rows, cols): outputs by inputs. Norms and rotations are left out, because they are not products."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

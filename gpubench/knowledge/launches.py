@@ -1,7 +1,5 @@
 """State the time of an empty kernel by each way of timing, which is the floor under the time of any call."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from gpubench.knowledge.hardware import Peak

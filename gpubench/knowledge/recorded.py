@@ -2,8 +2,6 @@
 
 `tests/reproducibility_table.py` writes `reproducibility.toml` from the recordings in `tests/recordings`."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Check the answers of a task: overwrite its outputs, call its stages, and compare, in step with the other ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 

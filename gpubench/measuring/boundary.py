@@ -3,8 +3,6 @@
 Anybody may write a collector, and vendor libraries answer with NaN, sentinels and surprises. Every value that passes
 this module has the type that the run file asks for, so that no reading can end a run."""
 
-from __future__ import annotations
-
 import math
 import numbers
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ of a few classes, checked strictly like a run file: pickle would execute what a 
 some bytes can ask for any amount of memory. The parent reads what has arrived and never waits for the rest of a frame.
 What the parent sends is pickled, because a child has every reason to trust it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -3,8 +3,6 @@
 A lock ends with its process, so that a crash frees the device. Processes of other users and other programs are not seen
 here; on a GPU the collectors' watches see them (`shared-device`, `foreign-process`)."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Find the user's data files (`--data`), which cases read in place of the built-in data."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 The deciding rank makes every decision (the size of a batch, whether to continue), and `agree` passes it to the other
 ranks, so that they stay in step. With a single rank, `agree` returns its argument."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence

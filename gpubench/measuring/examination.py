@@ -3,8 +3,6 @@
 `Examination` is the parent's side and `main` the child's. The child keeps running between two readings, so that it sees
 the errors that the driver reports meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import sys

@@ -1,7 +1,5 @@
 """Read a group of counters of one device in a thread of its own; report which values and messages are missing."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter as Tally

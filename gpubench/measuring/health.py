@@ -2,8 +2,6 @@
 
 A collector reads numbers (`plugins.collector.HealthReading`); `measuring.examination` asks it in a child process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -2,8 +2,6 @@
 
 `python -P -m gpubench.measuring.inventory` prints the facts as one JSON document on its standard output."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Hold the state of the ranks of one job on this node while it runs: their phases, exchanged values and results."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter as Tally

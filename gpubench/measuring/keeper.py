@@ -3,8 +3,6 @@
 A process that forks twice or starts its own session leaves its parent's tree, so that killing a process group misses
 it. Linux hands such an orphan to the nearest ancestor that is a child subreaper (prctl(2)); the keeper is one."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

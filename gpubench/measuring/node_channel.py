@@ -5,8 +5,6 @@ content. The key of a connection is derived from the launcher's secret and a ran
 of another connection, of the other direction, or replayed is refused. The content is not encrypted: it holds decisions
 of the measurement and addresses, and no secret."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac

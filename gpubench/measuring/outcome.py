@@ -1,7 +1,5 @@
 """Merge the results of the ranks of a case into the result of the case."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gpubench.measuring import boundary

@@ -3,8 +3,6 @@
 A pickle from another machine could run any code, so values that cross nodes are None, booleans, numbers, texts, bytes
 and lists or tuples of these, and nothing else."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

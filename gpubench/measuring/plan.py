@@ -1,7 +1,5 @@
 """Resolve suites, devices, tiers, filters and data to the jobs of a run, without touching a device."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """Start child processes with a channel to talk, drained output, and no orphans."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Report how far a run is: events for an observer, and an estimate of the remaining time."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A crash, a hang, a broken device or an invalid message of a worker costs one result and one worker; the rest of the run
 continues. The runner does not trust a worker: its messages are limited and checked, and never executed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

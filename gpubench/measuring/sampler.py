@@ -3,8 +3,6 @@
 A dying worker or an aborting vendor library does not affect the run, and a call that takes long or never returns does
 not delay another group. `SamplingProcess` is the parent's side and `main` the child's."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import os

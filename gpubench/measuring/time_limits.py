@@ -5,8 +5,6 @@ from the expected duration of the phase: from the counted work at rates that no 
 tier, and from the same phase of earlier cases of the same definition. The limits are generous, because a slow host must
 never lose a case that would have ended."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

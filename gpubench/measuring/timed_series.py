@@ -1,7 +1,5 @@
 """Hold one series while it is taken: its samples, the values read with each sample, and how it is called."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any

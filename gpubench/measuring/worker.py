@@ -4,8 +4,6 @@ A worker never prints results and never decides what comes next. It talks to the
 exchanged values come in; parts, values to exchange and the phases that begin go out. The runner checks all of it
 (`measuring.channel`). The same limits are checked here first, because here the reason is known."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

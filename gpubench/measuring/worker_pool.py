@@ -1,7 +1,5 @@
 """Keep the worker processes of a run from case to case: one for each rank on a device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gpubench.measuring.process import Child

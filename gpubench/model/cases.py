@@ -1,7 +1,5 @@
 """Define a case: one point of one benchmark, and the id under which every baseline stores it."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar

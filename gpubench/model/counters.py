@@ -1,7 +1,5 @@
 """Define counters: the quantities that they measure, their samples over time, and remarks on missing counters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Read and write the bytes of a run file: read up to a torn end, and write so that they survive a crash."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import io

@@ -1,7 +1,5 @@
 """Define the inventory of a machine: its devices, missing backends, versions, and the user's own files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

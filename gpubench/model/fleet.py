@@ -4,8 +4,6 @@ A folder holds `fleet.json`, one ordinary run file for each node that answered, 
 nodes that were measured a second time. The record is read strictly, as a run file is, because it may come from another
 machine."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The ranges are wider than anything that a machine can measure, and narrow enough
 such numbers are finite, so that code which reads a run needs no guards against impossible numbers. The counts keep the
 time and the memory for reading a file in proportion to its size. A real run has less than a tenth of each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, TypeVar
 

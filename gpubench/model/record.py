@@ -3,8 +3,6 @@
 A line is accepted only if it has exactly the fields of the model within its limits (`gpubench.model.limits`); `schema`
 publishes the model for other programs."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

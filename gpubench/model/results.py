@@ -1,7 +1,5 @@
 """Define the results of measuring: the work of a call, series of values, and the result of a case."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Define a run: its settings, the views of its suites, and all its results."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Define the rules for reading every record of a run file: strict types, no unknown fields, only finite numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 SCHEMA = "gpubench.run/1"

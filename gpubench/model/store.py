@@ -4,8 +4,6 @@ Every record is written and fsynced as soon as it exists, so that a run which di
 line is dropped on reading, and a file without an `end` is a valid partial run. A name that ends in `.gz` means gzip.
 `run-1.schema.json` publishes the result of `schema()`."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Define the interface of a backend and of an open device as structural protocols, from which nothing is inherited."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

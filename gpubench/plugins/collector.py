@@ -1,7 +1,5 @@
 """Define the interface of a collector: a source of counters, and a watch between samples."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

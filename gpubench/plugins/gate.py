@@ -1,7 +1,5 @@
 """Define the interface of a gate, which judges a candidate, and of a publication of its verdicts."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from gpubench.judging.answer import GateAnswer

@@ -1,7 +1,5 @@
 """Define the interface of an importer, which reads the output of another tool."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

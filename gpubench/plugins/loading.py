@@ -2,8 +2,6 @@
 
 Listing names imports nothing; a broken plugin fails only when it is loaded itself."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import importlib

@@ -1,7 +1,5 @@
 """Define the interface of a report: an output format, which is a pure function of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

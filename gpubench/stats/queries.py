@@ -1,7 +1,5 @@
 """Estimate high percentiles of the latencies of queries by LoadGen's rules, and say how many queries they need."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Compute statistics of samples; each function names its reference. Pure functions of numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

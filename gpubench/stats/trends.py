@@ -1,7 +1,5 @@
 """Test whether values rise or fall with time, and how far a transient still affects them, by published methods."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Start replicates of a pytest session: the same tests in other processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Define the fixture `gpubench` as a test receives it: the device, and the call that times."""
 
-from __future__ import annotations
-
 import functools
 import re
 import zlib

@@ -1,7 +1,5 @@
 """Print the progress of a measuring pytest session past pytest's capture, because no test ends for a long time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext

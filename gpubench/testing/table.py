@@ -1,7 +1,5 @@
 """Make the table at the end of a measuring session: figures first and names last, so that any terminal aligns them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Compare a test's result with a baseline by the regression gate, which measures suspects again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Only the files of a fixed list are read from /sys. Serial numbers, unique ids and the names of the platform are blanked.
 The collectors can read an unpacked archive like the machine itself, with its folder as the root."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import re

@@ -1,7 +1,5 @@
 """Count the processes on a device, as the collector of its vendor lists them."""
 
-from __future__ import annotations
-
 import contextlib
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Prepare the run file that a report contains: small enough, with a note about the data that it leaves out."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path

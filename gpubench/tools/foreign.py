@@ -3,8 +3,6 @@
 Facts that the output does not state are missing: such a run has no start time, no tier and no counters, and its devices
 have only the properties that the tool printed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read the health of a run's devices before and after it, write it into the run file, and refuse sick devices."""
 
-from __future__ import annotations
-
 import gzip
 import time
 from collections.abc import Callable, Iterator, Sequence

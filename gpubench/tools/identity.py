@@ -3,8 +3,6 @@
 The salt is a random number in the user's configuration folder. It is made at its first use and never shared: without it
 nobody can test whether a pseudonym belongs to a UUID or a host name."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import secrets

@@ -2,8 +2,6 @@
 
 Processes that start meanwhile share their GPUs through it: their kernels run at the same time instead of in turns."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Return the command that runs one case under a vendor's profiler; NVTX ranges of the worker name the case."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

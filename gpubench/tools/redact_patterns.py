@@ -4,8 +4,6 @@ docs/sharing.md lists them for users. `SPANS` match parts that can contain space
 Every pattern takes time in proportion to the length of the text. Either it begins only where no character of its class
 precedes it and never backtracks (`++` is possessive), or the length of its match is limited."""
 
-from __future__ import annotations
-
 import re
 
 _HEX = "[0-9a-fA-F]"

@@ -2,8 +2,6 @@
 
 Parts that can contain spaces come first: keys, quoted paths, values with names of secrets. Then each word by itself."""
 
-from __future__ import annotations
-
 import functools
 import ipaddress
 import itertools

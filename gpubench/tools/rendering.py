@@ -1,7 +1,5 @@
 """Load reports by name, and remove control characters from everything that they render."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

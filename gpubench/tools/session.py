@@ -1,7 +1,5 @@
 """Measure a plan into a run file with the runner, the sampler and the store."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 A run's page is made once. Its name is a hash of the run file's content, and a small file beside it contains what the
 index and the trends need, so that an unchanged run is not read again."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

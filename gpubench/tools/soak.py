@@ -1,7 +1,5 @@
 """Plan a soak: the suite `soak` in passes for as long as the user wants, as one ordinary run."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -3,13 +3,11 @@
 Kernels on device memory are counted by STREAM's rule: every array that a kernel names, once for each element read or
 written. A figure is compared with the DRAM peak only where each array is at least four times the last-level cache."""
 
-from __future__ import annotations
-
-from gpubench.api.suite import Suite
+from gpubench.api import suite as gb
 
 from . import _access, _beside, _blocks, _cache, _engines, _host_link, _link, _stream
 
-suite = Suite(
+suite = gb.Suite(
     "bandwidth of memory, caches, copies and the host link",
     topics=[
         _stream.topic,

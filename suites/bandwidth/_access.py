@@ -3,11 +3,9 @@
 Payload counts the bytes that are asked for. The series `sectors` counts, of the same samples, the bytes of the
 sectors that hold them, each sector once: memory is read and written by whole sectors."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Topic, Work, points, powers_of_two
+from gpubench.api import suite as gb
 
 from .._checks import CheckedCall, expect_equal, expect_no_mistakes
 from .._stream import need_numba
@@ -29,11 +27,11 @@ _LANE_BYTES = 16  # the widest load of a lane
 _SECTOR_BYTES = {"nvidia": 32, "amd": 64}
 _HOST_SECTOR_BYTES = 64
 
-_ACCESSES = points(("read",), full=("read", "write"))
-_STRIDES = points((4, 32, 128), (32,), powers_of_two(2, 12))  # between words of 4 bytes, up to one word per page
-_CHUNKS = points((4, 32, 128), (32,), powers_of_two(2, 7))  # from a word to a line
+_ACCESSES = gb.points(("read",), full=("read", "write"))
+_STRIDES = gb.points((4, 32, 128), (32,), gb.powers_of_two(2, 12))  # between words of 4 bytes, up to one word per page
+_CHUNKS = gb.points((4, 32, 128), (32,), gb.powers_of_two(2, 7))  # from a word to a line
 
-topic = Topic(
+topic = gb.Topic(
     views=[
         log_curve("Strided access bandwidth by stride", ("strided",), "stride_bytes", by=("access",)),
         log_curve("Random access bandwidth by chunk size", ("random",), "chunk_bytes", by=("access",)),
@@ -42,7 +40,7 @@ topic = Topic(
 
 
 @topic.case(access=_ACCESSES, stride_bytes=_STRIDES, size_bytes=one_array_size)
-def strided(bench: Bench, access: str, stride_bytes: int, size_bytes: int) -> Task:
+def strided(bench: gb.Bench, access: str, stride_bytes: int, size_bytes: int) -> gb.Task:
     """Bandwidth of words of 4 bytes, read or written (`access`) every `stride_bytes` of an array of `size_bytes`.
 
     The rate counts the words alone (payload). The series `sectors` counts the memory sectors that hold the words;
@@ -55,7 +53,7 @@ def strided(bench: Bench, access: str, stride_bytes: int, size_bytes: int) -> Ta
 
 
 @topic.case(access=_ACCESSES, chunk_bytes=_CHUNKS, size_bytes=one_array_size)
-def random(bench: Bench, access: str, chunk_bytes: int, size_bytes: int) -> Task:
+def random(bench: gb.Bench, access: str, chunk_bytes: int, size_bytes: int) -> gb.Task:
     """Bandwidth of chunks of `chunk_bytes` that are read or written (`access`) in random order, each once.
 
     The chunks lie in an array of `size_bytes`, and the rate counts them alone (payload). The series `sectors` counts
@@ -70,12 +68,12 @@ def random(bench: Bench, access: str, chunk_bytes: int, size_bytes: int) -> Task
     return _task(bench, access, pattern)
 
 
-def _sector_bytes(bench: Bench) -> int:
+def _sector_bytes(bench: gb.Bench) -> int:
     """Return the bytes of the smallest unit that memory reads or writes."""
     return _SECTOR_BYTES.get(bench.traits.vendor, _HOST_SECTOR_BYTES)
 
 
-def _task(bench: Bench, access: str, pattern: AccessPattern) -> Task:
+def _task(bench: gb.Bench, access: str, pattern: AccessPattern) -> gb.Task:
     """Return the task that reads or writes (`access`: `read` or `write`) the places of a pattern."""
     bench.need(pattern.size_bytes + _SPARE_BYTES)
     if bench.traits.is_gpu:
@@ -86,17 +84,17 @@ def _task(bench: Bench, access: str, pattern: AccessPattern) -> Task:
 
         accesses = _host.accesses(bench, access, pattern)
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         accesses.check()
-        return {"used": Observed(pattern.payload / pattern.moved, "", "more")}
+        return {"used": gb.Observed(pattern.payload / pattern.moved, "", "more")}
 
-    work, sectors = Work(payload=pattern.payload), Work(payload=pattern.moved)
+    work, sectors = gb.Work(payload=pattern.payload), gb.Work(payload=pattern.moved)
     limit = memory_limit(bench.target, pattern.size_bytes)
-    stage = Stage(accesses.call, work, "payload", limit, effort=POINT, also={"sectors": sectors})
-    return Task.of(stage, check=check, poison=accesses.poison)
+    stage = gb.Stage(accesses.call, work, "payload", limit, effort=gb.POINT, also={"sectors": sectors})
+    return gb.Task.of(stage, check=check, poison=accesses.poison)
 
 
-def _prepare_reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
+def _prepare_reads(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
     random_words = RandomWords(bench, pattern.size_bytes)
     grid, count = grid_of(pattern.count, _THREADS * _READS_PER_THREAD), np.uint64(pattern.count)
     parts, expected = (bench.xp.zeros(grid, np.uint64) for _ in range(2))
@@ -111,7 +109,7 @@ def _prepare_reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
     return CheckedCall(lambda: read(grid, (_THREADS,), args), check, lambda: parts.fill(0))
 
 
-def _prepare_writes(bench: Bench, pattern: AccessPattern) -> CheckedCall:
+def _prepare_writes(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
     array, mistakes = bench.xp.zeros(pattern.size_bytes, np.uint8), bench.xp.zeros(1, np.uint64)
     grid, count = grid_of(pattern.count, _THREADS), np.uint64(pattern.count)
     key = np.uint32(bench.rng.integers(2**32, size=2)[1])

@@ -3,8 +3,6 @@
 Each call times one of the two, first alone and then while the other runs without a pause, so that both times of the
 ratio have the same clock and are taken at the same moment."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -12,20 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from .._copies import Call
@@ -45,37 +30,37 @@ _MILLI = 1e-3
 _NOTES = {"product": f"{_N}³ in float16, {_DRAWN} values of N(0,1) repeated", "copied": "256 MiB per call"}
 _CASES = ("beside_gemm", "beside_gemm_on")
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "GEMM throughput under concurrent copies", _CASES, series="gemm.self"),
-        View("bars", "Copy bandwidth under concurrent GEMM", _CASES, series="copy.self"),
+        gb.View("bars", "GEMM throughput under concurrent copies", _CASES, series="gemm.self"),
+        gb.View("bars", "Copy bandwidth under concurrent GEMM", _CASES, series="copy.self"),
     ]
 )
 
 
-def _has_products(target: Target) -> bool:
+def _has_products(target: gb.Target) -> bool:
     """Return whether the target is a GPU that supports float16."""
     return not target.is_host and "float16" in target.device.dtypes
 
 
-def _engines(target: Target) -> Any:
+def _engines(target: gb.Target) -> Any:
     """Return the axis of copy engines for `beside_gemm`: `memcpy`, which every program uses; in `full` all engines."""
-    return points(("memcpy",), full=engines(target).full)
+    return gb.points(("memcpy",), full=engines(target).full)
 
 
-def _kernel_engines(target: Target) -> Any:
+def _kernel_engines(target: gb.Target) -> Any:
     """Return the axis of engines that are kernels: the newest one; in `full` also `load-store`."""
     newest = newest_engine(target)
-    return points((newest,), full=tuple(dict.fromkeys(("load-store", newest))))
+    return gb.points((newest,), full=tuple(dict.fromkeys(("load-store", newest))))
 
 
-def _few_units(target: Target) -> Any:
+def _few_units(target: gb.Target) -> Any:
     """Return the axis of numbers of compute units for copies: 16, and in `full` those of 4, 8, 16 and 32 that exist."""
-    return points((16,), full=tuple(count for count in (4, 8, 16, 32) if count < max(5, target.device.units)))
+    return gb.points((16,), full=tuple(count for count in (4, 8, 16, 32) if count < max(5, target.device.units)))
 
 
 @topic.case(engine=_engines, when=_has_products)
-def beside_gemm(bench: Bench, engine: str) -> Task:
+def beside_gemm(bench: gb.Bench, engine: str) -> gb.Task:
     """Throughput of a matrix product while copies by `engine` run, and bandwidth of copies while products run.
 
     `slowdown` is the time of a workload while the other one runs, over its time alone: 1 means no effect."""
@@ -83,12 +68,12 @@ def beside_gemm(bench: Bench, engine: str) -> Task:
 
 
 @topic.case(engine=_kernel_engines, units=_few_units, when=_has_products)
-def beside_gemm_on(bench: Bench, engine: str, units: int) -> Task:
+def beside_gemm_on(bench: gb.Bench, engine: str, units: int) -> gb.Task:
     """The same as beside_gemm, with copies by a kernel that runs on `units` compute units only."""
     return _product_beside_copies(bench, engine, units)
 
 
-def _product_beside_copies(bench: Bench, engine: str, units: int = 0) -> Task:
+def _product_beside_copies(bench: gb.Bench, engine: str, units: int = 0) -> gb.Task:
     """Return a task of the stages `gemm` and `copy`; each is timed while the other workload runs."""
     require(bench, engine)
     bench.need(2 * _COPIED_BYTES + 3 * 2 * _N * _N + _SPARE_BYTES)
@@ -98,10 +83,10 @@ def _product_beside_copies(bench: Bench, engine: str, units: int = 0) -> Task:
 
     stages = {
         "gemm": pair.stage("gemm", product.work, "tensor.float16"),
-        "copy": pair.stage("copy", Work(moved=2 * _COPIED_BYTES, payload=_COPIED_BYTES), "dram"),
+        "copy": pair.stage("copy", gb.Work(moved=2 * _COPIED_BYTES, payload=_COPIED_BYTES), "dram"),
     }
     check, poison = in_turn(product.check, copied_words.check), in_turn(product.poison, copied_words.poison)
-    return Task(stages, check, poison, notes=_NOTES)
+    return gb.Task(stages, check, poison, notes=_NOTES)
 
 
 class HalfProduct:
@@ -109,13 +94,13 @@ class HalfProduct:
 
     A and B hold the same numbers in another order. `work` is the work of one product."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32).astype(np.float16)
         self._host = [np.resize(np.roll(drawn, shift), (_N, _N)) for shift in (0, _DRAWN // 2)]
         self._a, self._b = (bench.xp.asarray(matrix) for matrix in self._host)
         self._c = bench.xp.zeros((_N, _N), np.float16)
         self._xp, self._rng, self._to_host = bench.xp, bench.rng, bench.device.to_host
-        self.work = Work(flops=2.0 * _N**3, moved=3.0 * self._c.nbytes)
+        self.work = gb.Work(flops=2.0 * _N**3, moved=3.0 * self._c.nbytes)
 
     def call(self) -> None:
         """Queue one product on the current stream."""
@@ -133,7 +118,7 @@ class HalfProduct:
         expected = self._host[0][rows].astype(np.float64) @ self._host[1][:, columns].astype(np.float64)
         result = self._to_host(self._c)[rows][:, columns].astype(np.float64)
         error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
-        expect(error <= _TOLERANCE, f"the relative error of the product is {error:.3g}, above {_TOLERANCE:.3g}")
+        gb.expect(error <= _TOLERANCE, f"the relative error of the product is {error:.3g}, above {_TOLERANCE:.3g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +140,7 @@ class WorkloadPair:
 
     Creating the pair runs and times each alone, to choose how many calls of the other workload cover a sample."""
 
-    def __init__(self, bench: Bench, product: Call, copy: Call) -> None:
+    def __init__(self, bench: gb.Bench, product: Call, copy: Call) -> None:
         self._device, self._cuda = bench.device, bench.xp.cuda
         for call in (product, copy):  # the library's first call waits for the device
             call()
@@ -168,18 +153,20 @@ class WorkloadPair:
         self._alone, self._free, self._begun, self._ended, self._covered = (self._cuda.Event() for _ in range(5))
         self._slowdown = dict.fromkeys(self._workloads, math.nan)
 
-    def stage(self, name: str, work: Work, limit: str) -> Stage:
+    def stage(self, name: str, work: gb.Work, limit: str) -> gb.Stage:
         """Return the stage of the workload `name` (`gemm` or `copy`), which times samples while the other one runs.
 
         `work` is the work of one call, and `limit` names the peak with which the rate is compared."""
         count = self._workloads[name].count
-        total = Work(count * work.moved, count * work.payload, count * work.flops)
+        total = gb.Work(count * work.moved, count * work.payload, count * work.flops)
         quantity: Any = "flops" if work.flops else "moved"
 
-        def slowdown() -> Observation:
-            return {"slowdown": Observed(self._slowdown[name])}
+        def slowdown() -> gb.Observation:
+            return {"slowdown": gb.Observed(self._slowdown[name])}
 
-        return Stage(partial(self._seconds, name), total, quantity, limit, clock="self", probe=slowdown, effort=POINT)
+        return gb.Stage(
+            partial(self._seconds, name), total, quantity, limit, clock="self", probe=slowdown, effort=gb.POINT
+        )
 
     def _seconds(self, name: str) -> float:
         """Return the seconds of one sample of the workload `name` while the other workload runs."""

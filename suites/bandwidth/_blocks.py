@@ -12,22 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Skip,
-    Stage,
-    SuiteError,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    points,
-    powers_of_two,
-    units,
-)
+from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from .._stream import NEEDS_NUMBA, need_numba
@@ -54,10 +39,10 @@ Places = npt.NDArray[np.uint32]
 
 _LINES = ("way", "direction", "count", "order")
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("transfer", "Block copy bandwidth by block size", ("blocks",), "block_bytes", by=_LINES, series="hot"),
-        View(
+        gb.View("transfer", "Block copy bandwidth by block size", ("blocks",), "block_bytes", by=_LINES, series="hot"),
+        gb.View(
             "transfer",
             "Block copy bandwidth by number of blocks",
             ("blocks",),
@@ -65,7 +50,7 @@ topic = Topic(
             by=("way", "direction", "block_bytes", "order"),
             series="hot",
         ),
-        View(
+        gb.View(
             "curve",
             "Block copy submission time by block size",
             ("blocks",),
@@ -79,21 +64,21 @@ topic = Topic(
 )
 
 
-def _ways(target: Target) -> Any:
+def _ways(target: gb.Target) -> Any:
     """Return the axis of ways to copy: on a GPU `batch`, `kernel`, `merged` and a loop."""
     if target.is_host:
-        return points((_LOOP, _KERNEL), (_LOOP,), (_LOOP, _KERNEL, _MERGED))
+        return gb.points((_LOOP, _KERNEL), (_LOOP,), (_LOOP, _KERNEL, _MERGED))
     others = (_BATCH, _KERNEL, _MERGED)
     # in the quick tier, compiling the loop takes a second
-    return points((_BINDING, *others), full=(_LOOP, *others, _BINDING))
+    return gb.points((_BINDING, *others), full=(_LOOP, *others, _BINDING))
 
 
-def _directions(target: Target) -> Any:
+def _directions(target: gb.Target) -> Any:
     both = (_SCATTER, _GATHER) if target.is_host else (_TO_DEVICE, _TO_HOST)
-    return points(both[:1], full=both)
+    return gb.points(both[:1], full=both)
 
 
-def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
+def _is_measured(target: gb.Target, params: Mapping[str, Any]) -> bool:
     if target.is_host:
         return bool(params["count"] == _COUNT)
     if params["way"] == _BINDING:
@@ -104,12 +89,12 @@ def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
 @topic.case(
     way=_ways,
     direction=_directions,
-    block_bytes=points((2**14,), full=powers_of_two(10, 18, 2)),
-    count=points((_COUNT,), full=powers_of_two(4, 12, 2)),
-    order=points((_SHUFFLED,), full=(_SHUFFLED, _ORDERED)),
+    block_bytes=gb.points((2**14,), full=gb.powers_of_two(10, 18, 2)),
+    count=gb.points((_COUNT,), full=gb.powers_of_two(4, 12, 2)),
+    order=gb.points((_SHUFFLED,), full=(_SHUFFLED, _ORDERED)),
     where=_is_measured,
 )
-def blocks(bench: Bench, way: str, direction: str, block_bytes: int, count: int, order: str) -> Task:
+def blocks(bench: gb.Bench, way: str, direction: str, block_bytes: int, count: int, order: str) -> gb.Task:
     """Bandwidth of copying blocks from packed memory to their places in a pool (h2d, scatter), or back (d2h, gather).
 
     A call copies `count` blocks of `block_bytes`. `way` is how the copies are submitted; the places have the order of
@@ -122,11 +107,11 @@ def blocks(bench: Bench, way: str, direction: str, block_bytes: int, count: int,
         return _host_task(bench, layout, way, direction == _SCATTER)
     pools = GpuBlocks(bench, layout, direction == _TO_DEVICE)
     call, commands = pools.submission(way)
-    stage = partial(Stage, call, Work(payload=layout.nbytes), "payload", _LIMITS[direction], effort=POINT)
+    stage = partial(gb.Stage, call, gb.Work(payload=layout.nbytes), "payload", _LIMITS[direction], effort=gb.POINT)
     stages = {"": stage(max_calls=1, waits=True)}
     if commands <= _MOST_QUEUED:
         stages["queued"] = stage(max_calls=_MOST_QUEUED // commands)
-    return Task(stages, pools.check, pools.poison, close=pools.close, notes={"blocks": layout.note})
+    return gb.Task(stages, pools.check, pools.poison, close=pools.close, notes={"blocks": layout.note})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +125,13 @@ class BlockLayout:
     order: str
 
     @classmethod
-    def of(cls, bench: Bench, block_bytes: int, count: int, order: str) -> BlockLayout:
+    def of(cls, bench: gb.Bench, block_bytes: int, count: int, order: str) -> BlockLayout:
         """Return the layout of `count` blocks, with random places if `order` is `shuffled`.
 
         Raises SuiteError if there is no block, or if `block_bytes` is not a power of two of at least 16."""
         if count < 1 or block_bytes < _VECTOR_BYTES or block_bytes & (block_bytes - 1):
             least = f"blocks of {_VECTOR_BYTES} bytes or a larger power of two"
-            raise SuiteError(f"{count} blocks of {block_bytes} bytes: needs one or more, and {least}")
+            raise gb.SuiteError(f"{count} blocks of {block_bytes} bytes: needs one or more, and {least}")
         places = bench.rng.permutation(count) if order == _SHUFFLED else np.arange(count)
         return cls(block_bytes, places.astype(np.uint32), order)
 
@@ -163,7 +148,7 @@ class BlockLayout:
     @property
     def note(self) -> str:
         """The layout as text for a note."""
-        return f"{self.count} × {units.brief_size(self.block_bytes)}, {self.order}"
+        return f"{self.count} × {gb.units.brief_size(self.block_bytes)}, {self.order}"
 
     @property
     def inverse(self) -> Places:
@@ -186,7 +171,7 @@ class GpuBlocks:
 
     With `to_device` the host memory is the source and the pool the target of the copy, otherwise the reverse."""
 
-    def __init__(self, bench: Bench, layout: BlockLayout, to_device: bool) -> None:
+    def __init__(self, bench: gb.Bench, layout: BlockLayout, to_device: bool) -> None:
         self._bench, self._layout, self._to_device = bench, layout, to_device
         device, xp = bench.device, bench.xp
         host = host_memory(bench, "pinned", layout.nbytes)
@@ -214,7 +199,7 @@ class GpuBlocks:
         if way == _BINDING:
             return self._by_binding(), count
         if self._bench.traits.vendor != "nvidia":
-            raise Skip(f"the way {way} calls CUDA's driver; the ways {_KERNEL} and {_MERGED} do not")
+            raise gb.Skip(f"the way {way} calls CUDA's driver; the ways {_KERNEL} and {_MERGED} do not")
         name, submit = ("cuMemcpyAsync", _compiled_loop()) if way == _LOOP else ("cuMemcpyBatchAsync", as_a_batch)
         copies = BlockCopies(*self._addresses(), self._layout.block_bytes)
         return submit(driver_function(name), copies, self._bench.device.stream), count
@@ -283,11 +268,11 @@ def _compiled_loop() -> Callable[[int, BlockCopies, int], Call]:
     try:
         from . import _submit_loop
     except ImportError as error:
-        raise Skip(NEEDS_NUMBA) from error
+        raise gb.Skip(NEEDS_NUMBA) from error
     return _submit_loop.one_by_one
 
 
-def _host_task(bench: Bench, layout: BlockLayout, way: str, is_scatter: bool) -> Task:
+def _host_task(bench: gb.Bench, layout: BlockLayout, way: str, is_scatter: bool) -> gb.Task:
     """Return the task that copies blocks within the host's memory, to the pool if `is_scatter`, else from it."""
     need_numba(bench)
     from . import _host_blocks
@@ -303,8 +288,8 @@ def _host_task(bench: Bench, layout: BlockLayout, way: str, is_scatter: bool) ->
 
     def check() -> None:
         wrong = int((copied != expected).any(axis=1).sum())
-        expect(wrong == 0, f"{wrong} of {layout.count} blocks are wrong")
+        gb.expect(wrong == 0, f"{wrong} of {layout.count} blocks are wrong")
 
-    work = Work(payload=layout.nbytes, moved=2 * layout.nbytes)
-    stage = Stage(call, work, "payload", effort=POINT)
-    return Task.of(stage, check=check, poison=lambda: copied.fill(0), notes={"blocks": layout.note})
+    work = gb.Work(payload=layout.nbytes, moved=2 * layout.nbytes)
+    stage = gb.Stage(call, work, "payload", effort=gb.POINT)
+    return gb.Task.of(stage, check=check, poison=lambda: copied.fill(0), notes={"blocks": layout.note})

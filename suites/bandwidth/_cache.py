@@ -1,28 +1,12 @@
 """Measure the bandwidth of caches by many passes over a working set, and that of a GPU's shared memory."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    on_gpu,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from .._checks import CheckedCall, expect_equal, expect_no_mistakes
 from .._stream import Call, need_gpu, need_numba
@@ -43,28 +27,30 @@ _SET_OVER_ARRAY = 4
 _TURNS, _SHARED_THREADS = 4, 1024  # as in cache.cu
 _SHARED_BYTES = 2**26  # bytes that one block moves in one call
 
-topic = Topic(
+topic = gb.Topic(
     views=[
         log_curve("Cache bandwidth by working set", ("working_set",), "size_bytes", by=("kernel",)),
-        View("bars", "Shared memory bandwidth", ("shared",), series="hot"),
+        gb.View("bars", "Shared memory bandwidth", ("shared",), series="hot"),
     ]
 )
 
 
-def _set_kernels(target: Target) -> Any:
-    return points(("read",) if target.is_host else ("read", "copy"), full=("read", "write", "copy"))
+def _set_kernels(target: gb.Target) -> Any:
+    return gb.points(("read",) if target.is_host else ("read", "copy"), full=("read", "write", "copy"))
 
 
-def _set_sizes(target: Target) -> Any:
+def _set_sizes(target: gb.Target) -> Any:
     """Return the axis of sizes of the working set in bytes."""
     if target.is_host:
         return _host_set_sizes(target)
     half = (cache_bytes(target) // 2).bit_length() - 1
     largest = (_SET_OVER_ARRAY * smallest_in_memory(target)).bit_length() - 1
-    return points((2 ** (half - 2), 2**half, 2 ** (half + 1), 2**largest), (2**half,), powers_of_two(20, largest + 1))
+    return gb.points(
+        (2 ** (half - 2), 2**half, 2 ** (half + 1), 2**largest), (2**half,), gb.powers_of_two(20, largest + 1)
+    )
 
 
-def _host_set_sizes(target: Target) -> Any:
+def _host_set_sizes(target: gb.Target) -> Any:
     """Return the axis of set sizes in bytes on a host: about half of each cache, and one size that memory serves."""
     halves, details, cores = [], dict(target.device.details), max(1, target.device.units)
     for level, count in (("cache.l1", cores), ("cache.l2", cores), ("cache.l3", 1)):
@@ -73,11 +59,11 @@ def _host_set_sizes(target: Target) -> Any:
             halves.append(1 << nbytes.bit_length() - 1)
     rising = tuple(size for index, size in enumerate(halves) if size > max(halves[:index], default=0))
     memory = smallest_in_memory(target)
-    return points((*rising, memory), rising[:1] or (2**20,), powers_of_two(14, memory.bit_length() - 1))
+    return gb.points((*rising, memory), rising[:1] or (2**20,), gb.powers_of_two(14, memory.bit_length() - 1))
 
 
 @topic.case(kernel=_set_kernels, size_bytes=_set_sizes, version=2)
-def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
+def working_set(bench: gb.Bench, kernel: str, size_bytes: int) -> gb.Task:
     """Bandwidth of a cache or of memory, by the size of the working set: each call passes over the set many times.
 
     `kernel` reads the set, writes it, or copies one half of it to the other. On a GPU the loads bypass the first cache,
@@ -91,14 +77,16 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     return _host.working_set(bench, kernel, size_bytes)
 
 
-def _gpu_task(bench: Bench, kernel: str, size_bytes: int) -> Task:
+def _gpu_task(bench: gb.Bench, kernel: str, size_bytes: int) -> gb.Task:
     """Return the task of the kernel `read`, `write` or `copy`, which passes over a set of `size_bytes` on a GPU."""
     cache, arrays = cache_bytes(bench.target), 2 if kernel == "copy" else 1  # a copy has two arrays of half the set
     limit = "l2" if 2 * size_bytes <= cache else memory_limit(bench.target, size_bytes)
     passes = _GpuPasses(bench, size_bytes // arrays, size_bytes <= cache)
     checked = {"read": passes.read, "write": passes.write, "copy": passes.copy}[kernel]()
-    work = Work(moved=arrays * passes.nbytes, payload=passes.nbytes)
-    return Task.of(Stage(checked.call, work, "moved", limit, effort=POINT), check=checked.check, poison=checked.poison)
+    work = gb.Work(moved=arrays * passes.nbytes, payload=passes.nbytes)
+    return gb.Task.of(
+        gb.Stage(checked.call, work, "moved", limit, effort=gb.POINT), check=checked.check, poison=checked.poison
+    )
 
 
 def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, int, int]:
@@ -117,7 +105,7 @@ class _GpuPasses:
 
     `nbytes` is the number of bytes that one call passes over."""
 
-    def __init__(self, bench: Bench, size_bytes: int, cached: bool) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int, cached: bool) -> None:
         self._bench = bench
         *numbers, self._grid = layout(max(1, bench.target.device.units), size_bytes, cached)
         _, tile, turns, _ = numbers
@@ -157,8 +145,8 @@ class _GpuPasses:
         return CheckedCall(call, self._words.verifier(target), lambda: target.fill(0))
 
 
-@topic.case(access=("read", "write"), width_bytes=WIDTHS, when=on_gpu)
-def shared(bench: Bench, access: str, width_bytes: int) -> Task:
+@topic.case(access=("read", "write"), width_bytes=WIDTHS, when=gb.on_gpu)
+def shared(bench: gb.Bench, access: str, width_bytes: int) -> gb.Task:
     """Bandwidth of the shared memory of all compute units together, without bank conflicts.
 
     Each thread reads or writes (`access`) `width_bytes` at once. `per_clock` is the median over the compute units of
@@ -173,10 +161,10 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
     args = (bench.xp.asarray(drawn), np.uint32(passes), np.uint32(0), parts, cycles)
     expected = _expected(access, drawn, width_bytes, passes)
 
-    def per_clock() -> Observation:
+    def per_clock() -> gb.Observation:
         """Return the median over all compute units of the bytes per clock in the last call, by their own clocks."""
         clocks = float(np.median(bench.device.to_host(cycles)))
-        return {"per_clock": Observed(passes * block_bytes / clocks, "B/clock", "more")}
+        return {"per_clock": gb.Observed(passes * block_bytes / clocks, "B/clock", "more")}
 
     def call() -> None:
         kernel((grid,), (_SHARED_THREADS,), args, block_bytes)
@@ -184,9 +172,9 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
     def check() -> None:
         expect_equal(bench.device.to_host(parts), expected, "threads' results")
 
-    work = Work(moved=grid * passes * block_bytes, payload=grid * passes * block_bytes)
-    stage = Stage(call, work, "moved", "shared", probe=per_clock, effort=POINT)
-    return Task.of(stage, check=check, poison=lambda: parts.fill(0))
+    work = gb.Work(moved=grid * passes * block_bytes, payload=grid * passes * block_bytes)
+    stage = gb.Stage(call, work, "moved", "shared", probe=per_clock, effort=gb.POINT)
+    return gb.Task.of(stage, check=check, poison=lambda: parts.fill(0))
 
 
 def _expected(access: str, drawn: npt.NDArray[np.uint32], width_bytes: int, passes: int) -> npt.NDArray[np.uint64]:

@@ -4,14 +4,12 @@ load-store: a kernel whose threads load and store 16 bytes each. memcpy: the run
 chooses a copy engine or a kernel. async-copy (since sm_80) and bulk-copy (since sm_90): kernels that load past the
 registers into shared memory; in bulk-copy one thread per block starts every copy."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Skip, Stage, Target, Task, Topic, View, Work, on_gpu, points, powers_of_two
+from gpubench.api import suite as gb
 
 from .._copies import Call, bulk_copier
 from .._stream import need_gpu
@@ -28,10 +26,12 @@ _RESIDENT_THREADS = 1024  # threads of a block that has its compute unit to itse
 _ASYNC_THREADS, _ASYNC_BLOCKS = 128, 4
 _FEATURES = {"async-copy": "async_copy", "bulk-copy": "bulk_copy"}
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("transfer", "Device copy bandwidth by size", ("device_copy",), "size_bytes", by=("engine",), series="hot"),
-        View(
+        gb.View(
+            "transfer", "Device copy bandwidth by size", ("device_copy",), "size_bytes", by=("engine",), series="hot"
+        ),
+        gb.View(
             "curve",
             "Device copy bandwidth by compute units",
             ("device_copy_on",),
@@ -43,14 +43,14 @@ topic = Topic(
 )
 
 
-def newest_engine(target: Target) -> str:
+def newest_engine(target: gb.Target) -> str:
     """Return the newest kernel of the architecture: bulk-copy since sm_90, async-copy since sm_80, else load-store."""
     number = target.device.arch.removeprefix("sm_")
     capability = int(number) if number.isdigit() else 0
     return "bulk-copy" if capability >= 90 else "async-copy" if capability >= 80 else "load-store"
 
 
-def engines(target: Target) -> Any:
+def engines(target: gb.Target) -> Any:
     """Return the axis of engines: `load-store`, `memcpy` and the newest one; in `full` all, in `smoke` the newest only.
 
     On the host all tiers have `load-store` and `memcpy`."""
@@ -58,45 +58,45 @@ def engines(target: Target) -> Any:
         return ("load-store", "memcpy")
     newest = newest_engine(target)
     quick = tuple(dict.fromkeys(("load-store", "memcpy", newest)))
-    return points(quick, (newest,), ("load-store", "memcpy", "async-copy", "bulk-copy"))
+    return gb.points(quick, (newest,), ("load-store", "memcpy", "async-copy", "bulk-copy"))
 
 
-def _kernel_engines(target: Target) -> Any:
+def _kernel_engines(target: gb.Target) -> Any:
     """Return the axis of engines that are kernels, which can run on a part of the compute units."""
     newest = newest_engine(target)
-    return points(tuple(dict.fromkeys(("load-store", newest))), (newest,), ("load-store", "async-copy", "bulk-copy"))
+    return gb.points(tuple(dict.fromkeys(("load-store", newest))), (newest,), ("load-store", "async-copy", "bulk-copy"))
 
 
-def _copy_sizes(target: Target) -> Any:
+def _copy_sizes(target: gb.Target) -> Any:
     """Return the axis of copy sizes in bytes: from 8 bytes to 1 GiB, on the host from 4 KiB to 256 MiB."""
     if target.is_host:
-        return points((2**12, 2**20, 2**26), (2**20,), powers_of_two(12, 28))
+        return gb.points((2**12, 2**20, 2**26), (2**20,), gb.powers_of_two(12, 28))
     quick = (8, 2**20, 2**23, *_one_copy_size(target))
-    return points(quick, (2**20,), fitting(target, (8, *powers_of_two(4, 30, 2))))
+    return gb.points(quick, (2**20,), fitting(target, (8, *gb.powers_of_two(4, 30, 2))))
 
 
-def _one_copy_size(target: Target) -> tuple[int, ...]:
+def _one_copy_size(target: gb.Target) -> tuple[int, ...]:
     """Return one copy size in bytes, as a tuple: at least 256 MiB and four last-level caches."""
     return fitting(target, (max(smallest_in_memory(target), 2**28),))
 
 
-def _units(target: Target) -> Any:
+def _units(target: gb.Target) -> Any:
     """Return the axis of numbers of compute units: those of 4, 16 and 48 that the device has, and all of them."""
     most = max(1, target.device.units)
     full = [count for count in (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256) if count < most]
     quick = [count for count in (4, 16, 48) if count < most]
-    return points((*quick, most), (most,), (*full, most))
+    return gb.points((*quick, most), (most,), (*full, most))
 
 
-def require(bench: Bench, engine: str) -> None:
+def require(bench: gb.Bench, engine: str) -> None:
     """Raise Skip if the device is no GPU or does not support `engine`."""
     need_gpu(bench)
     feature = _FEATURES.get(engine)
     if feature and feature not in bench.traits.features:
-        raise Skip(f"{bench.traits.arch} does not support {engine} copies (feature: {feature})")
+        raise gb.Skip(f"{bench.traits.arch} does not support {engine} copies (feature: {feature})")
 
 
-def load_store(bench: Bench, target: Any, source: Any, nbytes: int) -> Call:
+def load_store(bench: gb.Bench, target: Any, source: Any, nbytes: int) -> Call:
     """Return the copy of `nbytes` from `source` to `target` by a kernel whose threads load and store 16 bytes each.
 
     Both are CuPy arrays, or addresses (uint64) that the device reaches."""
@@ -105,7 +105,7 @@ def load_store(bench: Bench, target: Any, source: Any, nbytes: int) -> Call:
     return lambda: kernel(grid, (_THREADS,), args)
 
 
-def copy_call(bench: Bench, arrays: CopiedWords, engine: str, units: int = 0) -> Call:
+def copy_call(bench: gb.Bench, arrays: CopiedWords, engine: str, units: int = 0) -> Call:
     """Return the copy of `arrays.array` to `arrays.copied` by `engine`, one that the device supports.
 
     With `units` the kernel has one block on each of that many compute units, else the grid that is fastest for the
@@ -133,24 +133,24 @@ def copy_call(bench: Bench, arrays: CopiedWords, engine: str, units: int = 0) ->
 
 
 @topic.case(engine=engines, size_bytes=_copy_sizes)
-def device_copy(bench: Bench, engine: str, size_bytes: int) -> Task:
+def device_copy(bench: gb.Bench, engine: str, size_bytes: int) -> gb.Task:
     """Bandwidth of a copy within the device by one of its engines; the rate counts bytes read and bytes written."""
     if bench.traits.is_gpu:
         return _copy_task(bench, engine, size_bytes)
     return stream_task(bench, "copy" if engine == "load-store" else "memcpy", size_bytes)
 
 
-@topic.case(engine=_kernel_engines, units=_units, size_bytes=_one_copy_size, when=on_gpu)
-def device_copy_on(bench: Bench, engine: str, units: int, size_bytes: int) -> Task:
+@topic.case(engine=_kernel_engines, units=_units, size_bytes=_one_copy_size, when=gb.on_gpu)
+def device_copy_on(bench: gb.Bench, engine: str, units: int, size_bytes: int) -> gb.Task:
     """Bandwidth of a copy by `units` compute units, one block on each: how many saturate the memory."""
     return _copy_task(bench, engine, size_bytes, units)
 
 
-def _copy_task(bench: Bench, engine: str, size_bytes: int, units: int = 0) -> Task:
+def _copy_task(bench: gb.Bench, engine: str, size_bytes: int, units: int = 0) -> gb.Task:
     """Return a task that copies `size_bytes` by `engine`."""
     require(bench, engine)
     bench.need(2 * size_bytes + _SPARE_BYTES)
     arrays = CopiedWords(bench, size_bytes)
-    work, limit = Work(moved=2 * size_bytes, payload=size_bytes), memory_limit(bench.target, size_bytes)
-    stage = Stage(copy_call(bench, arrays, engine, units), work, "moved", limit, effort=POINT)
-    return Task.of(stage, check=arrays.check, poison=arrays.poison)
+    work, limit = gb.Work(moved=2 * size_bytes, payload=size_bytes), memory_limit(bench.target, size_bytes)
+    stage = gb.Stage(copy_call(bench, arrays, engine, units), work, "moved", limit, effort=gb.POINT)
+    return gb.Task.of(stage, check=arrays.check, poison=arrays.poison)

@@ -2,8 +2,6 @@
 
 Importing this module imports numba."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -12,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import prange
 
-from gpubench.api.suite import POINT, Bench, Stage, Task, Work, expect
+from gpubench.api import suite as gb
 
 from .._checks import CheckedCall, expect_equal
 from .._host import Compiled, parallel, placed, xor_of
@@ -112,7 +110,7 @@ _read, _copy, _write = parallel(_cached_read), parallel(_cached_copy), parallel(
 _Rows = npt.NDArray[np.uint64]
 
 
-def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
+def working_set(bench: gb.Bench, kernel: str, size_bytes: int) -> gb.Task:
     """Return the task of passes over a working set of `size_bytes`, in which each thread has its own part of the set.
 
     `kernel` is `read`, `write` or `copy`. A copy goes there and back, so that the passes differ."""
@@ -127,8 +125,8 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
     else:
         checked = _write_passes(rows, passes, np.uint64(bench.rng.integers(2**63)))
     moved = passes * rows.nbytes * (2 if kernel == "copy" else 1)
-    stage = Stage(checked.call, Work(moved=moved, payload=passes * rows.nbytes), "moved", effort=POINT)
-    return Task.of(stage, check=checked.check, poison=checked.poison)
+    stage = gb.Stage(checked.call, gb.Work(moved=moved, payload=passes * rows.nbytes), "moved", effort=gb.POINT)
+    return gb.Task.of(stage, check=checked.check, poison=checked.poison)
 
 
 def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
@@ -150,7 +148,7 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
     def check() -> None:
         """Raise WrongAnswer unless the words counted whole calls and both arrays hold those of the last round trip."""
         turns = back[0, :1] - rows[0, :1]  # every call adds one for each copy there and back
-        expect(bool(turns > 0) and not turns % half, f"{turns[0]} turns are not a whole number of calls")
+        gb.expect(bool(turns > 0) and not turns % half, f"{turns[0]} turns are not a whole number of calls")
         last = rows + turns - _ONE + (half - _ONE)
         expect_equal(back, rows + turns, "words")
         expect_equal(there, last, "words")
@@ -164,7 +162,7 @@ def _write_passes(rows: _Rows, passes: int, value: np.uint64) -> CheckedCall:
     return CheckedCall(lambda: _write(rows, passes, value), check, lambda: rows.fill(0))
 
 
-def accesses(bench: Bench, access: str, pattern: AccessPattern) -> CheckedCall:
+def accesses(bench: gb.Bench, access: str, pattern: AccessPattern) -> CheckedCall:
     """Return the reads or writes (`access`: `read` or `write`) of a pattern by all threads, with their check."""
     array = placed(bench.rng.integers(2**32, size=pattern.size_bytes // 4, dtype=np.uint32))
     if pattern.order == "strided":

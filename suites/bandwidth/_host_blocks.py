@@ -1,7 +1,5 @@
 """Copy many blocks in the memory of the host by functions that numba compiles: one thread in a loop, or all threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

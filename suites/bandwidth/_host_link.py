@@ -1,12 +1,10 @@
 """Measure the host link by NUMA node, with page-locked memory bound to a node, and of all GPUs of a host at once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from gpubench.api.suite import POINT, Bench, Stage, Target, Task, Topic, View, Work, on_gpu, points
+from gpubench.api import suite as gb
 
 from .._between import rank_counts, ranks_of
 from .._checks import in_turn
@@ -19,42 +17,42 @@ _MOST_CALLS = 32  # calls per batch for both directions at once, because each ca
 _H2D, _D2H, _BOTH = "h2d", "d2h", "both"
 _LIMITS = {_H2D: "link.h2d", _D2H: "link.d2h"}
 _UNNAMED = "0"  # the node of a machine whose inventory names no NUMA nodes
-_SIZES = points((2**26,), (2**24,), (2**12, 2**16, 2**20, 2**26, 2**30))
-_ALL_BYTES = points((2**28,), (2**24,), (2**20, 2**28))
+_SIZES = gb.points((2**26,), (2**24,), (2**12, 2**16, 2**20, 2**26, 2**30))
+_ALL_BYTES = gb.points((2**28,), (2**24,), (2**20, 2**28))
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("matrix", "Host link bandwidth by NUMA node", ("host_link",), "node", "device", by=("direction",)),
-        View("curve", "Host link bandwidth of all GPUs", ("host_link_all",), "of", by=("direction",), series="sum"),
+        gb.View("matrix", "Host link bandwidth by NUMA node", ("host_link",), "node", "device", by=("direction",)),
+        gb.View("curve", "Host link bandwidth of all GPUs", ("host_link_all",), "of", by=("direction",), series="sum"),
     ]
 )
 
 
-def nodes_of(target: Target) -> tuple[int, ...]:
+def nodes_of(target: gb.Target) -> tuple[int, ...]:
     """Return the numbers of the NUMA nodes with memory that the machine's inventory names.
 
     If it names no nodes, the result is (0,)."""
     return node_numbers(dict(target.facts.host).get("numa", _UNNAMED))
 
 
-def _nodes(target: Target) -> Any:
+def _nodes(target: gb.Target) -> Any:
     """Return the axis of NUMA nodes: all with memory; in `smoke` the first."""
     nodes = nodes_of(target)
-    return points(nodes, nodes[:1], tuple(dict.fromkeys((*nodes, 1))))
+    return gb.points(nodes, nodes[:1], tuple(dict.fromkeys((*nodes, 1))))
 
 
-def _device(target: Target) -> tuple[str, ...]:
+def _device(target: gb.Target) -> tuple[str, ...]:
     return (target.device.id,)
 
 
 @topic.case(
     device=_device,
     node=_nodes,
-    direction=points((_H2D, _D2H), (_H2D,), (_H2D, _D2H, _BOTH)),
+    direction=gb.points((_H2D, _D2H), (_H2D,), (_H2D, _D2H, _BOTH)),
     size_bytes=_SIZES,
-    when=on_gpu,
+    when=gb.on_gpu,
 )
-def host_link(bench: Bench, device: str, node: int, direction: str, size_bytes: int) -> Task:
+def host_link(bench: gb.Bench, device: str, node: int, direction: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies between the GPU and page-locked memory on the NUMA node `node`, one way or both ways at once.
 
     `direction` is `h2d` (to the GPU), `d2h` or `both`. The rate counts each byte once (payload). Every check asks the
@@ -71,11 +69,11 @@ def host_link(bench: Bench, device: str, node: int, direction: str, size_bytes: 
     ]
     if both:
         call = partial(bench.device.together, *(transfer.call for transfer in transfers))
-        stage = Stage(call, Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, effort=POINT)
+        stage = gb.Stage(call, gb.Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, effort=gb.POINT)
     else:
-        stage = Stage(transfers[0].call, Work(payload=size_bytes), "payload", _LIMITS[direction], effort=POINT)
+        stage = gb.Stage(transfers[0].call, gb.Work(payload=size_bytes), "payload", _LIMITS[direction], effort=gb.POINT)
     notes = {**_place_notes(bench), **memories[0].expect_placed()}
-    return Task.of(
+    return gb.Task.of(
         stage,
         check=in_turn(*(memory.expect_placed for memory in memories), *(transfer.check for transfer in transfers)),
         poison=in_turn(*(transfer.poison for transfer in transfers)),
@@ -85,9 +83,9 @@ def host_link(bench: Bench, device: str, node: int, direction: str, size_bytes: 
 
 
 @topic.case(
-    ranks=ranks_of, devices=ranks_of, of=rank_counts, direction=(_H2D, _D2H), size_bytes=_ALL_BYTES, when=on_gpu
+    ranks=ranks_of, devices=ranks_of, of=rank_counts, direction=(_H2D, _D2H), size_bytes=_ALL_BYTES, when=gb.on_gpu
 )
-def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Task:
+def host_link_all(bench: gb.Bench, of: int, direction: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies of all GPUs at once, each with page-locked memory on the NUMA node nearest to it.
 
     `direction` is `h2d` (to the GPUs) or `d2h`. The rate is that of the slowest GPU, each byte counted once (payload);
@@ -99,11 +97,13 @@ def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Tas
     nearest_node = node_of(bench.peers[bench.rank].pci)
     memory = NodeMemory(size_bytes, nearest_node if nearest_node in nodes else nodes[0], nodes)
     transfer = LinkCopy(bench, _registered(bench, memory), direction == _H2D)
-    works = {"sum": Work(payload=of * size_bytes)}
-    stage = Stage(transfer.call, Work(payload=size_bytes), "payload", _LIMITS[direction], also=works, effort=POINT)
+    works = {"sum": gb.Work(payload=of * size_bytes)}
+    stage = gb.Stage(
+        transfer.call, gb.Work(payload=size_bytes), "payload", _LIMITS[direction], also=works, effort=gb.POINT
+    )
     devices = bench.peers[:of]
     shared = shared_upstream([device.id for device in devices], [device.pci for device in devices])
-    return Task.of(
+    return gb.Task.of(
         stage,
         check=in_turn(memory.expect_placed, transfer.check),
         poison=transfer.poison,
@@ -112,12 +112,12 @@ def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Tas
     )
 
 
-def _registered(bench: Bench, memory: NodeMemory) -> HostMemory:
+def _registered(bench: gb.Bench, memory: NodeMemory) -> HostMemory:
     """Return `memory` as page-locked host memory; the caller has placed its pages on their node before."""
     return HostMemory(memory.array, bench.device.register(memory.pages))
 
 
-def _place_notes(bench: Bench) -> Mapping[str, str]:
+def _place_notes(bench: gb.Bench) -> Mapping[str, str]:
     """Return the note `NUMA node of the GPU` with the number of the node, or `not stated by the firmware`."""
     nearest_node = node_of(bench.target.device.pci)
     return {"NUMA node of the GPU": "not stated by the firmware" if nearest_node is None else str(nearest_node)}

@@ -14,21 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    on_gpu,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from .._stream import need_gpu
@@ -43,43 +29,43 @@ _MILLI = 1e-3
 _MAPPED, _WRITE_COMBINED = 2, 4  # cudaHostAllocMapped, cudaHostAllocWriteCombined; HIP's have the same values
 
 _EVERY_KIND = ("pinned", "pageable", "registered", "write-combined", "zero-copy")
-_KINDS = points(("pinned", "pageable", "zero-copy"), full=_EVERY_KIND)
-_SIZES = points((8, 2**16, 2**20, 2**24, 2**28), smoke=(2**24,), full=powers_of_two(3, 30, 3))
+_KINDS = gb.points(("pinned", "pageable", "zero-copy"), full=_EVERY_KIND)
+_SIZES = gb.points((8, 2**16, 2**20, 2**24, 2**28), smoke=(2**24,), full=gb.powers_of_two(3, 30, 3))
 _QUICK_SIZES = {"pinned": (8, 2**16, 2**20, 2**28), "pageable": (2**16, 2**20, 2**28), "zero-copy": (8, 2**20, 2**24)}
-_BOTH_KINDS = points(("pinned",), full=("pinned", "registered", "write-combined", "zero-copy"))
-_BOTH_SIZES = points((2**26,), smoke=(2**24,), full=powers_of_two(12, 30, 3))
+_BOTH_KINDS = gb.points(("pinned",), full=("pinned", "registered", "write-combined", "zero-copy"))
+_BOTH_SIZES = gb.points((2**26,), smoke=(2**24,), full=gb.powers_of_two(12, 30, 3))
 
-topic = Topic(
+topic = gb.Topic(
     views=[
         log_curve("Host link bandwidth by transfer size", ("h2d", "d2h"), "size_bytes", by=("memory",)),
-        View("transfer", "Host-to-device bandwidth", ("h2d",), "size_bytes", by=("memory",), series="hot"),
-        View("transfer", "Device-to-host bandwidth", ("d2h",), "size_bytes", by=("memory",), series="hot"),
+        gb.View("transfer", "Host-to-device bandwidth", ("h2d",), "size_bytes", by=("memory",), series="hot"),
+        gb.View("transfer", "Device-to-host bandwidth", ("d2h",), "size_bytes", by=("memory",), series="hot"),
         log_curve("Bidirectional host link bandwidth", ("duplex",), "size_bytes", by=("memory",), series="sum.hot"),
     ],
     key_figures=[
-        KeyFigure("Host to device, pinned", "h2d", (("memory", "pinned"), ("size_bytes", 2**28))),
+        gb.KeyFigure("Host to device, pinned", "h2d", (("memory", "pinned"), ("size_bytes", 2**28))),
     ],
 )
 
 
-def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
+def _is_measured(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether the tier measures a size with a kind of memory: `quick` has the sizes of _QUICK_SIZES only."""
     return target.tier != "quick" or params["size_bytes"] in _QUICK_SIZES[params["memory"]]
 
 
-@topic.case(memory=_KINDS, size_bytes=_SIZES, when=on_gpu, where=_is_measured)
-def h2d(bench: Bench, memory: str, size_bytes: int) -> Task:
+@topic.case(memory=_KINDS, size_bytes=_SIZES, when=gb.on_gpu, where=_is_measured)
+def h2d(bench: gb.Bench, memory: str, size_bytes: int) -> gb.Task:
     """Bandwidth from host to device by the runtime's copy, or (zero-copy) by a kernel that reads host memory."""
     return _one_way(bench, memory, size_bytes, to_device=True)
 
 
-@topic.case(memory=_KINDS, size_bytes=_SIZES, when=on_gpu, where=_is_measured)
-def d2h(bench: Bench, memory: str, size_bytes: int) -> Task:
+@topic.case(memory=_KINDS, size_bytes=_SIZES, when=gb.on_gpu, where=_is_measured)
+def d2h(bench: gb.Bench, memory: str, size_bytes: int) -> gb.Task:
     """Bandwidth from device to host by the runtime's copy, or (zero-copy) by a kernel that writes host memory."""
     return _one_way(bench, memory, size_bytes, to_device=False)
 
 
-def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Task:
+def _one_way(bench: gb.Bench, memory: str, size_bytes: int, to_device: bool) -> gb.Task:
     """Return the task of copies of `size_bytes` to the device (`to_device`) or from it, with a kind of host memory."""
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)
@@ -87,12 +73,12 @@ def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Tas
     transfer = LinkCopy(bench, host, to_device)
     limit = "link.h2d" if to_device else "link.d2h"
     waits = memory == "pageable"  # the runtime copies it through pinned memory and waits for the device
-    stage = Stage(transfer.call, Work(payload=size_bytes), "payload", limit, waits=waits, effort=POINT)
-    return Task.of(stage, check=transfer.check, poison=transfer.poison, close=transfer.close)
+    stage = gb.Stage(transfer.call, gb.Work(payload=size_bytes), "payload", limit, waits=waits, effort=gb.POINT)
+    return gb.Task.of(stage, check=transfer.check, poison=transfer.poison, close=transfer.close)
 
 
-@topic.case(memory=_BOTH_KINDS, size_bytes=_BOTH_SIZES, when=on_gpu)
-def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
+@topic.case(memory=_BOTH_KINDS, size_bytes=_BOTH_SIZES, when=gb.on_gpu)
+def duplex(bench: gb.Bench, memory: str, size_bytes: int) -> gb.Task:
     """Bandwidth of both directions of the host link at once, with one kind of host memory (`memory`).
 
     The stage `sum` counts the bytes of both directions, and `h2d` and `d2h` those of one while the other one runs."""
@@ -115,12 +101,14 @@ def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
         device.synchronize()
         return float(cuda.get_elapsed_time(*events[copy])) * _MILLI
 
-    def one_way(copy: LinkCopy, limit: str) -> Stage:
-        return Stage(partial(seconds, copy), Work(payload=size_bytes), "payload", limit, clock="self", effort=POINT)
+    def one_way(copy: LinkCopy, limit: str) -> gb.Stage:
+        return gb.Stage(
+            partial(seconds, copy), gb.Work(payload=size_bytes), "payload", limit, clock="self", effort=gb.POINT
+        )
 
     both = partial(device.together, up.call, down.call)
-    total = Stage(both, Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, effort=POINT)
-    return Task(
+    total = gb.Stage(both, gb.Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, effort=gb.POINT)
+    return gb.Task(
         {"sum": total, "h2d": one_way(up, "link.h2d"), "d2h": one_way(down, "link.d2h")},
         check=in_turn(up.check, down.check),
         poison=in_turn(up.poison, down.poison),
@@ -143,7 +131,7 @@ def _nothing() -> None:
     pass
 
 
-def _allocated(bench: Bench, flags: int, size_bytes: int) -> HostMemory:
+def _allocated(bench: gb.Bench, flags: int, size_bytes: int) -> HostMemory:
     """Return page-locked memory from cudaHostAlloc with these `flags` (_MAPPED or _WRITE_COMBINED)."""
     runtime = bench.xp.cuda.runtime
     address = runtime.hostAlloc(size_bytes, flags)
@@ -151,7 +139,7 @@ def _allocated(bench: Bench, flags: int, size_bytes: int) -> HostMemory:
     return HostMemory(array, partial(runtime.freeHost, address), is_mapped=flags == _MAPPED)
 
 
-def _registered(bench: Bench, size_bytes: int) -> HostMemory:
+def _registered(bench: gb.Bench, size_bytes: int) -> HostMemory:
     """Return memory of this process whose pages are page-locked after their allocation; it begins at a page."""
     whole = -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
     raw = np.zeros(whole + _PAGE_BYTES, np.uint8)
@@ -160,7 +148,7 @@ def _registered(bench: Bench, size_bytes: int) -> HostMemory:
     return HostMemory(pages[:size_bytes], bench.device.register(pages))
 
 
-def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
+def host_memory(bench: gb.Bench, memory: str, size_bytes: int) -> HostMemory:
     """Return new host memory of `size_bytes`; `memory` is its kind, a value of the axis of `h2d`.
 
     Raises Skip if the driver refuses the allocation."""
@@ -174,7 +162,7 @@ def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
     try:
         return kinds[memory]()
     except bench.xp.cuda.runtime.CUDARuntimeError as error:
-        raise Skip(f"the driver refuses {size_bytes} bytes of {memory} host memory: {error}") from error
+        raise gb.Skip(f"the driver refuses {size_bytes} bytes of {memory} host memory: {error}") from error
 
 
 class LinkCopy:
@@ -182,7 +170,7 @@ class LinkCopy:
 
     `call` makes the copy, and `close` frees the host memory."""
 
-    def __init__(self, bench: Bench, host: HostMemory, to_device: bool, draw: int = 0) -> None:
+    def __init__(self, bench: gb.Bench, host: HostMemory, to_device: bool, draw: int = 0) -> None:
         self._device, self._to_device = bench.device, to_device
         self._host, self.close = host.array, host.close
         self._words = CopiedWords(bench, host.array.nbytes, draw)

@@ -1,7 +1,5 @@
 """Find NUMA nodes and the node of a GPU, bind memory to a node, and prove where its pages are."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Skip, expect
+from gpubench.api import suite as gb
 
 _PCI = Path("/sys/bus/pci/devices")
 _MAPS = Path("/proc/self/numa_maps")
@@ -85,7 +83,7 @@ class NodeMemory:
     def __init__(self, nbytes: int, node: int, nodes: Sequence[int]) -> None:
         if node not in nodes:
             has = ", ".join(map(str, nodes)) or "unknown"
-            raise Skip(f"the machine has no NUMA node {node} with memory (nodes with memory: {has})")
+            raise gb.Skip(f"the machine has no NUMA node {node} with memory (nodes with memory: {has})")
         self.node = node
         whole = -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
         self._map = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -98,7 +96,7 @@ class NodeMemory:
     def expect_placed(self) -> Mapping[str, str]:
         """Return the note `pages by NUMA node`; raises WrongAnswer unless every page is on the node."""
         pages = placement(self.pages.ctypes.data, self.pages.size)
-        expect(
+        gb.expect(
             set(pages) == {self.node},
             f"pages by NUMA node: {_describe_placement(pages)}; all should be on node {self.node}",
         )
@@ -120,7 +118,7 @@ def bind(address: int, nbytes: int, node: int) -> None:
     number = _system_call_numbers()[0]
     status = _call_system(number, address, nbytes, _BIND, ctypes.addressof(mask), _MOST_NODES, _STRICT_AND_MOVE)
     if status:
-        raise Skip(f"the kernel refuses to bind memory to NUMA node {node} ({os.strerror(status)}); {_REMEDY}")
+        raise gb.Skip(f"the kernel refuses to bind memory to NUMA node {node} ({os.strerror(status)}); {_REMEDY}")
 
 
 def placement(address: int, nbytes: int) -> Mapping[int, int]:
@@ -152,7 +150,7 @@ def _system_call_numbers() -> tuple[int, int]:
     """Return the numbers of the system calls mbind and move_pages."""
     machine = platform.machine()
     if machine not in _SYSCALLS:
-        raise Skip(f"binding memory to NUMA nodes is supported on {' and '.join(_SYSCALLS)}, not on {machine}")
+        raise gb.Skip(f"binding memory to NUMA nodes is supported on {' and '.join(_SYSCALLS)}, not on {machine}")
     return _SYSCALLS[machine]
 
 

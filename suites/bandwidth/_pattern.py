@@ -1,7 +1,5 @@
 """Describe which parts of an array a kernel accesses: words at a stride, or chunks in random order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

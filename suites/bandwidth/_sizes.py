@@ -1,40 +1,38 @@
 """Choose array sizes that memory serves and not a cache, and share other axes and curves of the topics."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
-from gpubench.api.suite import Target, View, points, powers_of_two
+from gpubench.api import suite as gb
 
 CACHES = 4  # an array this many times larger than the last-level cache is read from memory
 _UNKNOWN_CACHE_BYTES = 2**25
 
-WIDTHS = points((4, 16), full=(4, 8, 16))  # bytes per access
-log_curve = partial(View, "curve", series="hot", log_x=True)
+WIDTHS = gb.points((4, 16), full=(4, 8, 16))  # bytes per access
+log_curve = partial(gb.View, "curve", series="hot", log_x=True)
 
 
-def cache_bytes(target: Target) -> int:
+def cache_bytes(target: gb.Target) -> int:
     """Return the size of the last-level cache in bytes, or 32 MiB if the device does not report it."""
     return target.device.cache_bytes or _UNKNOWN_CACHE_BYTES
 
 
-def is_cached(target: Target, size_bytes: int) -> bool:
+def is_cached(target: gb.Target, size_bytes: int) -> bool:
     """Return whether the last-level cache may serve part of an array of `size_bytes`: below four times its size."""
     return size_bytes < CACHES * cache_bytes(target)
 
 
-def memory_limit(target: Target, size_bytes: int) -> str:
+def memory_limit(target: gb.Target, size_bytes: int) -> str:
     """Return the name of the peak with which an array of `size_bytes` is compared: `dram`, or empty if `is_cached`."""
     return "" if is_cached(target, size_bytes) else "dram"
 
 
-def smallest_in_memory(target: Target) -> int:
+def smallest_in_memory(target: gb.Target) -> int:
     """Return the smallest power of two, in bytes, of at least four last-level caches."""
     return 1 << (CACHES * cache_bytes(target) - 1).bit_length()
 
 
-def fitting(target: Target, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def fitting(target: gb.Target, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sizes in bytes of which three arrays fit into 80 % of the memory; if there are none, the first size.
 
     All sizes fit if the device does not report its memory."""
@@ -42,19 +40,19 @@ def fitting(target: Target, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= limit or not limit) or sizes[:1]
 
 
-def array_sizes(target: Target) -> Any:
+def array_sizes(target: gb.Target) -> Any:
     """Return the axis of array sizes in bytes that memory serves: powers of two of at least four last-level caches.
 
     Three arrays of each size fit into the memory."""
     smallest = smallest_in_memory(target)
     if target.is_host:
         full = fitting(target, (smallest, CACHES * smallest))
-        return points(fitting(target, (smallest,)), smoke=(2**24,), full=full)
+        return gb.points(fitting(target, (smallest,)), smoke=(2**24,), full=full)
     quick = fitting(target, (max(smallest, 2**30),))
-    return points(quick, smoke=fitting(target, (smallest,)), full=fitting(target, powers_of_two(26, 32, 2)))
+    return gb.points(quick, smoke=fitting(target, (smallest,)), full=fitting(target, gb.powers_of_two(26, 32, 2)))
 
 
-def one_array_size(target: Target) -> Any:
+def one_array_size(target: gb.Target) -> Any:
     """Return an axis of a single array size per tier, which memory serves, for curves over another axis."""
     sizes = array_sizes(target)
-    return points(sizes.quick[:1], sizes.smoke[:1], sizes.quick[:1])
+    return gb.points(sizes.quick[:1], sizes.smoke[:1], sizes.quick[:1])

@@ -2,8 +2,6 @@
 
 Bytes are counted by STREAM's rule: every array that the kernel names, once for each element read or written."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,24 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    TIER,
-    Bench,
-    Effort,
-    KeyFigure,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-    powers_of_two,
-    units,
-)
+from gpubench.api import suite as gb
 
 from .._checks import CheckedCall, expect_equal, in_turn
 from .._stream import BEST_SHAPE, LaunchShape, Stream, open_stream
@@ -40,54 +21,54 @@ _FACTOR = 0.5  # a power of two: products are exact, so every result has one rig
 _CACHED_BYTES = 2**23  # both arrays of a copy fit into the last-level cache of data-centre GPUs since the A100
 _FLOOR_BYTES = 2**32  # floors of read and copy are defined for arrays of this size
 _NAMES = ("read", "write", "copy", "scale", "add", "triad", "dot")
-_DTYPES = points(("float32",), full=("float32", "float64"))
-_KERNEL_NAMES = points(("read",), full=_NAMES)
+_DTYPES = gb.points(("float32",), full=("float32", "float64"))
+_KERNEL_NAMES = gb.points(("read",), full=_NAMES)
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Memory bandwidth by STREAM kernel", (*_NAMES, "memcpy"), series="hot"),
+        gb.View("bars", "Memory bandwidth by STREAM kernel", (*_NAMES, "memcpy"), series="hot"),
         log_curve("Memory bandwidth by array size", (*_NAMES, "memcpy"), "size_bytes", by=("dtype",)),
         log_curve("Memory bandwidth by access width", ("access_width",), "width_bytes", by=("kernel",)),
         log_curve("Memory bandwidth by occupancy", ("occupancy",), "threads", by=("kernel",)),
     ],
     key_figures=[
-        KeyFigure("Memory read", "read", (("size_bytes", 2**32), ("dtype", "float32"))),
-        KeyFigure("Memory copy", "copy", (("size_bytes", 2**30), ("dtype", "float32"))),
+        gb.KeyFigure("Memory read", "read", (("size_bytes", 2**32), ("dtype", "float32"))),
+        gb.KeyFigure("Memory copy", "copy", (("size_bytes", 2**30), ("dtype", "float32"))),
     ],
 )
 
 
-def _floor_sizes(target: Target) -> Any:
+def _floor_sizes(target: gb.Target) -> Any:
     """Return the axis of array sizes in bytes for kernels with a floor in the table of expected figures."""
     sizes = array_sizes(target)
     if target.is_host:
         return sizes
     quick = (_CACHED_BYTES, max(_sizes.smallest_in_memory(target), 2**30), _FLOOR_BYTES)
-    return points(_sizes.fitting(target, quick), sizes.smoke, sizes.full)
+    return gb.points(_sizes.fitting(target, quick), sizes.smoke, sizes.full)
 
 
-def _memcpy_sizes(target: Target) -> Any:
+def _memcpy_sizes(target: gb.Target) -> Any:
     """Return the axis of array sizes in bytes for `memcpy`: `array_sizes`, and on a GPU also 8 MiB."""
     sizes = array_sizes(target)
     if target.is_host:
         return sizes
-    return points((_CACHED_BYTES, *sizes.quick), sizes.smoke, (_CACHED_BYTES, *sizes.full))
+    return gb.points((_CACHED_BYTES, *sizes.quick), sizes.smoke, (_CACHED_BYTES, *sizes.full))
 
 
-def _threads(target: Target) -> Any:
+def _threads(target: gb.Target) -> Any:
     """Return the axis of numbers of threads: resident on each compute unit of a GPU, or of the whole host.
 
     On a GPU `quick` has 128, 512 and 1536, which an SM of NVIDIA's GPUs since 2020 holds; on the host 1 and all."""
     if target.is_host:
         most = max(1, target.device.units)
-        counts = [*(count for count in powers_of_two(0, 10) if count < most), most]
-        return points((counts[0], counts[-1]) if most > 1 else (1,), (1,), counts)
-    return points((128, 512, 1536), (512,), (64, 128, 256, 512, 1024, 1536))
+        counts = [*(count for count in gb.powers_of_two(0, 10) if count < most), most]
+        return gb.points((counts[0], counts[-1]) if most > 1 else (1,), (1,), counts)
+    return gb.points((128, 512, 1536), (512,), (64, 128, 256, 512, 1024, 1536))
 
 
-def _effort(target: Target, has_floor: bool) -> Effort:
+def _effort(target: gb.Target, has_floor: bool) -> gb.Effort:
     """Return POINT in `quick` if no floor depends on the figure, else TIER."""
-    return POINT if target.tier == "quick" and not has_floor else TIER
+    return gb.POINT if target.tier == "quick" and not has_floor else gb.TIER
 
 
 Prepare = Callable[[Stream], CheckedCall]
@@ -116,7 +97,7 @@ def _kernel(
     sizes: Any = array_sizes,
     dtypes: Any = _DTYPES,
     headline: Mapping[str, str] | None = None,
-    has_floor: Callable[[Target, int, str], bool] = lambda *_: False,
+    has_floor: Callable[[gb.Target, int, str], bool] = lambda *_: False,
 ) -> Callable[[Prepare], Prepare]:
     """Return a decorator that declares a STREAM kernel and the case of that name."""
 
@@ -125,7 +106,7 @@ def _kernel(
         name = prepare.__name__
         _KERNELS[name] = StreamKernel(prepare, arrays, payload, flops)
 
-        def build(bench: Bench, size_bytes: int, dtype: str) -> Task:
+        def build(bench: gb.Bench, size_bytes: int, dtype: str) -> gb.Task:
             effort = _effort(bench.target, has_floor(bench.target, size_bytes, dtype))
             return stream_task(bench, name, size_bytes, dtype, effort=effort)
 
@@ -136,7 +117,7 @@ def _kernel(
     return declare
 
 
-def _is_floor_size(target: Target, size_bytes: int, _dtype: str) -> bool:
+def _is_floor_size(target: gb.Target, size_bytes: int, _dtype: str) -> bool:
     """Return whether `read` and `copy` have a floor at that size: on a GPU from 4 GiB on, on the host always."""
     return target.is_host or size_bytes >= _FLOOR_BYTES
 
@@ -187,7 +168,7 @@ def add(stream: Stream) -> CheckedCall:
 @_kernel(
     arrays=3,
     flops=2,
-    dtypes=points(("float32", "float64")),
+    dtypes=gb.points(("float32", "float64")),
     headline={"dtype": "float32"},
     has_floor=lambda _target, _size_bytes, dtype: dtype == "float32",
 )
@@ -204,7 +185,7 @@ def dot(stream: Stream) -> CheckedCall:
     def check() -> None:
         sums = stream.bench.device.to_host(parts)
         error, bound = float(np.max(np.abs(sums - stream.expected_dot(b, c)))), stream.bound()
-        expect(error <= bound, f"a partial sum is off by {error:.3g}, more than {bound:.3g}")
+        gb.expect(error <= bound, f"a partial sum is off by {error:.3g}, more than {bound:.3g}")
 
     return CheckedCall(stream.call("dot", b.array, c.array, stream.count, parts), check, lambda: parts.fill(0))
 
@@ -236,13 +217,13 @@ _KERNELS["memcpy"] = StreamKernel(_runtime_copy, arrays=2, payload=1, flops=0)
 
 
 def stream_task(
-    bench: Bench,
+    bench: gb.Bench,
     name: str,
     size_bytes: int,
     dtype: str = "float32",
     shape: LaunchShape = BEST_SHAPE,
-    effort: Effort = POINT,
-) -> Task:
+    effort: gb.Effort = gb.POINT,
+) -> gb.Task:
     """Return the task of the STREAM kernel `name`, or of `memcpy`, on arrays of `size_bytes` and `dtype` each.
 
     `shape` is the access width and the number of threads, and `effort` that of the stage."""
@@ -250,30 +231,30 @@ def stream_task(
     stream = open_stream(bench, size_bytes, dtype, kernel.arrays, shape)
     prepared = kernel.prepare(stream)
     size, limit = stream.size_bytes, _sizes.memory_limit(bench.target, stream.size_bytes)
-    work = Work(moved=kernel.arrays * size, payload=kernel.payload * size, flops=kernel.flops * float(stream.count))
+    work = gb.Work(moved=kernel.arrays * size, payload=kernel.payload * size, flops=kernel.flops * float(stream.count))
     modes: Any = ("hot", "cold") if bench.traits.is_gpu and not limit else ("hot",)
-    stage = Stage(prepared.call, work, "moved", limit, modes, effort=effort, rotation=prepared.rotation)
+    stage = gb.Stage(prepared.call, work, "moved", limit, modes, effort=effort, rotation=prepared.rotation)
     notes = {} if name == "memcpy" else dict(stream.notes)
     if not limit:
-        cache = units.size(_sizes.cache_bytes(bench.target))
+        cache = gb.units.size(_sizes.cache_bytes(bench.target))
         notes["cache"] = f"arrays below {_sizes.CACHES} × the last-level cache of {cache}"
-    return Task.of(stage, check=prepared.check, poison=prepared.poison, notes=notes)
+    return gb.Task.of(stage, check=prepared.check, poison=prepared.poison, notes=notes)
 
 
 @topic.case(size_bytes=_memcpy_sizes)
-def memcpy(bench: Bench, size_bytes: int) -> Task:
+def memcpy(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Bandwidth of the runtime's copy within device memory (on the host, one thread); counts reads and writes."""
     has_floor = not _sizes.is_cached(bench.target, size_bytes)
     return stream_task(bench, "memcpy", size_bytes, effort=_effort(bench.target, has_floor))
 
 
-@topic.case(kernel=_KERNEL_NAMES, width_bytes=_sizes.WIDTHS, size_bytes=one_array_size, when=on_gpu)
-def access_width(bench: Bench, kernel: str, width_bytes: int, size_bytes: int) -> Task:
+@topic.case(kernel=_KERNEL_NAMES, width_bytes=_sizes.WIDTHS, size_bytes=one_array_size, when=gb.on_gpu)
+def access_width(bench: gb.Bench, kernel: str, width_bytes: int, size_bytes: int) -> gb.Task:
     """Bandwidth of a STREAM kernel whose lanes move `width_bytes` (4, 8 or 16) at once, in float32."""
     return stream_task(bench, kernel, size_bytes, shape=LaunchShape(width_bytes))
 
 
 @topic.case(kernel=_KERNEL_NAMES, threads=_threads, size_bytes=one_array_size)
-def occupancy(bench: Bench, kernel: str, threads: int, size_bytes: int) -> Task:
+def occupancy(bench: gb.Bench, kernel: str, threads: int, size_bytes: int) -> gb.Task:
     """Bandwidth of a STREAM kernel with `threads` resident threads on each compute unit (on the host, in all)."""
     return stream_task(bench, kernel, size_bytes, shape=LaunchShape(threads=threads))

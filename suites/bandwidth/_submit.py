@@ -2,8 +2,6 @@
 
 The call for a batch takes C arrays, which are prepared once, so that one call through ctypes submits them all."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Skip
+from gpubench.api import suite as gb
 
 # The version of CUDA whose signatures are used here. It is the first with cuMemcpyBatchAsync; newer drivers still have
 # the function of that version, which differs from that of CUDA 13 by the argument failIdx.
@@ -52,13 +50,15 @@ def driver_function(name: str) -> int:
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise Skip(f"needs the driver's library libcuda.so.1 ({error})") from error
+        raise gb.Skip(f"needs the driver's library libcuda.so.1 ({error})") from error
     address, query = ctypes.c_void_p(), ctypes.c_int()
     status = driver.cuGetProcAddress_v2(
         name.encode(), ctypes.byref(address), _SIGNATURES, ctypes.c_uint64(0), ctypes.byref(query)
     )
     if status != 0 or not address.value:
-        raise Skip(f"the driver does not have {name} (error {status}, status {query.value}): needs CUDA 12.8 or newer")
+        raise gb.Skip(
+            f"the driver does not have {name} (error {status}, status {query.value}): needs CUDA 12.8 or newer"
+        )
     return address.value
 
 

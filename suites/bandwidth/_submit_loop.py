@@ -3,8 +3,6 @@
 A loop in Python would measure Python: a call through a binding takes longer than the driver's own. The loop is
 compiled by numba and calls the driver's function by its address."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,14 +1,12 @@
 """Fill a GPU's memory with random 64-bit words, which a check computes again from their seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from .._checks import expect_no_mistakes
 
@@ -27,7 +25,7 @@ class RandomWords:
 
     `array` is uint8 of shape (size_bytes,), a multiple of 8 bytes; its 64-bit word i is `gb_random(seed, i)`."""
 
-    def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int, draw: int = 0) -> None:
         self._bench = bench
         self._count = np.uint64(size_bytes // _WORD_BYTES)
         self._grid = (min(grid_of(size_bytes // _WORD_BYTES, _THREADS)[0], _MOST_BLOCKS),)
@@ -49,7 +47,7 @@ class CopiedWords(RandomWords):
 
     `check` raises WrongAnswer if the second array does not hold them."""
 
-    def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int, draw: int = 0) -> None:
         super().__init__(bench, size_bytes, draw)
         self.copied = bench.xp.zeros(size_bytes, np.uint8)
         self.check = self.verifier(self.copied)

@@ -2,25 +2,9 @@
 
 There are such cases only where several machines measure together: `gpubench fleet pairs` starts them."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from .._between import Params, fitting, ranks_of
 from ._nccl import NcclRank
@@ -33,9 +17,9 @@ _QUICK = (2**_SMALLEST, 2**20, 2**28)
 # round trips per sample on a GPU, for messages of up to this size: an event resolves 0.5 µs
 _BATCH, _BATCH_BYTES = 20, 2**16
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "curve",
             "Collective bus bandwidth between nodes",
             ("across",),
@@ -44,23 +28,23 @@ topic = Topic(
             series="hot",
             log_x=True,
         ),
-        View("transfer", "Message time between two nodes by size", ("message",), "size_bytes", by=("by",)),
+        gb.View("transfer", "Message time between two nodes by size", ("message",), "size_bytes", by=("by",)),
     ],
     key_figures=[
-        KeyFigure("All-reduce between nodes", "across", (("operation", "all_reduce"), ("size_bytes", 2**28))),
+        gb.KeyFigure("All-reduce between nodes", "across", (("operation", "all_reduce"), ("size_bytes", 2**28))),
     ],
 )
 
 
-def _is_spread(target: Target) -> bool:
+def _is_spread(target: gb.Target) -> bool:
     return target.nodes > 1
 
 
-def _is_pair(target: Target) -> bool:
+def _is_pair(target: gb.Target) -> bool:
     return target.nodes == 2
 
 
-def _nodes(target: Target) -> tuple[int, ...]:
+def _nodes(target: gb.Target) -> tuple[int, ...]:
     return (target.nodes,)
 
 
@@ -72,30 +56,32 @@ def _ranks_per_node(params: Params) -> int:
     return 1 if params["by"] == _TCP else ranks_of(params) // _spread(params)
 
 
-def _transports(target: Target) -> tuple[str, ...]:
+def _transports(target: gb.Target) -> tuple[str, ...]:
     if target.is_host:
         return (_TCP,)
     return (_RCCL if target.device.id.startswith("rocm") else _NCCL,)
 
 
-def _rank_counts(target: Target) -> Any:
+def _rank_counts(target: gb.Target) -> Any:
     """Return the axis of numbers of ranks: one rank per node."""
     per_node = (1,) if target.is_host else tuple(dict.fromkeys((1, 1 + len(target.device.peers))))
     counts = tuple(target.nodes * count for count in per_node)
-    return points(counts, smoke=counts[:1])
+    return gb.points(counts, smoke=counts[:1])
 
 
-def _sizes(target: Target) -> Any:
-    full = powers_of_two(_SMALLEST, _HOST_LARGEST if target.is_host else _LARGEST)
-    return points(fitting(target, _QUICK), smoke=(2**20,), full=fitting(target, full))
+def _sizes(target: gb.Target) -> Any:
+    full = gb.powers_of_two(_SMALLEST, _HOST_LARGEST if target.is_host else _LARGEST)
+    return gb.points(fitting(target, _QUICK), smoke=(2**20,), full=fitting(target, full))
 
 
-def _message_sizes(target: Target) -> Any:
-    quick = (*powers_of_two(_SMALLEST, 27, 4), 2**_LARGEST)
-    return points(fitting(target, quick), smoke=(2**20,), full=fitting(target, powers_of_two(_SMALLEST, _LARGEST)))
+def _message_sizes(target: gb.Target) -> Any:
+    quick = (*gb.powers_of_two(_SMALLEST, 27, 4), 2**_LARGEST)
+    return gb.points(
+        fitting(target, quick), smoke=(2**20,), full=fitting(target, gb.powers_of_two(_SMALLEST, _LARGEST))
+    )
 
 
-def _rank(bench: Bench, by: str, operation: Collective, size_bytes: int) -> TcpRank | NcclRank:
+def _rank(bench: gb.Bench, by: str, operation: Collective, size_bytes: int) -> TcpRank | NcclRank:
     return (TcpRank if by == _TCP else NcclRank)(bench, operation, size_bytes)
 
 
@@ -110,7 +96,7 @@ def _rank(bench: Bench, by: str, operation: Collective, size_bytes: int) -> TcpR
     operation=("send_recv", "all_reduce"),
     size_bytes=_sizes,
 )
-def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_bytes: int) -> Task:
+def across(bench: gb.Bench, by: str, nodes: int, of: int, operation: str, size_bytes: int) -> gb.Task:
     """Bus bandwidth of a collective of arrays of `size_bytes` over `of` ranks on several nodes.
 
     `operation` is `send_recv`, in which all ranks send their array to the next rank, or `all_reduce`, in which they add
@@ -118,15 +104,15 @@ def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_byte
     collective = COLLECTIVES[operation]
     rank = _rank(bench, by, collective, size_bytes)
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         rank.check()
-        return {} if rank.setup_s is None else {"setup": Observed(rank.setup_s, "s")}
+        return {} if rank.setup_s is None else {"setup": gb.Observed(rank.setup_s, "s")}
 
-    work = Work(payload=size_bytes * collective.factor(of), items=1)
-    also = {"algbw": Work(payload=size_bytes, items=1)}
-    stage = Stage(rank.call, work, "payload", lead=rank.meet, also=also, effort=POINT)
+    work = gb.Work(payload=size_bytes * collective.factor(of), items=1)
+    also = {"algbw": gb.Work(payload=size_bytes, items=1)}
+    stage = gb.Stage(rank.call, work, "payload", lead=rank.meet, also=also, effort=gb.POINT)
     notes = {"nodes": str(nodes), "counts": collective.counts, **rank.notes}
-    return Task.of(stage, check=check, poison=rank.poison, close=rank.close, notes=notes)
+    return gb.Task.of(stage, check=check, poison=rank.poison, close=rank.close, notes=notes)
 
 
 @topic.case(
@@ -138,7 +124,7 @@ def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_byte
     nodes=_nodes,
     size_bytes=_message_sizes,
 )
-def message(bench: Bench, by: str, nodes: int, size_bytes: int) -> Task:
+def message(bench: gb.Bench, by: str, nodes: int, size_bytes: int) -> gb.Task:
     """Bandwidth of a message of `size_bytes` to a rank of another node, timed as half of a round trip: payload.
 
     `by` is the library, or plain TCP."""
@@ -153,6 +139,8 @@ def message(bench: Bench, by: str, nodes: int, size_bytes: int) -> Task:
         first: float = bench.exchange(trips / 2)[0]
         return first
 
-    stage = Stage(seconds, Work(payload=size_bytes, items=1), "payload", clock="self", lead=rank.meet, effort=POINT)
+    stage = gb.Stage(
+        seconds, gb.Work(payload=size_bytes, items=1), "payload", clock="self", lead=rank.meet, effort=gb.POINT
+    )
     notes = {"nodes": str(nodes), "counts": MESSAGE.counts, **rank.notes}
-    return Task.of(stage, check=rank.check, poison=rank.poison, close=rank.close, notes=notes)
+    return gb.Task.of(stage, check=rank.check, poison=rank.poison, close=rank.close, notes=notes)

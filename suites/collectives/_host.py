@@ -1,14 +1,12 @@
 """Run the same collectives between processes of the host: each rank reads the other ranks' shared memory."""
 
-from __future__ import annotations
-
 import time
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, expect
+from gpubench.api import suite as gb
 
 from .._between import RankMemory
 from ._operations import WORD_BYTES, Collective
@@ -38,7 +36,7 @@ class HostRank:
         "algorithm": "every rank reads what it needs from the others; a barrier before and after"
     }
 
-    def __init__(self, bench: Bench, operation: Collective, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, operation: Collective, size_bytes: int) -> None:
         bench.need(6 * size_bytes * bench.world)
         self._operation = operation
         self._world, self._rank = bench.world, bench.rank
@@ -67,7 +65,7 @@ class HostRank:
         end = time.monotonic() + _PATIENCE_S
         for head in heads:
             while int(head[0]) < self._steps:
-                expect(time.monotonic() < end, f"another rank made no progress for {_PATIENCE_S} s")
+                gb.expect(time.monotonic() < end, f"another rank made no progress for {_PATIENCE_S} s")
 
     def call(self) -> None:
         """Make the collective between two barriers; every rank must call it."""
@@ -91,7 +89,7 @@ class HostRank:
             ranks, (first, count) = range(segment.low, segment.high), (segment.first, segment.count)
             expected = sum(drawn(self._seed + rank, first, count) for rank in ranks)
             wrong = int(np.count_nonzero(self._received[segment.offset : segment.offset + count] != expected))
-            expect(wrong == 0, f"{wrong} of {count} received words are wrong on rank {self._rank}")
+            gb.expect(wrong == 0, f"{wrong} of {count} received words are wrong on rank {self._rank}")
         self._expect_barrier()
 
     def _expect_barrier(self) -> None:
@@ -103,7 +101,9 @@ class HostRank:
             time.sleep(_LATE_S)
             last_late[0] = self._checks
         self.call()
-        expect(int(last_late[0]) == self._checks, f"rank {self._rank} finished a call that rank {late} had not begun")
+        gb.expect(
+            int(last_late[0]) == self._checks, f"rank {self._rank} finished a call that rank {late} had not begun"
+        )
 
     def close(self) -> None:
         """Unmap the memory of the other ranks and free that of this rank."""

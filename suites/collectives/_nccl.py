@@ -1,7 +1,5 @@
 """Run collectives through NCCL (RCCL on ROCm) by CuPy's binding, with one rank per GPU."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import os
@@ -13,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip, Unavailable, expect, units
+from gpubench.api import suite as gb
 
 from ._operations import WORD_BYTES, Collective
 
@@ -33,7 +31,7 @@ def library() -> Any:
     os.environ.setdefault(_MULTICAST, "0")
     nccl = importlib.import_module("cupy.cuda.nccl")
     if not nccl.available:
-        raise Unavailable(
+        raise gb.Unavailable(
             "NCCL is not installed", "pip install 'gpubench-suite[cuda13]' (nvidia-nccl-cu13), or [cuda12]"
         )
     return nccl
@@ -47,7 +45,7 @@ class Communicators:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, ...], tuple[bytes, Any]] = {}
 
-    def of(self, bench: Bench, nccl: Any) -> tuple[Any, bool]:
+    def of(self, bench: gb.Bench, nccl: Any) -> tuple[Any, bool]:
         """Return the communicator of the case's ranks (CuPy's NcclCommunicator), and whether it is new.
 
         It is the one that all ranks have kept for these devices, or else a new one."""
@@ -63,15 +61,15 @@ class Communicators:
         return communicator, is_new
 
 
-def _new_communicator(bench: Bench, nccl: Any, token: bytes) -> Any:
+def _new_communicator(bench: gb.Bench, nccl: Any, token: bytes) -> Any:
     """Return a new communicator of all ranks for the unique id `token`; every rank must call it."""
     try:
         return nccl.NcclCommunicator(bench.world, token, bench.rank)
     except nccl.NcclError as error:
         room = shutil.disk_usage(_SHM).free if Path(_SHM).is_dir() else 0
         if room < _SHM_LEAST:
-            reason = f"NCCL does not start ({error}): only {units.round_size(room)} are free in {_SHM}"
-            raise Unavailable(reason, "docker run --shm-size=1g, or --ipc=host") from error
+            reason = f"NCCL does not start ({error}): only {gb.units.round_size(room)} are free in {_SHM}"
+            raise gb.Unavailable(reason, "docker run --shm-size=1g, or --ipc=host") from error
         raise
 
 
@@ -89,13 +87,13 @@ class NcclRank:
 
     `call` queues the collective."""
 
-    def __init__(self, bench: Bench, operation: Collective, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, operation: Collective, size_bytes: int) -> None:
         self._bench = bench
         self._operation = operation
         self._words = size_bytes // WORD_BYTES
         world = bench.world
         if self._words < world:
-            raise Skip(f"{size_bytes} B hold less than one word for each of {world} ranks")
+            raise gb.Skip(f"{size_bytes} B hold less than one word for each of {world} ranks")
         bench.need(2 * size_bytes + _SPARE_BYTES)
         self._nccl = library()
         xp = bench.xp
@@ -150,7 +148,7 @@ class NcclRank:
             args = (part, np.uint64(segment.count), self._seed, *place, self._wrong)
             self._mistakes((_BLOCKS,), (_THREADS,), args)
         wrong = int(bench.device.to_host(self._wrong)[0])
-        expect(wrong == 0, f"{wrong} of {self._received.size} received words are wrong on rank {bench.rank}")
+        gb.expect(wrong == 0, f"{wrong} of {self._received.size} received words are wrong on rank {bench.rank}")
 
     def close(self) -> None:
         """Keep the communicator: the next case takes it."""

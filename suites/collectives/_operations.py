@@ -2,8 +2,6 @@
 
 The host's collectives and the checks of every result use the same description."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Every rank connects to the next one, at the address that this rank offered and with the token that it drew: a
 stranger who connects is dropped."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import itertools
@@ -19,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, PeerDied, expect
+from gpubench.api import suite as gb
 
 from ._operations import WORD_BYTES, Collective
 
@@ -40,7 +38,7 @@ class Ring:
 
     `seconds` is the time to make the connections. Raises PeerDied if a rank does not connect."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._world = bench.world
         self._next, self._before = (bench.rank + 1) % bench.world, (bench.rank - 1) % bench.world
         start = time.perf_counter()
@@ -53,7 +51,7 @@ class Ring:
                 self.onward.sendall(peer_token)
                 self.back = _accept(listener, token)
             except OSError as error:
-                raise PeerDied(self._next) from error
+                raise gb.PeerDied(self._next) from error
         for connection in (self.onward, self.back):
             connection.settimeout(_PATIENCE_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -110,7 +108,7 @@ class Ring:
         try:
             yield
         except OSError as error:
-            raise PeerDied(rank) from error
+            raise gb.PeerDied(rank) from error
 
 
 def _family(host: str) -> socket.AddressFamily:
@@ -185,7 +183,7 @@ class TcpRank:
         "algorithm": "ring of TCP connections, TCP_NODELAY; all-reduce by reduce-scatter and all-gather"
     }
 
-    def __init__(self, bench: Bench, operation: Collective, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, operation: Collective, size_bytes: int) -> None:
         bench.need(4 * size_bytes)
         self._operation, self._world, self._rank = operation, bench.world, bench.rank
         elements = size_bytes // WORD_BYTES
@@ -237,7 +235,7 @@ class TcpRank:
         for segment in self._operation.segments(self._received.size, self._world, self._rank):
             part = self._received[segment.offset : segment.offset + segment.count]
             wrong = self._summable.mistakes(part, segment.first, segment.low, segment.high)
-            expect(wrong == 0, f"{wrong} of {segment.count} received words are wrong on rank {self._rank}")
+            gb.expect(wrong == 0, f"{wrong} of {segment.count} received words are wrong on rank {self._rank}")
 
 
 def _raw(array: npt.NDArray[np.float32]) -> memoryview:

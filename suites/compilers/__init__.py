@@ -1,10 +1,10 @@
 """Compare compilers and libraries on the same operators: the gain of fusion, and the cost of compiling."""
 
-from gpubench.api.suite import Suite
+from gpubench.api import suite as gb
 
 from . import _build, _cases, _convolution, _cross, _dequant, _folding, _layer, _layout, _products, _shapes
 
-suite = Suite(
+suite = gb.Suite(
     "the same operators by several compilers, and what compiling costs",
     topics=[
         _cases.topic,

@@ -1,33 +1,19 @@
 """Measure the cost of compiling: the time of a fresh interpreter to its first checked result, step by step."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.api.suite import (
-    Bench,
-    Effort,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    Untrustworthy,
-    View,
-    points,
-)
+from gpubench.api import suite as gb
 
 from . import _providers as providers
 from ._build_child import BuildReport, Order
 from ._fresh import Caches, report_of
 
 _OPERATORS = ("softmax", "swiglu")
-_CACHES = points(("cold",), full=("cold", "warm", "process"))
+_CACHES = gb.points(("cold",), full=("cold", "warm", "process"))
 _GPU_QUICK = ("nvrtc",)
 _UNCACHED = frozenset({"numpy", "numba-cuda", "torch", "tvm", "iree"})  # providers that keep nothing on disk
 _COMPILED_ELSEWHERE = ("tvm", "iree")  # providers whose kernels for GPUs another machine may have compiled
@@ -37,27 +23,29 @@ _BUDGET_S = 15.0  # the time after which no further interpreter is started
 _LIMITS_S = {"smoke": 50.0, "quick": 50.0, "full": 90.0}  # for one interpreter; a case starts four in the full tier
 _STAGES = ("first", "import", "context", "compile", "again")  # the headline first
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Time to the first result by provider", ("build",), by=("op", "by", "cache"), series="first.self"),
-        View("bars", "Time to compile by provider", ("build",), by=("op", "by", "cache"), series="compile.self"),
+        gb.View(
+            "bars", "Time to the first result by provider", ("build",), by=("op", "by", "cache"), series="first.self"
+        ),
+        gb.View("bars", "Time to compile by provider", ("build",), by=("op", "by", "cache"), series="compile.self"),
     ]
 )
 
 
-def _by(target: Target) -> Any:
+def _by(target: gb.Target) -> Any:
     if target.is_host:
-        return points(providers.HOST_QUICK, providers.HOST_QUICK[:1], providers.HOST)
-    return points(_GPU_QUICK, full=[by for by in providers.GPU if by not in _COMPILED_ELSEWHERE])
+        return gb.points(providers.HOST_QUICK, providers.HOST_QUICK[:1], providers.HOST)
+    return gb.points(_GPU_QUICK, full=[by for by in providers.GPU if by not in _COMPILED_ELSEWHERE])
 
 
-def _is_informative(_target: Target, params: Mapping[str, Any]) -> bool:
+def _is_informative(_target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: all but the second operator in a running process, which shows nothing new."""
     return bool(params["op"] == _OPERATORS[0] or params["cache"] != "process")
 
 
-@topic.case(op=points(_OPERATORS[:1], full=_OPERATORS), by=_by, cache=_CACHES, where=_is_informative)
-def build(bench: Bench, op: str, by: str, cache: str) -> Task:
+@topic.case(op=gb.points(_OPERATORS[:1], full=_OPERATORS), by=_by, cache=_CACHES, where=_is_informative)
+def build(bench: gb.Bench, op: str, by: str, cache: str) -> gb.Task:
     """Seconds from the start of a fresh interpreter to the first checked result of an operator, with private caches.
 
     `by` names the compiler or library. The caches are empty (`cold`), or full of what the same build wrote before
@@ -70,10 +58,10 @@ def build(bench: Bench, op: str, by: str, cache: str) -> Task:
     reports = _reports(order, cache, samples_of(bench.target, op, cache))
     names = [name for name in _STAGES if name in reports[0].seconds]
     stages = {name: _stage([report.seconds[name] for report in reports]) for name in names}
-    return Task(stages, partial(_observations, reports, load), notes=_notes(by, rows, cols, dtype))
+    return gb.Task(stages, partial(_observations, reports, load), notes=_notes(by, rows, cols, dtype))
 
 
-def samples_of(target: Target, op: str, cache: str) -> int:
+def samples_of(target: gb.Target, op: str, cache: str) -> int:
     """Return the number of interpreters that a case starts if time allows.
 
     It is three for softmax in the full tier with a cold or a warm cache, else one."""
@@ -115,22 +103,22 @@ def expect_state(cache: str, by: str, report: BuildReport) -> None:
     else:
         is_right, wanted = written > 0, "a cold cache"
     if not is_right:
-        raise Untrustworthy("cache", f"not {wanted}: the compile wrote {written} entries beside {before} old ones")
+        raise gb.Untrustworthy("cache", f"not {wanted}: the compile wrote {written} entries beside {before} old ones")
 
 
-def _stage(seconds: Sequence[float]) -> Stage:
+def _stage(seconds: Sequence[float]) -> gb.Stage:
     """Return a stage whose call returns all `seconds` at once, one sample for each interpreter that has ended."""
-    return Stage(lambda: seconds, clock="self", effort=Effort.exactly(len(seconds)), checked=True)
+    return gb.Stage(lambda: seconds, clock="self", effort=gb.Effort.exactly(len(seconds)), checked=True)
 
 
-def _observations(reports: Sequence[BuildReport], load: float) -> Observation:
+def _observations(reports: Sequence[BuildReport], load: float) -> gb.Observation:
     """Return the largest error, cache entries, bytes written and resident memory of the reports."""
     return {
         "error": max(report.error for report in reports),
-        "entries": Observed(max(report.entries_written for report in reports)),
-        "written": Observed(max(report.bytes_written for report in reports), "B"),
-        "resident": Observed(max(report.resident_bytes for report in reports), "B"),
-        "load": Observed(load),
+        "entries": gb.Observed(max(report.entries_written for report in reports)),
+        "written": gb.Observed(max(report.bytes_written for report in reports), "B"),
+        "resident": gb.Observed(max(report.resident_bytes for report in reports), "B"),
+        "load": gb.Observed(load),
     }
 
 

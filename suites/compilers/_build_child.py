@@ -3,8 +3,6 @@
 The clock is CLOCK_MONOTONIC, which all processes of a machine share. Some work is excluded, because a program that
 only uses the operator would not do it: gpubench's own modules, the inputs, overwriting the outputs."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json
@@ -17,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpubench.api.suite import Bench, Case, Observed, Skip, Target, Unavailable, WrongAnswer
+from gpubench.api import suite as gb
 
 from .._processes import resident_bytes
 from . import _providers as providers
@@ -47,8 +45,8 @@ class Order:
 
     `op`, `rows`, `cols` and `dtype` describe the problem, and `by` names the provider."""
 
-    case: Case
-    target: Target
+    case: gb.Case
+    target: gb.Target
     package: str
     seed: int
     op: str
@@ -121,7 +119,7 @@ def measured(order: Order, caches: Path, ledger: Ledger) -> BuildReport:
         with contextlib.suppress(ImportError):
             importlib.import_module(library)
     seconds = {"import": ledger.now()}
-    bench = Bench.untimed(order.case, order.target, order.package, order.seed)
+    bench = gb.Bench.untimed(order.case, order.target, order.package, order.seed)
     bench.device.synchronize()
     if bench.traits.is_gpu:
         seconds["context"] = ledger.now() - seconds["import"]
@@ -158,7 +156,7 @@ def _usual_cache(folder: str | None) -> Iterator[None]:
 class _Build:
     """One operator: its problem, which is created at once, and the operator as the provider builds it."""
 
-    def __init__(self, bench: Bench, order: Order, op: str, ledger: Ledger) -> None:
+    def __init__(self, bench: gb.Bench, order: Order, op: str, ledger: Ledger) -> None:
         self._bench, self._by, self._ledger = bench, order.by, ledger
         with _usual_cache(order.usual_cache):
             self._problem = Problem(bench, op, order.rows, order.cols, order.dtype)
@@ -191,7 +189,7 @@ class _Build:
             self.first()
         assert self._built is not None
         error = self._problem.compare(self._built.rows())["error"]
-        assert isinstance(error, Observed)
+        assert isinstance(error, gb.Observed)
         return error.value
 
 
@@ -212,11 +210,11 @@ def main(begun: float) -> None:
     answer: dict[str, object]
     try:
         answer = {"report": asdict(measured(order, Path(sys.argv[2]), ledger))}
-    except Skip as reason:
+    except gb.Skip as reason:
         answer = {"skip": str(reason)}
-    except Unavailable as library:
+    except gb.Unavailable as library:
         answer = {"missing": (library.problem, library.remedy)}
-    except WrongAnswer as finding:
+    except gb.WrongAnswer as finding:
         answer = {"wrong": str(finding)}
     with answers:
         json.dump(answer, answers)

@@ -1,18 +1,16 @@
 """Build operators as expressions of CuPy: each operation is a kernel, and its result goes through memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from ._operators import Problem
 from ._providers import Built, Expression
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as an expression of CuPy, each of whose operations is a kernel.
 
     A call allocates its outputs in CuPy's memory pool."""

@@ -1,12 +1,10 @@
 """Build operators by CuPy's own means of fusion: an ElementwiseKernel, after ReductionKernels for operators on rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from ._by_cupy import temporary_bytes
 from ._operators import EPSILON, Problem
@@ -133,7 +131,7 @@ _ROWS: dict[str, Callable[..., Callable[[], None]]] = {
 }
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as one to three fused kernels of CuPy, which write to preallocated outputs.
 
     Raises Skip if this module has no kernels for the operator."""

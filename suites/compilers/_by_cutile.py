@@ -1,7 +1,5 @@
 """Build operators as cuTile kernels of our own, with tiles that the shape fixes, on the stream that is timed."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib
@@ -16,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from gpubench.api.suite import Bench, Observed, Skip, Unavailable
+from gpubench.api import suite as gb
 
 from . import _cutile_kernels as kernels
 from ._operators import EPSILON, Problem
@@ -30,7 +28,7 @@ _BLOCK_ELEMENTS = 4096  # elements of a longer row that a block holds; a cluster
 _MOST_BLOCKS = 8  # of a cluster
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as one fused kernel of cuTile, compiled by a first call, with preallocated outputs.
 
     Raises Skip if this module has no kernel for the operator or cuTile does not compile for this GPU, and
@@ -39,7 +37,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     if name not in (*kernels.ELEMENTS, *kernels.ROWS):
         raise no_operator("cutile", problem)
     if bench.traits.vendor != "nvidia" or int(bench.traits.arch.removeprefix("sm_").rstrip("af")) < _OLDEST:
-        raise Skip(f"cuTile does not compile for {bench.traits.arch}")
+        raise gb.Skip(f"cuTile does not compile for {bench.traits.arch}")
     tile = loaded()
     outputs = Outputs(bench, problem)
     launch = configured(tile, name, problem.rows, problem.cols)
@@ -65,7 +63,7 @@ def loaded() -> Any:
         tile = importlib.import_module("cuda.tile")
         importlib.import_module("cuda.tile.compilation")
     except ImportError as error:
-        raise Unavailable("cuTile is not installed", _INSTALL) from error
+        raise gb.Unavailable("cuTile is not installed", _INSTALL) from error
     kernels.load(tile)
     return tile
 
@@ -94,7 +92,7 @@ def _assembler() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise Unavailable("cuTile finds no assembler, tileiras", _INSTALL) from error
+        raise gb.Unavailable("cuTile finds no assembler, tileiras", _INSTALL) from error
     finally:
         shutil.rmtree(folder)
         config.temp_dir = usual
@@ -139,7 +137,7 @@ def _kernel(tile: Any, function: Callable[..., None], blocks: int) -> Any:
     return tile.kernel(function, num_ctas=blocks if blocks > 1 else None)
 
 
-def _static(bench: Bench, launch: CutileLaunch, arguments: tuple[Any, ...]) -> Mapping[str, Observed]:
+def _static(bench: gb.Bench, launch: CutileLaunch, arguments: tuple[Any, ...]) -> Mapping[str, gb.Observed]:
     """Return the resources and instructions of a kernel, by name; it is compiled once more for `arguments`."""
     compilation = importlib.import_module("cuda.tile.compilation")
     convention = compilation.CallingConvention.cutile_python_v1()
@@ -150,9 +148,9 @@ def _static(bench: Bench, launch: CutileLaunch, arguments: tuple[Any, ...]) -> M
         file.flush()
         attributes = bench.xp.RawModule(path=file.name).get_function(signature.symbol).attributes
     return {
-        "registers": Observed(attributes["num_regs"]),
-        "shared": Observed(attributes["shared_size_bytes"], "B"),
-        "spilled": Observed(attributes["local_size_bytes"], "B"),
+        "registers": gb.Observed(attributes["num_regs"]),
+        "shared": gb.Observed(attributes["shared_size_bytes"], "B"),
+        "spilled": gb.Observed(attributes["local_size_bytes"], "B"),
         **of_code(code, signature.symbol, None, bench.target.device),  # the code does not tell the threads of a block
     }
 

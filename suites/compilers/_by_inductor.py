@@ -3,20 +3,18 @@
 The kernels of a shape are compiled when the case is built, in this process: no worker of the compiler is left
 behind."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from ._by_torch import built_of, function_of, on_stream
 from ._operators import Problem
 from ._providers import Built, Varied
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as a function that torch.compile compiles at its first call, for this shape alone.
 
     Raises Unavailable without torch."""
@@ -25,7 +23,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     return built_of(bench, problem, torch, function, _notes(torch))
 
 
-def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
+def varied(bench: gb.Bench, problems: Sequence[Problem]) -> Varied:
     """Return one function, compiled by torch, for problems whose rows have different lengths.
 
     Raises Unavailable without torch."""
@@ -41,7 +39,7 @@ def _notes(torch: Any) -> dict[str, str]:
     return {"library": f"torch {torch.__version__}", "precision": "as Inductor computes: float32 within a kernel"}
 
 
-def _torch_in_this_process(bench: Bench) -> Any:
+def _torch_in_this_process(bench: gb.Bench) -> Any:
     """Return the module torch, set to our stream, with a compiler that is reset and works in this process alone."""
     torch = on_stream(bench)
     config: Any = importlib.import_module("torch._inductor.config")

@@ -1,14 +1,12 @@
 """Build operators by IREE from MLIR's dialect linalg, for the host's processor and as PTX for GPUs."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from importlib.metadata import version
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Unavailable
+from gpubench.api import suite as gb
 
 from ._carried import carried_or_compiled
 from ._iree_cuda import INSTALL, compiled
@@ -20,7 +18,7 @@ _FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
 _DRIVER = "local-task"  # the host's processor, on all its threads
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as IREE compiles it: kernels on a GPU, a function of IREE's runtime on the host.
 
     The function on the host allocates its outputs at each call."""
@@ -36,7 +34,7 @@ def _on_host(problem: Problem) -> Built:
     try:
         compiler, runtime = (importlib.import_module(f"iree.{part}") for part in ("compiler", "runtime"))
     except ImportError as error:
-        raise Unavailable("IREE is not installed", INSTALL) from error
+        raise gb.Unavailable("IREE is not installed", INSTALL) from error
     program = linalg(problem.operator, problem.rows, problem.cols, problem.dtype)
     binary = compiler.compile_str(program, target_backends=["llvm-cpu"], extra_args=list(_FLAGS))
     config = runtime.Config(_DRIVER)

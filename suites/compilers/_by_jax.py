@@ -2,14 +2,12 @@
 
 On a GPU it works on a stream of its own, and only the host's clock times it."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from functools import partial
 from typing import Any
 
-from gpubench.api.suite import Bench, Unavailable
+from gpubench.api import suite as gb
 
 from ._convolution import ConvolutionProblem, by_jax
 from ._operators import Problem
@@ -18,7 +16,7 @@ from ._providers import Built, Expression
 _INSTALL = "pip install 'gpubench-suite[jax]'"
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as XLA compiles it at its first call, on inputs that JAX shares by DLPack.
 
     On a GPU XLA queues its work on a stream of its own, and the result has a `wait`."""
@@ -44,16 +42,16 @@ def build(bench: Bench, problem: Problem) -> Built:
     return Built(expression, expression.rows, expression.poison, notes, wait=wait if is_beside else None)
 
 
-def _imported(bench: Bench) -> Any:
+def _imported(bench: gb.Bench) -> Any:
     """Return the module jax, which takes device memory as it needs it."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         jax = importlib.import_module("jax")
         importlib.import_module("jax.dlpack")
     except ImportError as error:
-        raise Unavailable("JAX is not installed", _INSTALL) from error
+        raise gb.Unavailable("JAX is not installed", _INSTALL) from error
     if not bench.traits.is_gpu:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     elif jax.default_backend() != "gpu":
-        raise Unavailable(f"JAX {jax.__version__} finds no GPU", f"{_INSTALL} (for CUDA 13)")
+        raise gb.Unavailable(f"JAX {jax.__version__} finds no GPU", f"{_INSTALL} (for CUDA 13)")
     return jax

@@ -2,8 +2,6 @@
 
 Importing this module imports numba."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +11,7 @@ import numba
 import numpy as np
 from numba import prange
 
-from gpubench.api.suite import Bench, Observed
+from gpubench.api import suite as gb
 
 from .._host import Compiled, parallel
 from . import _layout_numba
@@ -129,7 +127,7 @@ def _product(loop: Compiled, a: Any, weights: Any, bias: Any, out: Any) -> None:
     loop(np.matmul(a, weights), bias, out)
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as a loop over rows that numba compiles, with preallocated outputs.
 
     Raises Skip if this module has no loop for the operator."""
@@ -145,21 +143,21 @@ def build(bench: Bench, problem: Problem) -> Built:
     return replace(built, static=partial(_static, loop)) if bench.target.tier == "full" else built
 
 
-def _static(loop: Any) -> Mapping[str, Observed]:
+def _static(loop: Any) -> Mapping[str, gb.Observed]:
     """Return the cycles per element that llvm-mca expects of a compiled loop, as `mca`; empty if unknown."""
     again: Any = numba.njit(parallel=True)(loop.py_func)
     again.compile(loop.signatures[-1])
     return of_assembly(again.inspect_asm(loop.signatures[-1]))
 
 
-def _built(bench: Bench, problem: Problem, loop: Compiled) -> Built:
+def _built(bench: gb.Bench, problem: Problem, loop: Compiled) -> Built:
     """Return a compiled loop over the inputs of `problem` and over preallocated outputs as a built operator."""
     outputs = Outputs(bench, problem)
     notes = {"library": f"numba {numba.__version__}", "precision": "computed in float32, not reassociated"}
     return Built(partial(loop, *problem.inputs.values(), *outputs.arrays), outputs.rows, outputs.poison, notes)
 
 
-def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
+def varied(bench: gb.Bench, problems: Sequence[Problem]) -> Varied:
     """Return one loop, compiled by its first call, for problems whose rows have different lengths."""
     loop = numba.njit(parallel=True)(_LOOPS[problems[0].operator.name])
     return Varied([_built(bench, problem, loop) for problem in problems], lambda: len(loop.signatures))

@@ -2,8 +2,6 @@
 
 The target comes with numba, or newer as the package numba-cuda."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 from functools import partial
@@ -11,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Unavailable
+from gpubench.api import suite as gb
 
 from . import _numba_cuda_kernels as kernels
 from ._operators import Problem
@@ -21,7 +19,7 @@ _INSTALL = "pip install 'numba-cuda[cu13]' (or [cu12])"
 _OLDER_NUMPY = "pip install 'numpy<2.5'"
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as one fused kernel on the stream that is timed, with preallocated outputs.
 
     Raises Skip if this module has no kernel for the operator, and Unavailable without numba for this GPU."""
@@ -44,9 +42,9 @@ def _imported() -> Any:
     try:
         cuda = importlib.import_module("numba.cuda")
     except ImportError as error:
-        raise Unavailable(f"numba has no GPU target that can be imported here ({error})", _INSTALL) from error
+        raise gb.Unavailable(f"numba has no GPU target that can be imported here ({error})", _INSTALL) from error
     if not cuda.is_available():
-        raise Unavailable("numba finds no GPU, or no compiler for it", _INSTALL)
+        raise gb.Unavailable("numba finds no GPU, or no compiler for it", _INSTALL)
     load_compiler()
     importlib.import_module("numba").config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # for the operator that is small on purpose
     kernels.load(cuda)
@@ -61,7 +59,7 @@ def load_compiler() -> None:
     try:
         importlib.import_module("numba.cuda.descriptor").cuda_target.typing_context.refresh()
     except AttributeError as error:
-        raise Unavailable(
+        raise gb.Unavailable(
             f"numba's GPU target does not support NumPy {np.__version__} ({error})", _OLDER_NUMPY
         ) from error
 

@@ -1,7 +1,5 @@
 """Build operators as our own fused kernels, compiled at run time, which show what a compiler could reach."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observed, Skip, Unavailable
+from gpubench.api import suite as gb
 
 from . import _layout_nvrtc
 from ._folding import FoldingProblem
@@ -31,7 +29,7 @@ _MOST_THREADS = 1024
 _MOST_COLUMNS = 1024 * 32  # 1024 threads have 64 registers each
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator, compiled as one fused kernel of rows.cu or layout.cu, with preallocated outputs.
 
     Raises Skip if neither file has a kernel for the operator and its shape."""
@@ -43,23 +41,25 @@ def build(bench: Bench, problem: Problem) -> Built:
     if name not in _NUMBERS:
         raise no_operator("nvrtc", problem)
     if problem.cols * ITEM_BYTES[problem.dtype] % _VECTOR_BYTES:
-        raise Skip(f"a row of {problem.cols} elements is no multiple of {_VECTOR_BYTES} bytes")
+        raise gb.Skip(f"a row of {problem.cols} elements is no multiple of {_VECTOR_BYTES} bytes")
     outputs = Outputs(bench, problem)
     launch, static = (_elements_launch if name in POINTWISE else _rows_launch)(bench, problem, outputs)
     notes = {"library": "rows.cu", "precision": "computed in float32", "kernels": "1"}
     return Built(launch, outputs.rows, outputs.poison, notes, static=static)
 
 
-_Launch = tuple[partial[None], Callable[[], Mapping[str, Observed]]]  # a launch, and the values of its compiled code
+_Launch = tuple[partial[None], Callable[[], Mapping[str, gb.Observed]]]  # a launch, and the values of its compiled code
 
 
-def _launch_of(bench: Bench, name: str, defines: Mapping[str, int], blocks: int, args: tuple[Any, ...]) -> _Launch:
+def _launch_of(bench: gb.Bench, name: str, defines: Mapping[str, int], blocks: int, args: tuple[Any, ...]) -> _Launch:
     """Return the launch of the kernel `name` of rows.cu, and the function that returns its static values."""
     launch = partial(bench.kernel("rows.cu", name, **defines), (blocks,), (defines["THREADS"],), args)
     return launch, partial(static_of, bench, name, defines, launch)
 
 
-def static_of(bench: Bench, name: str, defines: Mapping[str, int], launch: partial[None]) -> Mapping[str, Observed]:
+def static_of(
+    bench: gb.Bench, name: str, defines: Mapping[str, int], launch: partial[None]
+) -> Mapping[str, gb.Observed]:
     """Return the resources of a launch and, on an NVIDIA GPU in the full tier, the instructions of its kernel, by name.
 
     `launch` is bound to its grid, block and arguments; `name` and `defines` are the kernel of rows.cu and its
@@ -70,7 +70,7 @@ def static_of(bench: Bench, name: str, defines: Mapping[str, int], launch: parti
     (blocks,), (threads,), *_ = launch.args
     try:
         device = OfflineDevice(bench, {"sm_90": "sm_90a"}.get(bench.traits.arch, bench.traits.arch), nvrtc())
-    except Unavailable:
+    except gb.Unavailable:
         return observed
     replace(bench, open_device=device).kernel("rows.cu", name, **defines)
     return {**observed, **of_code(device.code, name, blocks * threads // bench.traits.warp, bench.target.device)}
@@ -82,7 +82,7 @@ def _defines(problem: Problem, threads: int) -> dict[str, int]:
     return {"OPERATOR": number, "HALVES": int(problem.dtype == "float16"), "COLS": problem.cols, "THREADS": threads}
 
 
-def _elements_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
+def _elements_launch(bench: gb.Bench, problem: Problem, outputs: Outputs) -> _Launch:
     """Return the launch of a pointwise operator, and the function that returns its static values (see `static_of`)."""
     inputs = list(problem.inputs.values())
     vectors = problem.elements * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
@@ -92,12 +92,12 @@ def _elements_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launc
     return _launch_of(bench, "elements", _defines(problem, _POINTWISE_THREADS), blocks, args)
 
 
-def _rows_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
+def _rows_launch(bench: gb.Bench, problem: Problem, outputs: Outputs) -> _Launch:
     """Return the launch of an operator on rows, and the function that returns its static values (see `static_of`)."""
     vectors = problem.cols * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
     threads = threads_of(problem.operator.name, vectors, bench.traits.warp)
     if problem.cols > _MOST_COLUMNS:
-        raise Skip(f"a row of {problem.cols} elements does not fit into the registers of a block")
+        raise gb.Skip(f"a row of {problem.cols} elements does not fit into the registers of a block")
     inputs, arrays = problem.inputs, outputs.arrays
     x: Any = inputs["x"]
     weight = inputs.get("weight", x)

@@ -1,12 +1,10 @@
 """Build operators by torch in eager mode, with its own functions: the result of each goes through memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from .._torch import imported
 from ._convolution import ConvolutionProblem, by_torch
@@ -14,7 +12,7 @@ from ._operators import EPSILON, Problem
 from ._providers import Built, Expression
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as torch's own functions on the problem's inputs, which torch shares by DLPack.
 
     Raises Unavailable without torch."""
@@ -58,7 +56,7 @@ def function_of(torch: Any, problem: Problem) -> Callable[..., Any]:
     return by_name.get(problem.operator.name.replace("-", "_")) or partial(problem.operator.expression, torch)
 
 
-def on_stream(bench: Bench) -> Any:
+def on_stream(bench: gb.Bench) -> Any:
     """Return the module torch, set to the stream that is timed; frees the memory that torch keeps unused.
 
     Raises Unavailable without torch, or on a GPU that torch does not find."""
@@ -69,7 +67,9 @@ def on_stream(bench: Bench) -> Any:
     return torch
 
 
-def built_of(bench: Bench, problem: Problem, torch: Any, function: Callable[..., Any], notes: dict[str, str]) -> Built:
+def built_of(
+    bench: gb.Bench, problem: Problem, torch: Any, function: Callable[..., Any], notes: dict[str, str]
+) -> Built:
     """Return `function`, which takes and returns torch's tensors, as a built operator.
 
     The inputs are ours, which torch reads by DLPack, and torch allocates the outputs. `torch` is the module."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from .._triton import TritonArray, on_stream, without_torch
 from . import _triton_kernels as kernels
@@ -22,7 +22,7 @@ _SHORT = 2048  # the most elements of a short row
 _MOST_WARPS = 32
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as one fused kernel in Triton, compiled by a first call, with preallocated outputs.
 
     Raises Skip if this module has no kernel for the operator or on other vendors' GPUs, and Unavailable without
@@ -42,7 +42,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     return replace(built, static=lambda: of_triton(call(), call.programs, bench.target.device))
 
 
-def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
+def varied(bench: gb.Bench, problems: Sequence[Problem]) -> Varied:
     """Return one kernel for problems of different row lengths; Triton compiles it for each kind of argument.
 
     The result counts the compilations of this kernel. Raises Unavailable without Triton."""
@@ -62,7 +62,7 @@ def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
     return Varied(built, lambda: len(compiled))
 
 
-def _loaded(bench: Bench) -> Any:
+def _loaded(bench: gb.Bench) -> Any:
     """Return the module triton on the stream that is timed, with our kernels ready for it."""
     triton = on_stream(bench)
     kernels.load(triton.language)

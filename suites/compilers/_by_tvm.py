@@ -3,15 +3,13 @@
 Rows are parallel on the host. On a GPU TVM's own rules schedule the operator, here or on the machine that carried
 it."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from ._carried import carried_or_compiled
 from ._operators import OPERATORS, Problem
@@ -21,7 +19,7 @@ from ._tvm_cuda import TensorExpressions, compiled, imported
 _DATA_PARALLEL = 0  # the kind of an axis that is not reduced (tirx.IterVar.DataPar)
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as TVM compiles it: one function over all rows in parallel, or one kernel on a GPU.
 
     The kernel computes in float32."""

@@ -1,10 +1,8 @@
 """Build operators by the vendor's library: products with bias and GELU in the epilogue, and a layer of its products."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from ..gemm._formats import PRECISIONS, MatrixProduct, Shape
@@ -16,7 +14,7 @@ from ._products import ProductProblem
 from ._providers import Built, Outputs, no_operator
 
 
-def build(bench: Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return a product with bias and GELU, or a decoder layer, by the vendor's library; else raise Skip."""
     if isinstance(problem, LayerProblem):
         return _layer(bench, problem)
@@ -25,7 +23,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     raise no_operator("vendor", problem)
 
 
-def _product(bench: Bench, problem: ProductProblem) -> Built:
+def _product(bench: gb.Bench, problem: ProductProblem) -> Built:
     """Return GELU(A·B + bias) as one call of the vendor's library, with a preallocated output."""
     outputs, (a, weights, bias) = Outputs(bench, problem), problem.inputs.values()
     shape, out = Shape(problem.rows, problem.cols, problem.k), outputs.arrays[0].ravel()
@@ -36,7 +34,7 @@ def _product(bench: Bench, problem: ProductProblem) -> Built:
     )
 
 
-def _layer(bench: Bench, problem: LayerProblem) -> Built:
+def _layer(bench: gb.Bench, problem: LayerProblem) -> Built:
     """Return the layer as all calls of the suite inference's prefill but the last, which is the head."""
     prefill, tokens = PrefillChain(inference_bench(bench), problem.weights, problem.rows), problem.rows
     chain, device = prefill.chain, bench.device

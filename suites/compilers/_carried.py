@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpubench.api.suite import Bench, FileError, Observed, Skip
+from gpubench.api import suite as gb
 
 from ._operators import ITEM_BYTES, Problem
 from ._providers import Built, Outputs
@@ -85,7 +85,7 @@ class WrittenKernels:
         path.write_text(f"{_DIGEST}{_digest(below)}\n{below}", encoding="utf-8")
         return path
 
-    def built(self, bench: Bench, problem: Problem) -> Built:
+    def built(self, bench: gb.Bench, problem: Problem) -> Built:
         """Return `problem`'s operator as these kernels, launched in order on the stream that is timed.
 
         `problem` has the shape of these kernels; its outputs are preallocated."""
@@ -105,7 +105,7 @@ class WrittenKernels:
         call = launches[0] if len(launches) == 1 else partial(_in_order, launches)
         return Built(call, outputs.rows, outputs.poison, notes, static=self._static(launches))
 
-    def _static(self, launches: list[partial[None]]) -> Callable[[], Mapping[str, Observed]] | None:
+    def _static(self, launches: list[partial[None]]) -> Callable[[], Mapping[str, gb.Observed]] | None:
         """Return the function of a single kernel's resources; CuPy gives those of PTX in another way."""
         return partial(of_launch, launches[0]) if self.language == "cu" and len(launches) == 1 else None
 
@@ -113,7 +113,7 @@ class WrittenKernels:
 class AdjoiningOutputs(Outputs):
     """Preallocated outputs in one array, `whole`; `order` has the number of the output at each place."""
 
-    def __init__(self, bench: Bench, problem: Problem, order: Sequence[int]) -> None:
+    def __init__(self, bench: gb.Bench, problem: Problem, order: Sequence[int]) -> None:
         self._problem = problem
         self.whole = bench.xp.empty((problem.operator.outputs, *problem.output_shape), problem.dtype)
         self.arrays = tuple(self.whole[order.index(output)] for output in range(len(order)))
@@ -125,13 +125,13 @@ def _in_order(launches: list[partial[None]]) -> None:
         launch()
 
 
-def _from_cuda(bench: Bench, kernels: WrittenKernels) -> dict[str, Any]:
+def _from_cuda(bench: gb.Bench, kernels: WrittenKernels) -> dict[str, Any]:
     """Return the functions of kernels in CUDA C++ by name, as the device's own compiler compiles them."""
     names = {launch.function for launch in kernels.launches}
     return {name: bench.device.kernel(kernels.source, name, {}) for name in names}
 
 
-def _from_ptx(bench: Bench, kernels: WrittenKernels) -> dict[str, Any]:
+def _from_ptx(bench: gb.Bench, kernels: WrittenKernels) -> dict[str, Any]:
     """Return the functions of kernels in PTX by name (CuPy's), as the driver loads them."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx", encoding="utf-8") as file:
         file.write(kernels.source)
@@ -154,26 +154,26 @@ def carried(by: str, language: str, shape: KernelShape) -> WrittenKernels | None
     try:
         head, _, below = path.read_text(encoding="utf-8").partition("\n")
     except FileNotFoundError as error:
-        raise Skip(f"no kernel was carried for this shape: {path} is missing") from error
+        raise gb.Skip(f"no kernel was carried for this shape: {path} is missing") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{path} cannot be read: {error}; {_AGAIN}") from error
+        raise gb.FileError(f"{path} cannot be read: {error}; {_AGAIN}") from error
     digest = _digest(below)
     if head != _DIGEST + digest:
-        raise FileError(f"{path} is not as it was written: its SHA-256 is another; {_AGAIN}")
+        raise gb.FileError(f"{path} is not as it was written: its SHA-256 is another; {_AGAIN}")
     kernels = _kernels(*below.split("\n", 1))
     if kernels.shape != shape:
-        raise FileError(f"{path} has the kernels of {kernels.shape}; {_AGAIN}")
+        raise gb.FileError(f"{path} has the kernels of {kernels.shape}; {_AGAIN}")
     return replace(kernels, library=f"compiled elsewhere by {kernels.library}, SHA-256 {digest[:_SHOWN]}")
 
 
 def carried_or_compiled(
-    bench: Bench, problem: Problem, by: str, language: str, compiled: Callable[[KernelShape], WrittenKernels]
+    bench: gb.Bench, problem: Problem, by: str, language: str, compiled: Callable[[KernelShape], WrittenKernels]
 ) -> Built:
     """Return `problem`'s operator as kernels that another machine compiled, or else as `compiled` compiles them here.
 
     `by` is the provider and `language` that of its kernels, `cu` or `ptx`."""
     if bench.traits.vendor != "nvidia":
-        raise Skip(f"gpubench has not tried {by} on {bench.traits.vendor} GPUs")
+        raise gb.Skip(f"gpubench has not tried {by} on {bench.traits.vendor} GPUs")
     shape = KernelShape.of(problem, bench.traits.arch)
     return (carried(by, language, shape) or compiled(shape)).built(bench, problem)
 

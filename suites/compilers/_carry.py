@@ -2,13 +2,11 @@
 
 Call it as `python -m gpubench.suites.compilers._carry tvm sm_90 FOLDER`, or with `iree` in place of `tvm`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpubench.api.suite import Device, Facts, Skip, Target
+from gpubench.api import suite as gb
 
 from . import _iree_cuda, _tvm_cuda, suite
 from ._carried import KernelShape, WrittenKernels
@@ -25,8 +23,8 @@ def shapes(by: str, arch: str) -> Iterator[KernelShape]:
     """Yield the shape of every case of the provider `by` in the full tier on a GPU of the architecture `arch`.
 
     Only cases whose operator is in OPERATORS count; the shape of the case `dispatch` comes last."""
-    gpu = Device("cuda:0", "cupy", arch, arch)
-    for case in suite.cases(Target(Facts((gpu,)), gpu, "full")):
+    gpu = gb.Device("cuda:0", "cupy", arch, arch)
+    for case in suite.cases(gb.Target(gb.Facts((gpu,)), gpu, "full")):
         params = dict(case.params)
         operator = str(params.get("chain", case.name))
         if params.get("by") == by and operator in OPERATORS:
@@ -42,7 +40,7 @@ def main(by: str, arch: str, folder: str) -> None:
     for shape in shapes(by, arch):
         try:
             path = _COMPILERS[by](shape).written(Path(folder), by)
-        except Skip as reason:
+        except gb.Skip as reason:
             sys.stderr.write(f"{shape} is left out: {reason}\n")
             continue
         sys.stdout.write(f"{path}\n")

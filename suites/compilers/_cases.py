@@ -1,29 +1,12 @@
 """Measure one operator by several compilers and libraries: its time, the bytes moved, the cost of a call."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Mode,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from . import _providers as providers
 from ._operators import POINTWISE, Problem
@@ -34,57 +17,57 @@ SMALL = 8, 1024  # rows and columns of an operator whose call costs more than it
 _EAGER = {"inductor": ("torch",)}  # the eager library of the same framework
 _L2_SHARE = 4  # arrays below this share of the last-level cache are also timed after a flush
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "amortisation",
             "Calls after which compiling pays",
             ("pointwise", *_ROWWISE, "gemm_gelu", "build"),
             x="chain",
             by=("by",),
         ),
-        View("bars", "Pointwise chains: throughput by provider", ("pointwise",), by=("chain", "by")),
-        View("bars", "Operators on rows: throughput by provider", _ROWWISE, by=("by",)),
-        View("bars", "Time of a call on a small operator by provider", ("dispatch",), by=("by",)),
+        gb.View("bars", "Pointwise chains: throughput by provider", ("pointwise",), by=("chain", "by")),
+        gb.View("bars", "Operators on rows: throughput by provider", _ROWWISE, by=("by",)),
+        gb.View("bars", "Time of a call on a small operator by provider", ("dispatch",), by=("by",)),
     ],
-    key_figures=[KeyFigure("Softmax, fused", "softmax", (("by", "nvrtc"),))],
+    key_figures=[gb.KeyFigure("Softmax, fused", "softmax", (("by", "nvrtc"),))],
 )
 
 
-def _by(target: Target) -> Any:
+def _by(target: gb.Target) -> Any:
     """Return the points of the axis `by`, the providers of the device: quick has those that build fastest."""
     if target.is_host:
-        return points(providers.HOST_QUICK, providers.HOST_QUICK[1:2], providers.HOST)
-    return points(providers.GPU_QUICK, ("nvrtc",), providers.GPU)
+        return gb.points(providers.HOST_QUICK, providers.HOST_QUICK[1:2], providers.HOST)
+    return gb.points(providers.GPU_QUICK, ("nvrtc",), providers.GPU)
 
 
-def _by_few(target: Target) -> Any:
+def _by_few(target: gb.Target) -> Any:
     """Return the providers as the points of an axis; on a GPU quick has two that compile fast, and smoke one."""
-    return _by(target) if target.is_host else points(("nvrtc", "triton"), ("nvrtc",), providers.GPU)
+    return _by(target) if target.is_host else gb.points(("nvrtc", "triton"), ("nvrtc",), providers.GPU)
 
 
-def _rows(target: Target) -> Any:
-    return (2048,) if target.is_host else points((32768,), (4096,))
+def _rows(target: gb.Target) -> Any:
+    return (2048,) if target.is_host else gb.points((32768,), (4096,))
 
 
-def _cols(target: Target) -> Any:
-    return points((4096,), (1024,)) if target.is_host else points((4096,), full=(1024, 4096, 32768))
+def _cols(target: gb.Target) -> Any:
+    return gb.points((4096,), (1024,)) if target.is_host else gb.points((4096,), full=(1024, 4096, 32768))
 
 
-def _chains(_target: Target) -> Any:
-    return points(("swiglu",), full=POINTWISE)
+def _chains(_target: gb.Target) -> Any:
+    return gb.points(("swiglu",), full=POINTWISE)
 
 
-def _dtypes(target: Target) -> Any:
-    return ("float32",) if target.is_host else points(("float16",), full=("float16", "float32"))
+def _dtypes(target: gb.Target) -> Any:
+    return ("float32",) if target.is_host else gb.points(("float16",), full=("float16", "float32"))
 
 
-def _has_size(target: Target, params: Mapping[str, Any]) -> bool:
+def _has_size(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: on a GPU in the full tier only rows of 4096 elements, else all."""
     return target.is_host or target.tier != "full" or params["cols"] == 4096
 
 
-def _of_interest(target: Target, params: Mapping[str, Any]) -> bool:
+def _of_interest(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: float32 on a GPU only at rows of 4096 elements, else all."""
     return target.is_host or params["dtype"] == "float16" or params["cols"] == 4096
 
@@ -94,11 +77,11 @@ def runtime_of(params: Mapping[str, Any]) -> str:
     return providers.RUNTIMES.get(params["by"], "")
 
 
-def _task(bench: Bench, name: str, rows: int, cols: int, dtype: str, by: str) -> Task:
+def _task(bench: gb.Bench, name: str, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
     return task_of(bench, Problem(bench, name, rows, cols, dtype), by)
 
 
-def task_of(bench: Bench, problem: Problem, by: str) -> Task:
+def task_of(bench: gb.Bench, problem: Problem, by: str) -> gb.Task:
     """Return `problem`'s operator, built by the provider `by`, as a task.
 
     Its rate counts the work that no implementation can avoid."""
@@ -110,27 +93,27 @@ def task_of(bench: Bench, problem: Problem, by: str) -> Task:
     if bench.traits.is_gpu or not built.is_ours:
         stages["host"] = _host_stage(built, problem)
     notes = {**problem.notes(), **built.notes, "eager": ", ".join(_eager_libraries(bench, by))}
-    return Task(stages, _check_of(bench, problem, built), built.poison, notes=notes)
+    return gb.Task(stages, _check_of(bench, problem, built), built.poison, notes=notes)
 
 
-def _eager_libraries(bench: Bench, by: str) -> tuple[str, ...]:
+def _eager_libraries(bench: gb.Bench, by: str) -> tuple[str, ...]:
     """Return the names of the eager libraries with which the provider `by` is compared."""
     plain = "cupy" if bench.traits.is_gpu else "numpy"
     return (*_EAGER.get(by, ()), plain)
 
 
-def _stage(bench: Bench, problem: Problem, built: providers.Built) -> Stage:
+def _stage(bench: gb.Bench, problem: Problem, built: providers.Built) -> gb.Stage:
     """Return the stage whose calls are timed on our stream, judged by operations or by bytes as the problem says."""
     if problem.quantity == "flops":
-        return Stage(built.call, problem.work, "flops", problem.limit, effort=POINT, max_calls=16)
+        return gb.Stage(built.call, problem.work, "flops", problem.limit, effort=gb.POINT, max_calls=16)
     is_small = problem.moved * _L2_SHARE < bench.target.device.cache_bytes
-    modes: tuple[Mode, ...] = ("hot", "cold", "graph") if is_small else ("hot", "graph")
-    return Stage(built.call, problem.work, "moved", problem.limit, modes=modes, effort=POINT, max_calls=64)
+    modes: tuple[gb.Mode, ...] = ("hot", "cold", "graph") if is_small else ("hot", "graph")
+    return gb.Stage(built.call, problem.work, "moved", problem.limit, modes=modes, effort=gb.POINT, max_calls=64)
 
 
-def _host_stage(built: providers.Built, problem: Problem) -> Stage:
+def _host_stage(built: providers.Built, problem: Problem) -> gb.Stage:
     """Return the stage whose calls the host's clock times, until all calls of a batch have ended."""
-    stage = Stage(built.call, problem.work, problem.quantity, problem.limit, clock="host", effort=POINT)
+    stage = gb.Stage(built.call, problem.work, problem.quantity, problem.limit, clock="host", effort=gb.POINT)
     if built.wait is None:
         return stage
     return replace(stage, call=partial(_seconds, built.call, built.wait), clock="self")
@@ -145,18 +128,18 @@ def _seconds(call: Callable[[], object], wait: Callable[[], None]) -> float:
     return (time.perf_counter() - start) / _BATCH
 
 
-def _check_of(bench: Bench, problem: Problem, built: providers.Built) -> Callable[[], Observation]:
+def _check_of(bench: gb.Bench, problem: Problem, built: providers.Built) -> Callable[[], gb.Observation]:
     """Return the check of a built operator."""
     static = cache(built.static) if built.static else dict
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Compare the last results, change an input, call and compare again; return the observed values by name."""
         observed = {**problem.compare(built.rows()), **static()}
         launches = bench.device.launches_of(built.call) if built.is_ours else None
         if launches is not None:
-            observed["launches"] = Observed(launches)
+            observed["launches"] = gb.Observed(launches)
         if built.temporary is not None:
-            observed["temporary"] = Observed(built.temporary(), "B")
+            observed["temporary"] = gb.Observed(built.temporary(), "B")
         problem.change()
         bench.device.synchronize()
         built.poison()
@@ -167,12 +150,12 @@ def _check_of(bench: Bench, problem: Problem, built: providers.Built) -> Callabl
     return check
 
 
-def _on_host_or_in_full(target: Target) -> bool:
+def _on_host_or_in_full(target: gb.Target) -> bool:
     return target.is_host or in_full(target)
 
 
 @topic.case(chain=_chains, rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_has_size, runtime=runtime_of)
-def pointwise(bench: Bench, chain: str, rows: int, cols: int, dtype: str, by: str) -> Task:
+def pointwise(bench: gb.Bench, chain: str, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
     """Bandwidth of a chain of pointwise operations: each input is read once, the output is written once."""
     return _task(bench, chain, rows, cols, dtype, by)
 
@@ -186,7 +169,7 @@ def pointwise(bench: Bench, chain: str, rows: int, cols: int, dtype: str, by: st
     runtime=runtime_of,
     headline={"by": "nvrtc", "cols": 4096},
 )
-def softmax(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
+def softmax(bench: gb.Bench, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
     """Bandwidth of the softmax of every row: the matrix is read once and written once."""
     return _task(bench, "softmax", rows, cols, dtype, by)
 
@@ -194,35 +177,35 @@ def softmax(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
 @topic.case(
     rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=_on_host_or_in_full
 )
-def rmsnorm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
+def rmsnorm(bench: gb.Bench, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
     """Bandwidth of RMSNorm, every row over its root mean square, times a weight per column: read and written once."""
     return _task(bench, "rmsnorm", rows, cols, dtype, by)
 
 
-def in_full(target: Target) -> bool:
+def in_full(target: gb.Target) -> bool:
     """Return whether the tier is `full`."""
     return target.tier == "full"
 
 
 @topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=in_full)
-def layernorm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
+def layernorm(bench: gb.Bench, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
     """Bandwidth of layer norm with a weight and a bias per column: the matrix is read once and written once."""
     return _task(bench, "layernorm", rows, cols, dtype, by)
 
 
 @topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=in_full)
-def residual_norm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
+def residual_norm(bench: gb.Bench, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
     """Bandwidth of the sum of two matrices and its RMSNorm: two matrices are read, two are written."""
     return _task(bench, "residual_norm", rows, cols, dtype, by)
 
 
-@topic.case(by=_by_few, runtime=runtime_of, when=on_gpu)
-def dispatch(bench: Bench, by: str) -> Task:
+@topic.case(by=_by_few, runtime=runtime_of, when=gb.on_gpu)
+def dispatch(bench: gb.Bench, by: str) -> gb.Task:
     """Seconds of a call on a matrix of 8 × 1024 elements by the host's clock: the overhead of the code of `by`.
 
     `by` names the compiler or library; the operator is RMSNorm."""
     rows, cols = SMALL
     problem = Problem(bench, "rmsnorm", rows, cols, "float16")
     built = providers.build(bench, problem, by)
-    stage = replace(_host_stage(built, problem), work=Work(), quantity="value", limit="")
-    return Task.of(stage, check=lambda: problem.compare(built.rows()), poison=built.poison, notes=built.notes)
+    stage = replace(_host_stage(built, problem), work=gb.Work(), quantity="value", limit="")
+    return gb.Task.of(stage, check=lambda: problem.compare(built.rows()), poison=built.poison, notes=built.notes)

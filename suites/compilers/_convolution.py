@@ -1,7 +1,5 @@
 """Measure a convolution followed by ReLU, as in ResNet-50 (He et al., 2015), in the layouts NCHW and NHWC."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Target, Task, Topic, View, Work
+from gpubench.api import suite as gb
 
 from ._cases import in_full, runtime_of, task_of
 from ._layout import LAYOUTS
 from ._operators import Operator, Problem
 
-topic = Topic(
-    views=[View("bars", "Convolution and ReLU: throughput by provider", ("conv",), by=("shape", "layout", "by"))]
+topic = gb.Topic(
+    views=[gb.View("bars", "Convolution and ReLU: throughput by provider", ("conv",), by=("shape", "layout", "by"))]
 )
 
 
@@ -100,7 +98,7 @@ class ConvolutionProblem(Problem):
     most_checked = 2  # images
     quantity = "flops"
 
-    def __init__(self, bench: Bench, name: str, layout: str, images: int, dtype: str) -> None:
+    def __init__(self, bench: gb.Bench, name: str, layout: str, images: int, dtype: str) -> None:
         self.shape, self.layout = SHAPES[name], layout
         super().__init__(bench, f"conv-{name}-{layout}", images, self.shape.outputs * self.shape.out_side**2, dtype)
 
@@ -122,10 +120,10 @@ class ConvolutionProblem(Problem):
         return drawn * np.float32(self.shape.taps**-0.5) if name == "filters" else drawn
 
     @property
-    def work(self) -> Work:
+    def work(self) -> gb.Work:
         """The operations of the convolution, those with zeros of the padding included, and the bytes of its arrays."""
         outputs = self.rows * self.shape.outputs * self.shape.out_side**2
-        return Work(moved=self.moved, flops=2.0 * outputs * self.shape.taps)
+        return gb.Work(moved=self.moved, flops=2.0 * outputs * self.shape.taps)
 
     @property
     def limit(self) -> str:
@@ -165,16 +163,16 @@ def by_jax(jax: Any, problem: ConvolutionProblem) -> Callable[..., Any]:
     return convolved
 
 
-def _by(target: Target) -> Any:
+def _by(target: gb.Target) -> Any:
     return ("numpy", "torch", "inductor", "jax") if target.is_host else ("cupy", "torch", "inductor", "jax")
 
 
-def _dtypes(target: Target) -> Any:
+def _dtypes(target: gb.Target) -> Any:
     return ("float32",) if target.is_host else ("float16",)
 
 
 @topic.case(layout=LAYOUTS, shape=tuple(SHAPES), dtype=_dtypes, by=_by, runtime=runtime_of, when=in_full)
-def conv(bench: Bench, layout: str, shape: str, dtype: str, by: str) -> Task:
+def conv(bench: gb.Bench, layout: str, shape: str, dtype: str, by: str) -> gb.Task:
     """Throughput of a convolution and ReLU on 128 images (host: 4); operations with zeros of the padding count.
 
     `1x1` takes 256 channels to 64 and `3x3` 64 to 64, both on images of 56 × 56; `strided` takes 128 to 128 by filters

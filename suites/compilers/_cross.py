@@ -1,7 +1,5 @@
 """Compile on the host for GPUs that need not be here, and measure the time and the size of the code."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import struct
@@ -9,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpubench.api.suite import Bench, Effort, Observation, Observed, Stage, Target, Task, Topic, View, expect, on_host
+from gpubench.api import suite as gb
 
 from .. import _triton as triton_here
 from . import _providers as providers
@@ -25,14 +23,16 @@ _WARPS = 8  # of a program in Triton with 4096 elements, as on a GPU
 _SAMPLES = 3
 _MACHINES = {"sm": 190, "gfx": 224}  # e_machine of an ELF file: EM_CUDA, EM_AMDGPU (llvm/BinaryFormat/ELF.h)
 
-topic = Topic(views=[View("bars", "Time to compile for another GPU by provider", ("cross",), by=("op", "by", "arch"))])
+topic = gb.Topic(
+    views=[gb.View("bars", "Time to compile for another GPU by provider", ("cross",), by=("op", "by", "arch"))]
+)
 
 
-def _in_full(target: Target) -> bool:
-    return on_host(target) and target.tier == "full"
+def _in_full(target: gb.Target) -> bool:
+    return gb.on_host(target) and target.tier == "full"
 
 
-def _has_target(_target: Target, params: Mapping[str, Any]) -> bool:
+def _has_target(_target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether the compiler `by` can compile for the architecture `arch`."""
     return params["arch"] in ARCHS[params["by"]]
 
@@ -45,7 +45,7 @@ def _has_target(_target: Target, params: Mapping[str, Any]) -> bool:
     where=_has_target,
     runtime=lambda params: str(params["by"]),
 )
-def cross(bench: Bench, op: str, by: str, arch: str) -> Task:
+def cross(bench: gb.Bench, op: str, by: str, arch: str) -> gb.Task:
     """Seconds to compile the operator `op` for an architecture on the host, in a process that has compiled it before.
 
     `by` names the compiler. The size of the code is observed too."""
@@ -58,27 +58,27 @@ def cross(bench: Bench, op: str, by: str, arch: str) -> Task:
         code[:] = [machine_code]
         return seconds
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         (machine_code,) = code
         expect_code(machine_code, arch)
-        return {"code": Observed(len(machine_code), "B")}
+        return {"code": gb.Observed(len(machine_code), "B")}
 
-    stage = Stage(call, clock="self", effort=Effort.exactly(_SAMPLES))
+    stage = gb.Stage(call, clock="self", effort=gb.Effort.exactly(_SAMPLES))
     notes["shape"] = f"rows of {_COLS} elements of {_DTYPE}"
-    return Task.of(stage, check=check, poison=code.clear, notes=notes)
+    return gb.Task.of(stage, check=check, poison=code.clear, notes=notes)
 
 
 def expect_code(code: bytes, arch: str) -> None:
     """Raise WrongAnswer if `code` is not an ELF file for GPUs of the vendor of `arch` (sm_… or gfx…)."""
     kind = "gfx" if arch.startswith("gfx") else "sm"
     machine = struct.unpack_from("<H", code, 18)[0] if code[:4] == b"\x7fELF" and len(code) >= 20 else None
-    expect(machine == _MACHINES[kind], f"the {len(code)} bytes are no code for {arch}: machine {machine}")
+    gb.expect(machine == _MACHINES[kind], f"the {len(code)} bytes are no code for {arch}: machine {machine}")
 
 
 _Compile = Callable[[], tuple[float, bytes]]
 
 
-def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
+def _by_runtime(bench: gb.Bench, op: str, by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
     """Return a function that compiles our kernel by NVRTC or hipRTC (`by`), and the notes of the case."""
     compiler = nvrtc() if by == "nvrtc" else hiprtc()
 
@@ -91,7 +91,7 @@ def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, di
     return compiled, {"library": compiler.version}
 
 
-def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
+def _by_triton(_bench: gb.Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
     """Return a function that compiles Triton's kernel of `op` ahead of time, and the notes of the case."""
     triton = triton_here.imported()
     kernels.load(triton.language)
@@ -132,7 +132,7 @@ def constraint(compilation: Any, dtype: Any, index_dtype: Any, dimensions: int) 
     )
 
 
-def _by_cutile(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
+def _by_cutile(_bench: gb.Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
     """Return a function that compiles cuTile's kernel of `op` ahead of time, and the notes of the case."""
     cutile = importlib.import_module("._by_cutile", __package__)
     tile, config = cutile.loaded(), cutile.settings()

@@ -3,8 +3,6 @@
 A program (a block in cuTile's words) computes a tile of `height` rows and `width` columns, which are powers of two.
 Elements of a tile that lie outside of the matrix are not stored."""
 
-from __future__ import annotations
-
 from typing import Any
 
 ct: Any = None

@@ -1,14 +1,12 @@
 """Measure products with quantised weights, which providers restore in registers or through memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Target, Task, Topic, View
+from gpubench.api import suite as gb
 
 from ..gemm._few import few_tokens_task
 from ..gemm._formats import PRECISIONS, MatrixProduct, Shape
@@ -20,9 +18,9 @@ from ._layer import on_gpu_in_full, with_launches
 _ROWS, _COLS = 28672, 4096  # of an 8B model's feed-forward network
 _MOST_TOKENS = 64  # of skinny.cu
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "curve",
             "Quantised weights: throughput by tokens",
             ("dequant_gemm",),
@@ -36,7 +34,7 @@ topic = Topic(
 ProductOf = Callable[[Weights, Vectors], ProductCall]
 
 
-def _restoring_products(bench: Bench, tokens: int) -> ProductOf:
+def _restoring_products(bench: gb.Bench, tokens: int) -> ProductOf:
     """Return a function that makes calls of a product with `tokens` tokens."""
     halves = bench.xp.empty(_ROWS * _COLS, "float16")
 
@@ -75,7 +73,7 @@ class EagerProduct:
         self._xp.matmul(self._x, (centred * self._scales).reshape(self._shape).T, out=self._y)
 
 
-def _product_of(bench: Bench, by: str, tokens: int) -> ProductOf:
+def _product_of(bench: gb.Bench, by: str, tokens: int) -> ProductOf:
     """Return the function that makes the call of the provider `by` for given weights and vectors of `tokens` tokens."""
     if by == "vendor":
         return _restoring_products(bench, tokens)
@@ -87,7 +85,7 @@ def _product_of(bench: Bench, by: str, tokens: int) -> ProductOf:
     return lambda weights, vectors: ProductCall(EagerProduct(bench.xp, weights, vectors, tokens), notes)
 
 
-def _has_kernel(_target: Target, params: Mapping[str, Any]) -> bool:
+def _has_kernel(_target: gb.Target, params: Mapping[str, Any]) -> bool:
     return bool(params["by"] != "nvrtc" or params["tokens"] <= _MOST_TOKENS)
 
 
@@ -98,7 +96,7 @@ def _has_kernel(_target: Target, params: Mapping[str, Any]) -> bool:
     when=on_gpu_in_full,
     where=_has_kernel,
 )
-def dequant_gemm(bench: Bench, weights: str, tokens: int, by: str) -> Task:
+def dequant_gemm(bench: gb.Bench, weights: str, tokens: int, by: str) -> gb.Task:
     """Y = X·Wᵀ with quantised weights (28672 × 4096) in groups of 128 that share a scale.
 
     Up to 64 tokens the figure is the bandwidth, beyond them the throughput; copies of the weights are used in turn, so

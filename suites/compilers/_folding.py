@@ -1,12 +1,10 @@
 """Measure constant folding: a batch norm with constant statistics, as a model states it and folded by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Target, Task, Topic, View
+from gpubench.api import suite as gb
 
 from . import _providers as providers
 from ._cases import in_full, runtime_of, task_of
@@ -16,8 +14,8 @@ from ._operators import Operator, Problem
 FORMS = ("written", "folded")
 _GPU_SHAPE, _HOST_SHAPE = (32768, 4096), (2048, 4096)  # rows, columns
 
-topic = Topic(
-    views=[View("bars", "Constant folding: throughput by form and provider", ("folding",), by=("form", "by"))]
+topic = gb.Topic(
+    views=[gb.View("bars", "Constant folding: throughput by form and provider", ("folding",), by=("form", "by"))]
 )
 
 
@@ -39,14 +37,14 @@ class FoldingProblem(Problem):
         return drawn * drawn + np.float32(0.5) if name == "variance" else drawn
 
 
-def _by(target: Target) -> Any:
+def _by(target: gb.Target) -> Any:
     if target.is_host:
         return providers.HOST_QUICK
     return ("cupy", "cupy-fused", "nvrtc", "torch", "inductor", "jax")
 
 
 @topic.case(form=FORMS, by=_by, runtime=runtime_of, when=in_full)
-def folding(bench: Bench, form: str, by: str) -> Task:
+def folding(bench: gb.Bench, form: str, by: str) -> gb.Task:
     """Bandwidth in bytes per second of a batch norm in inference: one matrix is read and one is written.
 
     `written` computes (x − mean) / √(variance + ε) · weight + bias, as a model states it, from vectors with a number

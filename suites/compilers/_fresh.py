@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from gpubench.api.suite import FileError
+from gpubench.api import suite as gb
 
 from .._processes import answer_of
 from ._build_child import BuildReport, Order
@@ -41,7 +41,7 @@ class Caches:
             for name in _FOLDERS:
                 (self.folder / name.lower()).mkdir()
         except OSError as error:
-            raise FileError(
+            raise gb.FileError(
                 f"the caches of compilers cannot be written: {error}; set TMPDIR to a writable folder"
             ) from error
 

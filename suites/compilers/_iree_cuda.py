@@ -2,8 +2,6 @@
 
 IREE's runtime would launch the kernels on a stream of its own."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import tempfile
@@ -12,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from gpubench.api.suite import Skip, Unavailable
+from gpubench.api import suite as gb
 
 from ._carried import OUTPUTS, KernelShape, WrittenKernels, WrittenLaunch
 from ._iree_linalg import linalg
@@ -53,7 +51,7 @@ def compiled(shape: KernelShape) -> WrittenKernels:
     try:
         compiler = importlib.import_module("iree.compiler")
     except ImportError as error:
-        raise Unavailable("IREE is not installed", INSTALL) from error
+        raise gb.Unavailable("IREE is not installed", INSTALL) from error
     function = linalg(OPERATORS[shape.operator], shape.rows, shape.cols, shape.dtype)
     module = f"module attributes {{hal.device.targets = [{_DEVICE.format(arch=shape.arch)}]}} {{\n{function}\n}}\n"
     with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +62,7 @@ def compiled(shape: KernelShape) -> WrittenKernels:
     try:
         return kernels_of(library, program, kernels, shape)
     except (KeyError, ValueError) as error:
-        raise Skip(f"{library} has written {shape.operator} in a form that is not known here: {error}") from error
+        raise gb.Skip(f"{library} has written {shape.operator} in a form that is not known here: {error}") from error
 
 
 def kernels_of(library: str, program: str, kernels: str, shape: KernelShape) -> WrittenKernels:

@@ -1,7 +1,5 @@
 """Measure attention of a prompt, and one whole decoder layer, by libraries, by compilers and by our kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Target, Task, Topic, View, Work, on_gpu
+from gpubench.api import suite as gb
 
 from .. import inference
 from .._models import MODELS, Layer, Model
@@ -23,34 +21,34 @@ from ._operators import EPSILON, Operator, Problem, Rows
 _MASKED = -30000.0  # added to the score of a later token: its exponential is 0
 _MATRICES, _NORMS = ("qkv", "out", "up", "down"), ("first", "second")
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Attention of a prompt: throughput by provider", ("attention",), by=("by",)),
-        View("bars", "A decoder layer: throughput by provider", ("layer",), by=("by",)),
+        gb.View("bars", "Attention of a prompt: throughput by provider", ("attention",), by=("by",)),
+        gb.View("bars", "A decoder layer: throughput by provider", ("layer",), by=("by",)),
     ]
 )
 
 
-def inference_bench(bench: Bench) -> Bench:
+def inference_bench(bench: gb.Bench) -> gb.Bench:
     """Return `bench` with the package of the suite inference, so that it compiles that suite's kernels."""
     return replace(bench, package=inference.__name__)
 
 
-def on_gpu_in_full(target: Target) -> bool:
+def on_gpu_in_full(target: gb.Target) -> bool:
     """Return whether the target is a GPU and the tier is `full`."""
-    return on_gpu(target) and in_full(target)
+    return gb.on_gpu(target) and in_full(target)
 
 
-def with_launches(bench: Bench, task: Task, eager: str) -> Task:
+def with_launches(bench: gb.Bench, task: gb.Task, eager: str) -> gb.Task:
     """Return `task` with its number of launches as an observed value, and with the note `eager`.
 
     `eager` names the provider that the task is compared with. The task has one stage without a name."""
     call = task.stages[""].call
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Return what the task's own check observed, and the launches where the device can count them."""
         observed, launches = dict(task.check() or {}), bench.device.launches_of(call)
-        return observed if launches is None else {**observed, "launches": Observed(launches)}
+        return observed if launches is None else {**observed, "launches": gb.Observed(launches)}
 
     return replace(task, check=check, notes={**task.notes, "eager": eager})
 
@@ -68,7 +66,7 @@ def _attention_runtime(params: Mapping[str, Any]) -> str:
     runtime=_attention_runtime,
     when=on_gpu_in_full,
 )
-def attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim: int, by: str) -> Task:
+def attention(bench: gb.Bench, tokens: int, heads: int, kv_heads: int, dim: int, by: str) -> gb.Task:
     """Throughput of causal attention of a prompt (float16): 4·`dim` operations for each head and pair of tokens.
 
     Pairs that the causal mask removes do not count. `unfused` is two batched products of the vendor's library and a
@@ -120,7 +118,7 @@ class LayerProblem(Problem):
     }
     quantity = "flops"
 
-    def __init__(self, bench: Bench, model: Model, tokens: int) -> None:
+    def __init__(self, bench: gb.Bench, model: Model, tokens: int) -> None:
         hidden = model.head.cols
         self.model = replace(model, depth=1, head=Layer("head", tokens, hidden))  # a prompt has each token once
         self.weights = ModelWeights(bench, self.model, "float16", 8 * prefill_bytes(self.model, tokens))
@@ -130,7 +128,7 @@ class LayerProblem(Problem):
         self.operator = replace(self.operator, expression=partial(decoder_layer, self.model))
         self._exact: Rows = ()
 
-    def _drawn(self, bench: Bench, name: str) -> Any:
+    def _drawn(self, bench: gb.Bench, name: str) -> Any:
         """Return the input `name` as a device array in float16."""
         if name == "x":
             return self.weights.embedding.view("float16").reshape(self.rows, self.cols)
@@ -152,7 +150,7 @@ class LayerProblem(Problem):
         return plain.get(name, (self.cols,))
 
     @property
-    def work(self) -> Work:
+    def work(self) -> gb.Work:
         """The work of a call: operations of the products and of the pairs of tokens that the mask leaves.
 
         The bytes moved count weights, tokens and results once."""
@@ -160,7 +158,7 @@ class LayerProblem(Problem):
         matrices = sum(layer.size for layer in model.layers)
         pairs = tokens * (tokens + 1) / 2
         flops = 2.0 * tokens * matrices + 4.0 * model.heads * model.dim * pairs
-        return Work(moved=2.0 * (matrices + 2 * tokens * self.cols), flops=flops)
+        return gb.Work(moved=2.0 * (matrices + 2 * tokens * self.cols), flops=flops)
 
     @property
     def limit(self) -> str:
@@ -188,7 +186,7 @@ class LayerProblem(Problem):
     runtime=runtime_of,
     when=on_gpu_in_full,
 )
-def layer(bench: Bench, model: str, tokens: int, by: str) -> Task:
+def layer(bench: gb.Bench, model: str, tokens: int, by: str) -> gb.Task:
     """Throughput of one decoder layer over the tokens of a prompt (float16), by operations of products and attention.
 
     `by` names the compiler or library. `vendor` is the layer of the suite inference: the vendor's products, and our

@@ -1,12 +1,10 @@
 """Measure operators on images in the layouts NCHW and NHWC: transposes, pooling, batch norm and a bias."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Target, Task, Topic, View
+from gpubench.api import suite as gb
 
 from . import _providers as providers
 from ._cases import in_full, runtime_of, task_of
@@ -17,7 +15,9 @@ LAYOUTS = ("nchw", "nhwc")
 _STATISTICS = ("mean", "variance", "weight", "bias")  # of a batch norm, a number for each channel
 _GPU_SHAPE, _HOST_SHAPE = (128, 256, 56), (8, 64, 56)  # images, channels, side: of ResNet-50's first stage
 
-topic = Topic(views=[View("bars", "Operators on images: throughput by provider", ("layout",), by=("layout", "by"))])
+topic = gb.Topic(
+    views=[gb.View("bars", "Operators on images: throughput by provider", ("layout",), by=("layout", "by"))]
+)
 
 
 def normalised(xp: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any) -> Any:
@@ -73,7 +73,7 @@ class ImageProblem(Problem):
     operators = _operators()
     most_checked = 2  # images
 
-    def __init__(self, bench: Bench, what: str, layout: str, shape: tuple[int, int, int], dtype: str) -> None:
+    def __init__(self, bench: gb.Bench, what: str, layout: str, shape: tuple[int, int, int], dtype: str) -> None:
         images, self.channels, self.side = shape
         self.what, self.layout = what, layout
         super().__init__(bench, f"{what}-{layout}", images, self.channels * self.side**2, dtype)
@@ -97,12 +97,12 @@ def _shape(layout: str, images: int, channels: int, side: int) -> tuple[int, ...
     return (images, channels, side, side) if layout == "nchw" else (images, side, side, channels)
 
 
-def _by(target: Target) -> Any:
+def _by(target: gb.Target) -> Any:
     return providers.HOST_QUICK if target.is_host else ("cupy", "nvrtc")
 
 
 @topic.case(what=WHATS, layout=LAYOUTS, by=_by, runtime=runtime_of, when=in_full)
-def layout(bench: Bench, what: str, layout: str, by: str) -> Task:
+def layout(bench: gb.Bench, what: str, layout: str, by: str) -> gb.Task:
     """Bandwidth of an operator on images that lie in `layout`: 128 of 256 channels, 56 × 56 (host: 8 of 64 channels).
 
     `transpose` writes them in the other layout, `pool` writes the maximum of each 2 × 2 elements, `batch-norm`

@@ -1,7 +1,5 @@
 """Build operators on images as loops over all threads of the host. Importing this module imports numba."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -9,7 +7,7 @@ import numba
 import numpy as np
 from numba import prange
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from .._host import Compiled, parallel
 from ._folding import FoldingProblem
@@ -89,7 +87,7 @@ class _ByChannel:
         self._loop(self._x, scale, shift, self._out)
 
 
-def build(bench: Bench, problem: ImageProblem) -> Built:
+def build(bench: gb.Bench, problem: ImageProblem) -> Built:
     """Return `problem`'s operator on images as a loop that numba compiles, with a preallocated output.
 
     The loop runs over all threads of the host."""
@@ -114,7 +112,7 @@ def build(bench: Bench, problem: ImageProblem) -> Built:
     return Built(call, outputs.rows, outputs.poison, notes)
 
 
-def folding(bench: Bench, problem: FoldingProblem) -> Built:
+def folding(bench: gb.Bench, problem: FoldingProblem) -> Built:
     """Return a batch norm of a matrix as a compiled loop over its rows, with a preallocated output."""
     outputs = Outputs(bench, problem)
     x, *vectors = problem.inputs.values()

@@ -3,8 +3,6 @@
 Rows are read once for each pass. `cuda` is numba.cuda once `load` was called. A block has THREADS threads; vectors
 and matrices are flat arrays."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Compile for GPUs that this machine does not have, by NVRTC and hipRTC, whose functions correspond, through ctypes."""
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import dataclasses
@@ -13,7 +11,7 @@ from ctypes import byref, c_char_p, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
-from gpubench.api.suite import Bench, Skip, Unavailable
+from gpubench.api import suite as gb
 
 _NVIDIA_OPTIONS = ("--std=c++17",)
 _AMD_OPTIONS = ("-DHIP_ENABLE_WARP_SYNC_BUILTINS",)
@@ -75,7 +73,7 @@ def nvrtc() -> OfflineCompiler:
     wheels = [str(path) for path in _wheels("libnvrtc.so.*") if "alt" not in path.name]
     name = next(iter(wheels), ctypes.util.find_library("nvrtc"))
     if not name:
-        raise Unavailable("NVRTC is not installed", "pip install nvidia-cuda-nvrtc")
+        raise gb.Unavailable("NVRTC is not installed", "pip install nvidia-cuda-nvrtc")
     return OfflineCompiler(ctypes.CDLL(name), "nvrtc", "CUBIN", _NVIDIA_OPTIONS)
 
 
@@ -86,7 +84,7 @@ def hiprtc() -> OfflineCompiler:
             return OfflineCompiler(ctypes.CDLL(name), "hiprtc", "Code", _AMD_OPTIONS)
         except OSError:
             continue
-    raise Unavailable(
+    raise gb.Unavailable(
         "hipRTC is not installed", "install AMD's package hip-runtime-amd, or name the folder in ROCM_PATH"
     )
 
@@ -106,7 +104,7 @@ def _wheels(pattern: str) -> Iterator[Path]:
 
 def _no_launch(*_: Any) -> None:
     """Raise Skip in place of a launch."""
-    raise Skip("the kernel was compiled for a GPU that this machine does not have")
+    raise gb.Skip("the kernel was compiled for a GPU that this machine does not have")
 
 
 class OfflineDevice:
@@ -114,7 +112,7 @@ class OfflineDevice:
 
     `code` has the machine code of all kernels so far, and `seconds` the time of compiling them."""
 
-    def __init__(self, bench: Bench, arch: str, compiler: OfflineCompiler) -> None:
+    def __init__(self, bench: gb.Bench, arch: str, compiler: OfflineCompiler) -> None:
         self._host, self._arch, self._compiler = bench.device, arch, compiler
         amd = arch.startswith("gfx")
         self.traits = dataclasses.replace(

@@ -3,8 +3,6 @@
 An operator takes matrices of `rows` × `cols` elements, and vectors of `cols` elements, and gives matrices of the
 same shape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, Observation, Observed, Work, expect
+from gpubench.api import suite as gb
 
 from .. import gemm
 from ..gemm._data import Maker
@@ -116,7 +114,7 @@ class Problem:
     most_checked: ClassVar[int] = 64  # random rows
     quantity: ClassVar[Literal["moved", "flops"]] = "moved"  # of `work`; its rate is compared with `limit`
 
-    def __init__(self, bench: Bench, name: str, rows: int, cols: int, dtype: str) -> None:
+    def __init__(self, bench: gb.Bench, name: str, rows: int, cols: int, dtype: str) -> None:
         self.operator, self.rows, self.cols, self.dtype = self.operators[name], rows, cols, dtype
         bench.need(self.moved + 3 * ITEM_BYTES[dtype] * self.operator.outputs * prod(self.output_shape))
         rng = bench.rng
@@ -129,7 +127,7 @@ class Problem:
         """The inputs by name, drawn at their first use, which a provider without its library never reaches."""
         return {name: self._drawn(self._bench, name) for name in self.operator.inputs}
 
-    def _drawn(self, bench: Bench, name: str) -> Any:
+    def _drawn(self, bench: gb.Bench, name: str) -> Any:
         drawn = _normal(bench, self.shape_of(name), self._seeds[name])
         return self._scaled(name, drawn).astype(self.dtype)
 
@@ -158,9 +156,9 @@ class Problem:
         return float(ITEM_BYTES[self.dtype] * (inputs + self.operator.outputs * prod(self.output_shape)))
 
     @property
-    def work(self) -> Work:
+    def work(self) -> gb.Work:
         """The work of one call."""
-        return Work(moved=self.moved)
+        return gb.Work(moved=self.moved)
 
     @property
     def limit(self) -> str:
@@ -190,15 +188,15 @@ class Problem:
         )
         return self.operator.outputs_of(np, *inputs)
 
-    def compare(self, outputs: Rows) -> Observation:
+    def compare(self, outputs: Rows) -> gb.Observation:
         """Compare the checked rows of every output with double precision; return the largest relative error as `error`.
 
         `outputs` has one NumPy array for each output."""
-        expect(len(outputs) == self.operator.outputs, f"{len(outputs)} outputs, not {self.operator.outputs}")
+        gb.expect(len(outputs) == self.operator.outputs, f"{len(outputs)} outputs, not {self.operator.outputs}")
         errors = [_error(rows, exact) for rows, exact in zip(outputs, self.expected(), strict=True)]
         bound = _BOUNDS[self.dtype]
-        expect(max(errors) <= bound, f"the relative error {max(errors):.3g} is above {bound:.3g}")
-        return {"error": Observed(max(errors))}
+        gb.expect(max(errors) <= bound, f"the relative error {max(errors):.3g} is above {bound:.3g}")
+        return {"error": gb.Observed(max(errors))}
 
     def notes(self) -> Mapping[str, str]:
         """Return notes on the data and on the check, by name."""
@@ -209,7 +207,7 @@ class Problem:
         }
 
 
-def _normal(bench: Bench, shape: tuple[int, ...], seed: int) -> Any:
+def _normal(bench: gb.Bench, shape: tuple[int, ...], seed: int) -> Any:
     """Return seeded float32 numbers that are N(0, 1) in the memory of the device, as an array of its array module."""
     if bench.xp is np:
         return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
@@ -219,6 +217,6 @@ def _normal(bench: Bench, shape: tuple[int, ...], seed: int) -> Any:
 
 def _error(rows: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:
     """Return the norm of `rows` − `exact` over the norm of `exact`, the relative error of an output."""
-    expect(rows.shape == exact.shape, f"an output has the shape {rows.shape}, not {exact.shape}")
-    expect(bool(np.isfinite(rows).all()), "an output is not written, NaN or infinite")
+    gb.expect(rows.shape == exact.shape, f"an output has the shape {rows.shape}, not {exact.shape}")
+    gb.expect(bool(np.isfinite(rows).all()), "an output is not written, NaN or infinite")
     return float(np.linalg.norm(rows - exact) / np.linalg.norm(exact))

@@ -1,18 +1,16 @@
 """Measure a matrix product followed by a bias and GELU, by several providers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Target, Task, Topic, View, Work
+from gpubench.api import suite as gb
 
 from . import _providers as providers
 from ._cases import in_full, runtime_of, task_of
 from ._operators import OPERATORS, Operator, Problem, Rows
 
-topic = Topic(views=[View("bars", "Product, bias and GELU: throughput by provider", ("gemm_gelu",), by=("by",))])
+topic = gb.Topic(views=[gb.View("bars", "Product, bias and GELU: throughput by provider", ("gemm_gelu",), by=("by",))])
 
 
 def _gemm_gelu(xp: Any, a: Any, weights: Any, bias: Any) -> Any:
@@ -27,7 +25,7 @@ class ProductProblem(Problem):
     operators = {"gemm_gelu": Operator("gemm_gelu", ("a", "weights", "bias"), _gemm_gelu)}  # noqa: RUF012
     quantity = "flops"
 
-    def __init__(self, bench: Bench, m: int, n: int, k: int, dtype: str) -> None:
+    def __init__(self, bench: gb.Bench, m: int, n: int, k: int, dtype: str) -> None:
         self.k = k
         super().__init__(bench, "gemm_gelu", m, n, dtype)
         self._exact: Rows = ()
@@ -40,9 +38,9 @@ class ProductProblem(Problem):
         return drawn * np.float32(self.k**-0.5) if name == "weights" else drawn
 
     @property
-    def work(self) -> Work:
+    def work(self) -> gb.Work:
         """The operations of the product, and the bytes that cannot be avoided."""
-        return Work(moved=self.moved, flops=2.0 * self.rows * self.cols * self.k)
+        return gb.Work(moved=self.moved, flops=2.0 * self.rows * self.cols * self.k)
 
     @property
     def limit(self) -> str:
@@ -64,28 +62,28 @@ class ProductProblem(Problem):
         return self._exact
 
 
-def _by(target: Target) -> Any:
+def _by(target: gb.Target) -> Any:
     return providers.HOST_QUICK if target.is_host else ("cupy", "cupy-fused", "vendor", "torch", "inductor", "jax")
 
 
-def _m(target: Target) -> Any:
+def _m(target: gb.Target) -> Any:
     return (256,) if target.is_host else (4096,)
 
 
-def _n(target: Target) -> Any:
+def _n(target: gb.Target) -> Any:
     return (1024,) if target.is_host else (14336,)
 
 
-def _k(target: Target) -> Any:
+def _k(target: gb.Target) -> Any:
     return (512,) if target.is_host else (4096,)
 
 
-def _dtypes(target: Target) -> Any:
+def _dtypes(target: gb.Target) -> Any:
     return ("float32",) if target.is_host else ("float16",)
 
 
 @topic.case(m=_m, n=_n, k=_k, dtype=_dtypes, by=_by, runtime=runtime_of, when=in_full)
-def gemm_gelu(bench: Bench, m: int, n: int, k: int, dtype: str, by: str) -> Task:
+def gemm_gelu(bench: gb.Bench, m: int, n: int, k: int, dtype: str, by: str) -> gb.Task:
     """Throughput of a matrix product, a bias for each column and GELU (approximation with tanh): 2·M·N·K operations.
 
     `by` names the compiler or library. `vendor` is one call of cuBLASLt with the bias and GELU in its epilogue. The

@@ -3,15 +3,13 @@
 Such a module has a function `build(bench, problem) -> Built`, which raises Unavailable if its library is unavailable
 (with the command that installs it), and Skip if it has no such operator."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from gpubench.api.suite import Bench, Observed, Skip, expect
+from gpubench.api import suite as gb
 
 from ._operators import Problem, Rows
 
@@ -37,7 +35,7 @@ class Built:
     notes: Mapping[str, str] = field(default_factory=dict)
     temporary: Callable[[], float] | None = None
     wait: Callable[[], None] | None = None
-    static: Callable[[], Mapping[str, Observed]] | None = None
+    static: Callable[[], Mapping[str, gb.Observed]] | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -55,7 +53,7 @@ class Varied:
     compiled: Callable[[], int]
 
 
-def build(bench: Bench, problem: Problem, by: str) -> Built:
+def build(bench: gb.Bench, problem: Problem, by: str) -> Built:
     """Return `problem`'s operator as the provider `by` builds it, with the functions to check it.
 
     Raises Unavailable without the provider's library, and Skip if the provider has no such operator."""
@@ -63,7 +61,7 @@ def build(bench: Bench, problem: Problem, by: str) -> Built:
     return built
 
 
-def varied(bench: Bench, problems: Sequence[Problem], by: str) -> Varied:
+def varied(bench: gb.Bench, problems: Sequence[Problem], by: str) -> Varied:
     """Return the operator of all `problems`, whose rows have different lengths, as one function of the provider `by`.
 
     Raises Unavailable without the provider's library."""
@@ -76,7 +74,7 @@ def _provider(by: str) -> ModuleType:
     return importlib.import_module(f"._by_{by.replace('-', '_')}", __package__)
 
 
-def expect_on_our_stream(bench: Bench, call: Callable[[], object]) -> None:
+def expect_on_our_stream(bench: gb.Bench, call: Callable[[], object]) -> None:
     """Raise WrongAnswer if calls of an operator execute on another stream than ours, where no event would time them.
 
     Eight calls are queued in each of three tests."""
@@ -90,12 +88,12 @@ def expect_on_our_stream(bench: Bench, call: Callable[[], object]) -> None:
         bench.device.synchronize()
         ours_s = bench.device.now() - start
         beside.append(bench.device.elsewhere() / ours_s)
-    expect(min(beside) < _BESIDE, "the calls do not work on the stream that is timed")
+    gb.expect(min(beside) < _BESIDE, "the calls do not work on the stream that is timed")
 
 
-def no_operator(by: str, problem: Problem) -> Skip:
+def no_operator(by: str, problem: Problem) -> gb.Skip:
     """Return the Skip of a provider that has no such operator."""
-    return Skip(f"{by} has no {problem.operator.name} here")
+    return gb.Skip(f"{by} has no {problem.operator.name} here")
 
 
 def _itself(array: Any) -> Any:
@@ -140,7 +138,7 @@ class Expression:
 class Outputs:
     """Preallocated outputs in the memory of the device: `arrays` of the device's array module."""
 
-    def __init__(self, bench: Bench, problem: Problem) -> None:
+    def __init__(self, bench: gb.Bench, problem: Problem) -> None:
         self._problem = problem
         self.arrays = tuple(
             bench.xp.empty(problem.output_shape, problem.dtype) for _ in range(problem.operator.outputs)

@@ -1,7 +1,5 @@
 """Measure an operator at changing lengths: how often a compiler compiles it again, and the time of each first call."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time
@@ -12,19 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Effort,
-    Observation,
-    Observed,
-    Profile,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-)
+from gpubench.api import suite as gb
 
 from ._cases import runtime_of
 from ._fresh import Caches
@@ -35,9 +21,11 @@ _LENGTHS = 16
 _RANGE = 64, 8192  # elements of a row
 _ROWS = 1024
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Time of the calls at 16 new lengths by provider", ("shapes",), by=("op", "by"), series="all.self")
+        gb.View(
+            "bars", "Time of the calls at 16 new lengths by provider", ("shapes",), by=("op", "by"), series="all.self"
+        )
     ]
 )
 
@@ -53,16 +41,16 @@ def lengths_of(seed: int, op: str) -> list[int]:
     return list(lengths)
 
 
-def _by(target: Target) -> Any:
+def _by(target: gb.Target) -> Any:
     return ("numba",) if target.is_host else ("triton", "inductor")
 
 
-def _in_full(target: Target) -> bool:
+def _in_full(target: gb.Target) -> bool:
     return target.tier == "full"
 
 
 @topic.case(op=("softmax",), by=_by, when=_in_full, runtime=runtime_of)
-def shapes(bench: Bench, op: str, by: str) -> Task:
+def shapes(bench: gb.Bench, op: str, by: str) -> gb.Task:
     """Seconds of calls at 16 lengths of a row, each twice: `first` at a new length, `again` at a length met before.
 
     `all` is the sum of the first calls. The caches on disk are empty before. `recompiles` counts the compilations after
@@ -77,18 +65,18 @@ def shapes(bench: Bench, op: str, by: str) -> Task:
     stages = {
         "all": _measured([sum(first)]),  # most first calls compile nothing, so that the median of `first` says little
         "first": _measured(first),
-        "again": Stage(partial(_seconds, bench, operators), clock="self", effort=POINT),
+        "again": gb.Stage(partial(_seconds, bench, operators), clock="self", effort=gb.POINT),
     }
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Compare the results at every length; return the largest error, the recompilations and the lengths by name."""
         errors = [
             problem.compare(built.rows())["error"] for problem, built in zip(problems, operators.built, strict=True)
         ]
         return {
-            "error": max(error.value for error in errors if isinstance(error, Observed)),
-            "recompiles": Observed(compiled - 1),
-            "lengths": Profile(tuple(map(float, lengths)), "elements"),
+            "error": max(error.value for error in errors if isinstance(error, gb.Observed)),
+            "recompiles": gb.Observed(compiled - 1),
+            "lengths": gb.Profile(tuple(map(float, lengths)), "elements"),
         }
 
     def poison() -> None:
@@ -96,12 +84,12 @@ def shapes(bench: Bench, op: str, by: str) -> Task:
             built.poison()
 
     notes = {**operators.built[0].notes, "rows": str(_ROWS), "order": "first and lengths are in the order of the calls"}
-    return Task(stages, check, poison, notes=notes)
+    return gb.Task(stages, check, poison, notes=notes)
 
 
-def _measured(seconds: Sequence[float]) -> Stage:
+def _measured(seconds: Sequence[float]) -> gb.Stage:
     """Return a stage whose call returns all `seconds` at once, because they were measured before."""
-    return Stage(lambda: seconds, clock="self", effort=Effort.exactly(len(seconds)), checked=True)
+    return gb.Stage(lambda: seconds, clock="self", effort=gb.Effort.exactly(len(seconds)), checked=True)
 
 
 @contextlib.contextmanager
@@ -120,12 +108,12 @@ def _empty_caches() -> Iterator[None]:
                     os.environ[name] = value
 
 
-def _seconds(bench: Bench, operators: Varied) -> Sequence[float]:
+def _seconds(bench: gb.Bench, operators: Varied) -> Sequence[float]:
     """Return the seconds of one call at each length, in the order of `operators.built`, as `_seconds_of` does."""
     return [_seconds_of(bench, built.call) for built in operators.built]
 
 
-def _seconds_of(bench: Bench, call: Callable[[], object]) -> float:
+def _seconds_of(bench: gb.Bench, call: Callable[[], object]) -> float:
     """Return the seconds of `call` and of the wait for the device, which is idle before."""
     bench.device.synchronize()
     start = time.perf_counter()

@@ -1,7 +1,5 @@
 """Read static properties from compiled code: registers, memory, instructions and expected cycles."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -14,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpubench.api.suite import Device, Observed
+from gpubench.api import suite as gb
 
 _WORD_BYTES = 4  # of a spilled register
 _ISSUED = 4  # instructions per clock and multiprocessor
@@ -31,7 +29,7 @@ _THROUGHPUT = re.compile(r"Block RThroughput:\s+([\d.]+)")
 _LIMIT_S = 10.0
 
 
-def of_launch(launch: partial[None]) -> Mapping[str, Observed]:
+def of_launch(launch: partial[None]) -> Mapping[str, gb.Observed]:
     """Return the resources of one of our kernels by name: registers, shared and spilled bytes, and resident threads.
 
     `launch` binds a Kernel to its grid, block, arguments and perhaps its dynamic shared memory."""
@@ -40,21 +38,21 @@ def of_launch(launch: partial[None]) -> Mapping[str, Observed]:
     if resources is None:
         return {}
     return {
-        "registers": Observed(resources.registers),
-        "shared": Observed(resources.shared_bytes + sum(shared), "B"),
-        "spilled": Observed(resources.local_bytes, "B"),
-        "resident": Observed(resources.resident_blocks * block[0], "thread", better="more"),
+        "registers": gb.Observed(resources.registers),
+        "shared": gb.Observed(resources.shared_bytes + sum(shared), "B"),
+        "spilled": gb.Observed(resources.local_bytes, "B"),
+        "resident": gb.Observed(resources.resident_blocks * block[0], "thread", better="more"),
     }
 
 
-def of_triton(compiled: Any, programs: int, device: Device) -> Mapping[str, Observed]:
+def of_triton(compiled: Any, programs: int, device: gb.Device) -> Mapping[str, gb.Observed]:
     """Return the resources of a kernel by name, its instructions, and the time that issuing them takes.
 
     `compiled` is Triton's object of the compiled kernel, and `programs` the size of its grid."""
     observed = {
-        "registers": Observed(compiled.n_regs),
-        "shared": Observed(compiled.metadata.shared, "B"),
-        "spilled": Observed(_WORD_BYTES * compiled.n_spills, "B"),
+        "registers": gb.Observed(compiled.n_regs),
+        "shared": gb.Observed(compiled.metadata.shared, "B"),
+        "spilled": gb.Observed(_WORD_BYTES * compiled.n_spills, "B"),
     }
     try:
         mix = instructions(compiled.asm["sass"])  # by the disassembler that comes with Triton
@@ -63,20 +61,20 @@ def of_triton(compiled: Any, programs: int, device: Device) -> Mapping[str, Obse
     return observed | _of_mix(mix, programs * compiled.metadata.num_warps, device)
 
 
-def _of_mix(mix: Counter[str], warps: int | None, device: Device) -> dict[str, Observed]:
+def _of_mix(mix: Counter[str], warps: int | None, device: gb.Device) -> dict[str, gb.Observed]:
     """Return the instruction counts of a kernel without loops by name."""
     observed = {
-        "instructions": Observed(mix.total()),
-        "memory": Observed(sum(mix[name] for name in _MEMORY)),
-        "special": Observed(mix["MUFU"]),
+        "instructions": gb.Observed(mix.total()),
+        "memory": gb.Observed(sum(mix[name] for name in _MEMORY)),
+        "special": gb.Observed(mix["MUFU"]),
     }
     clock_hz = float(dict(device.details).get("clock.sm_most_hz", 0))
     if clock_hz and warps is not None:
-        observed["issue"] = Observed(mix.total() * warps / (_ISSUED * device.units * clock_hz), "s")
+        observed["issue"] = gb.Observed(mix.total() * warps / (_ISSUED * device.units * clock_hz), "s")
     return observed
 
 
-def of_code(code: bytes, kernel: str, warps: int | None, device: Device) -> Mapping[str, Observed]:
+def of_code(code: bytes, kernel: str, warps: int | None, device: gb.Device) -> Mapping[str, gb.Observed]:
     """Return the instruction counts of a kernel by name, and the time in which `warps` warps issue them.
 
     `code` is NVIDIA's machine code (a cubin), and `kernel` the name of the kernel in it."""
@@ -129,7 +127,7 @@ def instructions(sass: str) -> Counter[str]:
     return Counter(names[: ends[-1] + 1 if ends else None])
 
 
-def of_assembly(text: str) -> Mapping[str, Observed]:
+def of_assembly(text: str) -> Mapping[str, gb.Observed]:
     """Return the cycles per element that llvm-mca expects of one loop, as `mca`.
 
     `text` is assembly in the AT&T syntax; the loop is the innermost one that stores the most bytes in a pass."""
@@ -143,7 +141,7 @@ def of_assembly(text: str) -> Mapping[str, Observed]:
     match = _THROUGHPUT.search(done.stdout)
     if not match:  # llvm-mca does not know the processor
         return {}
-    return {"mca": Observed(float(match[1]) / (_stored_bytes(loops[-1]) / _ITEM_BYTES), "cycle")}
+    return {"mca": gb.Observed(float(match[1]) / (_stored_bytes(loops[-1]) / _ITEM_BYTES), "cycle")}
 
 
 def _loops(text: str) -> Iterator[str]:

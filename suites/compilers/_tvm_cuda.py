@@ -1,12 +1,10 @@
 """Compile operators by TVM to CUDA C++ for NVIDIA GPUs, scheduled by its default rules, which needs no GPU here."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from typing import Any
 
-from gpubench.api.suite import Skip, Unavailable
+from gpubench.api import suite as gb
 
 from ._carried import KernelShape, WrittenKernels, WrittenLaunch
 from ._operators import OPERATORS, VECTORS
@@ -23,7 +21,7 @@ def imported() -> Any:
     try:
         return importlib.import_module("tvm")
     except ImportError as error:
-        raise Unavailable("TVM is not installed", _INSTALL) from error
+        raise gb.Unavailable("TVM is not installed", _INSTALL) from error
 
 
 class TensorExpressions:
@@ -50,7 +48,7 @@ def compiled(shape: KernelShape) -> WrittenKernels:
     source = _source(tvm, module, target)
     kernels = _DECLARED.findall(source)
     if len(kernels) != 1:
-        raise Skip(f"TVM gives {shape.operator} {len(kernels)} kernels with memory between them")
+        raise gb.Skip(f"TVM gives {shape.operator} {len(kernels)} kernels with memory between them")
     ((name, parameters),) = kernels
     names = (parameter.rpartition(" ")[2].removesuffix("_ptr") for parameter in parameters.split(", "))
     arguments = tuple(_OUTPUTS.get(name, name) for name in names)
@@ -125,5 +123,5 @@ def _extents(tvm: Any, function: Any) -> tuple[int, int]:
     importlib.import_module("tvm_ffi").structural_walk(function.body, (tvm.tirx.For, visit), order="post")
     blocks, threads = extents.pop("blockIdx.x"), extents.pop("threadIdx.x")
     if extents:
-        raise Skip(f"TVM's schedule has further dimensions: {', '.join(sorted(extents))}")
+        raise gb.Skip(f"TVM's schedule has further dimensions: {', '.join(sorted(extents))}")
     return blocks, threads

@@ -4,16 +4,14 @@ Every round trip is compared bit for bit. Throughput counts *uncompressed* bytes
 start and end on the device. Chunks are compressed independently. The ratio counts the header of every chunk and 8 bytes
 for its length."""
 
-from __future__ import annotations
-
-from gpubench.api.suite import Suite, View
+from gpubench.api import suite as gb
 
 from . import _codecs_formats, _codecs_python, _codecs_trial, _codecs_whole, _roundtrip, _send, _storage
 
-suite = Suite(
+suite = gb.Suite(
     "lossless compression: ratio, throughput and speed-up over a link",
     views=[
-        View(
+        gb.View(
             "breakeven",
             "Throughput of compressed transfers by link",
             ("send", "save", "load"),

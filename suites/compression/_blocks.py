@@ -2,15 +2,13 @@
 
 A block is the unit that travels. It is cut into chunks, which a codec compresses independently."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import WrongAnswer, expect
+from gpubench.api import suite as gb
 
 from ._codecs_common import lengths
 
@@ -78,9 +76,9 @@ def read_table(packed: Any, count: int) -> list[tuple[int, int]]:
 
     `packed` is a NumPy array of dtype uint8."""
     if packed.size < _ENTRY_BYTES * count:
-        raise WrongAnswer(f"a block of {packed.size} bytes arrived, too short for a table of {count} chunks")
+        raise gb.WrongAnswer(f"a block of {packed.size} bytes arrived, too short for a table of {count} chunks")
     offsets, sizes = packed[: _ENTRY_BYTES * count].view(np.uint64).reshape(2, count)
     room = np.uint64(packed.size)
     inside = (offsets <= room) & (sizes <= room - np.minimum(offsets, room))
-    expect(bool(inside.all()), "the table of a block that arrived points outside of it")
+    gb.expect(bool(inside.all()), "the table of a block that arrived points outside of it")
     return list(zip(offsets.tolist(), sizes.tolist(), strict=True))

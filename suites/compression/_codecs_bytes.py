@@ -3,13 +3,11 @@
 CuPy compiles each of its own operations at first use, a reduction in 5.6 s with a cold cache (seen on an H200), so
 the checks of codecs use only these three operations and copies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, expect
+from gpubench.api import suite as gb
 
 from ._codecs_common import expect_same
 
@@ -22,7 +20,7 @@ class DeviceBytes:
 
     Calls queue work on the current stream and return at once, unless they say that they wait."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         """Compile the kernels for the bench's device."""
         self._device = bench.device
         self._kernels = {
@@ -55,7 +53,7 @@ class DeviceBytes:
         """Wait for the device, and raise WrongAnswer unless two uint8 arrays are equal.
 
         It names the first differing byte."""
-        expect(restored.size == source.size, f"restored {restored.size} bytes of {source.size}")
+        gb.expect(restored.size == source.size, f"restored {restored.size} bytes of {source.size}")
         if self.differences(restored, source):
             expect_same(self._device.to_host(restored), self._device.to_host(source))
 
@@ -79,6 +77,6 @@ class HostBytes:
         """Do nothing: on the host every call has done its work when it returns."""
 
 
-def bytes_of(bench: Bench) -> HostBytes | DeviceBytes:
+def bytes_of(bench: gb.Bench) -> HostBytes | DeviceBytes:
     """Return the object that overwrites and compares arrays of the bench's device."""
     return DeviceBytes(bench) if bench.traits.is_gpu else HostBytes()

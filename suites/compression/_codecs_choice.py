@@ -1,7 +1,5 @@
 """Choose a codec for given data, by pure functions of the figures that were measured for each codec."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.libraries import nvcomp
-from gpubench.api.suite import Bench, Skip, Unavailable, expect
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 from ._codecs_common import lengths
 
@@ -81,9 +81,9 @@ class DeviceChunks:
         """Return the first `count` chunks, in the same memory."""
         return DeviceChunks(self.memory, self.stride, self.sizes[:count], self.pointers[:count])
 
-    def at_device(self) -> nvcomp.Chunks:
+    def at_device(self) -> lib.nvcomp.Chunks:
         """Return the addresses of the pointers and of the sizes, as the C interface needs them."""
-        return nvcomp.Chunks(address(self.pointers), address(self.sizes), self.count)
+        return lib.nvcomp.Chunks(address(self.pointers), address(self.sizes), self.count)
 
 
 def _pointers(xp: Any, memory: Any, stride: int, count: int) -> Any:
@@ -129,7 +129,7 @@ def _levels(algorithm: str) -> dict[str, Variant]:
 
 _ENGINE = {
     f"{name}-engine": Variant(name, back={"backend": _HARDWARE}, description="decompressed by the hardware engine")
-    for name, row in nvcomp.ALGORITHMS.items()
+    for name, row in lib.nvcomp.ALGORITHMS.items()
     if row.engine and name != "gzip"  # gzip is Deflate with a header
 }
 _OPTIONS = {
@@ -146,8 +146,8 @@ _OPTIONS = {
     "bitcomp-sparse": Variant("bitcomp", {"algorithm": 1}, description="sparse algorithm"),
     "bitcomp-bytes": Variant("bitcomp", description="on bytes, whatever the element type", plain=True),
 }
-VARIANTS: Mapping[str, Variant] = {**{name: Variant(name) for name in nvcomp.ALGORITHMS}, **_OPTIONS, **_ENGINE}
-CODECS = tuple(nvcomp.ALGORITHMS)
+VARIANTS: Mapping[str, Variant] = {**{name: Variant(name) for name in lib.nvcomp.ALGORITHMS}, **_OPTIONS, **_ENGINE}
+CODECS = tuple(lib.nvcomp.ALGORITHMS)
 OPTIONS = (*_OPTIONS, *_ENGINE)
 _SHUFFLED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}  # LZ4 accepts integers of these sizes in bytes
 _WIDTHS = {"bfloat16": 2, "float8_e4m3": 1}
@@ -158,14 +158,14 @@ class DeviceCodec:
 
     `name` is a key of VARIANTS."""
 
-    def __init__(self, library: nvcomp.NvcompLibrary, name: str, dtype: str) -> None:
+    def __init__(self, library: lib.nvcomp.NvcompLibrary, name: str, dtype: str) -> None:
         """Open the codec `name`, a key of VARIANTS; `dtype` is the name of the element type (`float32`, `bfloat16`)."""
         variant = VARIANTS[name]
         element_type = "uint8" if variant.plain else dtype
-        type_option = {"data_type": nvcomp.TYPES[_of_width(dtype)]} if variant.typed else {}
+        type_option = {"data_type": lib.nvcomp.TYPES[_of_width(dtype)]} if variant.typed else {}
         self.name = name
         self.library = library
-        self.row = nvcomp.Codec(
+        self.row = lib.nvcomp.Codec(
             library,
             variant.algorithm,
             element_type,
@@ -233,11 +233,11 @@ class DeviceCodec:
         if failed.size:
             status = int(failed[0])
             reason = f"{self.library.status_text(status)} (status {status})"
-            expect(False, f"{failed.size} chunks were not {operation}; the first: {reason}")
+            gb.expect(False, f"{failed.size} chunks were not {operation}; the first: {reason}")
 
 
-def _scratch(memory: Any) -> nvcomp.Scratch:
-    return nvcomp.Scratch(address(memory), memory.size)
+def _scratch(memory: Any) -> lib.nvcomp.Scratch:
+    return lib.nvcomp.Scratch(address(memory), memory.size)
 
 
 def _of_width(dtype: str) -> str:
@@ -245,7 +245,7 @@ def _of_width(dtype: str) -> str:
     return _SHUFFLED[width]
 
 
-def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
+def open_codec(bench: gb.Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
     """Return the codec `name`, a key of VARIANTS, of this GPU's library, for elements of the type `dtype`.
 
     Raises Skip, with the way to install it, if the library is unavailable, does not have the algorithm, or needs a
@@ -253,27 +253,27 @@ def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
     variant = VARIANTS[name]
     try:
         library = _library(bench)
-    except Unavailable as error:
-        raise Skip(str(error)) from error
+    except gb.Unavailable as error:
+        raise gb.Skip(str(error)) from error
     if variant.algorithm not in library.algorithms:
-        raise Skip(f"hipCOMP does not support {variant.algorithm}; it supports {', '.join(library.algorithms)}")
+        raise gb.Skip(f"hipCOMP does not support {variant.algorithm}; it supports {', '.join(library.algorithms)}")
     if variant.needs_engine:
         _require_engine(bench, variant.algorithm)
     return DeviceCodec(library, name, dtype)
 
 
-def _library(bench: Bench) -> nvcomp.NvcompLibrary:
+def _library(bench: gb.Bench) -> lib.nvcomp.NvcompLibrary:
     """Return nvCOMP for a GPU of NVIDIA and hipCOMP for one of AMD."""
     if bench.traits.kernels == "cuda":
-        return nvcomp.load()
+        return lib.nvcomp.load()
     if bench.traits.kernels == "hip":
-        return nvcomp.load_hip()
-    raise Skip("GPU codecs need nvCOMP (NVIDIA) or hipCOMP (AMD); this GPU has neither")
+        return lib.nvcomp.load_hip()
+    raise gb.Skip("GPU codecs need nvCOMP (NVIDIA) or hipCOMP (AMD); this GPU has neither")
 
 
-def _require_engine(bench: Bench, algorithm: str) -> None:
+def _require_engine(bench: gb.Bench, algorithm: str) -> None:
     """Raise Skip unless this GPU's hardware decompression engine supports the algorithm."""
-    formats = nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice()))
+    formats = lib.nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice()))
     if algorithm not in formats:
         support = f"supports only {', '.join(sorted(formats))}" if formats else "has none"
-        raise Skip(f"needs a hardware decompression engine for {algorithm}; this device {support}")
+        raise gb.Skip(f"needs a hardware decompression engine for {algorithm}; this device {support}")

@@ -1,12 +1,10 @@
 """Exchange compressed chunks between GPU and host: each restores what the other has compressed in the same format."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Stage, Task, Topic, View, expect, on_gpu, points
+from gpubench.api import suite as gb
 
 from . import _codecs_host
 from ._axes import CHUNK_BYTES, mebibytes, one_corpus
@@ -16,16 +14,16 @@ from ._codecs_device import DeviceChunks, current_stream
 from ._codecs_nvcomp import GpuRoundTrip, open_trip
 from ._corpora import Corpus, source_of
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "bars",
             "Host decompression throughput of GPU output",
             ("formats",),
             series="host.decompress.host",
             by=("corpus",),
         ),
-        View(
+        gb.View(
             "bars",
             "GPU decompression throughput of host output",
             ("formats",),
@@ -41,7 +39,7 @@ HOST_BYTES = 4 * 2**20  # bytes of data on the host; the GPU works on several co
 class FormatExchange:
     """The chunks that GPU and host have compressed, and the data that each restores from the other's chunks."""
 
-    def __init__(self, bench: Bench, trip: GpuRoundTrip, codec: _codecs_host.HostCodec, source: Any) -> None:
+    def __init__(self, bench: gb.Bench, trip: GpuRoundTrip, codec: _codecs_host.HostCodec, source: Any) -> None:
         """Compress the data on both devices, and prepare the call with which the GPU restores the host's chunks."""
         self._bench = bench
         self._trip = trip
@@ -84,31 +82,31 @@ class FormatExchange:
         """Compress the data on the host."""
         self.hosts = self._host.compress(self._chunks, self._threads)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Compare what each device has restored with the data, bit for bit, and return `ratio.gpu` and `ratio.host`.
 
         A ratio is uncompressed over compressed bytes. Raises WrongAnswer if a byte differs."""
         self._trip.check()  # checked after `gpu_reads`, so that the restored data came from the host's chunks
-        expect(
+        gb.expect(
             b"".join(self.restored) == self._source.tobytes(),
             "the host decompressed other bytes than the GPU compressed",
         )
         headers = LENGTH_BYTES * len(self._sizes)
         written = {"gpu": self._gpus, "host": self.hosts}
         return {
-            f"ratio.{name}": Observed(self._source.size / (sum(map(len, chunks)) + headers), "", "more")
+            f"ratio.{name}": gb.Observed(self._source.size / (sum(map(len, chunks)) + headers), "", "more")
             for name, chunks in written.items()
         }
 
 
 @topic.case(
-    when=on_gpu,
+    when=gb.on_gpu,
     corpus=one_corpus,
-    format=points(smoke=("lz4",), quick=("lz4",), full=tuple(_codecs_host.FORMATS)),
+    format=gb.points(smoke=("lz4",), quick=("lz4",), full=tuple(_codecs_host.FORMATS)),
     size_bytes=mebibytes(16, 64, 256),
     chunk_bytes=(CHUNK_BYTES,),
 )
-def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes: int) -> Task:  # noqa: A002 - an axis
+def formats(bench: gb.Bench, corpus: str, format: str, size_bytes: int, chunk_bytes: int) -> gb.Task:  # noqa: A002 - an axis
     """Compress and restore the same data in one format on GPU and host: uncompressed bytes per second of each.
 
     The GPU restores what the host compressed, and the host what the GPU compressed; both results are compared bit for
@@ -129,9 +127,9 @@ def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes
     }
     notes = {"corpus": source.description, "gpu": trip.codec.description, "host": codec.description}
     threads = {"host.threads": str(_codecs_host.cores())}
-    return Task(stages, check=exchange.check, poison=exchange.poison, notes={**notes, **threads})
+    return gb.Task(stages, check=exchange.check, poison=exchange.poison, notes={**notes, **threads})
 
 
-def _on_host(call: Any, payload: int) -> Stage:
+def _on_host(call: Any, payload: int) -> gb.Stage:
     """Return the stage of a call that works on the host and is timed by its clock."""
     return stage(call, payload, waits=True, clock="host")

@@ -7,8 +7,6 @@
 Every binding lets other threads run while it works. A codec never restores more bytes than the given size, whatever its
 input contains."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os
@@ -21,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpubench.api.suite import Observation, Skip, WrongAnswer, expect
+from gpubench.api import suite as gb
 
 from ._codecs_common import expect_same, lengths, observed
 from ._corpora import Corpus
@@ -34,7 +32,7 @@ Chunk = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 
-class CodecError(WrongAnswer):
+class CodecError(gb.WrongAnswer):
     """The input of a decompression is not a stream of this codec, or the output has the wrong length."""
 
 
@@ -207,7 +205,7 @@ def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise Skip(f"needs {name} ({error}): {_HOW}") from error
+        raise gb.Skip(f"needs {name} ({error}): {_HOW}") from error
 
 
 CODECS: Mapping[str, Callable[[], HostCodec]] = {
@@ -280,12 +278,12 @@ class HostRoundTrip:
         """Restore every compressed chunk; raises CodecError if one is not valid or has a wrong length."""
         self.restored = self.codec.decompress(self.compressed, self.sizes, self.threads)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Compare every restored chunk with the buffer, and return its ratio and its compressed bytes.
 
         Raises WrongAnswer if a length or a byte differs."""
         wrong = [index for index, chunk in enumerate(self.restored) if len(chunk) != self.sizes[index]]
-        expect(not wrong, f"{len(wrong)} chunks have a wrong length after the round trip, the first is {wrong[:1]}")
+        gb.expect(not wrong, f"{len(wrong)} chunks have a wrong length after the round trip, the first is {wrong[:1]}")
         expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
         return observed(self.source.size, self._chunk_bytes, sum(map(len, self.compressed)))
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api.libraries import nvcomp
-from gpubench.api.suite import Bench, Observation, Skip, expect
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 from ._codecs_bytes import DeviceBytes
 from ._codecs_common import lengths, observed
@@ -59,7 +59,7 @@ class GpuRoundTrip:
 
     After construction nothing is allocated. Calls queue work and return at once, but `check` waits for the device."""
 
-    def __init__(self, bench: Bench, codec: DeviceCodec, source: Any, layout: Layout) -> None:
+    def __init__(self, bench: gb.Bench, codec: DeviceCodec, source: Any, layout: Layout) -> None:
         """Allocate all memory; `source` is a CuPy array of dtype uint8 with `layout.total` bytes."""
         self._xp = xp = bench.xp
         self._host = bench.device.to_host
@@ -108,23 +108,23 @@ class GpuRoundTrip:
             self._prepared[stream] = self.codec.compressing(*compress_args), self.codec.decompressing(*restore_args)
         return self._prepared[stream]
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Check the status, the size and every byte of all chunks, and return the observations of the round trip.
 
         These are the ratio, the compressed bytes and the scratch memory of both directions."""
         self.codec.expect_success("compressed", self._host(self.compress_statuses))
         sizes = self._host(self.compressed.sizes)
         fits = bool((sizes > 0).all()) and bool((sizes <= self.layout.stride).all())
-        expect(fits, "a compressed chunk has no bytes, or more than nvCOMP's maximum")
+        gb.expect(fits, "a compressed chunk has no bytes, or more than nvCOMP's maximum")
         self.codec.expect_success("restored", self._host(self.restore_statuses))
         right = bool((self._host(self.written) == self._host(self.source.sizes)).all())
-        expect(right, "a restored chunk has a wrong length")
+        gb.expect(right, "a restored chunk has a wrong length")
         self._bytes.expect_same(self.restored.memory, self.source.memory)
         scratch = {"compress": self.layout.compress_scratch, "decompress": self.layout.restore_scratch}
         return observed(self.layout.total, self.layout.chunk, int(sizes.sum()), scratch)
 
 
-def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> GpuRoundTrip:
+def open_trip(bench: gb.Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> GpuRoundTrip:
     """Return a round trip of `total` bytes, which repeat the corpus, through the codec `codec`, a key of VARIANTS.
 
     Raises Skip if the library is unavailable, does not support the codec or the sizes, or if the memory does not
@@ -132,15 +132,15 @@ def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes:
     chosen = open_codec(bench, codec, corpus.dtype)
     try:
         layout = Layout.of(chosen, total, chunk_bytes, current_stream(bench.xp))
-    except nvcomp.NvcompError as error:
+    except lib.nvcomp.NvcompError as error:
         if error.is_refusal:
-            raise Skip(str(error)) from error
+            raise gb.Skip(str(error)) from error
         raise
     bench.need(layout.device_bytes + _RESERVE)
     return GpuRoundTrip(bench, chosen, uploaded(bench, corpus, total), layout)
 
 
-def uploaded(bench: Bench, corpus: Corpus, total: int) -> Any:
+def uploaded(bench: gb.Bench, corpus: Corpus, total: int) -> Any:
     """Return a CuPy array of `total` bytes (uint8) that repeats the corpus, which is copied to the device once."""
     source = bench.xp.empty(total, bench.xp.uint8)
     tile = bench.xp.asarray(corpus.data[:total])

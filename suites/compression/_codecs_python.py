@@ -2,11 +2,9 @@
 
 It allocates memory and waits for the device within each call."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from gpubench.api.suite import Bench, Observation, Skip, Task, Topic, expect, on_gpu, points
+from gpubench.api import suite as gb
 
 from ._axes import CHUNK_BYTES, mebibytes, one_corpus
 from ._codecs_bytes import DeviceBytes
@@ -15,7 +13,7 @@ from ._codecs_device import VARIANTS, current_stream, open_codec
 from ._codecs_nvcomp import uploaded
 from ._corpora import source_of
 
-topic = Topic()
+topic = gb.Topic()
 
 _CODECS = ("lz4", "snappy", "zstd", "deflate", "gdeflate", "gzip", "ans", "cascaded", "bitcomp")
 _NAMES = {"lz4": "LZ4", "gdeflate": "GDeflate", "ans": "ANS"}
@@ -35,7 +33,7 @@ _TYPES = {  # NumPy's type strings; here |f1 is E4M3
 class PythonRoundTrip:
     """A round trip of a buffer on a GPU, whose encoded and decoded arrays are made anew by each call."""
 
-    def __init__(self, bench: Bench, handle: Any, wrap: Any, source: Any, chunk_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, handle: Any, wrap: Any, source: Any, chunk_bytes: int) -> None:
         """Keep the buffer `source`, a CuPy array of dtype uint8, and drop both outputs."""
         self._bytes = DeviceBytes(bench)
         self._xp = bench.xp
@@ -58,24 +56,24 @@ class PythonRoundTrip:
         """Decode the encoded array, and wait until that is done."""
         self.restored = self._handle.decode(self.compressed)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Compare every restored byte with the buffer, and return the ratio and the compressed bytes.
 
         Raises WrongAnswer if a byte differs or nothing was restored."""
-        expect(self.restored is not None, "nothing was decompressed")
+        gb.expect(self.restored is not None, "nothing was decompressed")
         restored = self._xp.asarray(self.restored).reshape(-1).view(self._xp.uint8)
         self._bytes.expect_same(restored, self.source)
         return observed(self.source.size, self._chunk_bytes, int(self.compressed.buffer_size))
 
 
 @topic.case(
-    when=on_gpu,
+    when=gb.on_gpu,
     corpus=one_corpus,
-    codec=points((), smoke=("lz4",), full=_CODECS),
+    codec=gb.points((), smoke=("lz4",), full=_CODECS),
     size_bytes=mebibytes(16, 256, 256),
     chunk_bytes=(CHUNK_BYTES,),
 )
-def python(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
+def python(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> gb.Task:
     """Compress and restore a buffer through `nvidia.nvcomp`: uncompressed bytes per second, by the host's clock.
 
     The corpus is repeated to `size_bytes`. Unlike in `roundtrip`, each call allocates its output and waits for the
@@ -85,7 +83,7 @@ def python(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: 
     try:
         from nvidia import nvcomp as binding
     except ImportError as error:
-        raise Skip(f"needs nvidia.nvcomp ({error}): {_HOW}") from error
+        raise gb.Skip(f"needs nvidia.nvcomp ({error}): {_HOW}") from error
     bench.need(4 * total + _RESERVE)
     type_option = {"data_type": _TYPES[elements]} if codec in ("ans", "cascaded", "bitcomp") else {}
     handle = binding.Codec(
@@ -100,6 +98,6 @@ def python(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: 
         "decompress": stage(trip.restore, total, waits=True, clock="host"),
     }
     description = f"nvidia.nvcomp {binding.__version__}, its own container, elements {elements}"
-    return Task(
+    return gb.Task(
         stages, check=trip.check, poison=trip.poison, notes={"corpus": source.description, "codec": description}
     )

@@ -1,7 +1,5 @@
 """Choose a codec by trying all of them on a small sample: how long that takes, and the regret on all of the data."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,21 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    points,
-)
+from gpubench.api import suite as gb
 
 from . import _codecs_host, _codecs_nvcomp
 from ._axes import CHUNK_BYTES, MIB, corpora, mebibytes
@@ -32,11 +16,11 @@ from ._codecs_device import CODECS as GPU_CODECS
 from ._codecs_device import open_codec
 from ._corpora import Corpus, source_of
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Codec selection regret: throughput", ("choice",), series="regret.speed"),
-        View("bars", "Codec selection regret: ratio", ("choice",), series="regret.ratio"),
-        View("bars", "Codec selection regret: end to end", ("choice",), series="regret.end-to-end"),
+        gb.View("bars", "Codec selection regret: throughput", ("choice",), series="regret.speed"),
+        gb.View("bars", "Codec selection regret: ratio", ("choice",), series="regret.ratio"),
+        gb.View("bars", "Codec selection regret: end to end", ("choice",), series="regret.end-to-end"),
     ]
 )
 
@@ -84,18 +68,18 @@ def sampled(data: Any, chunk_bytes: int) -> Any:
     return np.concatenate([data[start : start + chunk_bytes] for start in starts])
 
 
-def _corpora(target: Target) -> Any:
+def _corpora(target: gb.Target) -> Any:
     """Return the axis of corpora by tier (a `Points` of names): one in the quick tier, all in the full tier."""
     every = corpora(target)
-    return points(every.quick if target.data else every.quick[:1], every.smoke, every.full)
+    return gb.points(every.quick if target.data else every.quick[:1], every.smoke, every.full)
 
 
-def _sizes(target: Target) -> Any:
+def _sizes(target: gb.Target) -> Any:
     return (4 * MIB,) if target.is_host else mebibytes(16, 64, 256)
 
 
 @topic.case(corpus=_corpora, size_bytes=_sizes, chunk_bytes=(CHUNK_BYTES,))
-def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task:
+def choice(bench: gb.Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> gb.Task:
     """Choose a codec by trying all of them on a sample: seconds, for the goals speed, ratio and end-to-end time.
 
     `regret` is the relative extra cost of the chosen codec over the best codec, both measured on all of the data. The
@@ -119,17 +103,17 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
         picks.update({goal: choose(goal, sample_figures.values(), link) for goal in GOALS})
         return bench.device.now() - start
 
-    def check() -> Observation:
-        expect(set(picks) == set(GOALS), "no codec was chosen")
-        regrets = {f"regret.{goal}": Observed(regret(goal, picks[goal], all_figures, link)) for goal in GOALS}
-        return {**regrets, "exhaustive": Observed(exhaustive, "s")}
+    def check() -> gb.Observation:
+        gb.expect(set(picks) == set(GOALS), "no codec was chosen")
+        regrets = {f"regret.{goal}": gb.Observed(regret(goal, picks[goal], all_figures, link)) for goal in GOALS}
+        return {**regrets, "exhaustive": gb.Observed(exhaustive, "s")}
 
     call()
     names = {f"choice.{goal}": _choice_note(picks[goal], choose(goal, all_figures.values(), link)) for goal in GOALS}
     sample_description = f"{sample.data.size} of {source.data[:total].size} bytes, repeated to {batch}"
     notes = {"corpus": source.description, "sample": sample_description, "link": f"{link / 1e9} GB/s", **names}
-    stage = Stage(call, Work(items=1), clock="self", effort=POINT)
-    return Task({"choose": stage}, check=check, poison=picks.clear, notes=notes)
+    stage = gb.Stage(call, gb.Work(items=1), clock="self", effort=gb.POINT)
+    return gb.Task({"choose": stage}, check=check, poison=picks.clear, notes=notes)
 
 
 def _choice_note(chosen: str, best: str) -> str:
@@ -137,7 +121,7 @@ def _choice_note(chosen: str, best: str) -> str:
     return chosen if chosen == best else f"{chosen}; on the whole data {best} is the best"
 
 
-def _contest(bench: Bench, few: Corpus, batch: int, corpus: Corpus, total: int, chunk: int) -> Contest:
+def _contest(bench: gb.Bench, few: Corpus, batch: int, corpus: Corpus, total: int, chunk: int) -> Contest:
     """Return the contest of all codecs that are available here; raises Skip if none is."""
     bind = functools.partial
     opened: Callable[..., Trip] = _codecs_host.open_trip
@@ -153,13 +137,13 @@ def _contest(bench: Bench, few: Corpus, batch: int, corpus: Corpus, total: int, 
     )
 
 
-def _event_seconds(bench: Bench, call: Callable[[], object]) -> float:
+def _event_seconds(bench: gb.Bench, call: Callable[[], object]) -> float:
     """Return the seconds of one call by device events, after a first call that loads its code."""
     call()
     return bench.device.time(call, 1, "hot", gated=False).device[0]
 
 
-def _host_seconds(bench: Bench, call: Callable[[], object]) -> float:
+def _host_seconds(bench: gb.Bench, call: Callable[[], object]) -> float:
     """Return the shorter of the times of two calls by the host's clock, because other programs may disturb a call."""
     times = []
     for _ in range(2):
@@ -175,7 +159,7 @@ def _available_codecs(names: Sequence[str], attempt: Callable[[str], object]) ->
     for name in names:
         try:
             attempt(name)
-        except Skip as reason:
+        except gb.Skip as reason:
             reasons.append(reason)
         else:
             usable.append(name)

@@ -1,11 +1,9 @@
 """Compress and restore a user's whole file piece by piece, so that it may be larger than the memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
-from gpubench.api.suite import Bench, DataFile, Observation, Observed, Task, Topic
+from gpubench.api import suite as gb
 
 from . import _codecs_host, _codecs_nvcomp
 from ._axes import CHUNK_BYTES, MIB, corpora
@@ -13,7 +11,7 @@ from ._codecs_common import stage
 from ._corpora import DATA_PREFIX, Corpus
 from ._corpora_user import FileData, pieces
 
-topic = Topic()
+topic = gb.Topic()
 
 
 @topic.case(
@@ -23,7 +21,7 @@ topic = Topic()
     piece_bytes=lambda target: (64 * MIB,) if target.is_host else (256 * MIB,),
     chunk_bytes=(CHUNK_BYTES,),
 )
-def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: int) -> Task:
+def whole(bench: gb.Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: int) -> gb.Task:
     """Compress and restore a user's whole file piece by piece: its ratio, and uncompressed bytes per second.
 
     Every piece of `piece_bytes` is compressed, restored and compared once; then the first piece is timed. The host
@@ -41,11 +39,11 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
     first = next(pieces(file, piece_bytes))
     trip = open_piece(first)
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Check the timed piece, and return the ratio and the compressed bytes of the whole file."""
         file_figures = {
-            "ratio": Observed(total / compressed, "", "more"),
-            "compressed": Observed(compressed, "B", "less"),
+            "ratio": gb.Observed(total / compressed, "", "more"),
+            "compressed": gb.Observed(compressed, "B", "less"),
         }
         return {**trip.check(), **file_figures}
 
@@ -55,10 +53,12 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
     }
     description = f"all {total} bytes of user data, in {count} pieces; the first piece is timed"
     notes = {"corpus": description, "codec": trip.codec.description}
-    return Task(stages, check=check, poison=trip.poison, notes=notes)
+    return gb.Task(stages, check=check, poison=trip.poison, notes=notes)
 
 
-def _compress_pieces(file: DataFile, piece_bytes: int, open_piece: Callable[[FileData], Any]) -> tuple[int, int, int]:
+def _compress_pieces(
+    file: gb.DataFile, piece_bytes: int, open_piece: Callable[[FileData], Any]
+) -> tuple[int, int, int]:
     """Compress, restore and check every piece of a file."""
     count = total = compressed = 0
     for piece in pieces(file, piece_bytes):

@@ -3,8 +3,6 @@
 Raw blocks are sent from their place in the source and received in their place in the target; neither coder copies
 them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

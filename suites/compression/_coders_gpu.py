@@ -2,14 +2,12 @@
 
 Calls and arguments are prepared once for each slot and block, because preparing takes longer than a fast codec does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Kernel, expect
+from gpubench.api import suite as gb
 
 from ._blocks import Cut
 from ._codecs_bytes import DeviceBytes
@@ -22,14 +20,14 @@ _THREADS = 256  # as PLACES in compress.cu
 _WORD_BYTES = 8
 _NO_STATUS = 0xFF  # this byte, repeated, is -1, which is not a status of any library
 
-_Launch = tuple[Kernel, int, tuple[Any, ...]]  # a kernel, its grid and its arguments
+_Launch = tuple[gb.Kernel, int, tuple[Any, ...]]  # a kernel, its grid and its arguments
 
 
 class GpuEncoder(BlockEncoder):
     """Compresses blocks by a codec of a GPU, each on the stream of its slot."""
 
     def __init__(
-        self, bench: Bench, codec: DeviceCodec, cut: Cut, slots: Slots, source: Any, rooms: Sequence[Any] = ()
+        self, bench: gb.Bench, codec: DeviceCodec, cut: Cut, slots: Slots, source: Any, rooms: Sequence[Any] = ()
     ) -> None:
         """Allocate the memory of all slots, and compile the kernels that pack a block."""
         xp, count, stream = bench.xp, cut.max_chunks, current_stream(bench.xp)
@@ -82,7 +80,7 @@ class GpuEncoder(BlockEncoder):
 class GpuDecoder(BlockDecoder):
     """Restores blocks by a codec of a GPU; a kernel reads on the device where the chunks of a packed block lie."""
 
-    def __init__(self, bench: Bench, codec: DeviceCodec, cut: Cut, slots: Slots, target: Any) -> None:
+    def __init__(self, bench: gb.Bench, codec: DeviceCodec, cut: Cut, slots: Slots, target: Any) -> None:
         """Allocate the memory of all slots, and compile the kernel that reads tables."""
         xp, count, stream = bench.xp, cut.max_chunks, current_stream(bench.xp)
         self._xp, self._codec = xp, codec
@@ -126,7 +124,7 @@ class GpuDecoder(BlockDecoder):
     def check(self) -> None:
         self._codec.expect_success("restored", self._to_host(self._statuses.array))
         right = bool((self._to_host(self._written.array) == self._lengths).all())
-        expect(right, "a restored chunk has a wrong length")
+        gb.expect(right, "a restored chunk has a wrong length")
 
 
 class _PerChunk:

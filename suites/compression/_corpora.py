@@ -3,8 +3,6 @@
 A generated corpus is a tile of 8 MiB. Larger buffers repeat it, which no codec can use: chunks are compressed
 independently and are at most as long as the tile, so that no chunk has a byte of the tile twice."""
 
-from __future__ import annotations
-
 import functools
 import zlib
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Target
+from gpubench.api import suite as gb
 
 from ._corpora_made import RECIPES, versions_of_code
 from ._corpora_user import read_bounded
@@ -50,12 +48,12 @@ def make_corpus(name: str, seed: int) -> Corpus:
     return Corpus(name, recipe.dtype, description, data)
 
 
-def names(target: Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
+def names(target: gb.Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of the user's files (`--data`), each with the prefix `data:`, or `wanted` if there are none."""
     return tuple(DATA_PREFIX + file.label for file in target.data) or wanted
 
 
-def source_of(bench: Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
+def source_of(bench: gb.Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
     """Return the corpus `name` and the number of bytes to compress: `size_bytes`, or those of a shorter user's file.
 
     A buffer of more bytes than the corpus repeats it."""

@@ -2,8 +2,6 @@
 
 Each corpus is one array of `nbytes` bytes. Shapes and rates are round numbers of our own, unless a source is named."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import sys

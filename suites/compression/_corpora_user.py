@@ -3,8 +3,6 @@
 A .npy file gives its elements, a .parquet file the values of its columns as they lie in memory, any other file its
 bytes. Never more is held than was asked for; of a Parquet file, one more row group."""
 
-from __future__ import annotations
-
 import io
 import stat
 from collections.abc import Iterable, Iterator
@@ -15,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import DataFile, FileError, Skip, units
+from gpubench.api import suite as gb
 
 BLOCK_BYTES = 2**20  # bytes per block of a file that is longer than the bytes that may be read
 _PAGE = 4096
@@ -32,21 +30,21 @@ class FileData:
     description: str
 
 
-def read_bounded(file: DataFile, most: int) -> FileData:
+def read_bounded(file: gb.DataFile, most: int) -> FileData:
     """Return at most `most` bytes of a file: all of its data, or blocks of 1 MiB (row groups of Parquet) evenly spaced.
 
     Raises FileError if the file has changed since the run was planned, or is not of the type that its name says."""
     path = Path(file.path)
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise FileError(f"{path}: not a regular file; --data takes regular files")
+            raise gb.FileError(f"{path}: not a regular file; --data takes regular files")
         readers = {".npy": _npy, ".parquet": _parquet}
         return readers.get(path.suffix.lower(), _bytes)(file, path, most)
     except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
+        raise gb.FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
 
 
-def pieces(file: DataFile, most: int) -> Iterator[FileData]:
+def pieces(file: gb.DataFile, most: int) -> Iterator[FileData]:
     """Yield all data of a file in order, at most `most` bytes at a time; raises as `read_bounded` does."""
     path = Path(file.path)
     try:
@@ -60,7 +58,7 @@ def pieces(file: DataFile, most: int) -> Iterator[FileData]:
                 data = _block(stream, file, place.offset + start, min(most, place.size - start))
                 yield FileData(data, place.dtype, place.description)
     except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
+        raise gb.FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class _Place:
     description: str
 
 
-def _bytes(file: DataFile, path: Path, most: int) -> FileData:
+def _bytes(file: gb.DataFile, path: Path, most: int) -> FileData:
     """Return at most `most` bytes of a file of any format, in blocks of 1 MiB evenly spaced over it."""
     data = _read_evenly(file, path, 0, file.bytes, most)
     return FileData(data, "uint8", _describe(data.size, file.bytes, "user data"))
@@ -83,30 +81,32 @@ def _bytes(file: DataFile, path: Path, most: int) -> FileData:
 
 def _describe(taken: int, whole: int, content: str) -> str:
     """Return the note that `taken` of `whole` bytes of `content` are used, and how they are chosen."""
-    spread = "" if taken == whole else f", in blocks of {units.round_size(BLOCK_BYTES)} evenly spaced over it"
+    spread = "" if taken == whole else f", in blocks of {gb.units.round_size(BLOCK_BYTES)} evenly spaced over it"
     return f"{taken} of {whole} bytes of {content}{spread}"
 
 
-def _npy(file: DataFile, path: Path, most: int) -> FileData:
+def _npy(file: gb.DataFile, path: Path, most: int) -> FileData:
     """Return at most `most` bytes of the elements of a .npy file, without its header."""
     place = _elements(file, path)
     data = _read_evenly(file, path, place.offset, place.size, most)
     return FileData(data, place.dtype, _describe(data.size, place.size, f"the user's {place.description} array"))
 
 
-def _elements(file: DataFile, path: Path) -> _Place:
+def _elements(file: gb.DataFile, path: Path) -> _Place:
     """Return where the elements of a .npy file lie, and their type."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except ValueError as error:
-        raise FileError(f"{path}: not an array in NumPy's format ({error}); rename it, or give another file") from error
+        raise gb.FileError(
+            f"{path}: not an array in NumPy's format ({error}); rename it, or give another file"
+        ) from error
     if not array.nbytes:
-        raise Skip(f"{path.name}: the array is empty, there is nothing to compress")
+        raise gb.Skip(f"{path.name}: the array is empty, there is nothing to compress")
     kind = array.dtype.name if array.dtype.kind in "iuf" and array.dtype.itemsize <= 8 else "uint8"
     return _Place(file.bytes - array.nbytes, array.nbytes, kind, array.dtype.name)
 
 
-def _read_evenly(file: DataFile, path: Path, offset: int, size: int, most: int) -> Any:
+def _read_evenly(file: gb.DataFile, path: Path, offset: int, size: int, most: int) -> Any:
     """Return at most `most` of the `size` bytes from `offset` on, in blocks evenly spaced over them: NumPy, uint8."""
     with path.open("rb") as stream:
         return np.concatenate([_block(stream, file, offset + start, length) for start, length in blocks(size, most)])
@@ -124,23 +124,23 @@ def blocks(size: int, most: int) -> list[tuple[int, int]]:
     return [(int(index * step) // _PAGE * _PAGE, length) for index in range(count)]
 
 
-def _block(stream: io.BufferedReader, file: DataFile, offset: int, length: int) -> Any:
+def _block(stream: io.BufferedReader, file: gb.DataFile, offset: int, length: int) -> Any:
     """Return `length` bytes of the file from `offset` on (NumPy, uint8)."""
     block = np.empty(length, np.uint8)
     stream.seek(offset)
     if stream.readinto(block.data) != length:
-        raise FileError(f"{file.path}: shorter than the {file.bytes} bytes it had when the run was planned")
+        raise gb.FileError(f"{file.path}: shorter than the {file.bytes} bytes it had when the run was planned")
     return block
 
 
-def _parquet(file: DataFile, path: Path, most: int) -> FileData:
+def _parquet(file: gb.DataFile, path: Path, most: int) -> FileData:
     """Return at most `most` bytes of column values, as Arrow holds them."""
     del file
     with _table(path) as opened:
         data, kinds, groups = _row_groups(opened, _far_apart(opened.num_row_groups), most)
         count = opened.num_row_groups
     if not data.size:
-        raise Skip(f"{path.name}: no column has a value, there is nothing to compress")
+        raise gb.Skip(f"{path.name}: no column has a value, there is nothing to compress")
     description = f"{data.size} bytes of columns in Arrow's memory layout, {groups} of {count} row groups"
     return FileData(data, _common(kinds), description)
 
@@ -166,12 +166,12 @@ def _table(path: Path) -> Iterator[Any]:
         import pyarrow as arrow
         from pyarrow import parquet
     except ImportError as error:
-        raise Skip(f"reading {path.name} needs pyarrow ({error}): {_HOW}") from error
+        raise gb.Skip(f"reading {path.name} needs pyarrow ({error}): {_HOW}") from error
     try:
         with parquet.ParquetFile(path) as opened:
             yield opened
     except arrow.ArrowException as error:
-        raise FileError(f"{path}: not a Parquet file ({error}); rename it, or give another file") from error
+        raise gb.FileError(f"{path}: not a Parquet file ({error}); rename it, or give another file") from error
 
 
 def _row_groups(opened: Any, order: Iterable[int], most: int) -> tuple[Any, set[str], int]:

@@ -2,8 +2,6 @@
 
 A link of the host carries the blocks of a GPU through page-locked buffers (`ThroughHost`)."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 import struct
@@ -12,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, WrongAnswer, expect
+from gpubench.api import suite as gb
 
 from ._pipeline import InFlight, InOrder, Schedule, Slots, StoppedError
 
@@ -81,7 +79,7 @@ class PinnedMemory(Link):
 
     schedule: Schedule = "one thread"
 
-    def __init__(self, bench: Bench, places: Sequence[int]) -> None:
+    def __init__(self, bench: gb.Bench, places: Sequence[int]) -> None:
         """Allocate a place for each block; `places` are their sizes in bytes."""
         self._copies = CopyEngine(bench)
         starts = list(itertools.accumulate((-(-nbytes // _PAGE_BYTES) * _PAGE_BYTES for nbytes in places), initial=0))
@@ -92,7 +90,7 @@ class PinnedMemory(Link):
     def copy_out(self, block: InFlight, packed: Any) -> None:
         """Queue the copy of the block to its place; raises WrongAnswer if the block is longer than its place."""
         room = self._places[block.index].size
-        expect(packed.size <= room, f"block {block.index} grew to {packed.size} bytes; its buffer holds {room}")
+        gb.expect(packed.size <= room, f"block {block.index} grew to {packed.size} bytes; its buffer holds {room}")
         self._sizes[block.index] = packed.size
         self._copies.to_host(self._places[block.index], packed)
 
@@ -103,7 +101,7 @@ class PinnedMemory(Link):
 class CopyEngine:
     """Copies between page-locked NumPy arrays and CuPy arrays (uint8), queued on the current stream."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._cuda = bench.xp.cuda
 
     def to_host(self, target: Any, source: Any) -> None:
@@ -125,7 +123,7 @@ class CopyEngine:
 class HostBuffers:
     """Page-locked buffers of the host through which the blocks of a GPU pass."""
 
-    def __init__(self, bench: Bench, outgoing: Slots, incoming: Slots, nbytes: int) -> None:
+    def __init__(self, bench: gb.Bench, outgoing: Slots, incoming: Slots, nbytes: int) -> None:
         """Allocate `nbytes` of page-locked memory for each slot of the sending (`outgoing`) and the receiving half."""
         self.copies = CopyEngine(bench)
         self.outgoing, self.incoming = outgoing, incoming
@@ -219,7 +217,7 @@ def receive_length(connection: socket.socket, max_bytes: int) -> int:
     receive_into(connection, np.frombuffer(header, np.uint8))
     (size,) = _LENGTH.unpack(header)
     if size > max_bytes:
-        raise WrongAnswer(f"a block declares {size} bytes; the maximum is {max_bytes}")
+        raise gb.WrongAnswer(f"a block declares {size} bytes; the maximum is {max_bytes}")
     return int(size)
 
 

@@ -1,7 +1,5 @@
 """Define messages, and the codecs that compress them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from . import _codecs_device, _codecs_host
 from ._blocks import Cut
@@ -49,7 +47,7 @@ class Message:
 
 
 def message_of(
-    bench: Bench, corpus: str, size_bytes: int, block_bytes: int, chunk_bytes: int = _CHUNK_BYTES
+    bench: gb.Bench, corpus: str, size_bytes: int, block_bytes: int, chunk_bytes: int = _CHUNK_BYTES
 ) -> Message:
     """Return a message of `size_bytes` of a corpus, in memory of the bench's device.
 
@@ -80,7 +78,7 @@ class MessageCodec:
     decoder: Callable[[Slots], BlockDecoder]
 
 
-def codec_of(bench: Bench, name: str, message: Message) -> MessageCodec:
+def codec_of(bench: gb.Bench, name: str, message: Message) -> MessageCodec:
     """Return the codec `name` for a message: a codec of nvCOMP or hipCOMP on a GPU, else one of the host.
 
     Raises Skip if it is unavailable."""

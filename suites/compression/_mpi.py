@@ -3,8 +3,6 @@
 The case starts the processes once and asks for one message after another: it writes a line of JSON and reads a line.
 This file is also the program of both processes."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util
@@ -21,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Skip, Task, WrongAnswer
+from gpubench.api import suite as gb
 
 from ._blocks import Cut
 from ._codecs_bytes import HostBytes
@@ -59,7 +57,7 @@ class MpiPair:
     def __init__(self, message: Message, codec: str, depth: int) -> None:
         """Write the source of the message to a file, start both processes, and wait until they are ready."""
         if importlib.util.find_spec("mpi4py") is None or (launcher := shutil.which("mpirun")) is None:
-            raise Skip(f"needs mpi4py and mpirun: {_HOW}")
+            raise gb.Skip(f"needs mpi4py and mpirun: {_HOW}")
         self.depth = depth
         with tempfile.NamedTemporaryFile(delete=False) as file:
             message.source.tofile(file)
@@ -92,7 +90,7 @@ class MpiPair:
         except ValueError as error:
             raise RuntimeError(f"the processes of mpirun have ended: {self._error_output()}") from error
         if isinstance(reply, str):
-            raise WrongAnswer(reply)
+            raise gb.WrongAnswer(reply)
         return float(reply)
 
     def _error_output(self) -> str:
@@ -130,7 +128,7 @@ class MpiPair:
         self._path.unlink()
 
 
-def task(message: Message, codec: MessageCodec, depth: int) -> Task:
+def task(message: Message, codec: MessageCodec, depth: int) -> gb.Task:
     """Return the task of a message between two processes of MPI, with a codec of the host in each.
 
     `depth` is the most blocks in flight. Raises Skip without mpi4py or mpirun."""
@@ -142,7 +140,7 @@ def task(message: Message, codec: MessageCodec, depth: int) -> Task:
         "ends": host_payers(depth),
     }
     check = partial(observed, message.cut.total, pair.sent_bytes)
-    return Task(stages_of(pair, message.cut.total), check, close=pair.close, notes=notes)
+    return gb.Task(stages_of(pair, message.cut.total), check, close=pair.close, notes=notes)
 
 
 # Code of the two processes.
@@ -211,7 +209,7 @@ def answer(world: Any, transfer: Transfer, work: str, *args: Any) -> float | str
     result: float | str
     try:
         result = getattr(transfer, work)(*args)
-    except WrongAnswer as error:
+    except gb.WrongAnswer as error:
         result = str(error)
     meeting = world.Ibarrier()
     while not meeting.Test():  # MPI waits by spinning, which would take a core from the rank that works

@@ -3,8 +3,6 @@
 sender: queue -> encode -> send ==== link ==== receive -> decode :receiver The sender's steps are one chain, the
 receiver's another. Up to `depth` blocks are in flight in each."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +13,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Literal
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 Action = Callable[[], object]
 Schedule = Literal["a thread per slot", "one thread", "a thread per step"]
@@ -60,7 +58,7 @@ class GpuSlots(Slots):
 
     are_streams = True
 
-    def __init__(self, bench: Bench, depth: int) -> None:
+    def __init__(self, bench: gb.Bench, depth: int) -> None:
         """Make `depth` streams on the current device of the process."""
         super().__init__(depth)
         cuda = bench.xp.cuda
@@ -79,7 +77,7 @@ class GpuSlots(Slots):
             stream.synchronize()
 
 
-def slots_of(bench: Bench, depth: int) -> Slots:
+def slots_of(bench: gb.Bench, depth: int) -> Slots:
     """Return `depth` slots for the bench's device."""
     return GpuSlots(bench, depth) if bench.traits.is_gpu else Slots(depth)
 

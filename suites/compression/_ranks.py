@@ -3,8 +3,6 @@
 On a GPU rank 1 opens the shared memory by its IPC handle, on the same GPU or on a peer. Two local sockets join the
 ranks. Over the first, rank 0 says where each block lies, and rank 1 answers when it was taken."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct
@@ -16,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Handle, Observation, SharedBuffer, Task, expect
+from gpubench.api import suite as gb
 
 from .._between import hand_over, labels, need_shared_gpu, notes
 from ._blocks import Cut
@@ -81,13 +79,13 @@ class RankSocket:
         self._socket.close()
 
 
-def rank_sockets(bench: Bench, count: int) -> list[RankSocket]:
+def rank_sockets(bench: gb.Bench, count: int) -> list[RankSocket]:
     """Return `count` sockets between the two ranks, in the same order at both; both ranks must call it.
 
     Raises WrongAnswer or TimeoutError as `hand_over` does."""
     pairs = [socket.socketpair() for _ in range(count)] if bench.rank == 0 else []
     handle = hand_over(
-        bench, Handle(descriptors=tuple(other_end.fileno() for _, other_end in pairs)) if pairs else None
+        bench, gb.Handle(descriptors=tuple(other_end.fileno() for _, other_end in pairs)) if pairs else None
     )
     for _, other_end in pairs:
         other_end.close()
@@ -150,7 +148,7 @@ class SharedReceiver(Link):
 
     schedule: Schedule = "a thread per step"
 
-    def __init__(self, bench: Bench, shared: Any, wire: RankSocket, depth: int, is_reused: bool) -> None:
+    def __init__(self, bench: gb.Bench, shared: Any, wire: RankSocket, depth: int, is_reused: bool) -> None:
         """Keep the shared memory (`shared`, uint8) and the socket to rank 0 (`wire`)."""
         self._shared, self._wire, self._is_reused = shared, wire, is_reused
         self._cuda = bench.xp.cuda if bench.traits.is_gpu else None
@@ -169,7 +167,7 @@ class SharedReceiver(Link):
         with self._received.turn(block.index):
             index, place, size = self._wire.hear(_NOTICE)
         inside = index == block.index and size <= room.size and place + size <= self._shared.size
-        expect(inside, f"rank 0 announced {size} bytes of block {index} at {place} instead of block {block.index}")
+        gb.expect(inside, f"rank 0 announced {size} bytes of block {index} at {place} instead of block {block.index}")
         self._copy(room[:size], self._shared[place : place + size])
         if self._cuda is not None:
             self._copied[block.slot].record()
@@ -200,7 +198,9 @@ class SharedReceiver(Link):
 class SharedMemoryRank:
     """One rank's buffers in the shared memory, its two sockets, and its half of the transfer."""
 
-    def __init__(self, bench: Bench, message: Message, codec: MessageCodec, shared: SharedBuffer, depth: int) -> None:
+    def __init__(
+        self, bench: gb.Bench, message: Message, codec: MessageCodec, shared: gb.SharedBuffer, depth: int
+    ) -> None:
         """Open the sockets and build this rank's half of the transfer; both ranks must call it at the same time."""
         self._shared, self._rank, self._total = shared, bench.rank, message.cut.total
         self._wire, self._clock = rank_sockets(bench, 2)
@@ -217,7 +217,7 @@ class SharedMemoryRank:
         self.transfer = Transfer(halves, depth, self._blocks, meet=self._meet, share=self._share)
 
     def _senders(
-        self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
+        self, bench: gb.Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
     ) -> Mapping[Content, Halves]:
         """Return rank 0's halves of the transfer, compressed and raw."""
         memory, cut = self._shared.array, message.cut
@@ -233,7 +233,7 @@ class SharedMemoryRank:
         }
 
     def _receivers(
-        self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
+        self, bench: gb.Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
     ) -> Mapping[Content, Halves]:
         """Return rank 1's halves of the transfer, compressed and raw."""
         link = partial(SharedReceiver, bench, self._shared.array, self._wire, slots.depth)
@@ -260,7 +260,7 @@ class SharedMemoryRank:
         self._clock.tell(_SECONDS, seconds)
         return seconds
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Return the ratio at rank 1, and no observation at rank 0; rank 1 compared each message when it was timed."""
         return observed(self._total, bytes_of_blocks(self._blocks)) if self._rank else {}
 
@@ -286,7 +286,7 @@ def address(array: Any) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
-def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: int) -> Task:
+def task(bench: gb.Bench, link: str, message: Message, codec: MessageCodec, depth: int) -> gb.Task:
     """Return this rank's part of the task of a message to another process; both ranks must call it.
 
     `link` is `process` (both ranks use one device) or `peer` (two GPUs), and `depth` the most blocks in flight."""
@@ -305,7 +305,7 @@ def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: 
     handle = hand_over(bench, memory.export(shared) if shared else None)
     rank = SharedMemoryRank(bench, message, codec, shared or memory.open(handle, nbytes), depth)
     handle.close()
-    return Task(
+    return gb.Task(
         stages_of(rank.transfer, message.cut.total),
         rank.check,
         close=rank.close,
@@ -315,7 +315,7 @@ def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: 
     )
 
 
-def _payers(bench: Bench, link: str, depth: int) -> str:
+def _payers(bench: gb.Bench, link: str, depth: int) -> str:
     """Return who pays for encoding and decoding: `apart` if both sides have processors of their own, else `shared`."""
     if link == "peer":
         return "apart"

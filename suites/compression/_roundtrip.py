@@ -1,22 +1,9 @@
 """Time round trips of a buffer through every codec, by the size of a batch, and by the number of host threads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
-from gpubench.api.suite import (
-    Bench,
-    KeyFigure,
-    Target,
-    Task,
-    Topic,
-    View,
-    on_gpu,
-    on_host,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from . import _codecs_device, _codecs_host, _codecs_nvcomp, _corpora
 from ._axes import CHUNK_BYTES, FEW, MIB, corpora, mebibytes, one_corpus
@@ -30,25 +17,29 @@ _QUICK_FEW = {
 }
 
 
-def _pareto(title: str, series: str) -> View:
-    return View("pareto", title, _CASES, "ratio", series, by=("corpus",), log_x=True, log_y=True)
+def _pareto(title: str, series: str) -> gb.View:
+    return gb.View("pareto", title, _CASES, "ratio", series, by=("corpus",), log_x=True, log_y=True)
 
 
-def _filling(title: str, series: str) -> View:
-    return View("transfer", title, ("filling",), x="size_bytes", by=("codec",), series=series, log_x=True, log_y=True)
+def _filling(title: str, series: str) -> gb.View:
+    return gb.View(
+        "transfer", title, ("filling",), x="size_bytes", by=("codec",), series=series, log_x=True, log_y=True
+    )
 
 
-topic = Topic(
+topic = gb.Topic(
     views=[
         _pareto("Compression throughput by ratio", "compress.hot"),
         _pareto("Decompression throughput by ratio", "decompress.hot"),
-        View("breakeven", "Break-even link bandwidth by codec", _CASES, series="compress.hot", by=("corpus", "codec")),
-        View("bars", "Compression throughput by codec", _CASES, series="compress.hot", by=("corpus",)),
-        View("bars", "Decompression throughput by codec", _CASES, series="decompress.hot", by=("corpus",)),
-        View("bars", "Compression ratio by codec", _CASES, series="ratio", by=("corpus",)),
+        gb.View(
+            "breakeven", "Break-even link bandwidth by codec", _CASES, series="compress.hot", by=("corpus", "codec")
+        ),
+        gb.View("bars", "Compression throughput by codec", _CASES, series="compress.hot", by=("corpus",)),
+        gb.View("bars", "Decompression throughput by codec", _CASES, series="decompress.hot", by=("corpus",)),
+        gb.View("bars", "Compression ratio by codec", _CASES, series="ratio", by=("corpus",)),
         _filling("Compression throughput by batch size", "compress.hot"),
         _filling("Decompression throughput by batch size", "decompress.hot"),
-        View(
+        gb.View(
             "curve",
             "Compression throughput by threads",
             ("threads",),
@@ -56,7 +47,7 @@ topic = Topic(
             by=("codec",),
             series="compress.hot",
         ),
-        View(
+        gb.View(
             "curve",
             "Decompression throughput by threads",
             ("threads",),
@@ -66,27 +57,27 @@ topic = Topic(
         ),
     ],
     key_figures=[
-        KeyFigure("LZ4 decompression", "roundtrip", (("corpus", "ids"), ("codec", "lz4")), series="decompress.hot"),
+        gb.KeyFigure("LZ4 decompression", "roundtrip", (("corpus", "ids"), ("codec", "lz4")), series="decompress.hot"),
     ],
 )
 
 
-def _codecs(target: Target) -> Any:
+def _codecs(target: gb.Target) -> Any:
     """Return the axis of codecs by tier (a `Points` of names); those with options are in the full tier only."""
     if not target.is_host:
         every = _codecs_device.CODECS
         quick = tuple(name for name in every if name != "gzip")  # gzip is Deflate with a header
-        return points(smoke=every, quick=quick, full=(*every, *_codecs_device.OPTIONS))
+        return gb.points(smoke=every, quick=quick, full=(*every, *_codecs_device.OPTIONS))
     quick = ("lz4", "zstd-1", "zstd-3", "zlib-1", "isal-1")
-    return points(smoke=quick, quick=quick, full=tuple(_codecs_host.CODECS))
+    return gb.points(smoke=quick, quick=quick, full=tuple(_codecs_host.CODECS))
 
 
-def _sizes(target: Target) -> Any:
+def _sizes(target: gb.Target) -> Any:
     """Return the axis of the most bytes that are compressed, with one size per tier."""
-    return (4 * MIB,) if target.is_host else points(smoke=(16 * MIB,), quick=(256 * MIB,))
+    return (4 * MIB,) if target.is_host else gb.points(smoke=(16 * MIB,), quick=(256 * MIB,))
 
 
-def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
+def _is_measured(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return True if a point is measured; there are two exceptions."""
     if target.tier == "quick" and params["corpus"] in _QUICK_FEW:
         return params["codec"] in _QUICK_FEW[params["corpus"]]
@@ -98,11 +89,11 @@ def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
     corpus=corpora,
     codec=_codecs,
     size_bytes=_sizes,
-    chunk_bytes=points((CHUNK_BYTES,), full=powers_of_two(12, 20, step=2)),
+    chunk_bytes=gb.points((CHUNK_BYTES,), full=gb.powers_of_two(12, 20, step=2)),
     where=_is_measured,
     headline={"corpus": "ids", "codec": "lz4", "chunk_bytes": CHUNK_BYTES},
 )
-def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
+def roundtrip(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> gb.Task:
     """Compress and restore a buffer in independent chunks: uncompressed bytes per second, and the ratio.
 
     The corpus is repeated to `size_bytes`; a user's shorter file is taken once. On the host one thread works through
@@ -113,14 +104,16 @@ def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
 
 
 @topic.case(
-    when=on_gpu,
+    when=gb.on_gpu,
     corpus=lambda target: _corpora.names(target, ("text",)),
-    codec=points(smoke=("lz4",), quick=("lz4", "ans"), full=_codecs_device.CODECS),
-    chunk_bytes=points((CHUNK_BYTES,), full=(2**14, CHUNK_BYTES, 2**18)),
-    size_bytes=points(smoke=(2**18, 2**22), quick=powers_of_two(16, 28, step=6), full=powers_of_two(16, 30, step=2)),
+    codec=gb.points(smoke=("lz4",), quick=("lz4", "ans"), full=_codecs_device.CODECS),
+    chunk_bytes=gb.points((CHUNK_BYTES,), full=(2**14, CHUNK_BYTES, 2**18)),
+    size_bytes=gb.points(
+        smoke=(2**18, 2**22), quick=gb.powers_of_two(16, 28, step=6), full=gb.powers_of_two(16, 30, step=2)
+    ),
     where=lambda _, params: int(params["size_bytes"]) >= int(params["chunk_bytes"]),
 )
-def filling(bench: Bench, corpus: str, codec: str, chunk_bytes: int, size_bytes: int) -> Task:
+def filling(bench: gb.Bench, corpus: str, codec: str, chunk_bytes: int, size_bytes: int) -> gb.Task:
     """Compress and restore batches from one chunk to many on a GPU: uncompressed bytes per second.
 
     A batch has `size_bytes`. A chunk occupies only a few warps, so that only many chunks fill a GPU. The half-bandwidth
@@ -128,37 +121,37 @@ def filling(bench: Bench, corpus: str, codec: str, chunk_bytes: int, size_bytes:
     return _by_gpu(bench, corpus, codec, size_bytes, chunk_bytes)
 
 
-def _threads(_: Target) -> Any:
+def _threads(_: gb.Target) -> Any:
     """Return the axis of threads by tier (a `Points`): all cores, and in the full tier also the powers of two below."""
     cores = _codecs_host.cores()
-    return points(quick=(cores,), full=tuple(sorted({*(2**k for k in range(cores.bit_length())), cores})))
+    return gb.points(quick=(cores,), full=tuple(sorted({*(2**k for k in range(cores.bit_length())), cores})))
 
 
 @topic.case(
-    when=on_host,
+    when=gb.on_host,
     corpus=one_corpus,
-    codec=points(quick=("lz4", "zstd-3"), full=tuple(_codecs_host.CODECS)),
+    codec=gb.points(quick=("lz4", "zstd-3"), full=tuple(_codecs_host.CODECS)),
     threads=_threads,
     size_bytes=mebibytes(4, 16, 64),
     chunk_bytes=(CHUNK_BYTES,),
 )
-def threads(bench: Bench, corpus: str, codec: str, threads: int, size_bytes: int, chunk_bytes: int) -> Task:
+def threads(bench: gb.Bench, corpus: str, codec: str, threads: int, size_bytes: int, chunk_bytes: int) -> gb.Task:
     """Compress and restore chunks in several threads of one process: uncompressed bytes per second of all together.
 
     The corpus is repeated to `size_bytes`. The bindings release Python's global lock while they work."""
     return _by_host(bench, corpus, codec, size_bytes, chunk_bytes, threads)
 
 
-def _by_host(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int, threads: int = 1) -> Task:
+def _by_host(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int, threads: int = 1) -> gb.Task:
     """Return the task of a round trip on the host, in `threads` threads."""
     source, total = _corpora.source_of(bench, corpus, size_bytes)
     trip = _codecs_host.open_trip(source, total, codec, chunk_bytes, threads)
     stages = {"compress": stage(trip.compress, total), "decompress": stage(trip.restore, total)}
     notes = {"corpus": source.description, "codec": trip.codec.description, "threads": str(threads)}
-    return Task(stages, check=trip.check, poison=trip.poison, notes=notes)
+    return gb.Task(stages, check=trip.check, poison=trip.poison, notes=notes)
 
 
-def _by_gpu(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
+def _by_gpu(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> gb.Task:
     """Return the task of a round trip on the GPU, of `size_bytes` or of a shorter user's file."""
     source, total = _corpora.source_of(bench, corpus, size_bytes)
     trip = _codecs_nvcomp.open_trip(bench, source, total, codec, chunk_bytes)
@@ -167,4 +160,4 @@ def _by_gpu(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes:
         "decompress": stage(trip.restore, total, waits=trip.codec.waits),
     }
     notes = {"corpus": source.description, "codec": trip.codec.description}
-    return Task(stages, check=trip.check, poison=trip.poison, notes=notes)
+    return gb.Task(stages, check=trip.check, poison=trip.poison, notes=notes)

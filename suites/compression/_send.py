@@ -1,11 +1,9 @@
 """Send messages over the links of this machine, compressed and raw."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpubench.api.suite import Bench, Target, Task, Topic, points
+from gpubench.api import suite as gb
 
 from . import _mpi, _ranks
 from ._axes import DEPTHS, MIB, Params, fills_pipeline, is_wanted, message_codecs, message_corpora
@@ -13,7 +11,7 @@ from ._links import HostCopy, Link, Loopback, PinnedMemory
 from ._message import codec_of, message_of
 from ._transfer import Coders, Content, Timed, host_payers, task_of
 
-topic = Topic()
+topic = gb.Topic()
 
 _BETWEEN_PROCESSES = ("process", "peer")
 
@@ -45,39 +43,39 @@ _ON_HOST = {
 _PEER_FULL_MIB = 4096  # codecs that are faster than NVLink take a shorter message within a few milliseconds
 
 
-def _sent(target: Target) -> dict[str, _Sent]:
+def _sent(target: gb.Target) -> dict[str, _Sent]:
     """Return the message for each link in the tier of `target`, keyed by link."""
     if target.is_host:
         return _ON_HOST
     return _ON_GPU | ({"peer": _ON_GPU["peer"]._replace(size=_PEER_FULL_MIB)} if target.tier == "full" else {})
 
 
-def _links(target: Target) -> tuple[str, ...]:
+def _links(target: gb.Target) -> tuple[str, ...]:
     within = ("copy", "socket", "mpi") if target.is_host else ("d2h", "h2d", "socket", "peer")
     return (*within, "process")
 
 
-def _codecs(target: Target) -> Any:
+def _codecs(target: gb.Target) -> Any:
     quick = tuple(dict.fromkeys(codec for sent in _sent(target).values() for codec in sent.codecs))
-    return points(smoke=("lz4",), quick=quick, full=message_codecs(target))
+    return gb.points(smoke=("lz4",), quick=quick, full=message_codecs(target))
 
 
-def _sizes(target: Target) -> Any:
+def _sizes(target: gb.Target) -> Any:
     smoke = 1 if target.is_host else 16
-    return points(smoke=(smoke * MIB,), quick=_rising(sent.size * MIB for sent in _sent(target).values()))
+    return gb.points(smoke=(smoke * MIB,), quick=_rising(sent.size * MIB for sent in _sent(target).values()))
 
 
-def _blocks(target: Target) -> Any:
+def _blocks(target: gb.Target) -> Any:
     """Return the axis of block sizes in bytes by tier (a `Points`): those that the links of this device use."""
     usual = _rising(sent.block * MIB for sent in _sent(target).values())
     if target.is_host:
-        return points(smoke=(2**18,), quick=usual, full=(2**18, *usual, 2**22))
-    return points(smoke=(2**22,), quick=usual, full=(2**22, *usual))
+        return gb.points(smoke=(2**18,), quick=usual, full=(2**18, *usual, 2**22))
+    return gb.points(smoke=(2**22,), quick=usual, full=(2**22, *usual))
 
 
-def _depths(target: Target) -> Any:
+def _depths(target: gb.Target) -> Any:
     """Return the axis of blocks in flight in each half of the pipeline, by tier (a `Points`)."""
-    return points(smoke=(2,), quick=_rising(sent.depth for sent in _sent(target).values()), full=DEPTHS)
+    return gb.points(smoke=(2,), quick=_rising(sent.depth for sent in _sent(target).values()), full=DEPTHS)
 
 
 def _rising(values: Any) -> tuple[int, ...]:
@@ -92,7 +90,7 @@ def _devices_of(params: Params) -> int:
     return 2 if params["link"] == "peer" else 1
 
 
-def _suits_link(target: Target, params: Params) -> bool:
+def _suits_link(target: gb.Target, params: Params) -> bool:
     """Return True if the point `params` is measured on its link."""
     if (params["link"] == "mpi" and target.tier != "full") or not fills_pipeline(params):
         return False
@@ -115,7 +113,9 @@ def _suits_link(target: Target, params: Params) -> bool:
     block_bytes=_blocks,
     flight=_depths,
 )
-def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
+def send(
+    bench: gb.Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int
+) -> gb.Task:
     """Send a message over a link, compressed and raw: uncompressed bytes per second.
 
     The stage `overlapped` keeps `flight` blocks of `block_bytes` in flight, `staged` one at a time, and `raw` sends the
@@ -130,7 +130,7 @@ def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, bloc
     return within_process(bench, link, Coders(bench, message, chosen, flight))
 
 
-def within_process(bench: Bench, link: str, coders: Coders) -> Task:
+def within_process(bench: gb.Bench, link: str, coders: Coders) -> gb.Task:
     """Return the task of a message over a link whose two ends are in this process: `copy`, `d2h`, `h2d` or `socket`.
 
     Over `d2h` only the sender is timed, and over `h2d` only the receiver."""
@@ -139,7 +139,7 @@ def within_process(bench: Bench, link: str, coders: Coders) -> Task:
     return task_of(coders, coders.over(_links_of(bench, link, coders), timed), _DESCRIPTIONS[link], payers)
 
 
-def _links_of(bench: Bench, link: str, coders: Coders) -> Mapping[Content, Link]:
+def _links_of(bench: gb.Bench, link: str, coders: Coders) -> Mapping[Content, Link]:
     """Return a new link of the kind `link` for compressed and one for raw blocks, keyed by `coded` and `raw`."""
     if link == "copy":
         return {"coded": HostCopy(coders.depth), "raw": HostCopy(coders.depth)}

@@ -3,8 +3,6 @@
 The file has no name and is gone with the process. On a GPU blocks go through page-locked memory, and the codec is
 one of the GPU."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import threading
@@ -16,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Target, Task, Topic, points
+from gpubench.api import suite as gb
 
 from .._files import file_system, folder_for_files, need_space, read_all, unwritable, write_all
 from . import _codecs_host
@@ -27,47 +25,47 @@ from ._message import Message, codec_of, message_of
 from ._pipeline import InFlight, Slots, slots_of
 from ._transfer import Coders, Halves, Receiver, Sender, Transfer, stage_of, task_of
 
-topic = Topic()
+topic = gb.Topic()
 
 _ROOM = 3  # disk space as a multiple of the message: raw, compressed in the worst case, and a reserve
 T = TypeVar("T")
 
 
-def _sizes(on_gpu: int) -> Callable[[Target], Any]:
+def _sizes(on_gpu: int) -> Callable[[gb.Target], Any]:
     """Return a function from a target to its axis of file sizes; `on_gpu` is the size of a GPU's quick tier in MiB."""
 
-    def sizes(target: Target) -> Any:
+    def sizes(target: gb.Target) -> Any:
         return mebibytes(1, 16, 128) if target.is_host else mebibytes(16, on_gpu, 1024)
 
     return sizes
 
 
-def _blocks(on_gpu: int) -> Callable[[Target], Any]:
+def _blocks(on_gpu: int) -> Callable[[gb.Target], Any]:
     """Return a function from a target to its axis of block sizes; `on_gpu` is that of a GPU's quick tier in bytes."""
 
-    def blocks(target: Target) -> Any:
+    def blocks(target: gb.Target) -> Any:
         smoke, quick = (2**18, 2**20) if target.is_host else (2**22, on_gpu)
-        return points(smoke=(smoke,), quick=(quick,))
+        return gb.points(smoke=(smoke,), quick=(quick,))
 
     return blocks
 
 
-def _usual_depth(target: Target) -> int:
+def _usual_depth(target: gb.Target) -> int:
     """Return the usual number of blocks in flight: 2 on the host, and 8 on a GPU."""
     return 2 if target.is_host else 8
 
 
-def _suits_file(target: Target, params: Params) -> bool:
+def _suits_file(target: gb.Target, params: Params) -> bool:
     return fills_pipeline(params) and is_wanted(target, params, params["flight"] == _usual_depth(target))
 
 
-def _codecs(target: Target) -> Any:
+def _codecs(target: gb.Target) -> Any:
     """Return in the quick tier a codec that processors and GPUs both have."""
-    return points(smoke=("lz4",), quick=("lz4",), full=message_codecs(target))
+    return gb.points(smoke=("lz4",), quick=("lz4",), full=message_codecs(target))
 
 
-def _depths(target: Target) -> Any:
-    return points(smoke=(2,), quick=(_usual_depth(target),), full=DEPTHS)
+def _depths(target: gb.Target) -> Any:
+    return gb.points(smoke=(2,), quick=(_usual_depth(target),), full=DEPTHS)
 
 
 def open_file(nbytes: int, where: Path) -> int:
@@ -157,7 +155,7 @@ class ReadBack(FileLink):
     block_bytes=_blocks(on_gpu=2**24),
     flight=_depths,
 )
-def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
+def save(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> gb.Task:
     """Save arrays in a file until fsync(2) has returned, compressed and raw: uncompressed bytes per second.
 
     The corpus is repeated to `size_bytes`, in blocks of `block_bytes`, of which `flight` are in flight. Raises Skip if
@@ -166,7 +164,7 @@ def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: in
     return saving(Coders(bench, message, codec_of(bench, codec, message), flight))
 
 
-def saving(coders: Coders) -> Task:
+def saving(coders: Coders) -> gb.Task:
     """Return the task of writing a message to a file; raises Skip if no file can be written or space is short."""
     where, count = folder_for_files(), coders.message.cut.count
     coded, raw = (FileLink(open_file(_ROOM * coders.message.cut.total, where), count, where) for _ in range(2))
@@ -182,7 +180,7 @@ def saving(coders: Coders) -> Task:
     block_bytes=_blocks(on_gpu=2**23),
     flight=_depths,
 )
-def load(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
+def load(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> gb.Task:
     """Load arrays from a file past the page cache, compressed and raw: uncompressed bytes per second.
 
     The corpus is repeated to `size_bytes`, in blocks of `block_bytes`, of which `flight` are in flight. On a GPU the
@@ -192,7 +190,7 @@ def load(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: in
     return loading(bench, Coders(bench, message, codec_of(bench, codec, message), flight))
 
 
-def loading(bench: Bench, coders: Coders) -> Task:
+def loading(bench: gb.Bench, coders: Coders) -> gb.Task:
     """Return the task of reading a message back from a file; raises Skip if no file can be written or space is short.
 
     On a GPU it has the stage `host_codec` if the host has a codec of the same format."""
@@ -224,7 +222,9 @@ def _file_system_note(where: Path) -> str:
 class UploadingDecoder(HostDecoder):
     """A decoder of the host whose output, in page-locked memory, is copied to the GPU."""
 
-    def __init__(self, bench: Bench, codec: _codecs_host.HostCodec, message: Message, depth: int, source: Any) -> None:
+    def __init__(
+        self, bench: gb.Bench, codec: _codecs_host.HostCodec, message: Message, depth: int, source: Any
+    ) -> None:
         """Allocate page-locked memory for the whole message; `source` is its source in host memory (NumPy, uint8)."""
         self._message, self._source = message, source
         self._decoded, self._copies = bench.device.pinned(message.cut.total), CopyEngine(bench)
@@ -243,7 +243,7 @@ class UploadingDecoder(HostDecoder):
         np.invert(self._source, out=self._decoded)
 
 
-def load_by_host(bench: Bench, message: Message, codec: _codecs_host.HostCodec) -> Transfer:
+def load_by_host(bench: gb.Bench, message: Message, codec: _codecs_host.HostCodec) -> Transfer:
     """Return the transfer that reads the data of a message, decodes them on the host and copies them to the GPU.
 
     The data are compressed by `codec` and written to a file now."""

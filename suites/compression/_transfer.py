@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Work, expect
+from gpubench.api import suite as gb
 
 from ._blocks import Cut
 from ._codecs_host import cores
@@ -139,7 +139,7 @@ class Halves(NamedTuple):
 class Coders:
     """The encoder and the decoder of a message in one process, and a copy of every packed block (`blocks`)."""
 
-    def __init__(self, bench: Bench, message: Message, codec: MessageCodec, depth: int) -> None:
+    def __init__(self, bench: gb.Bench, message: Message, codec: MessageCodec, depth: int) -> None:
         """Make the encoder and the decoder on the bench's device, and encode the message once."""
         self._bench, self.message, self.codec, self.depth = bench, message, codec, depth
         self.outgoing, self.incoming = slots_of(bench, depth), slots_of(bench, depth)
@@ -267,7 +267,7 @@ class TimedMessage(Protocol):
         """Restore every block."""
 
 
-def stages_of(transfer: TimedMessage, total: int, timed: Timed = "both") -> dict[str, Stage]:
+def stages_of(transfer: TimedMessage, total: int, timed: Timed = "both") -> dict[str, gb.Stage]:
     """Return the stages of a message of `total` bytes: overlapped (the headline), staged, raw, and each half alone.
 
     The half that is not in `timed` has no stage: `compress` for the sender, `decompress` for the receiver."""
@@ -282,14 +282,14 @@ def stages_of(transfer: TimedMessage, total: int, timed: Timed = "both") -> dict
     return {name: stage_of(call, total, name != "compress") for name, call in calls.items() if name != unpaid}
 
 
-def stage_of(call: Callable[[], float], total: int, checked: bool = True) -> Stage:
+def stage_of(call: Callable[[], float], total: int, checked: bool = True) -> gb.Stage:
     """Return a stage whose `call` times itself and returns seconds.
 
     Its rate is in uncompressed bytes, `total` per call. `checked` says that each call compares its output."""
-    return Stage(call, Work(payload=total), "payload", clock="self", effort=POINT, checked=checked)
+    return gb.Stage(call, gb.Work(payload=total), "payload", clock="self", effort=gb.POINT, checked=checked)
 
 
-def task_of(coders: Coders, transfer: Transfer, link: str, payers: str = "") -> Task:
+def task_of(coders: Coders, transfer: Transfer, link: str, payers: str = "") -> gb.Task:
     """Return the task of a message within this process; `link` is the description of the link for the notes.
 
     `payers` is the note `ends`, which says which sides are charged for encoding and decoding; if empty, it follows
@@ -298,15 +298,15 @@ def task_of(coders: Coders, transfer: Transfer, link: str, payers: str = "") -> 
     notes = {"codec": codec, "link": link, "corpus": message.description, "ends": payers or _PAYERS[transfer.timed]}
     stages = stages_of(transfer, message.cut.total, transfer.timed)
     check = partial(observed, message.cut.total, bytes_of_blocks(coders.blocks))
-    return Task(stages, check, close=transfer.close, notes=notes)
+    return gb.Task(stages, check, close=transfer.close, notes=notes)
 
 
-def observed(total: int, sent_bytes: float) -> Observation:
+def observed(total: int, sent_bytes: float) -> gb.Observation:
     """Return the observation `ratio`: `total` uncompressed bytes over `sent_bytes`, which include the tables of blocks.
 
     Raises WrongAnswer if no bytes were sent."""
-    expect(sent_bytes > 0, "no bytes were sent")
-    return {"ratio": Observed(total / sent_bytes, "", "more")}
+    gb.expect(sent_bytes > 0, "no bytes were sent")
+    return {"ratio": gb.Observed(total / sent_bytes, "", "more")}
 
 
 def host_payers(depth: int) -> str:

@@ -4,11 +4,11 @@ A product is 2·M·N·K operations, dense; inputs are N(0,1) unless a case says 
 error of the result. Where the weights decide how long a product takes (GEMV, few tokens, decoding) the figure is bytes
 moved, with buffers in turn, so that the weights come from memory."""
 
-from gpubench.api.suite import Suite
+from gpubench.api import suite as gb
 
 from . import _decoder, _few, _grouped, _rates, _scaled, _shapes
 
-suite = Suite(
+suite = gb.Suite(
     "matrix multiplication by precision, shape and data; GEMV",
     topics=[_rates.topic, _shapes.topic, _few.topic, _decoder.topic, _grouped.topic, _scaled.topic],
 )

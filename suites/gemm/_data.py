@@ -3,15 +3,13 @@
 data.cu makes the data: element i is a function of (seed, i). References are products in double precision of the same
 elements that the library was given."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import TIER, Bench, Effort, Kernel, Observation, Observed, Stage, Work, expect
+from gpubench.api import suite as gb
 
 from ._formats import Format, MatrixProduct, Precision, Shape
 from ._freivalds import SIGN_BLOCK, element_bound, expect_product, sign_blocks
@@ -32,9 +30,9 @@ class Maker:
 
     `xp` is CuPy, and `to_host` copies an array to NumPy."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._bench = bench
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[str, gb.Kernel] = {}
         self.xp = bench.xp
         self.to_host = bench.device.to_host
 
@@ -116,7 +114,7 @@ class Operands:
 
     `data` is `normal`, `uniform`, `constant` or `zeros`."""
 
-    def __init__(self, bench: Bench, precision: Precision, shape: Shape, data: str = "normal") -> None:
+    def __init__(self, bench: gb.Bench, precision: Precision, shape: Shape, data: str = "normal") -> None:
         bench.need(1.1 * shape.moved(precision) + 4 * 8 * _CHUNK)
         self.precision, self.shape = precision, shape
         self.rng = bench.rng
@@ -136,30 +134,30 @@ class Operands:
         """The product of these operands."""
         return MatrixProduct(self.precision, self.shape, self.a, self.b, self.c)
 
-    def work(self, products: int = 1) -> Work:
+    def work(self, products: int = 1) -> gb.Work:
         """Return the operations and the least number of bytes of a number of products."""
-        return Work(flops=products * self.shape.flops, moved=products * self.shape.moved(self.precision))
+        return gb.Work(flops=products * self.shape.flops, moved=products * self.shape.moved(self.precision))
 
-    def stage(self, call: Callable[[], None], effort: Effort = TIER) -> Stage:
+    def stage(self, call: Callable[[], None], effort: gb.Effort = gb.TIER) -> gb.Stage:
         """Return one product as a stage, judged by its operations."""
-        return Stage(call, self.work(), "flops", self.precision.limit, max_calls=64, effort=effort)
+        return gb.Stage(call, self.work(), "flops", self.precision.limit, max_calls=64, effort=effort)
 
     def poison(self) -> None:
         """Fill C with a pattern that is no result, so that the check finds elements that were not written."""
         self.c.view("uint8").fill(self.precision.formats[2].poison)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Compare random rows of C with a product in double precision, and every element in sums of random signs.
 
         Returns the errors as `judged` does."""
         missing = self._make.count_unwritten(self.c, self.precision.formats[2])
-        expect(missing == 0, f"{missing} elements of C are not written, NaN or infinite")
+        gb.expect(missing == 0, f"{missing} elements of C are not written, NaN or infinite")
         errors = self._compared_rows()
         if self.epilogue is None:
             self._expect_every_element(int(self.rng.integers(self.shape.batch)))
         return errors
 
-    def _compared_rows(self) -> Observation:
+    def _compared_rows(self) -> gb.Observation:
         """Return the errors of compared elements, as `judged` does; raises WrongAnswer if one is above its bound."""
         if self.precision.is_double:
             return judged(self.precision, self.shape.k, *self._block())
@@ -258,7 +256,7 @@ def _partial_sums(precision: Precision, size: float, off: Any) -> float:
     return 4 * precision.narrow * size / math.sqrt(off.size)
 
 
-def judged(precision: Precision, k: int, result: Any, reference: Any, scale: Any) -> Observation:
+def judged(precision: Precision, k: int, result: Any, reference: Any, scale: Any) -> gb.Observation:
     """Return ‖C − R‖/‖R‖ as `error` and the largest |C − R|/(|A|·|B|) as `greatest_error`.
 
     `result` is C, `reference` R and `scale` |A|·|B|: NumPy arrays for the same elements, each a sum of k products.
@@ -268,16 +266,16 @@ def judged(precision: Precision, k: int, result: Any, reference: Any, scale: Any
     off = np.asarray(np.abs(result - reference), dtype=float)
     if precision.is_exact:
         wrong = int(np.count_nonzero(off))
-        expect(wrong == 0, f"{wrong} of {off.size} compared integers are wrong")
+        gb.expect(wrong == 0, f"{wrong} of {off.size} compared integers are wrong")
     size = float(np.linalg.norm(np.asarray(reference, dtype=float)))
     error = float(np.linalg.norm(off)) / size if size else float(off.max())
     bound = precision.bound(k)
-    expect(error <= bound, f"the relative error {error:.3g} of the compared rows is above {bound:.3g}")
+    gb.expect(error <= bound, f"the relative error {error:.3g} of the compared rows is above {bound:.3g}")
     terms = np.asarray(scale, dtype=float)
     allowed = element_bound(precision, k, np.asarray(reference, dtype=float), terms) + _partial_sums(
         precision, size, off
     )
     wrong = int(np.count_nonzero(~(off <= allowed)))
-    expect(wrong == 0, f"{wrong} of {off.size} compared elements differ by more than rounding explains")
+    gb.expect(wrong == 0, f"{wrong} of {off.size} compared elements differ by more than rounding explains")
     greatest = float(np.max(np.divide(off, terms, out=np.zeros_like(off), where=terms > 0)))
-    return {"error": Observed(error), "greatest_error": Observed(greatest)}
+    return {"error": gb.Observed(error), "greatest_error": gb.Observed(greatest)}

@@ -3,8 +3,6 @@
 Each matrix takes the output of the previous one: `out` the first columns of `qkv`, `down` those of `up`. Weights are
 N(0, 1/columns), so that numbers keep their size from the first layer to the last."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -12,20 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    Bench,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from .._models import MODELS, Model
@@ -38,25 +23,25 @@ PROMPT = 2048  # tokens of a prefill
 _COMPARED = 16  # tokens of a prefill for which the chain of products is repeated in double precision
 _HALF = FORMATS["float16"]
 
-topic = Topic(
-    views=[View("bars", "Language model throughput in tokens per second", ("decoder",), by=("phase", "weights"))]
+topic = gb.Topic(
+    views=[gb.View("bars", "Language model throughput in tokens per second", ("decoder",), by=("phase", "weights"))]
 )
 
 
 @topic.case(
-    model=points(("llama-3-8b",), full=("chatglm-6b", "llama-3-8b")),
-    phase=points(("decode",), full=("decode", "prefill")),
-    weights=points((), ("int4",), ("float16", "int8", "int4")),
-    when=on_gpu,
+    model=gb.points(("llama-3-8b",), full=("chatglm-6b", "llama-3-8b")),
+    phase=gb.points(("decode",), full=("decode", "prefill")),
+    weights=gb.points((), ("int4",), ("float16", "int8", "int4")),
+    when=gb.on_gpu,
 )
-def decoder(bench: Bench, model: str, phase: str, weights: str) -> Task:
+def decoder(bench: gb.Bench, model: str, phase: str, weights: str) -> gb.Task:
     """Tokens per second of all products of a model with seeded weights: token by token, or a prompt of 2048 tokens.
 
     Attention, norms and activations are left out. Raises Skip if the library does not support the products of a prompt.
     """
     chosen = MODELS[model]
     if bench.traits.vendor != "nvidia" and phase == "prefill":
-        raise Skip("prefill needs the vendor's product of transposed weights through cuBLASLt")
+        raise gb.Skip("prefill needs the vendor's product of transposed weights through cuBLASLt")
     bench.need(1.1 * chosen.size * (KINDS[weights].bits / 8 + 2 / 128) + 2**31)
     return _decode_task(bench, chosen, weights) if phase == "decode" else _prefill_task(bench, chosen, weights)
 
@@ -66,7 +51,7 @@ class ModelChain:
 
     `kind` is a key of KINDS, and `tokens` the number of tokens that go through together."""
 
-    def __init__(self, bench: Bench, model: Model, kind: str, tokens: int, tiled: bool = False) -> None:
+    def __init__(self, bench: gb.Bench, model: Model, kind: str, tokens: int, tiled: bool = False) -> None:
         self._make, rng = Maker(bench), bench.rng
         self.matrices = tuple(
             Weights(self._make, kind, layer.rows, layer.cols, int(rng.integers(2**63)), layer.cols**-0.5, tiled)
@@ -84,14 +69,14 @@ class ModelChain:
         for output in self.outputs:
             poison(output)
 
-    def check(self, lines: Any) -> Observation:
+    def check(self, lines: Any) -> gb.Observation:
         """Compare the tokens `lines` after the last layer, and the last token after the head, with double precision.
 
         `lines` are numbers of tokens (NumPy), with the last token at the end."""
         make, last, head = self._make, self.matrices[-2], self.matrices[-1]
         index = make.xp.asarray(lines.astype(np.int64))
         missing = make.count_unwritten(self.outputs[-1], _HALF)
-        expect(missing == 0, "elements of the last output are not written, NaN or infinite")
+        gb.expect(missing == 0, "elements of the last output are not written, NaN or infinite")
         x = make.widened(self.inputs[0], _HALF, len(lines), head.cols, (head.cols, 1), index)
         for weights in self.matrices[:-1]:
             x = weights.product(x[:, : weights.cols])
@@ -99,11 +84,11 @@ class ModelChain:
         logits = make.widened(self.outputs[-1], _HALF, 1, head.rows, (head.rows, 1))
         error = max(distance(make, result, x), distance(make, logits, head.product(x[-1:])))
         bound = 4 * 2**-11 * math.sqrt(len(self.matrices))  # each matrix rounds its output, one after another
-        expect(error <= bound, f"the relative error {error:.3g} of the chain is above {bound:.3g}")
-        return {"error": Observed(error)}
+        gb.expect(error <= bound, f"the relative error {error:.3g} of the chain is above {bound:.3g}")
+        return {"error": gb.Observed(error)}
 
 
-def _decode_task(bench: Bench, model: Model, kind: str) -> Task:
+def _decode_task(bench: gb.Bench, model: Model, kind: str) -> gb.Task:
     """Return all products for one token as a task, by skinny.cu for int4 and by gemv.cu for other weights."""
     by_tensor = kind == "int4" and "matrix" in bench.traits.features
     chain = ModelChain(bench, model, kind, 1, by_tensor)
@@ -112,13 +97,13 @@ def _decode_task(bench: Bench, model: Model, kind: str) -> Task:
         vectors = Vectors(x, y)
         calls.append(tensor_call(bench, weights, vectors, 1) if by_tensor else warp_call(bench, weights, vectors))
     moved = chain.nbytes + sum(_HALF.itemsize * (weights.rows + weights.cols) for weights in chain.matrices)
-    work = Work(moved=float(moved), flops=2.0 * model.size, items=1)
-    stage = Stage(in_turn(*calls), work, "items", "dram", modes=("graph",), max_calls=4, item="token")
+    work = gb.Work(moved=float(moved), flops=2.0 * model.size, items=1)
+    stage = gb.Stage(in_turn(*calls), work, "items", "dram", modes=("graph",), max_calls=4, item="token")
     notes = _notes(model, kind, "skinny.cu" if by_tensor else "gemv.cu")
-    return Task.of(stage, check=partial(chain.check, np.zeros(1, np.int64)), poison=chain.poison, notes=notes)
+    return gb.Task.of(stage, check=partial(chain.check, np.zeros(1, np.int64)), poison=chain.poison, notes=notes)
 
 
-def _prefill_task(bench: Bench, model: Model, kind: str) -> Task:
+def _prefill_task(bench: gb.Bench, model: Model, kind: str) -> gb.Task:
     """Return a task that multiplies PROMPT tokens by all layers' matrices, and the last token by the output matrix."""
     chain = ModelChain(bench, model, kind, PROMPT)
     quantised = KINDS[kind].is_quantised
@@ -134,11 +119,11 @@ def _prefill_task(bench: Bench, model: Model, kind: str) -> Task:
     head, x, y = chain.matrices[-1], chain.inputs[-1], chain.outputs[-1]
     calls.append(warp_call(bench, head, Vectors(x[(PROMPT - 1) * pitch :], y)))
     flops = 2.0 * PROMPT * sum(weights.rows * weights.cols for weights in chain.matrices[:-1])
-    work = Work(moved=float(chain.nbytes), flops=flops + 2.0 * model.head.size, items=PROMPT)
-    stage = Stage(in_turn(*calls), work, "items", "tensor.float16", max_calls=2, item="token")
+    work = gb.Work(moved=float(chain.nbytes), flops=flops + 2.0 * model.head.size, items=PROMPT)
+    stage = gb.Stage(in_turn(*calls), work, "items", "tensor.float16", max_calls=2, item="token")
     lines = np.append(bench.rng.integers(0, PROMPT, _COMPARED - 1), PROMPT - 1)
     notes = _notes(model, kind, f"{library}, the head by gemv.cu")
-    return Task.of(stage, check=partial(chain.check, lines), poison=chain.poison, notes=notes)
+    return gb.Task.of(stage, check=partial(chain.check, lines), poison=chain.poison, notes=notes)
 
 
 def _notes(model: Model, kind: str, kernels: str) -> Mapping[str, str]:

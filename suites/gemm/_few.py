@@ -1,28 +1,12 @@
 """Measure few tokens against many weights: memory that is only read, GEMV, and products of up to 64 tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from .._checks import expect_equal
 from .._stream import open_stream
@@ -44,16 +28,16 @@ _LARGE_BYTES = 448 * 2**20  # 28672 × 8192 weights in float16, a matrix of a 70
 _ROWS, _COLS = 28672, 8192  # rows and columns of the weights that are multiplied by several tokens, as in a 70B model
 _KERNEL = ("path", "weights")
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("transfer", "GEMV bandwidth by size of the weights", ("gemv",), "size_bytes", by=_KERNEL),
-        View("curve", "Skinny GEMM bandwidth by tokens", ("skinny",), "tokens", by=_KERNEL, log_x=True),
+        gb.View("transfer", "GEMV bandwidth by size of the weights", ("gemv",), "size_bytes", by=_KERNEL),
+        gb.View("curve", "Skinny GEMM bandwidth by tokens", ("skinny",), "tokens", by=_KERNEL, log_x=True),
     ]
 )
 
 
-@topic.case(size_bytes=points((2**32,), (2**28,)), when=on_gpu)
-def read(bench: Bench, size_bytes: int) -> Task:
+@topic.case(size_bytes=gb.points((2**32,), (2**28,)), when=gb.on_gpu)
+def read(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Bandwidth of memory that is only read, each byte once: the upper bound of the cases `gemv` and `skinny`."""
     stream = open_stream(bench, size_bytes, "float32", 1)
     drawn, partials = stream.drawn(), stream.partial(np.uint64)
@@ -62,28 +46,28 @@ def read(bench: Bench, size_bytes: int) -> Task:
     def check() -> None:
         expect_equal(bench.device.to_host(partials), stream.expected_xor(drawn), "partial results")
 
-    stage = Stage(call, Work(moved=size_bytes, payload=size_bytes), "moved", "dram")
-    return Task.of(stage, check=check, poison=lambda: partials.fill(0))
+    stage = gb.Stage(call, gb.Work(moved=size_bytes, payload=size_bytes), "moved", "dram")
+    return gb.Task.of(stage, check=check, poison=lambda: partials.fill(0))
 
 
-def _weight_sizes(target: Target) -> Any:
+def _weight_sizes(target: gb.Target) -> Any:
     """Return the points of the axis `size_bytes`: sizes of weights from 256 KiB to 1 GiB, on the host to 448 MiB."""
     if target.is_host:
-        return points((2**27,), (2**21,), (*powers_of_two(18, 28, 2), _LARGE_BYTES))
-    return points(
-        (2**23, 2**27, _LARGE_BYTES), (2**23,), (*powers_of_two(18, 28), _LARGE_BYTES, *powers_of_two(29, 30))
+        return gb.points((2**27,), (2**21,), (*gb.powers_of_two(18, 28, 2), _LARGE_BYTES))
+    return gb.points(
+        (2**23, 2**27, _LARGE_BYTES), (2**23,), (*gb.powers_of_two(18, 28), _LARGE_BYTES, *gb.powers_of_two(29, 30))
     )
 
 
-def _paths(target: Target) -> tuple[str, ...]:
+def _paths(target: gb.Target) -> tuple[str, ...]:
     return ("vendor",) if target.is_host else ("warp", "tensor", "vendor")
 
 
-def _weights(target: Target) -> Any:
-    return ("float32",) if target.is_host else points(("float16", "int8", "int4"), full=tuple(KINDS))
+def _weights(target: gb.Target) -> Any:
+    return ("float32",) if target.is_host else gb.points(("float16", "int8", "int4"), full=tuple(KINDS))
 
 
-def _has_path(target: Target, params: Mapping[str, Any]) -> bool:
+def _has_path(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: the path must support the weights, and only full takes all of `gemv`."""
     path, weights = params["path"], params["weights"]
     if weights not in _SUPPORTED[path] or (path == "tensor" and not target.device.arch.startswith(_MATRIX)):
@@ -105,7 +89,7 @@ def sides(size_bytes: int, kind: str) -> tuple[int, int]:
 
 
 @topic.case(path=_paths, weights=_weights, size_bytes=_weight_sizes, where=_has_path)
-def gemv(bench: Bench, path: str, weights: str, size_bytes: int) -> Task:
+def gemv(bench: gb.Bench, path: str, weights: str, size_bytes: int) -> gb.Task:
     """Bandwidth of Y = W·x with weights of `size_bytes`: itemsize·(M·N + N + M) bytes moved, and the scales.
 
     Copies of the weights are used in turn, so that they come from memory. `warp` is our kernel of fused multiply-adds,
@@ -116,19 +100,19 @@ def gemv(bench: Bench, path: str, weights: str, size_bytes: int) -> Task:
 
 @topic.case(
     path=("tensor", "vendor"),
-    weights=points(("float16",), full=("float16", "bfloat16", "int8", "int4")),
-    tokens=points((16,), full=(1, 2, 4, 8, 16, 32, 64)),
-    when=on_gpu,
+    weights=gb.points(("float16",), full=("float16", "bfloat16", "int8", "int4")),
+    tokens=gb.points((16,), full=(1, 2, 4, 8, 16, 32, 64)),
+    when=gb.on_gpu,
     where=_has_path,
 )
-def skinny(bench: Bench, path: str, weights: str, tokens: int) -> Task:
+def skinny(bench: gb.Bench, path: str, weights: str, tokens: int) -> gb.Task:
     """Bandwidth of Y = X·Wᵀ of few tokens and 28672 × 8192 weights (a 70B model's).
 
     Copies of the weights are used in turn, so that they come from memory."""
     return few_tokens(bench, path, weights, _ROWS, _COLS, tokens)
 
 
-def few_tokens(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens: int) -> Task:
+def few_tokens(bench: gb.Bench, path: str, kind: str, rows: int, cols: int, tokens: int) -> gb.Task:
     """Return Y = X·Wᵀ by a path (`warp`, `tensor` or `vendor`) as a task; raises Skip if it is unsupported.
 
     `kind`, `rows` and `cols` describe W, and X has `tokens` rows. The path `warp` takes one token."""
@@ -146,7 +130,7 @@ def few_tokens(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens:
 
 
 def few_tokens_task(
-    bench: Bench,
+    bench: gb.Bench,
     product_of: Callable[[Weights, Vectors], ProductCall],
     kind: str,
     rows: int,
@@ -154,7 +138,7 @@ def few_tokens_task(
     tokens: int,
     *,
     tiled: bool,
-) -> Task:
+) -> gb.Task:
     """Return Y = X·Wᵀ as a task, with copies of the weights in turn; every copy must give the same Y.
 
     `kind`, a key of KINDS, `rows` and `cols` describe W, and X has `tokens` rows."""
@@ -167,15 +151,15 @@ def few_tokens_task(
     x, ys = make.drawn(plain, tokens * cols, seeds[1]), bench.xp.empty((len(copies), tokens * rows), plain.storage)
     products = [product_of(copy, Vectors(x, y)) for copy, y in zip(copies, ys, strict=True)]
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Compare one Y with double precision, and all other Ys with that Y bit by bit; return the errors of Y."""
         written = make.written(ys)
         first = int(written[0]) if written.size else 0
         differing = make.differing(ys, first)
-        expect(differing == 0, f"{differing} words of {len(written)} copies of y differ from the first copy")
+        gb.expect(differing == 0, f"{differing} words of {len(written)} copies of y differ from the first copy")
         return compared(make, weights, Vectors(x, ys[first]), tokens)
 
     moved = float(weights.nbytes + plain.itemsize * tokens * (rows + cols))
-    stage = rotated([product.call for product in products], moved, 2.0 * rows * cols * tokens, POINT)
+    stage = rotated([product.call for product in products], moved, 2.0 * rows * cols * tokens, gb.POINT)
     notes = {**products[0].notes, **rotation_notes(rows, cols, copies)}
-    return Task.of(stage, check=check, poison=lambda: poison(ys), notes=notes)
+    return gb.Task.of(stage, check=check, poison=lambda: poison(ys), notes=notes)

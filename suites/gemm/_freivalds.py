@@ -3,15 +3,13 @@
 C·x is compared with A·(B·x) for random x of ± 1 (Freivalds, IFIP Congress 1977). A wrong element is missed only if
 another one in its row cancels it, which at most half of all x do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import expect
+from gpubench.api import suite as gb
 
 from ._formats import Precision
 
@@ -39,7 +37,7 @@ def expect_product(precision: Precision, k: int, c_x: Any, a_b_x: Any, c_norms: 
     typical_norms = np.sqrt(np.mean(np.square(c_norms), axis=0))
     allowed = _SLACK * element_bound(precision, k, np.maximum(c_norms, typical_norms), terms)
     wrong = int(np.count_nonzero(~(off <= allowed)))
-    expect(wrong == 0, f"{wrong} of {off.size} sums over {SIGN_BLOCK} elements of C are wrong")
+    gb.expect(wrong == 0, f"{wrong} of {off.size} sums over {SIGN_BLOCK} elements of C are wrong")
 
 
 def element_bound(precision: Precision, k: int, sizes: Any, terms: Any) -> Any:

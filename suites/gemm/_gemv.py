@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Observed, Skip, expect
+from gpubench.api import suite as gb
 
 from ._data import Maker
 from ._formats import FORMATS, PRECISIONS, Precision
@@ -63,7 +63,7 @@ class Weights:
         self, make: Maker, kind: str, rows: int, cols: int, seed: int, spread: float = 1.0, tiled: bool = False
     ) -> None:
         if cols % GROUP:
-            raise Skip(f"the kernels need a multiple of {GROUP} columns, not {cols}")
+            raise gb.Skip(f"the kernels need a multiple of {GROUP} columns, not {cols}")
         self.kind, self.rows, self.cols = KINDS[kind], rows, cols
         self._name, self._make, self._seed, self._spread = kind, make, seed, spread
         self._order = np.uint64(cols // GROUP), np.uint32(tiled)
@@ -154,21 +154,21 @@ def poison(y: Any) -> None:
     y.view("uint8").fill(0xFF)
 
 
-def compared(make: Maker, weights: Weights, vectors: Vectors, tokens: int) -> Observation:
+def compared(make: Maker, weights: Weights, vectors: Vectors, tokens: int) -> gb.Observation:
     """Return the relative error of Y as `error`, and the error that quantisation adds as `quantisation_error`.
 
     Weights that are not quantised have only the first. Y has `tokens` tokens."""
     kind = FORMATS[weights.kind.vectors]
     missing = make.count_unwritten(vectors.y, kind)
-    expect(missing == 0, f"{missing} elements of y are not written, NaN or infinite")
+    gb.expect(missing == 0, f"{missing} elements of y are not written, NaN or infinite")
     x = make.widened(vectors.x, kind, tokens, weights.cols, (weights.cols, 1))
     y = make.widened(vectors.y, kind, tokens, weights.rows, (weights.rows, 1))
     exact = weights.product(x)
     error, bound = distance(make, y, exact), weights.kind.precision.bound(weights.cols)
-    expect(error <= bound, f"the relative error {error:.3g} is above {bound:.3g}")
-    errors = {"error": Observed(error)}
+    gb.expect(error <= bound, f"the relative error {error:.3g} is above {bound:.3g}")
+    errors = {"error": gb.Observed(error)}
     if weights.kind.is_quantised:
-        errors["quantisation_error"] = Observed(distance(make, exact, weights.product(x, original=True)))
+        errors["quantisation_error"] = gb.Observed(distance(make, exact, weights.product(x, original=True)))
     return errors
 
 
@@ -266,7 +266,7 @@ def tensor_plan(
     return TensorPlan(tiles, panels, down, 1, 2, max(1, min(8, units // blocks)), warp)
 
 
-def warp_call(bench: Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
+def warp_call(bench: gb.Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
     """Return the call of Y = W·x by gemv.cu, for one token, launched as `launch` says."""
     plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, launch)
     kernel = bench.kernel("gemv.cu", "gemv", **plan.defines(weights.kind, launch))
@@ -277,7 +277,7 @@ def warp_call(bench: Bench, weights: Weights, vectors: Vectors, launch: Launch =
     return partial(kernel.early if launch.is_early else kernel, grid, (_THREADS,), args)
 
 
-def tensor_call(bench: Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch = PLAIN) -> Call:
+def tensor_call(bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch = PLAIN) -> Call:
     """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens, launched as `launch` says.
 
     Raises Skip without matrix instructions, and WrongAnswer for more tokens."""
@@ -291,7 +291,7 @@ def tensor_call(bench: Bench, weights: Weights, vectors: Vectors, tokens: int, l
     return partial(kernel.early if launch.is_early else kernel, grid, (plan.threads,), args)
 
 
-def compile_tensor_calls(bench: Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
+def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
     """Compile skinny.cu for the products of these matrices with `tokens` tokens, all variants at the same time.
 
     A variant takes up to a second. Raises Skip without matrix instructions."""
@@ -303,10 +303,10 @@ def compile_tensor_calls(bench: Bench, matrices: Iterable[tuple[Weights, Launch]
     )
 
 
-def _tensor_plan(bench: Bench, weights: Weights, tokens: int, launch: Launch) -> TensorPlan:
+def _tensor_plan(bench: gb.Bench, weights: Weights, tokens: int, launch: Launch) -> TensorPlan:
     """Return the plan of skinny.cu for these weights, for the device of `bench`."""
     if "matrix" not in bench.traits.features:
-        raise Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
-    expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")
+        raise gb.Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
+    gb.expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")
     units, warp = bench.device.device.units, bench.traits.warp
     return tensor_plan(weights.kind, weights.rows, tokens, units, warp, launch.is_gated)

@@ -14,22 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    SuiteError,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from .._graphs import replayed
@@ -55,25 +40,25 @@ _STREAMS = 8  # CUDA's default number of queues to the device (CUDA_DEVICE_MAX_C
 Call = Callable[[], object]
 Loads = npt.NDArray[np.int64]
 
-topic = Topic(
-    views=[View("curve", "Grouped GEMM throughput by load skew", ("grouped",), "skew", by=("experts", "tokens"))]
+topic = gb.Topic(
+    views=[gb.View("curve", "Grouped GEMM throughput by load skew", ("grouped",), "skew", by=("experts", "tokens"))]
 )
 
 
-def _experts(target: Target) -> Any:
-    return (8,) if target.is_host else points((64,), (8,), (8, 64, 128))
+def _experts(target: gb.Target) -> Any:
+    return (8,) if target.is_host else gb.points((64,), (8,), (8, 64, 128))
 
 
-def _tokens(target: Target) -> Any:
-    return (1024,) if target.is_host else points((8192,), (1024,), (512, 2048, 8192, 32768))
+def _tokens(target: gb.Target) -> Any:
+    return (1024,) if target.is_host else gb.points((8192,), (1024,), (512, 2048, 8192, 32768))
 
 
-def _has_products(target: Target) -> bool:
+def _has_products(target: gb.Target) -> bool:
     return target.is_host or on_nvidia(target)
 
 
-@topic.case(experts=_experts, tokens=_tokens, skew=points((1,), full=(0, 0.5, 1, 1.5)), when=_has_products)
-def grouped(bench: Bench, experts: int, tokens: int, skew: float) -> Task:
+@topic.case(experts=_experts, tokens=_tokens, skew=gb.points((1,), full=(0, 0.5, 1, 1.5)), when=_has_products)
+def grouped(bench: gb.Bench, experts: int, tokens: int, skew: float) -> gb.Task:
     """Throughput of Y = X·Wᵀ of each expert with its own tokens: 2·tokens·N·K operations in all.
 
     The expert of rank r has a share of the tokens proportional to 1/r^`skew`. The weights of experts that have tokens
@@ -93,7 +78,7 @@ def grouped(bench: Bench, experts: int, tokens: int, skew: float) -> Task:
         _PARALLEL: products.stage(replayed(bench, products.by_streams()), layout.active),
     }
     notes = {"model": MODELS[_MODEL].source, **products.notes}
-    return Task(stages, products.check, products.poison, notes=notes)
+    return gb.Task(stages, products.check, products.poison, notes=notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +90,12 @@ class ExpertLoads:
     loads: Loads
 
     @classmethod
-    def drawn(cls, bench: Bench, tokens: int, experts: int, skew: float) -> ExpertLoads:
+    def drawn(cls, bench: gb.Bench, tokens: int, experts: int, skew: float) -> ExpertLoads:
         """Return loads of `tokens` tokens by Zipf's law with the exponent `skew`.
 
         The case's seed shuffles them among the experts. Raises SuiteError without tokens or experts."""
         if tokens < 1 or experts < 1:
-            raise SuiteError(f"{tokens} tokens for {experts} experts: needs one or more of each")
+            raise gb.SuiteError(f"{tokens} tokens for {experts} experts: needs one or more of each")
         return cls(zipf_loads(tokens, experts, skew)[bench.rng.permutation(experts)])
 
     @property
@@ -125,13 +110,13 @@ class ExpertLoads:
         triples = zip(range(len(self.loads)), starts.tolist(), self.loads.tolist(), strict=True)
         return [(expert, start, load) for expert, start, load in triples if load]
 
-    def work(self, n: int, k: int, itemsize: int) -> Work:
+    def work(self, n: int, k: int, itemsize: int) -> gb.Work:
         """Return the work of the products with n × k weights in each expert, and `itemsize` bytes in each element.
 
         The bytes are those of tokens, results and the weights of experts that have a token."""
         tokens = int(self.loads.sum())
         elements = self.active * n * k + tokens * (n + k)
-        return Work(flops=2.0 * tokens * n * k, moved=float(itemsize * elements))
+        return gb.Work(flops=2.0 * tokens * n * k, moved=float(itemsize * elements))
 
     @property
     def notes(self) -> dict[str, str]:
@@ -168,7 +153,7 @@ class ExpertOperands(Operands):
     def compared_rows(self) -> float:
         """Return the relative error of random rows; raises WrongAnswer if it is above its bound."""
         error = judged(self.precision, self.shape.k, *self._rows(0, _ROWS))["error"]
-        return error.value if isinstance(error, Observed) else 0.0
+        return error.value if isinstance(error, gb.Observed) else 0.0
 
 
 class GroupedProducts:
@@ -176,7 +161,7 @@ class GroupedProducts:
 
     Raises Skip if they need more memory than is free, or if the library does not support the dense product."""
 
-    def __init__(self, bench: Bench, precision: Precision, layout: ExpertLoads, n: int, k: int) -> None:
+    def __init__(self, bench: gb.Bench, precision: Precision, layout: ExpertLoads, n: int, k: int) -> None:
         tokens, experts = int(layout.loads.sum()), len(layout.loads)
         kind_a, kind_b, kind_c = precision.formats
         elements = tokens * (k + 2 * n) + experts * n * k
@@ -194,14 +179,14 @@ class GroupedProducts:
             bench, MatrixProduct(precision, dense_shape, self.x, self.weights[: n * k], self._dense_y)
         ).call
 
-    def stage(self, call: Call, launches: int, *, is_compared: bool = True) -> Stage:
+    def stage(self, call: Call, launches: int, *, is_compared: bool = True) -> gb.Stage:
         """Return the products of all experts as a stage; `call` queues at least `launches` kernels.
 
         If `is_compared`, a probe observes the rate as a share of that of one dense product."""
         work = self._layout.work(self.n, self.k, self.precision.formats[0].itemsize)
         probe = share_of_dense(self._bench, call, self._dense) if is_compared else None
         most = max(1, min(64, _QUEUED // launches))
-        return Stage(call, work, "flops", self.precision.limit, max_calls=most, effort=POINT, probe=probe)
+        return gb.Stage(call, work, "flops", self.precision.limit, max_calls=most, effort=gb.POINT, probe=probe)
 
     def _experts(self) -> list[ExpertOperands]:
         return [ExpertOperands(self, *part) for part in self._layout.parts]
@@ -244,17 +229,17 @@ class GroupedProducts:
         """Fill the results with a pattern that is no result."""
         self.y.view("uint8").fill(self.precision.formats[2].poison)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Compare rows of every expert, and every element of three experts, with products in double precision.
 
         Returns the largest relative error of the rows as `error`."""
         missing = self.make.count_unwritten(self.y, self.precision.formats[2])
-        expect(missing == 0, f"{missing} elements of Y are not written, NaN or infinite")
+        gb.expect(missing == 0, f"{missing} elements of Y are not written, NaN or infinite")
         experts = self._experts()
         error = max(expert.compared_rows() for expert in experts)
         for index in self.rng.permutation(len(experts))[:_WHOLE]:
             experts[index].check()
-        return {"error": Observed(error)}
+        return {"error": gb.Observed(error)}
 
 
 @functools.cache
@@ -264,7 +249,7 @@ def _cublas(device: str) -> tuple[Any, int]:
     try:
         from nvmath.bindings import cublas
     except ImportError as error:
-        raise Skip(NEEDS_NVMATH) from error
+        raise gb.Skip(NEEDS_NVMATH) from error
     return cublas, int(cublas.create())
 
 
@@ -273,7 +258,7 @@ class GroupedCall:
 
     The library is column-major: Yᵀ = W·Xᵀ, where W is stored as its own transpose."""
 
-    def __init__(self, bench: Bench, precision: Precision, products: Sequence[Operands]) -> None:
+    def __init__(self, bench: gb.Bench, precision: Precision, products: Sequence[Operands]) -> None:
         self._cublas, handle = _cublas(bench.target.device.id)
         self._cublas.set_stream(handle, bench.device.stream)
         kinds, count = precision.formats, len(products)
@@ -299,14 +284,14 @@ class GroupedCall:
         except self._cublas.cuBLASError as error:
             if error.status != _NOT_SUPPORTED:
                 raise
-            raise Skip(f"cuBLAS does not support grouped products in {precision.a} here") from error
+            raise gb.Skip(f"cuBLAS does not support grouped products in {precision.a} here") from error
 
     def __call__(self) -> None:
         """Queue all products."""
         self._cublas.gemm_grouped_batched_ex(*self._args)
 
 
-def _host_task(bench: Bench, layout: ExpertLoads) -> Task:
+def _host_task(bench: gb.Bench, layout: ExpertLoads) -> gb.Task:
     """Return the products by a loop over NumPy's BLAS as a task, in float32, with 256 × 256 weights per expert."""
     precision, side, rng = PRECISIONS["float32"], _HOST_SIDE, bench.rng
     tokens, experts = int(layout.loads.sum()), len(layout.loads)
@@ -321,11 +306,11 @@ def _host_task(bench: Bench, layout: ExpertLoads) -> Task:
             np.matmul(x[rows], weights[expert].T, out=y[rows])
 
     def check() -> None:
-        expect(bool(np.isfinite(y).all()), "Y holds NaN or infinity: elements were not written")
+        gb.expect(bool(np.isfinite(y).all()), "Y holds NaN or infinity: elements were not written")
         for rows, expert in parts:
             expect_host_product(precision, x[rows], weights[expert].T, y[rows], rng)
 
     probe = share_of_dense(bench, call, lambda: np.matmul(x, weights[0].T, out=dense_y))
-    stage = Stage(call, layout.work(side, side, 4), "flops", precision.limit, effort=POINT, probe=probe)
+    stage = gb.Stage(call, layout.work(side, side, 4), "flops", precision.limit, effort=gb.POINT, probe=probe)
     notes = {"library": library(), "expert": f"{side} × {side}", "data": "N(0,1)", **layout.notes}
-    return Task({_LOOP: stage}, check, lambda: y.fill(np.nan), notes=notes)
+    return gb.Task({_LOOP: stage}, check, lambda: y.fill(np.nan), notes=notes)

@@ -1,7 +1,5 @@
 """Measure products by NumPy's BLAS on the host, and name the BLAS and its threads."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Mapping
@@ -10,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Stage, Task, Work, expect
+from gpubench.api import suite as gb
 
 from ._data import CHECKED, judged
 from ._formats import PRECISIONS, Precision, Shape
@@ -53,7 +51,7 @@ def _notes() -> Mapping[str, str]:
     return {"library": library(), "threads": threads(), "data": "N(0,1)"}
 
 
-def host_product(bench: Bench, precision: Precision, shape: Shape) -> Task:
+def host_product(bench: gb.Bench, precision: Precision, shape: Shape) -> gb.Task:
     """Return one product of matrices by NumPy as a task; raises Skip if they do not fit into the free memory.
 
     The check compares random rows with double precision (float64: a block with extended precision), and every
@@ -64,9 +62,9 @@ def host_product(bench: Bench, precision: Precision, shape: Shape) -> Task:
     b = rng.standard_normal((shape.k, shape.n)).astype(storage)
     c = np.empty((shape.m, shape.n), storage)
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Compare random rows or a block of C with a more precise product, and all elements in random sums."""
-        expect(bool(np.isfinite(c).all()), "C holds NaN or infinity: elements were not written")
+        gb.expect(bool(np.isfinite(c).all()), "C holds NaN or infinity: elements were not written")
         expect_host_product(precision, a, b, c, rng)
         wide: Any = np.longdouble if precision.is_double else np.float64
         rows = rng.integers(0, shape.m, CHECKED)
@@ -75,12 +73,12 @@ def host_product(bench: Bench, precision: Precision, shape: Shape) -> Task:
         scale = np.abs(wide_a) @ np.abs(wide_b)
         return judged(precision, shape.k, c[rows][:, columns], wide_a @ wide_b, scale)
 
-    work = Work(flops=shape.flops, moved=shape.moved(precision))
-    stage = Stage(lambda: np.matmul(a, b, out=c), work, "flops", precision.a, max_calls=64)
-    return Task.of(stage, check=check, poison=lambda: c.fill(np.nan), notes=_notes())
+    work = gb.Work(flops=shape.flops, moved=shape.moved(precision))
+    stage = gb.Stage(lambda: np.matmul(a, b, out=c), work, "flops", precision.a, max_calls=64)
+    return gb.Task.of(stage, check=check, poison=lambda: c.fill(np.nan), notes=_notes())
 
 
-def host_gemv(bench: Bench, rows: int, cols: int) -> Task:
+def host_gemv(bench: gb.Bench, rows: int, cols: int) -> gb.Task:
     """Return y = W·x in float32 by NumPy as a task, with copies of the weights (rows × cols) in turn.
 
     Raises Skip if they do not fit into the free memory."""
@@ -91,10 +89,10 @@ def host_gemv(bench: Bench, rows: int, cols: int) -> Task:
     reference, scale = weights.astype(float) @ x, np.abs(weights).astype(float) @ np.abs(x)
     copies = copies_of(bench, weights)
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         return judged(PRECISIONS["float32"], cols, y, reference, scale)
 
     calls = [functools.partial(np.matmul, copy, x, out=y) for copy in copies]
     stage = rotated(calls, moved=4.0 * (rows * cols + rows + cols), flops=2.0 * rows * cols)
     notes = {**_notes(), **rotation_notes(rows, cols, copies)}
-    return Task.of(stage, check=check, poison=lambda: y.fill(np.nan), notes=notes)
+    return gb.Task.of(stage, check=check, poison=lambda: y.fill(np.nan), notes=notes)

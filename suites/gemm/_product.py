@@ -1,10 +1,8 @@
 """Measure one product by the vendor's library."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
-from gpubench.api.suite import TIER, Bench, Effort, Skip, Target, Task
+from gpubench.api import suite as gb
 
 from ._data import Operands
 from ._formats import PRECISIONS, Precision, Shape
@@ -14,27 +12,27 @@ HALVES = ("float16", "bfloat16")
 FAST = (*HALVES, "float8_e4m3")
 
 
-def on_nvidia(target: Target) -> bool:
+def on_nvidia(target: gb.Target) -> bool:
     """Return whether the target is a GPU of NVIDIA."""
     return target.device.arch.startswith("sm_")
 
 
-def precision_of(bench: Bench, dtype: str) -> Precision:
+def precision_of(bench: gb.Bench, dtype: str) -> Precision:
     """Return the precision named `dtype`, a key of PRECISIONS; raises Skip if the device has no products of it."""
     if dtype not in bench.device.device.dtypes:
-        raise Skip(f"{bench.device.device.name} ({bench.traits.arch}) does not support matrix products in {dtype}")
+        raise gb.Skip(f"{bench.device.device.name} ({bench.traits.arch}) does not support matrix products in {dtype}")
     return PRECISIONS[dtype]
 
 
 def product(
-    bench: Bench,
+    bench: gb.Bench,
     precision: Precision,
     shape: Shape,
     *,
     data: str = "normal",
-    effort: Effort = TIER,
+    effort: gb.Effort = gb.TIER,
     notes: Mapping[str, str] | None = None,
-) -> Task:
+) -> gb.Task:
     """Return one product by the vendor's library as a task, judged by its operations; raises Skip if it is unsupported.
 
     `data` is that of Operands, and `notes` are further notes."""
@@ -42,4 +40,4 @@ def product(
     by_vendor = vendor(bench, operands.product)
     stage = operands.stage(by_vendor.call, effort)
     every_note = {**by_vendor.notes, **(notes or {}), **operands.notes}
-    return Task.of(stage, check=operands.check, poison=operands.poison, notes=every_note)
+    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=every_note)

@@ -1,26 +1,11 @@
 """Measure the rates of the vendor's products by precision, size and data, in bursts, sustained, and of layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpubench.api.suite import (
-    POINT,
-    TIER,
-    Bench,
-    Effort,
-    KeyFigure,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from .._models import MODELS
 from ._data import Operands
@@ -31,7 +16,7 @@ from ._rotation import copies_of, rotated, rotation_notes
 from ._vendor import vendor
 
 _CUBE = "8192x8192x8192"
-_STEADY = {"smoke": Effort.sustained(0.6), "full": Effort.sustained(2.6)}
+_STEADY = {"smoke": gb.Effort.sustained(0.6), "full": gb.Effort.sustained(2.6)}
 _BURST = 8  # products in a row: about 5 ms of 8192³, a fraction of the time in which a power cap acts
 _REST_S = 0.03
 _BURSTS_S = 0.4  # ten bursts and the rests between them
@@ -39,30 +24,30 @@ _BURSTS_S = 0.4  # ten bursts and the rests between them
 _DENSE = tuple(name for name, model in MODELS.items() if model.experts == 1)
 _FEW_TOKENS = 64  # with at most this many tokens, the weights determine how long a product takes
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("curve", "GEMM throughput by size", ("square",), x="n", by=("dtype",), log_x=True),
-        View("bars", "GEMM throughput by precision and size", ("square", "accumulate")),
-        View("bars", "GEMM throughput: burst, sustained, by data", ("burst", "sustained", "data")),
-        View("bars", "Language model layers: GEMM throughput", ("layer",), by=("model",)),
+        gb.View("curve", "GEMM throughput by size", ("square",), x="n", by=("dtype",), log_x=True),
+        gb.View("bars", "GEMM throughput by precision and size", ("square", "accumulate")),
+        gb.View("bars", "GEMM throughput: burst, sustained, by data", ("burst", "sustained", "data")),
+        gb.View("bars", "Language model layers: GEMM throughput", ("layer",), by=("model",)),
     ],
     key_figures=[
-        KeyFigure("GEMM float64", "square", (("dtype", "float64"), ("n", 2048))),
-        KeyFigure("GEMM bfloat16", "square", (("dtype", "bfloat16"), ("n", 8192))),
-        KeyFigure("GEMM float8", "square", (("dtype", "float8_e4m3"), ("n", 8192))),
+        gb.KeyFigure("GEMM float64", "square", (("dtype", "float64"), ("n", 2048))),
+        gb.KeyFigure("GEMM bfloat16", "square", (("dtype", "bfloat16"), ("n", 8192))),
+        gb.KeyFigure("GEMM float8", "square", (("dtype", "float8_e4m3"), ("n", 8192))),
     ],
 )
 
 
-def _precisions(target: Target) -> tuple[str, ...]:
+def _precisions(target: gb.Target) -> tuple[str, ...]:
     """Return the points of the axis `dtype`: the host's types, or on a GPU all, of which some are skipped."""
     return target.device.dtypes if target.is_host else tuple(PRECISIONS)
 
 
-def _sizes(target: Target) -> Any:
+def _sizes(target: gb.Target) -> Any:
     if target.is_host:
-        return points(smoke=(256,), quick=(256, 512, 1024, 2048), full=(256, 512, 1024, 2048, 4096))
-    return points(smoke=(1024,), quick=(1024, 2048, 4096, 8192), full=powers_of_two(8, 14))
+        return gb.points(smoke=(256,), quick=(256, 512, 1024, 2048), full=(256, 512, 1024, 2048, 4096))
+    return gb.points(smoke=(1024,), quick=(1024, 2048, 4096, 8192), full=gb.powers_of_two(8, 14))
 
 
 _QUICK = {  # the precisions for each size in the quick tier; 2048 has all of them
@@ -72,7 +57,7 @@ _QUICK = {  # the precisions for each size in the quick tier; 2048 has all of th
 }
 
 
-def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
+def _in_tier(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: on a GPU quick has only some precisions at each size, as _QUICK says."""
     return target.is_host or target.tier != "quick" or params["dtype"] in _QUICK.get(params["n"], (params["dtype"],))
 
@@ -80,50 +65,50 @@ def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
 # The headline is the largest size at which an H200 stays below its power cap. At larger sizes the rate depends on the
 # clock that the cap allows, which differs by 2 % between processes.
 @topic.case(version=2, dtype=_precisions, n=_sizes, where=_in_tier, headline={"dtype": "bfloat16", "n": 2048})
-def square(bench: Bench, dtype: str, n: int) -> Task:
+def square(bench: gb.Bench, dtype: str, n: int) -> gb.Task:
     """Throughput of C = A·B of N×N matrices: 2·N³ operations; 8-bit formats have B transposed."""
     precision = precision_of(bench, dtype)
     shape = Shape(n, n, n, precision.order)
     if not bench.traits.is_gpu:
         return host_product(bench, precision, shape)
     brief = n < 2048 or (n == 2048 and dtype != "bfloat16")  # below the power cap, and not the headline
-    return product(bench, precision, shape, effort=POINT if brief else TIER)
+    return product(bench, precision, shape, effort=gb.POINT if brief else gb.TIER)
 
 
 @topic.case(
-    sums=points(("float16",), full=("float16", "float32")),
-    n=points((2048,), (1024,), (1024, 2048, 4096, 8192)),
+    sums=gb.points(("float16",), full=("float16", "float32")),
+    n=gb.points((2048,), (1024,), (1024, 2048, 4096, 8192)),
     when=on_nvidia,
 )
-def accumulate(bench: Bench, sums: str, n: int) -> Task:
+def accumulate(bench: gb.Bench, sums: str, n: int) -> gb.Task:
     """Throughput of C = A·B in float16 with sums in float16 or float32, 2·N³ operations; compare the errors."""
     precision = HALF_SUMS if sums == "float16" else precision_of(bench, "float16")
-    return product(bench, precision, Shape(n, n, n), effort=POINT)
+    return product(bench, precision, Shape(n, n, n), effort=gb.POINT)
 
 
-_DATA = points((), ("normal",), ("normal", "uniform", "constant", "zeros"))
+_DATA = gb.points((), ("normal",), ("normal", "uniform", "constant", "zeros"))
 
 
-@topic.case(data=_DATA, dtype=points(("bfloat16",), full=HALVES), n=points((8192,), (1024,)), when=on_nvidia)
-def data(bench: Bench, data: str, dtype: str, n: int) -> Task:
+@topic.case(data=_DATA, dtype=gb.points(("bfloat16",), full=HALVES), n=gb.points((8192,), (1024,)), when=on_nvidia)
+def data(bench: gb.Bench, data: str, dtype: str, n: int) -> gb.Task:
     """Throughput of a product of N×N matrices by their data, long enough to change power and clock: 2·N³ operations."""
     return product(bench, precision_of(bench, dtype), Shape(n, n, n), data=data, effort=_STEADY[bench.target.tier])
 
 
-def _burst_shapes(target: Target) -> Any:
+def _burst_shapes(target: gb.Target) -> Any:
     """Return the points of the axis `shape`."""
     units = max(1, target.device.units)
     wide = max(side for side in range(1, math.isqrt(units) + 1) if units % side == 0)
     filling = f"{512 * (units // wide)}x{512 * wide}x8192"
-    return points((filling, _CUBE), ("1024x1024x1024",))
+    return gb.points((filling, _CUBE), ("1024x1024x1024",))
 
 
-def _burst_points(target: Target, params: Mapping[str, Any]) -> bool:
+def _burst_points(target: gb.Target, params: Mapping[str, Any]) -> bool:
     return target.tier != "quick" or (params["dtype"] == "bfloat16" and params["shape"] != _CUBE)
 
 
-@topic.case(dtype=points(FAST, HALVES[:1]), shape=_burst_shapes, when=on_nvidia, where=_burst_points)
-def burst(bench: Bench, dtype: str, shape: str) -> Task:
+@topic.case(dtype=gb.points(FAST, HALVES[:1]), shape=_burst_shapes, when=on_nvidia, where=_burst_points)
+def burst(bench: gb.Bench, dtype: str, shape: str) -> gb.Task:
     """Throughput of products for milliseconds after a rest, before the power cap acts: 2·M·N·K operations each."""
     precision = precision_of(bench, dtype)
     operands = Operands(bench, precision, Shape.parsed(shape, precision.order))
@@ -133,27 +118,27 @@ def burst(bench: Bench, dtype: str, shape: str) -> Task:
         for _ in range(_BURST):
             by_vendor.call()
 
-    effort, work = Effort.sustained(_BURSTS_S), operands.work(_BURST)
-    stage = Stage(products, work, "flops", precision.limit, max_calls=1, effort=effort, rest_s=_REST_S)
+    effort, work = gb.Effort.sustained(_BURSTS_S), operands.work(_BURST)
+    stage = gb.Stage(products, work, "flops", precision.limit, max_calls=1, effort=effort, rest_s=_REST_S)
     notes = {**by_vendor.notes, "burst": f"{_BURST} products after {_REST_S} s of rest", **operands.notes}
-    return Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
+    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
 
 
-@topic.case(dtype=FAST, n=points((), full=(8192,)), when=on_nvidia)
-def sustained(bench: Bench, dtype: str, n: int) -> Task:
+@topic.case(dtype=FAST, n=gb.points((), full=(8192,)), when=on_nvidia)
+def sustained(bench: gb.Bench, dtype: str, n: int) -> gb.Task:
     """Throughput of products back to back for 30 s, at the clock that power and heat allow: 2·N³ operations each."""
     precision = precision_of(bench, dtype)
-    return product(bench, precision, Shape(n, n, n, precision.order), effort=Effort.sustained(30))
+    return product(bench, precision, Shape(n, n, n, precision.order), effort=gb.Effort.sustained(30))
 
 
 @topic.case(
-    model=points(("llama-3-8b",), full=_DENSE),
-    layer=points(("up",), full=("qkv", "out", "up", "down", "head")),
-    tokens=points((), (16,), (1, 16, 128, 2048)),
-    dtype=points(("bfloat16",), full=("bfloat16", "float8_e4m3")),
+    model=gb.points(("llama-3-8b",), full=_DENSE),
+    layer=gb.points(("up",), full=("qkv", "out", "up", "down", "head")),
+    tokens=gb.points((), (16,), (1, 16, 128, 2048)),
+    dtype=gb.points(("bfloat16",), full=("bfloat16", "float8_e4m3")),
     when=on_nvidia,
 )
-def layer(bench: Bench, model: str, layer: str, tokens: int, dtype: str) -> Task:
+def layer(bench: gb.Bench, model: str, layer: str, tokens: int, dtype: str) -> gb.Task:
     """One matrix of a published model with some tokens, by the vendor's library: Y = X·Wᵀ, W of rows × columns.
 
     With more than 64 tokens the figure is the throughput, 2·tokens·rows·columns operations. Up to 64 tokens reading the
@@ -168,4 +153,4 @@ def layer(bench: Bench, model: str, layer: str, tokens: int, dtype: str) -> Task
     products = [vendor(bench, replace(operands.product, b=copy)) for copy in copies]
     stage = rotated([by_vendor.call for by_vendor in products], shape.moved(precision), shape.flops)
     notes = {**products[0].notes, **rotation_notes(matrix.rows, matrix.cols, copies)}
-    return Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
+    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)

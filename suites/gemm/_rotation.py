@@ -1,26 +1,24 @@
 """Use copies of a product's weights in turn, so that the weights come from memory and not from a cache."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpubench.api.suite import TIER, Bench, Effort, Stage, Work
+from gpubench.api import suite as gb
 
 
-def copies_of(bench: Bench, weights: Any) -> list[Any]:
+def copies_of(bench: gb.Bench, weights: Any) -> list[Any]:
     """Return a list of `weights` and copies of them, so many that none is still in the last-level cache at its turn.
 
     `weights` has `nbytes` and `copy()`, as an array or `Weights` has."""
     return [weights, *(weights.copy() for _ in range(bench.copies(weights.nbytes) - 1))]
 
 
-def rotated(calls: Sequence[Callable[[], object]], moved: float, flops: float, effort: Effort = TIER) -> Stage:
+def rotated(calls: Sequence[Callable[[], object]], moved: float, flops: float, effort: gb.Effort = gb.TIER) -> gb.Stage:
     """Return the calls, one for each copy of the weights, as a stage judged by the bytes that a call moves.
 
     `moved` and `flops` are the bytes and the operations of one call."""
-    work = Work(moved=moved, flops=flops)
-    return Stage(calls[0], work, "moved", "dram", modes=(), rotation=tuple(calls), effort=effort)
+    work = gb.Work(moved=moved, flops=flops)
+    return gb.Stage(calls[0], work, "moved", "dram", modes=(), rotation=tuple(calls), effort=effort)
 
 
 def rotation_notes(rows: int, cols: int, copies: Sequence[Any]) -> Mapping[str, str]:

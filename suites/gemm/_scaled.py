@@ -3,15 +3,13 @@
 A value is its 8 bits times the scale of its part. The parts are 128 elements along K of one row, 128 × 128 blocks,
 or whole rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import POINT, Bench, Skip, Task, Topic, View, points
+from gpubench.api import suite as gb
 
 from ._beside import share_of_dense
 from ._data import Operands
@@ -23,7 +21,7 @@ _PART = 128  # one scale covers this many elements along K, and this many rows i
 _STRIDE = 4  # scales of a row of blocks begin at a multiple of this number
 _LOW, _HIGH = 0.5, 2.0
 
-topic = Topic(views=[View("bars", "Scaled FP8 GEMM throughput by format", ("scaled",))])
+topic = gb.Topic(views=[gb.View("bars", "Scaled FP8 GEMM throughput by format", ("scaled",))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class ScaledOperands(Operands):
 
     `name` is the key of the scale formats in FORMATS_OF."""
 
-    def __init__(self, bench: Bench, precision: Precision, shape: Shape, name: str) -> None:
+    def __init__(self, bench: gb.Bench, precision: Precision, shape: Shape, name: str) -> None:
         super().__init__(bench, precision, shape)
         formats, rng = FORMATS_OF[name], self.rng
         rows = (shape.m, shape.n)
@@ -99,11 +97,11 @@ def _scaled(values: Any, factors: Any) -> Any:
 
 
 @topic.case(
-    format=points(("block128",), full=tuple(FORMATS_OF)),
-    n=points((4096,), (1024,), (2048, 4096, 8192)),
+    format=gb.points(("block128",), full=tuple(FORMATS_OF)),
+    n=gb.points((4096,), (1024,), (2048, 4096, 8192)),
     when=on_nvidia,
 )
-def scaled(bench: Bench, format: str, n: int) -> Task:  # noqa: A002 - the name of the axis
+def scaled(bench: gb.Bench, format: str, n: int) -> gb.Task:  # noqa: A002 - the name of the axis
     """Throughput of C = A·B of N×N matrices in FP8 with scales, B transposed: 2·N³ operations, scaling not counted.
 
     `of dense` is the rate as a share of the same product without scales. Raises Skip if cuBLASLt does not support the
@@ -112,11 +110,11 @@ def scaled(bench: Bench, format: str, n: int) -> Task:  # noqa: A002 - the name 
     operands = ScaledOperands(bench, precision, Shape(n, n, n, precision.order), format)
     proposals = heuristics(bench, operands.product, 1)
     if not proposals:
-        raise Skip(f"cuBLASLt has no algorithm for FP8 with scales by {format} on {bench.traits.arch}")
+        raise gb.Skip(f"cuBLASLt has no algorithm for FP8 with scales by {format} on {bench.traits.arch}")
     plain = replace(operands.product, scales=None, c=bench.xp.empty_like(operands.c))
     dense = heuristics(bench, plain, 1)[0]
     probe = share_of_dense(bench, proposals[0].call, dense.call)
-    stage = replace(operands.stage(proposals[0].call, POINT), probe=probe)
+    stage = replace(operands.stage(proposals[0].call, gb.POINT), probe=probe)
     modes = " and ".join(operands.scales.modes)
     notes = {**proposals[0].notes, "scales of A and B": modes, **operands.notes}
-    return Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
+    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)

@@ -1,13 +1,11 @@
 """Measure the vendor's products by shape, layout and epilogue, and the algorithms that its heuristics propose."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import POINT, Bench, Task, Topic, View, points
+from gpubench.api import suite as gb
 
 from ._data import Maker, Operands
 from ._formats import Activation, Shape
@@ -16,59 +14,61 @@ from ._vendor import heuristics, vendor
 
 _PROPOSALS = 8
 _TALL = ("131072x64x4096", "64x131072x4096", "4096x64x131072", "131072x128x128", "1024x1024x65536")
-_SIDES = points((), full=(512, 1024, 1536, 2048, 3072, 4096, 6144, 8192))
+_SIDES = gb.points((), full=(512, 1024, 1536, 2048, 3072, 4096, 6144, 8192))
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "GEMM throughput by shape and layout", ("tall", "batched", "transposed", "aligned", "epilogue")),
-        View("matrix", "GEMM throughput by M, N and K", ("shape",), x="n", y="m", by=("k",)),
-        View("curve", "GEMM throughput by rows (wave quantisation)", ("wave",), x="m"),
-        View("bars", "GEMM throughput by proposed algorithm", ("ranked",), by=("dtype",)),
+        gb.View(
+            "bars", "GEMM throughput by shape and layout", ("tall", "batched", "transposed", "aligned", "epilogue")
+        ),
+        gb.View("matrix", "GEMM throughput by M, N and K", ("shape",), x="n", y="m", by=("k",)),
+        gb.View("curve", "GEMM throughput by rows (wave quantisation)", ("wave",), x="m"),
+        gb.View("bars", "GEMM throughput by proposed algorithm", ("ranked",), by=("dtype",)),
     ]
 )
 
 
 @topic.case(
-    shape=points(_TALL[:1], full=_TALL),
-    dtype=points(("bfloat16",), full=("float32", "tf32", *HALVES)),
+    shape=gb.points(_TALL[:1], full=_TALL),
+    dtype=gb.points(("bfloat16",), full=("float32", "tf32", *HALVES)),
     when=on_nvidia,
 )
-def tall(bench: Bench, shape: str, dtype: str) -> Task:
+def tall(bench: gb.Bench, shape: str, dtype: str) -> gb.Task:
     """Throughput of tall and skinny products, named M×N×K: 2·M·N·K operations."""
-    return product(bench, precision_of(bench, dtype), Shape.parsed(shape), effort=POINT)
+    return product(bench, precision_of(bench, dtype), Shape.parsed(shape), effort=gb.POINT)
 
 
 @topic.case(
-    batch=points((256,), full=(16, 256, 4096)),
-    n=points((512,), (128,), (64, 128, 512)),
-    dtype=points(("bfloat16",), full=("float64", "float32", "tf32", *HALVES)),
+    batch=gb.points((256,), full=(16, 256, 4096)),
+    n=gb.points((512,), (128,), (64, 128, 512)),
+    dtype=gb.points(("bfloat16",), full=("float64", "float32", "tf32", *HALVES)),
     when=on_nvidia,
 )
-def batched(bench: Bench, batch: int, n: int, dtype: str) -> Task:
+def batched(bench: gb.Bench, batch: int, n: int, dtype: str) -> gb.Task:
     """Throughput of `batch` products of N×N matrices in one call, at equal strides: 2·N³ operations each."""
-    return product(bench, precision_of(bench, dtype), Shape(n, n, n, "nn", batch), effort=POINT)
+    return product(bench, precision_of(bench, dtype), Shape(n, n, n, "nn", batch), effort=gb.POINT)
 
 
 @topic.case(
-    order=points((), ("nn",), full=("nn", "nt", "tn", "tt")),
-    n=points((4096,), (1024,)),
-    dtype=points(("float8_e4m3",), ("float16",), ("float32", "tf32", *HALVES, "float8_e4m3", "int8")),
+    order=gb.points((), ("nn",), full=("nn", "nt", "tn", "tt")),
+    n=gb.points((4096,), (1024,)),
+    dtype=gb.points(("float8_e4m3",), ("float16",), ("float32", "tf32", *HALVES, "float8_e4m3", "int8")),
     when=on_nvidia,
 )
-def transposed(bench: Bench, order: str, n: int, dtype: str) -> Task:
+def transposed(bench: gb.Bench, order: str, n: int, dtype: str) -> gb.Task:
     """Throughput by which of A and B is transposed (t): 2·N³ operations; 8-bit formats support `nt` alone."""
-    return product(bench, precision_of(bench, dtype), Shape(n, n, n, order), effort=POINT)
+    return product(bench, precision_of(bench, dtype), Shape(n, n, n, order), effort=gb.POINT)
 
 
 @topic.case(
-    n=points((4097,), (1023,), (4095, 4096, 4097)),
-    dtype=points(("bfloat16", "float8_e4m3"), ("float16",), ("float32", "tf32", *HALVES, "float8_e4m3", "int8")),
+    n=gb.points((4097,), (1023,), (4095, 4096, 4097)),
+    dtype=gb.points(("bfloat16", "float8_e4m3"), ("float16",), ("float32", "tf32", *HALVES, "float8_e4m3", "int8")),
     when=on_nvidia,
 )
-def aligned(bench: Bench, n: int, dtype: str) -> Task:
+def aligned(bench: gb.Bench, n: int, dtype: str) -> gb.Task:
     """Throughput of products with unaligned rows (N of 4096 ± 1): 2·N³ operations; unsupported sizes are skipped."""
     precision = precision_of(bench, dtype)
-    return product(bench, precision, Shape(n, n, n, precision.order), effort=POINT)
+    return product(bench, precision, Shape(n, n, n, precision.order), effort=gb.POINT)
 
 
 def _gelu(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -80,12 +80,12 @@ ACTIVATIONS = {"bias": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": 
 
 
 @topic.case(
-    activation=points((), ("gelu",), ("none", "bias", "relu", "gelu")),
-    n=points((4096,), (1024,)),
-    dtype=points(("bfloat16",), full=("float32", *HALVES)),
+    activation=gb.points((), ("gelu",), ("none", "bias", "relu", "gelu")),
+    n=gb.points((4096,), (1024,)),
+    dtype=gb.points(("bfloat16",), full=("float32", *HALVES)),
     when=on_nvidia,
 )
-def epilogue(bench: Bench, activation: Activation, n: int, dtype: str) -> Task:
+def epilogue(bench: gb.Bench, activation: Activation, n: int, dtype: str) -> gb.Task:
     """Throughput of a product with bias and activation fused by cuBLASLt: 2·N³ operations, the epilogue not counted.
 
     `bias` adds a bias alone, `relu` and `gelu` add it before the activation, and `none` is the plain product."""
@@ -97,24 +97,24 @@ def epilogue(bench: Bench, activation: Activation, n: int, dtype: str) -> Task:
         operands.epilogue = lambda rows: ACTIVATIONS[activation](rows + added)
     by_vendor = vendor(bench, replace(operands.product, bias=bias, activation=activation))
     notes = {**by_vendor.notes, "epilogue": activation, **operands.notes}
-    stage = operands.stage(by_vendor.call, POINT)
-    return Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
+    stage = operands.stage(by_vendor.call, gb.POINT)
+    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
 
 
 @topic.case(m=_SIDES, n=_SIDES, k=(1024, 8192), when=on_nvidia)
-def shape(bench: Bench, m: int, n: int, k: int) -> Task:
+def shape(bench: gb.Bench, m: int, n: int, k: int) -> gb.Task:
     """Throughput at one point of the map over M, N and K, in bfloat16 with B transposed: 2·M·N·K operations."""
-    return product(bench, precision_of(bench, "bfloat16"), Shape(m, n, k, "nt"), effort=POINT)
+    return product(bench, precision_of(bench, "bfloat16"), Shape(m, n, k, "nt"), effort=gb.POINT)
 
 
-@topic.case(m=points((), full=tuple(range(128, 6272, 128))), when=on_nvidia)
-def wave(bench: Bench, m: int) -> Task:
+@topic.case(m=gb.points((), full=tuple(range(128, 6272, 128))), when=on_nvidia)
+def wave(bench: gb.Bench, m: int) -> gb.Task:
     """Throughput of M rows of bfloat16 times 4096 × 4096 weights: it falls where one more wave of tiles begins."""
-    return product(bench, precision_of(bench, "bfloat16"), Shape(m, 4096, 4096, "nt"), effort=POINT)
+    return product(bench, precision_of(bench, "bfloat16"), Shape(m, 4096, 4096, "nt"), effort=gb.POINT)
 
 
-@topic.case(dtype=("bfloat16", "float8_e4m3"), n=points((), full=(4096,)), when=on_nvidia)
-def ranked(bench: Bench, dtype: str, n: int) -> Task:
+@topic.case(dtype=("bfloat16", "float8_e4m3"), n=gb.points((), full=(4096,)), when=on_nvidia)
+def ranked(bench: gb.Bench, dtype: str, n: int) -> gb.Task:
     """Throughput of each algorithm that cuBLASLt's heuristics propose, their first choice first: 2·N³ operations.
 
     The stages are `proposal1`, `proposal2`, …, eight at most."""
@@ -127,4 +127,4 @@ def ranked(bench: Bench, dtype: str, n: int) -> Task:
     stages = {name: operands.stage(proposal.call) for name, proposal in proposals.items()}
     algorithms = {name: proposal.notes["algorithm"] for name, proposal in proposals.items()}
     notes = {**proposals["proposal1"].notes, **algorithms}
-    return Task(stages, operands.check, operands.poison, notes=notes)
+    return gb.Task(stages, operands.check, operands.poison, notes=notes)

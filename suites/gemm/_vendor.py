@@ -2,8 +2,6 @@
 
 The libraries are column-major and our matrices row-major, so the call is Cᵀ = Bᵀ·Aᵀ."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.libraries import hipblaslt
-from gpubench.api.suite import Bench, Skip
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 from ._formats import FORMATS, Format, MatrixProduct, Scales
 
@@ -34,20 +32,20 @@ class ProductCall:
     notes: Mapping[str, str]
 
 
-def vendor(bench: Bench, product: MatrixProduct, workspace: Any = None) -> ProductCall:
+def vendor(bench: gb.Bench, product: MatrixProduct, workspace: Any = None) -> ProductCall:
     """Return the call of a product by the best library here; raises Skip, with a reason, if none supports the product.
 
     On NVIDIA it is cuBLASLt where nvmath-python is installed, else cublasGemmEx; on AMD hipBLASLt if it is turned on
     and for its precisions, else rocBLAS."""
     precision, shape = product.precision, product.shape
     if bench.traits.vendor != "nvidia":
-        by = _hipblaslt if hipblaslt.is_on() and precision.a in _THROUGH_HIPBLASLT else _matmul
+        by = _hipblaslt if lib.hipblaslt.is_on() and precision.a in _THROUGH_HIPBLASLT else _matmul
         return by(bench, product)
     if _binding() is not None:
         return heuristics(bench, product, 1, workspace)[0]
     plain = precision.a in _THROUGH_GEMMEX and not precision.needs_transposed
     if not plain or shape.batch > 1 or shape.pitch or product.activation != "none":
-        raise Skip(NEEDS_NVMATH)
+        raise gb.Skip(NEEDS_NVMATH)
     return _gemm_ex(bench, product)
 
 
@@ -67,20 +65,20 @@ def _handle() -> int:
     return int(_binding().create())
 
 
-def heuristics(bench: Bench, product: MatrixProduct, most: int, workspace: Any = None) -> list[ProductCall]:
+def heuristics(bench: gb.Bench, product: MatrixProduct, most: int, workspace: Any = None) -> list[ProductCall]:
     """Return at most `most` algorithms that cuBLASLt's heuristics propose, as calls, its first choice first.
 
     `workspace` is that of `vendor`. Raises Skip if cuBLASLt is unavailable or does not support the product."""
     lt = _binding() if bench.traits.vendor == "nvidia" else None
     if lt is None:
-        raise Skip(NEEDS_NVMATH)
+        raise gb.Skip(NEEDS_NVMATH)
     try:
         return _Problem(bench, lt, product, workspace).proposals(most)
     except lt.cuBLASLtError as error:
         if error.status != _NOT_SUPPORTED:
             raise
         reason = f"{lt.get_status_name(error.status)}, {lt.get_status_string(error.status)}"
-        raise Skip(f"cuBLASLt on {product.precision.a} of {product.shape}: {reason}") from error
+        raise gb.Skip(f"cuBLASLt on {product.precision.a} of {product.shape}: {reason}") from error
 
 
 class _Problem:
@@ -88,7 +86,7 @@ class _Problem:
 
     `lt` is nvmath-python's module cublasLt. Without a `workspace` it allocates one of WORKSPACE_BYTES."""
 
-    def __init__(self, bench: Bench, lt: Any, product: MatrixProduct, workspace: Any = None) -> None:
+    def __init__(self, bench: gb.Bench, lt: Any, product: MatrixProduct, workspace: Any = None) -> None:
         self._lt, self._product = lt, product
         precision = product.precision
         self._stream = bench.xp.cuda.get_current_stream().ptr
@@ -213,7 +211,7 @@ def _enumerator_name(kind: Any, value: int) -> str:
     return next((entry.name.partition("_")[2] for entry in kind if entry.value == value), str(value))
 
 
-def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
+def _gemm_ex(bench: gb.Bench, product: MatrixProduct) -> ProductCall:
     """Return a call of cublasGemmEx, as CuPy binds it, by one algorithm of the library's own choice."""
     from cupy_backends.cuda.libs import cublas
 
@@ -239,11 +237,11 @@ def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
     return ProductCall(call, {"library": f"cuBLAS {version} gemmEx", "algorithm": "the library's own choice"})
 
 
-def _matmul(bench: Bench, product: MatrixProduct) -> ProductCall:
+def _matmul(bench: gb.Bench, product: MatrixProduct) -> ProductCall:
     """Return a call of rocBLAS through CuPy's matmul; raises Skip for other types than float64, float32 and float16."""
     precision, shape = product.precision, product.shape
     if precision.needs_transposed or precision.a == "bfloat16" or shape.pitch or product.activation != "none":
-        raise Skip(f"CuPy does not support this kind of {precision.a} product on {bench.traits.vendor} GPUs")
+        raise gb.Skip(f"CuPy does not support this kind of {precision.a} product on {bench.traits.vendor} GPUs")
 
     def matrices(array: Any, kind: Format, rows: int, columns: int, order: str = "n") -> Any:
         stored_shape = (rows, columns) if order == "n" else (columns, rows)
@@ -258,29 +256,29 @@ def _matmul(bench: Bench, product: MatrixProduct) -> ProductCall:
     return ProductCall(lambda: bench.xp.matmul(a, b, out=c), {"library": "rocBLAS through CuPy's matmul"})
 
 
-def _hipblaslt(bench: Bench, product: MatrixProduct) -> ProductCall:
+def _hipblaslt(bench: gb.Bench, product: MatrixProduct) -> ProductCall:
     """Return a call of hipBLASLt's first choice; raises Skip for epilogues and unsupported products."""
     precision, shape = product.precision, product.shape
     if product.activation != "none":
-        raise Skip(f"a fused {product.activation} is unsupported on {bench.traits.vendor} GPUs")
+        raise gb.Skip(f"a fused {product.activation} is unsupported on {bench.traits.vendor} GPUs")
     m, n, k = shape.m, shape.n, shape.k
     kind_a, kind_b, kind_c = (kind.name for kind in precision.formats)
     across, down = (order == "t" for order in shape.order)
-    a = hipblaslt.Operand(product.a.data.ptr, kind_a, *((k, m) if across else (m, k)), shape.pitch)
-    b = hipblaslt.Operand(product.b.data.ptr, kind_b, *((n, k) if down else (k, n)))
-    c = hipblaslt.Operand(product.c.data.ptr, kind_c, m, n)
+    a = lib.hipblaslt.Operand(product.a.data.ptr, kind_a, *((k, m) if across else (m, k)), shape.pitch)
+    b = lib.hipblaslt.Operand(product.b.data.ptr, kind_b, *((n, k) if down else (k, n)))
+    c = lib.hipblaslt.Operand(product.c.data.ptr, kind_c, m, n)
     try:
-        queued = hipblaslt.Product(a, b, c, (across, down), shape.batch)
-    except hipblaslt.HipblasltError as error:
-        if error.status != hipblaslt.NOT_SUPPORTED:
+        queued = lib.hipblaslt.Product(a, b, c, (across, down), shape.batch)
+    except lib.hipblaslt.HipblasltError as error:
+        if error.status != lib.hipblaslt.NOT_SUPPORTED:
             raise
-        raise Skip(f"hipBLASLt on {precision.a} of {shape}: not supported") from error
-    workspace = bench.xp.empty(hipblaslt.WORKSPACE_BYTES, "uint8")
+        raise gb.Skip(f"hipBLASLt on {precision.a} of {shape}: not supported") from error
+    workspace = bench.xp.empty(lib.hipblaslt.WORKSPACE_BYTES, "uint8")
     stream = int(bench.xp.cuda.get_current_stream().ptr)
     notes = {
         "library": "hipBLASLt",
         "algorithm": "the heuristics' first choice",
-        "workspace": f"{queued.workspace_bytes} of {hipblaslt.WORKSPACE_BYTES} bytes",
+        "workspace": f"{queued.workspace_bytes} of {lib.hipblaslt.WORKSPACE_BYTES} bytes",
     }
 
     def call(keep: Any = product) -> None:

@@ -3,14 +3,14 @@
 Attention over a KV cache; one step and one prefill of a whole model; and LoadGen's four scenarios by our own open-loop
 generator, none of which is an MLPerf result. On the host the model is a toy that shows the method."""
 
-from gpubench.api.suite import Suite, View
+from gpubench.api import suite as gb
 
 from . import _attention, _loadgen, _prefill_attention, _scenarios, _steps
 
-suite = Suite(
+suite = gb.Suite(
     "language models: attention over a KV cache, steps, LoadGen scenarios",
     views=[
-        View(
+        gb.View(
             "serving",
             "Time to the first token over rate: LoadGen scenario Server, simulated, not an MLPerf result",
             ("step", "prefill", "single_stream", "multi_stream", "offline", "server"),

@@ -11,24 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 _FILE = "attention.cu"
 _THREADS = (128, 256, 512)  # threads per block of attention.cu
@@ -49,9 +32,9 @@ _HEADS = {
     "chatglm-6b": (32, 32),
 }  # number of heads and of KV heads; all heads have 128 elements
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "curve",
             "Decode attention: bandwidth by context",
             ("decode_attention",),
@@ -59,9 +42,9 @@ topic = Topic(
             by=("batch", "heads", "kv_heads"),
             log_x=True,
         ),
-        View("bars", "Decode attention: bandwidth of a paged KV cache", ("kv_pages",)),
+        gb.View("bars", "Decode attention: bandwidth of a paged KV cache", ("kv_pages",)),
     ],
-    key_figures=[KeyFigure("Decode attention", "decode_attention", (("batch", 32), ("context", 4096)))],
+    key_figures=[gb.KeyFigure("Decode attention", "decode_attention", (("batch", 32), ("context", 4096)))],
 )
 
 
@@ -134,7 +117,7 @@ Attend = Callable[[Any, Any, Any], Callable[[], None]]
 
 
 def launches(
-    bench: Bench, shape: AttentionShape, lengths: Any, queries: Any, table: Any, turns: Any | None = None
+    bench: gb.Bench, shape: AttentionShape, lengths: Any, queries: Any, table: Any, turns: Any | None = None
 ) -> Attend:
     """Return a function of keys, values and results (flat device arrays) that returns the call of the attention.
 
@@ -174,11 +157,11 @@ class DecodeAttention:
 
     `order` of the pages is `ordered` or `shuffled`."""
 
-    def __init__(self, bench: Bench, shape: AttentionShape, order: str = "ordered") -> None:
+    def __init__(self, bench: gb.Bench, shape: AttentionShape, order: str = "ordered") -> None:
         group = shape.heads // shape.kv_heads
         if shape.heads % shape.kv_heads or group not in (1, 2, 4, 8) or shape.dim not in (64, 128):
             heads = f"{shape.heads} heads of {shape.dim} elements over {shape.kv_heads} KV heads"
-            raise Skip(f"the kernel does not support {heads}")
+            raise gb.Skip(f"the kernel does not support {heads}")
         self._bench, self._shape = bench, shape
         copies = bench.copies(shape.cache_bytes)
         bench.need(1.1 * copies * shape.cache_bytes + 2**28)
@@ -220,13 +203,13 @@ class DecodeAttention:
         return out
 
     @property
-    def work(self) -> Work:
+    def work(self) -> gb.Work:
         """The work of a call: 4 operations for each element of a head and each cached token.
 
         Keys and values count as read once, and the bytes of queries and results are added."""
         shape, tokens = self._shape, int(self._lengths.sum())
         moved = 2 * 2 * tokens * shape.kv_heads * shape.dim + 2 * 2 * shape.batch * shape.heads * shape.dim
-        return Work(moved=float(moved), flops=4.0 * shape.heads * shape.dim * tokens)
+        return gb.Work(moved=float(moved), flops=4.0 * shape.heads * shape.dim * tokens)
 
     def calls(self) -> tuple[Callable[[], None], ...]:
         """Return the attention over each copy of the cache."""
@@ -238,23 +221,23 @@ class DecodeAttention:
         for cache in self.caches:
             cache.out.view("uint8").fill(0xFF)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Compare sampled heads with double precision; every copy that was written must have the same results.
 
         Later checks take the same heads, whose double precision results are stored."""
         results = [self._bench.device.to_host(cache.out) for cache in self.caches]
         written = [result for result in results if not (result == 0xFFFF).all()]
-        expect(bool(written), "no copy of the cache has results")
+        gb.expect(bool(written), "no copy of the cache has results")
         first = written[0].view(np.float16).astype(float)
-        expect(bool(np.isfinite(first).all()), "results are not written, NaN or infinite")
+        gb.expect(bool(np.isfinite(first).all()), "results are not written, NaN or infinite")
         differing = sum(int(np.count_nonzero(result != written[0])) for result in written[1:])
-        expect(differing == 0, f"{differing} results of {len(written)} copies differ from the first copy")
+        gb.expect(differing == 0, f"{differing} results of {len(written)} copies differ from the first copy")
         rows = first.reshape(self._shape.batch, self._shape.heads, self._shape.dim)
         self._known = self._known or {place: self.expected(*place) for place in self._sampled}
         pairs = [(rows[place], exact) for place, exact in self._known.items()]
         errors = [float(np.linalg.norm(row - exact) / np.linalg.norm(exact)) for row, exact in pairs]
-        expect(max(errors) <= _BOUND, f"the relative error {max(errors):.3g} of a head is above {_BOUND:.3g}")
-        return {"error": Observed(max(errors))}
+        gb.expect(max(errors) <= _BOUND, f"the relative error {max(errors):.3g} of a head is above {_BOUND:.3g}")
+        return {"error": gb.Observed(max(errors))}
 
     def expected(self, sequence: int, head: int) -> npt.NDArray[np.float64]:
         """Return the result of the head `head` of a sequence in double precision, computed by NumPy: (dim,)."""
@@ -280,10 +263,10 @@ class DecodeAttention:
             )
         return np.asarray(elements.view(np.float16).astype(float).reshape(-1, shape.dim)[:length])
 
-    def task(self) -> Task:
+    def task(self) -> gb.Task:
         """Return the attention over each copy in turn as a task that is judged by the bytes that a call moves."""
         calls, shape = self.calls(), self._shape
-        stage = Stage(calls[0], self.work, "moved", "dram", modes=(), rotation=calls, effort=POINT)
+        stage = gb.Stage(calls[0], self.work, "moved", "dram", modes=(), rotation=calls, effort=gb.POINT)
         plan = shape.plan(self._bench.device.device.units)
         layout = f"pages of {shape.page} tokens" if shape.page else "contiguous"
         notes = {
@@ -291,26 +274,26 @@ class DecodeAttention:
             "cache": f"{shape.cache_bytes} bytes, {layout}, {len(calls)} copies in turn, NaN beyond each length",
             "data": f"seeded, uniform with variance 1; lengths {self._lengths.min()} to {self._lengths.max()}",
         }
-        return Task.of(stage, check=self.check, poison=self.poison, notes=notes)
+        return gb.Task.of(stage, check=self.check, poison=self.poison, notes=notes)
 
 
-def _is_a_model(target: Target, params: Mapping[str, Any]) -> bool:
+def _is_a_model(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: its numbers of heads and of KV heads must be those of a published model."""
     del target
     return (params["heads"], params["kv_heads"]) in _HEADS.values()
 
 
 @topic.case(
-    batch=points((1, 8, 32), (2,), (1, 8, 32, 64)),
-    context=points((4096,), (1024,), powers_of_two(9, 15)),
-    heads=points((32,), full=(32, 64)),
-    kv_heads=points((8,), full=(8, 32)),
+    batch=gb.points((1, 8, 32), (2,), (1, 8, 32, 64)),
+    context=gb.points((4096,), (1024,), gb.powers_of_two(9, 15)),
+    heads=gb.points((32,), full=(32, 64)),
+    kv_heads=gb.points((8,), full=(8, 32)),
     dim=(128,),
-    when=on_gpu,
+    when=gb.on_gpu,
     where=_is_a_model,
     headline={"batch": 32, "context": 4096, "heads": 32, "kv_heads": 8},
 )
-def decode_attention(bench: Bench, batch: int, context: int, heads: int, kv_heads: int, dim: int) -> Task:
+def decode_attention(bench: gb.Bench, batch: int, context: int, heads: int, kv_heads: int, dim: int) -> gb.Task:
     """Bandwidth of attention of one new token per sequence over its cached keys and values (float16).
 
     The bytes of keys and values count once, and those of queries and results too; copies of the cache are used in turn,
@@ -320,13 +303,13 @@ def decode_attention(bench: Bench, batch: int, context: int, heads: int, kv_head
 
 @topic.case(
     # In the quick tier, compiling the kernels for pages takes longer than all attention cases.
-    page=points((), (16,), (16, 64, 256)),
+    page=gb.points((), (16,), (16, 64, 256)),
     order=("ordered", "shuffled"),
-    batch=points((32,), (2,)),
-    context=points((4096,), (1024,)),
-    when=on_gpu,
+    batch=gb.points((32,), (2,)),
+    context=gb.points((4096,), (1024,)),
+    when=gb.on_gpu,
 )
-def kv_pages(bench: Bench, page: int, order: str, batch: int, context: int) -> Task:
+def kv_pages(bench: gb.Bench, page: int, order: str, batch: int, context: int) -> gb.Task:
     """Bandwidth as in decode_attention, over a cache in pages of `page` tokens, which lie in order or shuffled.
 
     There are 32 heads over 8 KV heads of 128 elements."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Kernel, Observation, Observed, expect
+from gpubench.api import suite as gb
 
 from .._models import Model
 from ..gemm._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
@@ -56,7 +56,7 @@ class Chain:
     `room` holds the outputs of one layer by name, which the next layer overwrites: flat device arrays of halves."""
 
     def __init__(
-        self, bench: Bench, weights: ModelWeights, rows: int, memory: CacheMemory, is_early: bool = False
+        self, bench: gb.Bench, weights: ModelWeights, rows: int, memory: CacheMemory, is_early: bool = False
     ) -> None:
         model, xp, layout = weights.model, bench.xp, memory.layout
         self.bench, self.weights, self.model, self.rows, self.layout = bench, weights, model, rows, layout
@@ -68,10 +68,10 @@ class Chain:
         widths |= {"gated": model.layer("down").cols, **{layer.name: layer.rows for layer in model.layers}}
         self.room = {name: xp.empty(rows * width, "uint16") for name, width in widths.items()}
         self.stream = xp.empty(rows * model.head.cols, "float32")
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[str, gb.Kernel] = {}
         self._is_early = is_early
 
-    def _kernel(self, name: str) -> Kernel:
+    def _kernel(self, name: str) -> gb.Kernel:
         """Return the kernel `name` of chain.cu, compiled at its first use for this model's norms."""
         if name not in self._kernels:
             vectors_a_thread, centred = -(-self.model.head.cols // (4 * _NORM_THREADS)), self.model.norm == "layer"
@@ -145,7 +145,7 @@ class DecodeChain:
 
     `calls` are the step's calls in order; `logits` and `tokens` are its results."""
 
-    def __init__(self, bench: Bench, weights: ModelWeights, memory: CacheMemory, batch: int) -> None:
+    def __init__(self, bench: gb.Bench, weights: ModelWeights, memory: CacheMemory, batch: int) -> None:
         model, self._context, self.memory = weights.model, memory.layout.capacity, memory
         self._model, self._batch = model, batch
         self._shape = AttentionShape(batch, self._context, model.heads, model.kv_heads, model.dim)
@@ -209,20 +209,20 @@ class DecodeChain:
             for array in cache:
                 array.view("uint16").reshape(places)[:, -1].fill(0xFFFF)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Compare a random sequence with double precision, and each token with the largest of its logits.
 
         Returns the relative error of the sequence's logits."""
         to_host = self.chain.bench.device.to_host
         logits = to_host(self.logits).view(np.float16).reshape(self._batch, -1)
-        expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
+        gb.expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
         tokens = to_host(self.tokens)
-        expect(bool((tokens == logits.argmax(axis=1)).all()), "a chosen token does not have the largest logit")
+        gb.expect(bool((tokens == logits.argmax(axis=1)).all()), "a chosen token does not have the largest logit")
         if self._exact is None:
             self._exact, exact = self._expected(self._row)
         else:
             exact = self._exact.again()
-        return {"error": Observed(_judged(logits[self._row].astype(float), exact[0], self._model.depth))}
+        return {"error": gb.Observed(_judged(logits[self._row].astype(float), exact[0], self._model.depth))}
 
     def differing(self, alone: DecodeChain) -> float:
         """Return the share of sequences whose token in this batch differs from the token in a batch of one.
@@ -269,7 +269,7 @@ class DecodeChain:
 def _judged(logits: Any, exact: Any, depth: int) -> float:
     """Return the relative error of logits, given their exact values, both (vocabulary,)."""
     error, bound = relative(logits, exact), rounding_bound(depth)
-    expect(error <= bound, f"the relative error {error:.3g} of the logits is above {bound:.3g}")
+    gb.expect(error <= bound, f"the relative error {error:.3g} of the logits is above {bound:.3g}")
     return error
 
 
@@ -288,7 +288,7 @@ class PrefillChain:
 
     `calls` are its calls in order, and `logits` those of the last token, to which alone the head is applied."""
 
-    def __init__(self, bench: Bench, weights: ModelWeights, tokens: int) -> None:
+    def __init__(self, bench: gb.Bench, weights: ModelWeights, tokens: int) -> None:
         model = weights.model
         self._model, self._tokens = model, tokens
         widest = max(layer.size for layer in model.layers) if KINDS[weights.kind].is_quantised else 0
@@ -344,12 +344,12 @@ class PrefillChain:
         for array in (self.logits, *(part for cache in self.chain.caches for part in cache)):
             array.view("uint8").fill(0xFF)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Compare the logits, and random tokens' keys and values in every layer, with double precision.
 
         Later checks take the same tokens, whose results in double precision are stored."""
         logits = self.chain.bench.device.to_host(self.logits).view(np.float16).astype(float)
-        expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
+        gb.expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
         if self._exact is None:
             drawn = self.chain.rng.integers(0, self._tokens, _SAMPLED)
             places = sorted({self._tokens - 1, *(int(place) for place in drawn)})
@@ -358,4 +358,4 @@ class PrefillChain:
             exact = self._exact.logits(sampled)[-1]
         else:
             exact = self._exact.again()[-1]
-        return {"error": Observed(_judged(logits, exact, self._model.depth))}
+        return {"error": gb.Observed(_judged(logits, exact, self._model.depth))}

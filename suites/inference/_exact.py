@@ -3,8 +3,6 @@
 A token is computed from its embedding through all layers. It attends to the cached keys and values of the tokens
 before it, and to its own, which are compared with the exact ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import expect
+from gpubench.api import suite as gb
 
 from ..gemm._formats import FORMATS
 from ..gemm._gemv import Weights
@@ -107,13 +105,13 @@ class ExactChain:
     def _chosen(self, layer: int, sampled: SampledToken, logits: Doubles) -> Any:
         """Return the experts that the device has chosen for a token, int64, given the exact `logits` of the router."""
         chosen = self._routes[layer, sampled.sequence]
-        expect(
+        gb.expect(
             len(set(chosen.tolist())) == len(chosen), f"the experts {chosen.tolist()} of layer {layer} are not distinct"
         )
-        expect(bool((chosen < len(logits)).all()), f"the experts of layer {layer} are not written")
+        gb.expect(bool((chosen < len(logits)).all()), f"the experts of layer {layer} are not written")
         shortfall = float(np.delete(logits, chosen).max() - logits[chosen].min())
         bound = 2 * rounding_bound(layer + 1) * float(np.sqrt(np.mean(logits**2)))
-        expect(shortfall <= bound, f"the router of layer {layer} prefers another expert by {shortfall:.3g}")
+        gb.expect(shortfall <= bound, f"the router of layer {layer} prefers another expert by {shortfall:.3g}")
         return chosen
 
     def _norms(self) -> list[Callable[[Doubles], Doubles]]:
@@ -157,7 +155,7 @@ class ExactChain:
             places = array.view("uint16").reshape(-1, layout.kv_heads, layout.capacity, layout.dim)
             stored = self._to_host(places[sampled.sequence, :, sampled.place]).view(np.float16).astype(float)
             error = relative(stored, expected)
-            expect(
+            gb.expect(
                 error <= bound,
                 f"the relative error {error:.3g} of a key or value of layer {layer} is above {bound:.3g}",
             )

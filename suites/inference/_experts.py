@@ -1,7 +1,5 @@
 """Compute the feed-forward networks of a mixture of experts in a step, by the kernels of experts.cu."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import Bench, Skip
+from gpubench.api import suite as gb
 
 from .._models import Model
 from ..gemm._gemv import Weights
@@ -24,11 +22,11 @@ class Experts:
 
     Raises Skip for other weights than float16, and for more tokens or experts than the kernels take (64 and 1024)."""
 
-    def __init__(self, bench: Bench, model: Model, kind: str, rows: int) -> None:
+    def __init__(self, bench: gb.Bench, model: Model, kind: str, rows: int) -> None:
         if kind != "float16":
-            raise Skip(f"the kernels of a mixture of experts take weights in float16, not {kind}")
+            raise gb.Skip(f"the kernels of a mixture of experts take weights in float16, not {kind}")
         if rows > _MOST_TOKENS or model.experts > _MOST_THREADS:
-            raise Skip(
+            raise gb.Skip(
                 f"the kernels of a mixture of experts take {_MOST_TOKENS} tokens and {_MOST_THREADS} experts at most"
             )
         self._bench, self._model, self._rows, xp = bench, model, rows, bench.xp

@@ -2,8 +2,6 @@
 
 Triton compiles the kernel, and CuPy loads and launches the binary, because Triton's own launcher would need torch."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 LoadGen runs in a thread of its own and hands its queries to the thread that computes. So a failure there costs the
 case alone; an exception that passes through LoadGen would abort the process."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.metadata
@@ -21,20 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    Unavailable,
-    View,
-    expect,
-    points,
-)
+from gpubench.api import suite as gb
 
 from ._scenarios import Scenario, open_scenario
 from ._scheduler import QueryAnswer, Session, Tokens
@@ -46,9 +31,9 @@ _LOAD = 0.6  # rate of Server as a share of the offline rate
 _ANY_LATENCY_NS = 60_000_000_000  # so long that it is no objective: the latency is the figure
 _FOR_P90 = 64  # the fewest queries from which LoadGen estimates a 90th percentile
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "bars", "Query time measured by LoadGen: LoadGen scenarios, not MLPerf results", ("loadgen",), x="scenario"
         )
     ]
@@ -83,7 +68,7 @@ def library() -> Any:
     try:
         return importlib.import_module("mlperf_loadgen")
     except ImportError as error:
-        raise Unavailable("LoadGen is not installed", "pip install 'gpubench-suite[loadgen]'") from error
+        raise gb.Unavailable("LoadGen is not installed", "pip install 'gpubench-suite[loadgen]'") from error
 
 
 Query = Sequence[tuple[int, int]]
@@ -157,7 +142,7 @@ class LoadGen:
             run.result()
             records = _records(Path(folder, "mlperf_log_detail.txt").read_text(encoding="utf-8"))
         verdict = records["result_validity"]
-        expect(verdict == "VALID", f"LoadGen calls its run {verdict}: {records.get('result_invalid_reason')}")
+        gb.expect(verdict == "VALID", f"LoadGen calls its run {verdict}: {records.get('result_invalid_reason')}")
         return float(records[self.pattern.record]) * 1e-9
 
     def _run(self, issued: Issued, folder: str) -> None:
@@ -252,24 +237,24 @@ class CrossCheck:
         queries = [np.roll(np.arange(len(prompts)), -first)[: self._pattern.samples] for first in range(len(prompts))]
         return _p90([self._scenario.run([prompts[i] for i in query], [0.0] * len(query)).seconds for query in queries])
 
-    def probe(self) -> Observation:
+    def probe(self) -> gb.Observation:
         """Return our figure, measured after LoadGen's."""
-        return {"ours": Observed(self.ours_s(), "s")}
+        return {"ours": gb.Observed(self.ours_s(), "s")}
 
     def poison(self) -> None:
         """Forget the last answers."""
         self._prompts, self._answers = [], []
         self._scenario.poison()
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Check that every sample is answered, and random answers in double precision; raises WrongAnswer otherwise.
 
         Returns `floor`, LoadGen's figure for queries that are completed at once."""
         expected = self._pattern.queries * self._pattern.samples
-        expect(len(self._answers) == expected, f"{len(self._answers)} of {expected} samples are answered")
+        gb.expect(len(self._answers) == expected, f"{len(self._answers)} of {expected} samples are answered")
         self._scenario.take(self._prompts, Session(self._answers, 0.0))
         self._scenario.check()
-        return {"floor": Observed(self._loadgen.figure_s(_complete_all), "s")}
+        return {"floor": gb.Observed(self._loadgen.figure_s(_complete_all), "s")}
 
 
 class ServerCrossCheck(CrossCheck):
@@ -328,8 +313,8 @@ def cross_check(loadgen: Any, pattern: Pattern, scenario: Scenario) -> CrossChec
     return kind(loadgen, pattern, scenario)
 
 
-def _patterns(target: Target) -> Any:
-    return points((), full=tuple(PATTERNS) if target.is_host else ("single_stream",))
+def _patterns(target: gb.Target) -> Any:
+    return gb.points((), full=tuple(PATTERNS) if target.is_host else ("single_stream",))
 
 
 @topic.case(
@@ -339,7 +324,7 @@ def _patterns(target: Target) -> Any:
     prompt=lambda target: (32,) if target.is_host else (512,),
     output=(8,),
 )
-def loadgen(bench: Bench, scenario: str, model: str, weights: str, prompt: int, output: int) -> Task:
+def loadgen(bench: gb.Bench, scenario: str, model: str, weights: str, prompt: int, output: int) -> gb.Task:
     """Seconds that LoadGen itself reports in a scenario; `ours` is our generator's figure for the same queries.
 
     A prompt has `prompt` tokens and its answer `output`. `floor` is LoadGen's figure for queries that are completed at
@@ -351,5 +336,5 @@ def loadgen(bench: Bench, scenario: str, model: str, weights: str, prompt: int, 
         "figure": f"{pattern.figure}; {pattern.queries} queries of {pattern.samples}",
         "LoadGen": importlib.metadata.version("mlcommons-loadgen"),
     }
-    stage = Stage(measured, clock="self", probe=measured.probe, effort=POINT)
-    return Task.of(stage, check=measured.check, poison=measured.poison, notes=notes)
+    stage = gb.Stage(measured, clock="self", probe=measured.probe, effort=gb.POINT)
+    return gb.Task.of(stage, check=measured.check, poison=measured.poison, notes=notes)

@@ -1,14 +1,12 @@
 """Run a whole model on a GPU for the scheduler, with a slot for each sequence and a graph for each batch size."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from .._graphs import replayed
@@ -27,7 +25,7 @@ class GpuMachine:
     sizes: Sequence[int] = (1, 4, 16)
     tolerance = 0.05  # tolerance for a logit of about 4: all layers round to halves
 
-    def __init__(self, bench: Bench, model: Model, kind: str, prompt: int, output: int) -> None:
+    def __init__(self, bench: gb.Bench, model: Model, kind: str, prompt: int, output: int) -> None:
         self._spare, capacity = max(self.sizes), prompt + output
         cached = float((self._spare + 1) * capacity * model.cache_bytes())
         weights = ModelWeights(bench, model, kind, cached + prefill_bytes(model, prompt))
@@ -97,7 +95,7 @@ class DeviceTimer:
 
     On a device without events the host measures the calls."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self.seconds = 0.0
         self._cuda: Any = getattr(bench.xp, "cuda", None)
         self._first: Any = self._cuda.Event() if self._cuda else None

@@ -1,7 +1,5 @@
 """Measure causal attention of a whole prompt by several libraries: a token attends to earlier ones and to itself."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Callable, Mapping
@@ -12,21 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from .._torch import imported
@@ -45,9 +29,9 @@ _BOUND = 4 * 2.0**-11
 _SPARE_BYTES = 2**28
 _SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "curve",
             "Prefill attention: throughput by tokens of the prompt",
             ("prefill_attention",),
@@ -83,13 +67,13 @@ class PromptShape:
         return self.heads * self.tokens * self.tokens
 
     @property
-    def work(self) -> Work:
+    def work(self) -> gb.Work:
         """The work of causal attention: 4 operations for each element of a head and pair of tokens that counts.
 
         The mask leaves only pairs of a token with itself or an earlier one."""
         pairs = self.tokens * (self.tokens + 1) / 2
         moved = 2 * _HALF.itemsize * self.tokens * self.dim * (self.heads + self.kv_heads)
-        return Work(moved=float(moved), flops=4.0 * self.heads * self.dim * pairs)
+        return gb.Work(moved=float(moved), flops=4.0 * self.heads * self.dim * pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +92,7 @@ class Unfused:
 
     The products may share a `workspace`, a device array of WORKSPACE_BYTES; without it each has its own."""
 
-    def __init__(self, bench: Bench, shape: PromptShape, workspace: Any = None) -> None:
+    def __init__(self, bench: gb.Bench, shape: PromptShape, workspace: Any = None) -> None:
         self._bench, self._shape, self._workspace = bench, shape, workspace
         self._scores = bench.xp.empty(shape.scores, "uint16")
         self._joined = bench.xp.empty(shape.size, "uint16")  # head after head, the tokens of each head in order
@@ -179,21 +163,21 @@ class OurKernels:
         return self._out
 
 
-def _unfused(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
+def _unfused(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     """Return the provider of two batched products of the vendor's library with a softmax between them."""
     unfused, out = Unfused(bench, shape), bench.xp.empty(shape.size, "uint16")
     notes = {"library": "two batched products of the vendor's library, softmax of chain.cu"}
     return OurKernels(unfused.calls(prompt, out), out, unfused.poison, notes)
 
 
-def _triton(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
+def _triton(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     """Return the provider of our kernel in Triton, compiled for this GPU and launched by CuPy on the suite's stream."""
     if bench.traits.vendor != "nvidia":
-        raise Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
+        raise gb.Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
     plan, xp = FlashPlan(), bench.xp
     compiled = binary(bench.traits.arch, shape.dim, plan)
     if compiled.shared_bytes > bench.traits.max_shared_bytes:
-        raise Skip(f"the kernel needs {compiled.shared_bytes} bytes of shared memory in a block")
+        raise gb.Skip(f"the kernel needs {compiled.shared_bytes} bytes of shared memory in a block")
     module = xp.cuda.function.Module()
     module.load(compiled.code)
     kernel = module.get_function(compiled.name)
@@ -215,7 +199,7 @@ class TorchAttention:
 
     `backend` names one of torch's SDPBackend; if it is empty torch chooses. Raises Unavailable without torch."""
 
-    def __init__(self, bench: Bench, shape: PromptShape, prompt: Prompt, backend: str = "") -> None:
+    def __init__(self, bench: gb.Bench, shape: PromptShape, prompt: Prompt, backend: str = "") -> None:
         torch = imported()
         functional, choice = torch.nn.functional, importlib.import_module("torch.nn.attention")
         self._torch, self._xp = torch, bench.xp
@@ -248,19 +232,19 @@ class TorchAttention:
         return self._xp.ascontiguousarray(output).view("uint16").ravel()
 
 
-def _cudnn(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
+def _cudnn(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     """Return the provider of torch's attention by cuDNN."""
     if bench.traits.vendor != "nvidia":
-        raise Skip("cuDNN is a library for NVIDIA GPUs")
+        raise gb.Skip("cuDNN is a library for NVIDIA GPUs")
     provider = TorchAttention(bench, shape, prompt, "CUDNN_ATTENTION")
     try:
         provider()
     except RuntimeError as error:
-        raise Skip(f"torch's attention by cuDNN does not take this shape: {error}") from error
+        raise gb.Skip(f"torch's attention by cuDNN does not take this shape: {error}") from error
     return provider
 
 
-PROVIDERS: Mapping[str, Callable[[Bench, PromptShape, Prompt], Provider]] = {
+PROVIDERS: Mapping[str, Callable[[gb.Bench, PromptShape, Prompt], Provider]] = {
     "unfused": _unfused,
     "triton": _triton,
     "torch": TorchAttention,
@@ -273,7 +257,7 @@ class PrefillAttention:
 
     `by` is a key of PROVIDERS. Raises Skip if the arrays do not fit into the free memory, or as the provider does."""
 
-    def __init__(self, bench: Bench, shape: PromptShape, by: str) -> None:
+    def __init__(self, bench: gb.Bench, shape: PromptShape, by: str) -> None:
         rows = 2 * shape.size + 2 * shape.tokens * shape.kv_heads * shape.dim
         bench.need(_HALF.itemsize * (rows + (shape.scores + shape.size) * (by == "unfused")) + _SPARE_BYTES)
         self._shape, self._to_host, self._rng = shape, bench.device.to_host, bench.rng
@@ -285,13 +269,13 @@ class PrefillAttention:
         self.prompt = Prompt(queries, draw(cached, seeds[1]), draw(cached, seeds[2]))
         self.provider = PROVIDERS[by](bench, shape, self.prompt)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Compare six random tokens of random heads, the first token and the last one with double precision.
 
         Returns the largest relative error of a token."""
         shape, results = self._shape, self.provider.results()
         missing = self._make.count_unwritten(results, _HALF)
-        expect(missing == 0, f"{missing} results are not written, NaN or infinite")
+        gb.expect(missing == 0, f"{missing} results are not written, NaN or infinite")
         places = np.append(self._rng.integers(0, shape.tokens, _SAMPLED), (0, shape.tokens - 1))
         heads = self._rng.integers(0, shape.heads, len(places))
         lines = results.reshape(-1, shape.dim)
@@ -300,8 +284,8 @@ class PrefillAttention:
             row = self._to_host(lines[place * shape.heads + head]).view(np.float16).astype(float)
             exact = self.expected(head, place)
             errors.append(float(np.linalg.norm(row - exact) / np.linalg.norm(exact)))
-        expect(max(errors) <= _BOUND, f"the relative error {max(errors):.3g} of a token is above {_BOUND:.3g}")
-        return {"error": Observed(max(errors))}
+        gb.expect(max(errors) <= _BOUND, f"the relative error {max(errors):.3g} of a token is above {_BOUND:.3g}")
+        return {"error": gb.Observed(max(errors))}
 
     def expected(self, head: int, place: int) -> npt.NDArray[np.float64]:
         """Return the result of the token at `place` in the head `head` in double precision: NumPy, (dim,)."""
@@ -319,25 +303,25 @@ class PrefillAttention:
         elements = self._to_host(part).view(np.float16).astype(float)
         return np.asarray(elements.reshape(count, self._shape.dim))
 
-    def task(self) -> Task:
+    def task(self) -> gb.Task:
         """Return the attention as a task that is judged by the operations that count."""
-        stage = Stage(self.provider, self._shape.work, "flops", "tensor.float16", max_calls=16, effort=POINT)
+        stage = gb.Stage(self.provider, self._shape.work, "flops", "tensor.float16", max_calls=16, effort=gb.POINT)
         notes = {**self.provider.notes, "data": "seeded, N(0, 1); operations count the pairs that a token attends to"}
-        return Task.of(stage, check=self.check, poison=self.provider.poison, notes=notes)
+        return gb.Task.of(stage, check=self.check, poison=self.provider.poison, notes=notes)
 
 
 @topic.case(
-    tokens=points((2048,), (512,), (512, 2048, 8192)),
+    tokens=gb.points((2048,), (512,), (512, 2048, 8192)),
     heads=(32,),
     kv_heads=(8,),
     dim=(128,),
     # In the quick tier, loading the libraries takes longer than everything else.
-    by=points(("unfused",), full=tuple(PROVIDERS)),
-    when=on_gpu,
+    by=gb.points(("unfused",), full=tuple(PROVIDERS)),
+    when=gb.on_gpu,
     runtime=lambda params: "torch" if params["by"] in ("torch", "cudnn") else "",
     headline={"tokens": 2048, "by": "unfused"},
 )
-def prefill_attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim: int, by: str) -> Task:
+def prefill_attention(bench: gb.Bench, tokens: int, heads: int, kv_heads: int, dim: int, by: str) -> gb.Task:
     """Throughput of causal attention of a prompt of `tokens` tokens (float16) by one library.
 
     Operations count the pairs of tokens that the causal mask leaves. `unfused` computes all pairs by two batched

@@ -2,8 +2,6 @@
 
 They have LoadGen's names and rules; nothing here is an MLPerf result."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,23 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Effort,
-    Observation,
-    Observed,
-    Profile,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    WrongAnswer,
-    expect,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._models import MODELS
 from ._machine import GpuMachine
@@ -45,15 +27,15 @@ _GROUP = 8  # queries of SingleStream between two readings of the clock, on a GP
 _SPARE = 1.25
 _CHECKED = 2  # answers of a session that are compared with double precision
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "bars",
             "Time to the last token, in LoadGen scenarios (not MLPerf results)",
             ("single_stream", "multi_stream"),
         ),
-        View("bars", "Throughput: LoadGen scenario Offline, not an MLPerf result", ("offline",)),
-        View(
+        gb.View("bars", "Throughput: LoadGen scenario Offline, not an MLPerf result", ("offline",)),
+        gb.View(
             "curve",
             "Time to the last token by load: LoadGen scenario Server, not an MLPerf result",
             ("server",),
@@ -64,20 +46,20 @@ topic = Topic(
 )
 
 
-def _models(target: Target) -> Any:
-    return ("toy",) if target.is_host else points((), full=("llama-3-8b",))
+def _models(target: gb.Target) -> Any:
+    return ("toy",) if target.is_host else gb.points((), full=("llama-3-8b",))
 
 
-def _weights(target: Target) -> Any:
+def _weights(target: gb.Target) -> Any:
     return ("float32",) if target.is_host else ("float16", "int4")
 
 
-def _prompts(target: Target) -> Any:
-    return points((32,), (16,)) if target.is_host else (512,)
+def _prompts(target: gb.Target) -> Any:
+    return gb.points((32,), (16,)) if target.is_host else (512,)
 
 
-def _outputs(target: Target) -> Any:
-    return points((8,), (4,)) if target.is_host else (64,)
+def _outputs(target: gb.Target) -> Any:
+    return gb.points((8,), (4,)) if target.is_host else (64,)
 
 
 _AXES: dict[str, Any] = {"model": _models, "weights": _weights, "prompt": _prompts, "output": _outputs}
@@ -163,33 +145,33 @@ class Scenario:
         """Forget the last session."""
         self._answered, self.session = (), None
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Compare the answers of the last session with double precision, and return observed values by name.
 
         `batch sizes` are the machine's, and `call times` and `call contexts` those of `_call_times`."""
         session = self.session
         if session is None:
-            raise WrongAnswer("no session has ended")
+            raise gb.WrongAnswer("no session has ended")
         counts = {len(answer.tokens) for answer in session.answers}
-        expect(counts == {self._output}, f"answers have {sorted(counts)} tokens, not {self._output} each")
+        gb.expect(counts == {self._output}, f"answers have {sorted(counts)} tokens, not {self._output} each")
         last_of_slot = list({answer.slot: place for place, answer in enumerate(session.answers)}.values())
         shortfalls = [self._shortfall(int(place)) for place in self.rng.choice(last_of_slot, _CHECKED)]
-        expect(
+        gb.expect(
             max(shortfalls) < self._machine.tolerance,
             f"the logit of a token of an answer is {max(shortfalls):.3g} below that of another one",
         )
-        sizes = Profile(tuple(map(float, self._machine.sizes)), "sequences")
-        counted = {"late": Observed(session.late, "queries"), "padded": Observed(session.padded)}
+        sizes = gb.Profile(tuple(map(float, self._machine.sizes)), "sequences")
+        counted = {"late": gb.Observed(session.late, "queries"), "padded": gb.Observed(session.padded)}
         return {**counted, "batch sizes": sizes, **self._call_times()}
 
-    def _call_times(self) -> Observation:
+    def _call_times(self) -> gb.Observation:
         """Return the time and the context of a prefill, and then of a step of each batch size, as two profiles."""
         seconds, context = [], []
         for size in (0, *self._machine.sizes):
             ran = [calls[size] for calls in self._calls if size in calls]
             seconds.append(float(np.median([times.seconds / times.calls for times in ran])) if ran else 0.0)
             context.append(float(np.median([times.context / times.calls for times in ran])) if ran else 0.0)
-        return {"call times": Profile(tuple(seconds), "s"), "call contexts": Profile(tuple(context), "tokens")}
+        return {"call times": gb.Profile(tuple(seconds), "s"), "call contexts": gb.Profile(tuple(context), "tokens")}
 
     def _shortfall(self, place: int) -> float:
         """Return the largest gap between the best logit and the answer's logit."""
@@ -200,7 +182,7 @@ class Scenario:
             shortfalls.append(self._machine.shortfall(answer.slot, sequence, answer.tokens[count]))
         return max(shortfalls)
 
-    def probe(self) -> Observation:
+    def probe(self) -> gb.Observation:
         """Return the medians of the last session: time to the first token, and time between tokens, in seconds.
 
         `host` is the share of the time with queries in which the device did not compute, since the last probe."""
@@ -208,20 +190,20 @@ class Scenario:
         first, token = np.median(self.session.first_token_s), np.median(self.session.token_s)
         host = 1 - self._device_s / self._busy_s
         self._busy_s = self._device_s = 0.0
-        medians = {"first_token": Observed(float(first), "s"), "per_token": Observed(float(token), "s")}
-        return {**medians, "host": Observed(host)}
+        medians = {"first_token": gb.Observed(float(first), "s"), "per_token": gb.Observed(float(token), "s")}
+        return {**medians, "host": gb.Observed(host)}
 
-    def latencies(self, call: Callable[[], object], effort: Effort = POINT) -> Task:
+    def latencies(self, call: Callable[[], object], effort: gb.Effort = gb.POINT) -> gb.Task:
         """Return sessions as a task whose samples are the latencies in seconds that `call` returns, one or several."""
-        return self.task(Stage(call, clock="self", probe=self.probe, effort=effort))
+        return self.task(gb.Stage(call, clock="self", probe=self.probe, effort=effort))
 
-    def task(self, stage: Stage, check: Callable[[], Observation] | None = None) -> Task:
+    def task(self, stage: gb.Stage, check: Callable[[], gb.Observation] | None = None) -> gb.Task:
         """Return sessions as a task with one stage; `check` replaces the scenario's own check."""
         notes = {"scenario": "LoadGen scenario, not an MLPerf result", "model": self._machine.description}
-        return Task.of(stage, check=check or self.check, poison=self.poison, notes=notes)
+        return gb.Task.of(stage, check=check or self.check, poison=self.poison, notes=notes)
 
 
-def open_scenario(bench: Bench, model: str, weights: str, prompt: int, output: int, queries: int) -> Scenario:
+def open_scenario(bench: gb.Bench, model: str, weights: str, prompt: int, output: int, queries: int) -> Scenario:
     """Return a scenario of `queries` prompts by a language model on a GPU, or by the toy model on the host.
 
     The toy is taken if `model` is no key of MODELS. A prompt has `prompt` tokens and its answer `output`."""
@@ -235,16 +217,16 @@ def open_scenario(bench: Bench, model: str, weights: str, prompt: int, output: i
 
 
 @topic.case(**_AXES)
-def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
+def single_stream(bench: gb.Bench, model: str, weights: str, prompt: int, output: int) -> gb.Task:
     """SingleStream: seconds of each query, which is sent when the query before it has its last token.
 
     A query has a prompt of `prompt` tokens, and its answer has `output` tokens."""
     scenario = open_scenario(bench, model, weights, prompt, output, _FOR_P90)
-    count, effort = _FOR_P90, POINT
+    count, effort = _FOR_P90, gb.POINT
     # A query takes long, so groups of queries are timed until there are enough for the percentile.
     if bench.traits.is_gpu:
         query_s = min(scenario.run(scenario.prompts[:1], [0.0]).seconds for _ in range(2))
-        count, effort = _GROUP, Effort.sustained(min(_LONGEST_S, _SPARE * _FOR_P90 * query_s))
+        count, effort = _GROUP, gb.Effort.sustained(min(_LONGEST_S, _SPARE * _FOR_P90 * query_s))
     groups = itertools.cycle(range(0, _FOR_P90, count))
 
     def call() -> list[float]:
@@ -258,7 +240,7 @@ def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: i
 
 
 @topic.case(**_AXES)
-def multi_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
+def multi_stream(bench: gb.Bench, model: str, weights: str, prompt: int, output: int) -> gb.Task:
     """MultiStream: seconds of each query of eight samples, until the last of the samples has its last token.
 
     A sample has a prompt of `prompt` tokens, and its answer has `output` tokens."""
@@ -267,7 +249,7 @@ def multi_stream(bench: Bench, model: str, weights: str, prompt: int, output: in
 
 
 @topic.case(**_AXES)
-def offline(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
+def offline(bench: gb.Bench, model: str, weights: str, prompt: int, output: int) -> gb.Task:
     """Offline: tokens of answers per second; all queries are there from the start, in continuous batches.
 
     A query has a prompt of `prompt` tokens, and its answer has `output` tokens."""
@@ -276,8 +258,8 @@ def offline(bench: Bench, model: str, weights: str, prompt: int, output: int) ->
     def call() -> float:
         return scenario.run(scenario.prompts, [0.0] * _OFFLINE).seconds
 
-    work = Work(items=_OFFLINE * output)
-    stage = Stage(call, work, "items", clock="self", probe=scenario.probe, effort=POINT, item="token")
+    work = gb.Work(items=_OFFLINE * output)
+    stage = gb.Stage(call, work, "items", clock="self", probe=scenario.probe, effort=gb.POINT, item="token")
     return scenario.task(stage)
 
 
@@ -297,7 +279,7 @@ class Server:
         self._recorded = self._recorded or session
         return session.whole_s
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Check the last session as the scenario does, and add the moments of every query of the first session.
 
         They are the profiles `scheduled`, `first token` and `last token`, in seconds."""
@@ -305,20 +287,20 @@ class Server:
         assert self._recorded is not None
         times = [(answer.scheduled, answer.first, answer.last) for answer in self._recorded.answers]
         columns = zip(("scheduled", "first token", "last token"), zip(*times, strict=True), strict=True)
-        return {**observed, **{name: Profile(values, "s") for name, values in columns}}
+        return {**observed, **{name: gb.Profile(values, "s") for name, values in columns}}
 
 
-def _loads(target: Target) -> Any:
-    return points((0.6,), full=(0.3, 0.6, 0.9) if target.is_host else (0.6, 0.9))
+def _loads(target: gb.Target) -> Any:
+    return gb.points((0.6,), full=(0.3, 0.6, 0.9) if target.is_host else (0.6, 0.9))
 
 
-def _server_points(target: Target, params: Mapping[str, Any]) -> bool:
+def _server_points(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: all but a second rate of int4 on a GPU, where a session takes long."""
     return target.is_host or params["weights"] == "float16" or params["load"] == 0.6
 
 
 @topic.case(**_AXES, load=_loads, where=_server_points)
-def server(bench: Bench, model: str, weights: str, prompt: int, output: int, load: float) -> Task:
+def server(bench: gb.Bench, model: str, weights: str, prompt: int, output: int, load: float) -> gb.Task:
     """Server: seconds of each query from its scheduled arrival to its last token; queries arrive at random (Poisson).
 
     A query has a prompt of `prompt` tokens, and its answer has `output` tokens. `load` is the rate of queries as a
@@ -331,7 +313,7 @@ def server(bench: Bench, model: str, weights: str, prompt: int, output: int, loa
     count = max(_SERVER, min(queries, int(_LONGEST_S * rate)))
     sessions = Server(scenario, poisson(scenario.rng, rate, count))
 
-    def check() -> Observation:
-        return {**sessions.check(), "rate": Observed(rate, "query/s", "more")}
+    def check() -> gb.Observation:
+        return {**sessions.check(), "rate": gb.Observed(rate, "query/s", "more")}
 
-    return scenario.task(Stage(sessions, clock="self", probe=scenario.probe, effort=POINT), check)
+    return scenario.task(gb.Stage(sessions, clock="self", probe=scenario.probe, effort=gb.POINT), check)

@@ -3,8 +3,6 @@
 The generator is open-loop: the arrival times are fixed before anything runs, and a latency counts from the arrival,
 not from the moment at which the scheduler notices the query, so that waiting for a busy device counts."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Measure one step and one prefill of a whole model: every token of a batch through all layers, with a KV cache."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -9,22 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Effort,
-    KeyFigure,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    expect,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from .._models import MODELS, Model
@@ -48,9 +31,9 @@ _KINDS = {
 _LLAMA = (("model", "llama-3-8b"),)
 _ALONE = (("batch", 1), ("context", _CONTEXT))
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "curve",
             "Throughput of a step by batch size",
             ("step",),
@@ -58,7 +41,7 @@ topic = Topic(
             by=("model", "weights", "context"),
             log_x=True,
         ),
-        View(
+        gb.View(
             "curve",
             "Throughput of a prefill by tokens of the prompt",
             ("prefill",),
@@ -67,10 +50,10 @@ topic = Topic(
         ),
     ],
     key_figures=[
-        KeyFigure("Llama-3-8B step, float16", "step", (*_LLAMA, ("weights", "float16"), *_ALONE)),
-        KeyFigure("Llama-3-8B step, int4", "step", (*_LLAMA, ("weights", "int4"), *_ALONE)),
-        KeyFigure("ChatGLM-6B step, int4", "step", (("model", "chatglm-6b"), ("weights", "int4"), *_ALONE)),
-        KeyFigure("Llama-3-8B prefill", "prefill", (*_LLAMA, ("weights", "float16"), ("tokens", 2048))),
+        gb.KeyFigure("Llama-3-8B step, float16", "step", (*_LLAMA, ("weights", "float16"), *_ALONE)),
+        gb.KeyFigure("Llama-3-8B step, int4", "step", (*_LLAMA, ("weights", "int4"), *_ALONE)),
+        gb.KeyFigure("ChatGLM-6B step, int4", "step", (("model", "chatglm-6b"), ("weights", "int4"), *_ALONE)),
+        gb.KeyFigure("Llama-3-8B prefill", "prefill", (*_LLAMA, ("weights", "float16"), ("tokens", 2048))),
     ],
 )
 
@@ -83,14 +66,14 @@ def logits_error(weights: ToyWeights, sequence: Tokens, logits: Logits) -> float
     `logits` has the shape (vocabulary,). Raises WrongAnswer if the error is above 1e-4."""
     exact = ToyModel(weights, 1, len(sequence), np.float64).prefill(0, sequence)
     error = float(np.linalg.norm(logits - exact) / np.linalg.norm(exact))
-    expect(error <= _BOUND, f"the relative error {error:.3g} of the logits is above {_BOUND:.3g}")
+    gb.expect(error <= _BOUND, f"the relative error {error:.3g} of the logits is above {_BOUND:.3g}")
     return error
 
 
 class ToyStep:
     """A step of the toy model for `batch` sequences, each of which has `context` tokens after the step."""
 
-    def __init__(self, bench: Bench, batch: int, context: int) -> None:
+    def __init__(self, bench: gb.Bench, batch: int, context: int) -> None:
         self._rng = bench.rng
         self.weights = ToyWeights.drawn(TOY, self._rng)
         self.model = ToyModel(self.weights, batch, context)
@@ -114,17 +97,17 @@ class ToyStep:
         for cache in (self.model.keys, self.model.values):
             cache[:, :, :, -1] = np.nan
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Compare one random sequence with double precision, and each sequence's token with a batch of one.
 
         Returns the relative error, and the share of sequences whose token differs alone."""
-        expect(bool(np.isfinite(self.logits).all()), "logits are not written, NaN or infinite")
-        expect(
+        gb.expect(bool(np.isfinite(self.logits).all()), "logits are not written, NaN or infinite")
+        gb.expect(
             bool((self.tokens == self.logits.argmax(axis=1)).all()), "a chosen token does not have the largest logit"
         )
         row = int(self._rng.integers(len(self.tokens)))
         error = logits_error(self.weights, self._sequences[row], self.logits[row])
-        return {"error": Observed(error), "differing": Observed(self._differing() / len(self.tokens))}
+        return {"error": gb.Observed(error), "differing": gb.Observed(self._differing() / len(self.tokens))}
 
     def _differing(self) -> int:
         """Return the number of sequences whose token in this batch differs from the token in a batch of one."""
@@ -134,25 +117,27 @@ class ToyStep:
         return int(np.count_nonzero(self.tokens != alone))
 
 
-def _models(target: Target) -> Any:
-    return _TOY if target.is_host else points(("llama-3-8b",), full=("llama-3-8b", *_KINDS))
+def _models(target: gb.Target) -> Any:
+    return _TOY if target.is_host else gb.points(("llama-3-8b",), full=("llama-3-8b", *_KINDS))
 
 
-def _weights(target: Target) -> Any:
-    return ("float32",) if target.is_host else points(("float16", "int4"), ("int4",), ("float16", "int8", "int4"))
+def _weights(target: gb.Target) -> Any:
+    return ("float32",) if target.is_host else gb.points(("float16", "int4"), ("int4",), ("float16", "int8", "int4"))
 
 
-def _batches(target: Target) -> Any:
-    return points((1, 2, 4, 8), (2,)) if target.is_host else points((1, 16), (1,), powers_of_two(0, 6))
+def _batches(target: gb.Target) -> Any:
+    return gb.points((1, 2, 4, 8), (2,)) if target.is_host else gb.points((1, 16), (1,), gb.powers_of_two(0, 6))
 
 
-def _contexts(target: Target) -> Any:
+def _contexts(target: gb.Target) -> Any:
     return (
-        points((16, 64), (16,), (16, 32, 64, 96)) if target.is_host else points((512, 2048), (512,), (512, 2048, 8192))
+        gb.points((16, 64), (16,), (16, 32, 64, 96))
+        if target.is_host
+        else gb.points((512, 2048), (512,), (512, 2048, 8192))
     )
 
 
-def _step_points(target: Target, params: Mapping[str, Any]) -> bool:
+def _step_points(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: on the host every point; for llama-3-8b on a GPU the batches 1 and 64.
 
     At a context of 2048 tokens all its batches are measured; quick has two points, one that is compared with other
@@ -168,7 +153,7 @@ def _step_points(target: Target, params: Mapping[str, Any]) -> bool:
     return bool(batch in (1, _MOST_BATCH) or context == _CONTEXT)
 
 
-def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
+def _prompt_points(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: on the host every prompt, on a GPU those that the simulation and curve need.
 
     In full, prompts have up to 8192 tokens in float16, 2048 in int4 and 512 in int8; quick takes int4 without 2048
@@ -183,9 +168,9 @@ def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
     return bool(tokens <= {"float16": 8192, "int8": 512, "int4": _PROMPT}[weights])
 
 
-def _effort(bench: Bench, is_representative: bool, seconds: float) -> Effort:
+def _effort(bench: gb.Bench, is_representative: bool, seconds: float) -> gb.Effort:
     """Return Effort.sustained(`seconds`) in the full tier if the point `is_representative`, else POINT."""
-    return Effort.sustained(seconds) if bench.target.tier == "full" and is_representative else POINT
+    return gb.Effort.sustained(seconds) if bench.target.tier == "full" and is_representative else gb.POINT
 
 
 @topic.case(
@@ -196,7 +181,7 @@ def _effort(bench: Bench, is_representative: bool, seconds: float) -> Effort:
     where=_step_points,
     headline={"weights": "float16", "batch": 1, "context": 2048},
 )
-def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Task:
+def step(bench: gb.Bench, model: str, weights: str, batch: int, context: int) -> gb.Task:
     """Tokens per second of one step, which appends a token to each of `batch` sequences of `context` tokens.
 
     The weights and the KV cache count as read once. `weights` is the type of the weights."""
@@ -206,16 +191,16 @@ def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Ta
         return step_task(bench, chosen, weights, batch, context, effort)
     built = ToyStep(bench, batch, context)
     work = TOY.step(batch, context, built.weights.nbytes, 4)
-    stage = Stage(built, work, "items", effort=POINT, item="token")
-    return Task.of(stage, check=built.check, poison=built.poison, notes=toy_notes())
+    stage = gb.Stage(built, work, "items", effort=gb.POINT, item="token")
+    return gb.Task.of(stage, check=built.check, poison=built.poison, notes=toy_notes())
 
 
-def _prompts(target: Target) -> Any:
+def _prompts(target: gb.Target) -> Any:
     """Return the points of the axis `tokens`, lengths of a prompt in tokens."""
     return (
-        points((16, 32, 64), (16,), (16, 32, 64, 96))
+        gb.points((16, 32, 64), (16,), (16, 32, 64, 96))
         if target.is_host
-        else points((512, 2048), (128,), (128, 512, 2048, 8192))
+        else gb.points((512, 2048), (128,), (128, 512, 2048, 8192))
     )
 
 
@@ -226,7 +211,7 @@ def _prompts(target: Target) -> Any:
     where=_prompt_points,
     headline={"weights": "float16", "tokens": 2048},
 )
-def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
+def prefill(bench: gb.Bench, model: str, weights: str, tokens: int) -> gb.Task:
     """Tokens of a prompt per second, from the prompt of `tokens` tokens to the first token of the answer.
 
     `weights` is the type of the weights. On a GPU attention is two batched products and a softmax between them, over
@@ -240,26 +225,28 @@ def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
     toy, prompt = ToyModel(drawn, 1, tokens), rng.integers(0, TOY.head.rows, tokens)
     logits = np.empty(TOY.head.rows, np.float32)
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Compare the logits with double precision; return the relative error."""
-        return {"error": Observed(logits_error(drawn, prompt, logits))}
+        return {"error": gb.Observed(logits_error(drawn, prompt, logits))}
 
-    stage = Stage(
+    stage = gb.Stage(
         lambda: np.copyto(logits, toy.prefill(0, prompt)),
         TOY.prefill(tokens, drawn.nbytes, 4),
         "items",
-        effort=POINT,
+        effort=gb.POINT,
         item="token",
     )
-    return Task.of(stage, check=check, poison=partial(logits.fill, np.nan), notes=toy_notes())
+    return gb.Task.of(stage, check=check, poison=partial(logits.fill, np.nan), notes=toy_notes())
 
 
-def _peak_memory(bench: Bench, free_bytes: int) -> Observed:
+def _peak_memory(bench: gb.Bench, free_bytes: int) -> gb.Observed:
     """Return the bytes given out since the device had `free_bytes` free; call it before a check makes arrays."""
-    return Observed(float(max(0, free_bytes - bench.device.free_bytes())), "B")
+    return gb.Observed(float(max(0, free_bytes - bench.device.free_bytes())), "B")
 
 
-def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, effort: Effort = POINT) -> Task:
+def step_task(
+    bench: gb.Bench, model: Model, kind: str, batch: int, context: int, effort: gb.Effort = gb.POINT
+) -> gb.Task:
     """Return one step of `batch` sequences, which have `context` tokens after it, as a task judged by its tokens.
 
     `kind` is the type of the weights, a key of KINDS. Raises Skip if the model does not fit into the free memory."""
@@ -269,44 +256,44 @@ def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, e
     step = DecodeChain(bench, weights, memory, batch)
     alone = DecodeChain(bench, weights, memory, 1) if batch > 1 else None
 
-    first_observed: dict[str, Observed] = {}  # values of the first check, which later checks need not measure again
+    first_observed: dict[str, gb.Observed] = {}  # values of the first check, which later checks need not measure again
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Compare the step; the first check also observes peak memory and tokens that differ in a batch of one."""
         first = not first_observed
         first_observed.setdefault("peak_memory", _peak_memory(bench, free_bytes))
         observed = step.check()
         if alone and first:
-            first_observed["differing"] = Observed(step.differing(alone))
+            first_observed["differing"] = gb.Observed(step.differing(alone))
         return {**first_observed, **observed}
 
     work = model.step(batch, context, step.weight_bytes())
-    stage = Stage(
+    stage = gb.Stage(
         in_turn(*step.calls), work, "items", "dram", modes=("graph",), max_calls=2, effort=effort, item="token"
     )
     files = "gemv.cu, skinny.cu, attention.cu, chain.cu" + (", experts.cu" if model.experts > 1 else "")
     launches = "early" if "early_launch" in bench.traits.features else "in turn"
     notes = step.chain.notes(f"{len(step.calls)} calls in a graph, launched {launches}: {files}")
-    return Task.of(stage, check=check, poison=step.poison, notes=notes)
+    return gb.Task.of(stage, check=check, poison=step.poison, notes=notes)
 
 
-def prefill_task(bench: Bench, model: Model, kind: str, tokens: int, effort: Effort = POINT) -> Task:
+def prefill_task(bench: gb.Bench, model: Model, kind: str, tokens: int, effort: gb.Effort = gb.POINT) -> gb.Task:
     """Return the prefill of a prompt of `tokens` tokens as a task judged by its tokens.
 
     `kind` is the type of the weights, a key of KINDS. Raises Skip if the model does not fit into the free memory."""
     free_bytes = bench.device.free_bytes()
     weights = ModelWeights(bench, model, kind, prefill_bytes(model, tokens))
     prefill = PrefillChain(bench, weights, tokens)
-    first_observed: dict[str, Observed] = {}  # later checks would also count the arrays of the first check
+    first_observed: dict[str, gb.Observed] = {}  # later checks would also count the arrays of the first check
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         first_observed.setdefault("peak_memory", _peak_memory(bench, free_bytes))
         return {**first_observed, **prefill.check()}
 
     work, call = model.prefill(tokens, weights.nbytes), in_turn(*prefill.calls)
-    stage = Stage(call, work, "items", "tensor.float16", max_calls=1, effort=effort, item="token")
+    stage = gb.Stage(call, work, "items", "tensor.float16", max_calls=1, effort=effort, item="token")
     notes = prefill.chain.notes(f"{len(prefill.calls)} calls: the vendor's products, chain.cu, the head by gemv.cu")
-    return Task.of(stage, check=check, poison=prefill.poison, notes=notes)
+    return gb.Task.of(stage, check=check, poison=prefill.poison, notes=notes)
 
 
 def toy_notes() -> dict[str, str]:

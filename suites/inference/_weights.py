@@ -1,14 +1,12 @@
 """Hold the seeded weights of a whole model in the memory of a GPU, in the formats of the suite gemm."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from .._models import Layer, Model
 from ..gemm import _gemv
@@ -20,7 +18,7 @@ _HALF = FORMATS["float16"]
 _SPARE_BYTES = 2**31
 
 
-def product_bench(bench: Bench) -> Bench:
+def product_bench(bench: gb.Bench) -> gb.Bench:
     """Return the bench with the package of the suite gemm, whose kernels it then compiles."""
     return replace(bench, package=_gemv.__package__)
 
@@ -30,7 +28,7 @@ class ModelWeights:
 
     `kind` is a key of KINDS. `layers` has the matrices of each layer by name."""
 
-    def __init__(self, bench: Bench, model: Model, kind: str, further_bytes: float) -> None:
+    def __init__(self, bench: gb.Bench, model: Model, kind: str, further_bytes: float) -> None:
         stored = KINDS[kind].bits / 8 + (2 / _gemv.GROUP if KINDS[kind].is_quantised else 0)
         bench.need(1.05 * model.size * stored + _HALF.itemsize * model.head.size + further_bytes + _SPARE_BYTES)
         self.bench, self.model, self.kind = product_bench(bench), model, kind

@@ -1,17 +1,15 @@
 """Measure what two processes exchange: handles and their cost, copies, signals and barriers."""
 
-from __future__ import annotations
-
-from gpubench.api.suite import Suite, View
+from gpubench.api import suite as gb
 
 from . import _both, _handles, _mapped, _messages, _refused, _signals, _single, _staged
 
 _COPIES = ("pull", "push", "load", "store", "plain", "staged", "socket", "pipe", "direct")
 
-suite = Suite(
+suite = gb.Suite(
     "copies and signals between two processes; opening shared memory",
     views=[
-        View("transfer", "Copy bandwidth between processes by size", _COPIES, "size_bytes", by=("path",)),
+        gb.View("transfer", "Copy bandwidth between processes by size", _COPIES, "size_bytes", by=("path",)),
     ],
     topics=[
         _mapped.topic,

@@ -1,12 +1,10 @@
 """Copy both ways at once between two processes on distinct GPUs; the copies begin together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Stage, Target, Task, Topic, View, Work, expect, on_gpu, points
+from gpubench.api import suite as gb
 
 from .._between import POISON, RankMemory, expect_pattern, fill_pattern, fitting, need_shared_gpu, sizes
 from .._copies import ARRAYS, WAYS, call_of, reads
@@ -17,32 +15,32 @@ _PATIENCE_S = 0.4  # a device waits this long for a flag, which is less than a g
 _USUAL_HZ = 2e9  # assumed for GPUs whose clock is unknown
 
 _TITLE = "Bidirectional copy bandwidth per direction"
-topic = Topic(views=[View("curve", _TITLE, ("both",), "size_bytes", by=("way",), log_x=True, log_y=True)])
+topic = gb.Topic(views=[gb.View("curve", _TITLE, ("both",), "size_bytes", by=("way",), log_x=True, log_y=True)])
 
 
-def _both_sizes(target: Target) -> Any:
+def _both_sizes(target: gb.Target) -> Any:
     """Return the axis of copy sizes in bytes: `sizes`, but in `quick` only 64 KiB, 1 MiB and 1 GiB."""
     common = sizes(target)
-    return points(fitting(target, (2**16, 2**20, 2**30)), common.smoke, common.full)
+    return gb.points(fitting(target, (2**16, 2**20, 2**30)), common.smoke, common.full)
 
 
-@topic.case(ranks=2, devices=lambda _: 2, when=on_gpu, way=WAYS, size_bytes=_both_sizes)
-def both(bench: Bench, way: str, size_bytes: int) -> Task:
+@topic.case(ranks=2, devices=lambda _: 2, when=gb.on_gpu, way=WAYS, size_bytes=_both_sizes)
+def both(bench: gb.Bench, way: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies of two processes at once, each on its own GPU: payload of the slower direction.
 
     `way` is how the `size_bytes` of each direction are copied. The series `sum` counts the payload of both directions.
     """
     copies = Duplex(bench, way, size_bytes)
-    stage = Stage(
+    stage = gb.Stage(
         copies.call,
-        Work(payload=size_bytes),
+        gb.Work(payload=size_bytes),
         "payload",
         LIMIT,
         lead=copies.lead,
-        also={"sum": Work(payload=2 * size_bytes)},
-        effort=POINT,
+        also={"sum": gb.Work(payload=2 * size_bytes)},
+        effort=gb.POINT,
     )
-    return Task.of(
+    return gb.Task.of(
         stage,
         check=copies.check,
         poison=copies.poison,
@@ -57,7 +55,7 @@ class DeviceMeeting:
 
     Each device stores a flag in the other one's memory and polls its own."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         xp = bench.xp
         self._flags = RankMemory(bench, FLAG_BYTES)
         self._ticks, self._state = xp.zeros(1, xp.uint32), xp.zeros(2, xp.uint64)
@@ -75,10 +73,10 @@ class DeviceMeeting:
 
     def expect_met(self) -> None:
         """Raise WrongAnswer if a meeting ran out of time, so that the batches did not begin together."""
-        expect(int(self._state[1]) == 0, "the devices of the two ranks did not begin together in time")
+        gb.expect(int(self._state[1]) == 0, "the devices of the two ranks did not begin together in time")
 
 
-def cycles(bench: Bench, seconds: float) -> int:
+def cycles(bench: gb.Bench, seconds: float) -> int:
     """Return `seconds` as cycles of the device's clock, at the frequency of the facts, or else 2 GHz."""
     return int(seconds * float(dict(bench.target.device.details).get("clock.sm_hz", _USUAL_HZ)))
 
@@ -88,7 +86,7 @@ class Duplex:
 
     `way` is `pull`, `push`, `load` or `store`."""
 
-    def __init__(self, bench: Bench, way: str, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, way: str, size_bytes: int) -> None:
         need_shared_gpu(bench)
         bench.need((ARRAYS + 1) * size_bytes)
         self._bench, self._seed = bench, bench.seed + bench.rank

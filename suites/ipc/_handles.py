@@ -1,31 +1,11 @@
 """Measure the cost of a handle: exporting, opening and closing it, by size, by kind of memory and by number."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Handle,
-    Observation,
-    Observed,
-    SharedBuffer,
-    SharedEvent,
-    SharedMemory,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._between import (
     devices_of,
@@ -45,9 +25,9 @@ _HOST_KINDS = ("memfd", "file")
 _ROOM = 6  # memory as a multiple of the size: the whole allocation around a block, and the buffers of the check
 EACH_BYTES = 2**21  # the smallest memory that one allocation occupies
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "curve",
             "IPC handle open time by kind and size",
             ("mapping",),
@@ -56,7 +36,7 @@ topic = Topic(
             log_x=True,
             log_y=True,
         ),
-        View(
+        gb.View(
             "curve",
             "IPC handle open time by number of handles",
             ("many",),
@@ -65,19 +45,19 @@ topic = Topic(
             log_x=True,
             log_y=True,
         ),
-        View("bars", "IPC handle export time", ("export",), by=("kind",)),
+        gb.View("bars", "IPC handle export time", ("export",), by=("kind",)),
     ]
 )
 
 
-def _kinds(target: Target) -> tuple[str, ...]:
+def _kinds(target: gb.Target) -> tuple[str, ...]:
     """Return the kinds of memory that processes share on this device, as `OpenDevice.shared_memory` names them."""
     return _HOST_KINDS if target.is_host else _GPU_KINDS
 
 
-def _sizes(target: Target) -> Any:
+def _sizes(target: gb.Target) -> Any:
     quick = (2**21,) if target.is_host else (2**21, 2**30)
-    return points(smoke=(2**21,), quick=quick, full=tuple(2**power for power in range(12, 31, 2)))
+    return gb.points(smoke=(2**21,), quick=quick, full=tuple(2**power for power in range(12, 31, 2)))
 
 
 def _seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -87,7 +67,7 @@ def _seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
-def filled(bench: Bench, memory: SharedMemory, nbytes: int, seed: int) -> SharedBuffer:
+def filled(bench: gb.Bench, memory: gb.SharedMemory, nbytes: int, seed: int) -> gb.SharedBuffer:
     """Return `nbytes` of new memory of this process and of the kind of `memory`, filled with the pattern of `seed`."""
     buffer = memory.allocate(nbytes)
     fill_pattern(bench, buffer.array, seed)
@@ -95,7 +75,7 @@ def filled(bench: Bench, memory: SharedMemory, nbytes: int, seed: int) -> Shared
     return buffer
 
 
-def _expect_shown(bench: Bench, buffer: SharedBuffer, seed: int) -> None:
+def _expect_shown(bench: gb.Bench, buffer: gb.SharedBuffer, seed: int) -> None:
     """Raise WrongAnswer if `buffer`, a mapping of another process's memory, does not hold the pattern of `seed`."""
     local = bench.xp.empty_like(buffer.array)
     bench.device.copy(local, buffer.array)
@@ -103,12 +83,12 @@ def _expect_shown(bench: Bench, buffer: SharedBuffer, seed: int) -> None:
     expect_pattern(bench, local, seed, "seen through the mapping")
 
 
-def self_timed(call: Callable[[], float], items: int = 1) -> Stage:
+def self_timed(call: Callable[[], float], items: int = 1) -> gb.Stage:
     """Return a stage of `call`, which returns its own seconds for `items` items; the figure is seconds per item."""
-    return Stage(call, Work(items=items), "item", clock="self", effort=POINT)
+    return gb.Stage(call, gb.Work(items=items), "item", clock="self", effort=gb.POINT)
 
 
-def _close_all(opened: Iterable[SharedBuffer | Handle | SharedEvent]) -> None:
+def _close_all(opened: Iterable[gb.SharedBuffer | gb.Handle | gb.SharedEvent]) -> None:
     for item in opened:
         item.close()
 
@@ -118,7 +98,7 @@ class OpenCloseCycle:
 
     The series `close` is the seconds to close one."""
 
-    def __init__(self, open_all: Callable[[], Sequence[SharedBuffer | SharedEvent]], items: int = 1) -> None:
+    def __init__(self, open_all: Callable[[], Sequence[gb.SharedBuffer | gb.SharedEvent]], items: int = 1) -> None:
         self._open_all = open_all
         self._items = items
         self._closing_s = 0.0
@@ -128,16 +108,16 @@ class OpenCloseCycle:
         self._closing_s = _seconds_of(lambda: _close_all(opened))[0]
         return seconds
 
-    def _closing(self) -> Observation:
-        return {"close": Observed(self._closing_s / self._items, "s")}
+    def _closing(self) -> gb.Observation:
+        return {"close": gb.Observed(self._closing_s / self._items, "s")}
 
-    def stage(self) -> Stage:
+    def stage(self) -> gb.Stage:
         """Return the stage whose samples are these cycles."""
         return replace(self_timed(self._opening, self._items), probe=self._closing)
 
 
-@topic.case(ranks=2, kind=_kinds, size_bytes=points((2**21,), full=(2**21, 2**28, 2**30)))
-def export(bench: Bench, kind: str, size_bytes: int) -> Task:
+@topic.case(ranks=2, kind=_kinds, size_bytes=gb.points((2**21,), full=(2**21, 2**28, 2**30)))
+def export(bench: gb.Bench, kind: str, size_bytes: int) -> gb.Task:
     """Seconds to make a handle of an allocation of `size_bytes`; `kind` is how the memory is allocated.
 
     Another process opens the first handle and checks the memory."""
@@ -150,7 +130,7 @@ def export(bench: Bench, kind: str, size_bytes: int) -> Task:
         opened.close()
         handle.close()
         bench.exchange("read")
-        return Task.idle()
+        return gb.Task.idle()
     buffer = filled(bench, memory, size_bytes, bench.seed)
     handle = hand_over(bench, memory.export(buffer))
     handle.close()
@@ -162,13 +142,13 @@ def export(bench: Bench, kind: str, size_bytes: int) -> Task:
         return seconds
 
     def check() -> None:
-        expect(answer == "read", "the other process could not read the exported memory")
+        gb.expect(answer == "read", "the other process could not read the exported memory")
 
-    return Task.of(self_timed(exporting), check=check, release=buffer.close, notes={"kind": kind})
+    return gb.Task.of(self_timed(exporting), check=check, release=buffer.close, notes={"kind": kind})
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, kind=_kinds, size_bytes=_sizes)
-def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
+def mapping(bench: gb.Bench, path: str, kind: str, size_bytes: int) -> gb.Task:
     """Seconds to open a handle of memory of one kind, and to close it again (series `close`).
 
     `path` is `same` if both processes use one device, or `peer` for two GPUs."""
@@ -178,7 +158,7 @@ def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
     if bench.rank == 0:
         buffer = filled(bench, memory, size_bytes, bench.seed)
         exported = hand_over(bench, memory.export(buffer))
-        return Task.idle(lambda: _close_all((exported, buffer)))
+        return gb.Task.idle(lambda: _close_all((exported, buffer)))
     handle = hand_over(bench, None)
 
     def check() -> None:
@@ -186,7 +166,7 @@ def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
         _expect_shown(bench, opened, bench.seed)
         opened.close()
 
-    return Task.of(
+    return gb.Task.of(
         OpenCloseCycle(lambda: [memory.open(handle, size_bytes)]).stage(),
         check=check,
         close=handle.close,
@@ -198,12 +178,12 @@ def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
 class ManyHandles:
     """Handles of `count` allocations of another process, each of 2 MiB, which rank 1 receives one after another."""
 
-    def __init__(self, bench: Bench, memory: SharedMemory, count: int) -> None:
+    def __init__(self, bench: gb.Bench, memory: gb.SharedMemory, count: int) -> None:
         self._bench = bench
         self._memory = memory
         self._handles = [hand_over(bench, None) for _ in range(count)]
 
-    def opened(self) -> list[SharedBuffer]:
+    def opened(self) -> list[gb.SharedBuffer]:
         """Open every handle and return the mappings, which the caller closes."""
         return [self._memory.open(handle, EACH_BYTES) for handle in self._handles]
 
@@ -225,9 +205,9 @@ class ManyHandles:
     ranks=2,
     devices=devices_of,
     path=paths,
-    count=points((1, 16), smoke=(2,), full=tuple(2**power for power in range(9))),
+    count=gb.points((1, 16), smoke=(2,), full=tuple(2**power for power in range(9))),
 )
-def many(bench: Bench, path: str, count: int) -> Task:
+def many(bench: gb.Bench, path: str, count: int) -> gb.Task:
     """Seconds per handle to open `count` handles that all stay open, and to close each (series `close`).
 
     `path` is `same` if both processes use one device, or `peer` for two GPUs."""
@@ -237,9 +217,9 @@ def many(bench: Bench, path: str, count: int) -> Task:
     if bench.rank == 0:
         buffers = [filled(bench, memory, EACH_BYTES, bench.seed + index) for index in range(count)]
         exported = [hand_over(bench, memory.export(buffer)) for buffer in buffers]
-        return Task.idle(lambda: _close_all([*exported, *buffers]))
+        return gb.Task.idle(lambda: _close_all([*exported, *buffers]))
     handles = ManyHandles(bench, memory, count)
-    return Task.of(
+    return gb.Task.of(
         OpenCloseCycle(handles.opened, count).stage(),
         check=handles.check,
         close=handles.close,
@@ -248,16 +228,16 @@ def many(bench: Bench, path: str, count: int) -> Task:
     )
 
 
-@topic.case(ranks=ranks_of, devices=ranks_of, when=on_gpu, of=rank_counts)
-def mesh(bench: Bench, of: int) -> Task:
+@topic.case(ranks=ranks_of, devices=ranks_of, when=gb.on_gpu, of=rank_counts)
+def mesh(bench: gb.Bench, of: int) -> gb.Task:
     """Seconds per handle when the rank on each GPU opens one handle of every other GPU, all at once."""
     need_shared_gpu(bench)
     memory = bench.device.shared_memory("raw")
     own_buffer = filled(bench, memory, EACH_BYTES, bench.seed + bench.rank)
     data = bench.exchange(memory.export(own_buffer).data)
-    others = {rank: Handle(exported) for rank, exported in enumerate(data) if rank != bench.rank}
+    others = {rank: gb.Handle(exported) for rank, exported in enumerate(data) if rank != bench.rank}
 
-    def open_all() -> dict[int, SharedBuffer]:
+    def open_all() -> dict[int, gb.SharedBuffer]:
         return {rank: memory.open(handle, EACH_BYTES) for rank, handle in others.items()}
 
     def check() -> None:
@@ -267,11 +247,11 @@ def mesh(bench: Bench, of: int) -> Task:
 
     devices = {"devices": ", ".join(device.id for device in bench.devices)}
     stage = OpenCloseCycle(lambda: list(open_all().values()), of - 1).stage()
-    return Task.of(stage, check=check, release=own_buffer.close, notes=devices)
+    return gb.Task.of(stage, check=check, release=own_buffer.close, notes=devices)
 
 
-@topic.case(ranks=2, devices=devices_of, when=on_gpu, path=paths)
-def event(bench: Bench, path: str) -> Task:
+@topic.case(ranks=2, devices=devices_of, when=gb.on_gpu, path=paths)
+def event(bench: gb.Bench, path: str) -> gb.Task:
     """Seconds to open the handle of an event, to close it (series `close`) and to make it (stage `export`).
 
     `path` is `same` if both processes use one device, or `peer` for two GPUs."""
@@ -281,7 +261,7 @@ def event(bench: Bench, path: str) -> Task:
         exported_event.record()
         bench.device.synchronize()
         bench.exchange(exported_event.export())
-        return Task.idle(exported_event.close)
+        return gb.Task.idle(exported_event.close)
     own_event = bench.device.shared_event()
     handle = bench.exchange(None)[0]
 
@@ -294,4 +274,4 @@ def event(bench: Bench, path: str) -> Task:
         opened.close()
 
     stages = {"": OpenCloseCycle(lambda: [bench.device.shared_event(handle)]).stage(), "export": self_timed(exporting)}
-    return Task(stages, check, close=own_event.close, notes=notes(bench, path), labels=labels(bench, path))
+    return gb.Task(stages, check, close=own_event.close, notes=notes(bench, path), labels=labels(bench, path))

@@ -1,7 +1,5 @@
 """Make rounds of signals by threads of the host: flags in shared memory, bytes over a socket or pipes, GPU events."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Handle, Observation, Observed, expect
+from gpubench.api import suite as gb
 
 from .._between import hand_over, need_shared_gpu, shared_host_memory
 from .._stream import need_numba
@@ -30,7 +28,7 @@ class FlagRounds(Rounds):
 
     Every rank must create it. Raises Skip without numba."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         need_numba(bench)
         from .. import _host_flags
 
@@ -40,7 +38,7 @@ class FlagRounds(Rounds):
         self._count = 0
         self._make_rounds(self._round_ns[:0])
         bench.barrier()  # no rank waits for another one that is still compiling
-        self._clock = Observed(_host_flags.look_seconds(), "s")
+        self._clock = gb.Observed(_host_flags.look_seconds(), "s")
 
     def _make_rounds(self, round_ns: Any) -> int:
         """Make as many rounds as `round_ns` has elements (int64), and write to each the nanoseconds of its round."""
@@ -55,13 +53,13 @@ class FlagRounds(Rounds):
 
         Raises WrongAnswer if a signal is late or a flag does not stand at the number of rounds."""
         gave_up = self._make_rounds(self._round_ns)
-        expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_LOOKS} polls")
+        gb.expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_LOOKS} polls")
         self._count += self._round_ns.size
         values = self._page.array.view(np.uint64)[:: _LINE_BYTES // 8][: self._bench.world].tolist()
-        expect(values == [self._count] * len(values), f"the flags are {values} after {self._count} rounds")
+        gb.expect(values == [self._count] * len(values), f"the flags are {values} after {self._count} rounds")
         return [float(nanoseconds) * 1e-9 for nanoseconds in self._round_ns[1:]]
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         return {"clock": self._clock}
 
     def close(self) -> None:
@@ -90,19 +88,19 @@ class StreamPingPong(Rounds):
 
     Both ranks must create it."""
 
-    def __init__(self, bench: Bench, means: str) -> None:
+    def __init__(self, bench: gb.Bench, means: str) -> None:
         self._serves = bench.rank == 0
         self._count = 0
         self._last = -1
         if means == "socket":
             own_end, other_end = socket.socketpair() if self._serves else (None, None)
-            received = hand_over(bench, Handle(descriptors=(other_end.fileno(),)) if other_end else None)
+            received = hand_over(bench, gb.Handle(descriptors=(other_end.fileno(),)) if other_end else None)
             self._reading = self._writing = own_end.detach() if own_end else received.descriptors[0]
             if other_end:
                 other_end.close()
             return
         request, reply = (os.pipe(), os.pipe()) if self._serves else ((-1, -1), (-1, -1))
-        received = hand_over(bench, Handle(descriptors=(request[0], reply[1])) if self._serves else None)
+        received = hand_over(bench, gb.Handle(descriptors=(request[0], reply[1])) if self._serves else None)
         self._reading, self._writing = (reply[0], request[1]) if self._serves else received.descriptors
         if self._serves:
             received.close()
@@ -129,7 +127,7 @@ class StreamPingPong(Rounds):
     def check(self) -> None:
         """Raise WrongAnswer if the last byte that arrived is not the number of the last round, modulo 256."""
         expected = (self._count - 1) % 256
-        expect(self._last == expected, f"byte {self._last} arrived instead of {expected}")
+        gb.expect(self._last == expected, f"byte {self._last} arrived instead of {expected}")
 
     def close(self) -> None:
         for descriptor in {self._reading, self._writing}:
@@ -141,7 +139,7 @@ class EventPingPong(Rounds):
 
     Without the flag a rank could not know that the other rank recorded its event again. Both ranks must create it."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         need_shared_gpu(bench)
         self._serves = bench.rank == 0
         self._mine = bench.device.shared_event()
@@ -176,13 +174,13 @@ class EventPingPong(Rounds):
     def _await_signal(self) -> None:
         end = time.monotonic() + _SPIN_S
         while int(self._flags[self._other]) < self._count:
-            expect(time.monotonic() < end, f"no signal within {_SPIN_S} s")
+            gb.expect(time.monotonic() < end, f"no signal within {_SPIN_S} s")
         self._theirs.synchronize()
 
     def check(self) -> None:
         """Raise WrongAnswer if a rank's flag differs from the number of rounds."""
         values = [int(self._flags[index]) for index in (self._own, self._other)]
-        expect(values == [self._count, self._count], f"the flags are {values} after {self._count} rounds")
+        gb.expect(values == [self._count, self._count], f"the flags are {values} after {self._count} rounds")
 
     def close(self) -> None:
         self._theirs.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Kernel, expect
+from gpubench.api import suite as gb
 
 from .._between import RankMemory, need_shared_gpu, shared_host_memory
 from ._both import FLAG_BYTES, cycles
@@ -33,7 +33,7 @@ class RoundClock:
 
     `ticks` (uint32, shape (4096,)) receives the cycles of each round."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._device = bench.device
         self.limit = np.uint64(cycles(bench, _PATIENCE_S))
         self.ticks = bench.xp.zeros(_ROUNDS, bench.xp.uint32)
@@ -45,7 +45,7 @@ class RoundClock:
         Device events around the kernel say how long a cycle is. Raises WrongAnswer if a wait was given up."""
         timing = self._device.time(launch, 1, "hot", False)
         total, gave_up = map(int, self._device.to_host(self.state))
-        expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_PATIENCE_S} s")
+        gb.expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_PATIENCE_S} s")
         ticks = self._device.to_host(self.ticks)[1:]
         return [float(tick) for tick in ticks * (timing.device[0] / total)]
 
@@ -57,9 +57,9 @@ class KernelRounds(Rounds):
 
     def __init__(
         self,
-        bench: Bench,
+        bench: gb.Bench,
         flags: RankMemory | HostFlags,
-        kernel: Kernel,
+        kernel: gb.Kernel,
         args: tuple[Any, ...],
         threads: int = 1,
         step: int = 1,
@@ -82,7 +82,7 @@ class KernelRounds(Rounds):
         """Raise WrongAnswer if flag `index` in this rank's memory differs from the count of signals."""
         flags: Any = self._flags.local
         flag = int(self._bench.device.to_host(flags[4 * index : 4 * index + 4].view(np.uint32))[0])
-        expect(flag == self._count, f"the flag is {flag} after {self._count} signals")
+        gb.expect(flag == self._count, f"the flag is {flag} after {self._count} signals")
 
     def close(self) -> None:
         self._flags.close()
@@ -96,7 +96,7 @@ class HostFlags:
 
     `local` and `remote` are the addresses (uint64) of this rank's flag and of the other rank's."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         shared = shared_host_memory(bench, FLAG_BYTES)
         self.close = bench.device.register(shared.array)
         address = int(shared.array.ctypes.data)
@@ -110,7 +110,7 @@ class KernelPingPong(KernelRounds):
 
     Both ranks must create it."""
 
-    def __init__(self, bench: Bench, means: str) -> None:
+    def __init__(self, bench: gb.Bench, means: str) -> None:
         need_shared_gpu(bench)
         self._is_on_host = means == "mapped"
         flags = HostFlags(bench) if self._is_on_host else RankMemory(bench, FLAG_BYTES)
@@ -129,7 +129,7 @@ class KernelBarrier(KernelRounds):
     With the `means` `flags` each rank has a flag that all others poll; with `counter` one counter in the memory of
     rank 0 counts the arrivals."""
 
-    def __init__(self, bench: Bench, means: str) -> None:
+    def __init__(self, bench: gb.Bench, means: str) -> None:
         need_shared_gpu(bench)
         flags = RankMemory(bench, FLAG_BYTES)
         self._is_counter = means == "counter"
@@ -154,7 +154,7 @@ class KernelBarrierWithin(Rounds):
 
     The grid has one block of 32 threads for each SM or CU."""
 
-    def __init__(self, bench: Bench, scope: str) -> None:
+    def __init__(self, bench: gb.Bench, scope: str) -> None:
         self._device = bench.device
         self._is_grid = scope == "grid"
         self._blocks = max(bench.target.device.units, 1) if self._is_grid else 1
@@ -178,4 +178,4 @@ class KernelBarrierWithin(Rounds):
 
     def check(self) -> None:
         arrived, expected = int(self._device.to_host(self._counter)[0]), _ROUNDS * self._blocks
-        expect(not self._is_grid or arrived == expected, f"{arrived} arrivals of {expected}")
+        gb.expect(not self._is_grid or arrived == expected, f"{arrived} arrivals of {expected}")

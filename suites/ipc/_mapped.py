@@ -1,25 +1,10 @@
 """Map memory of another process by its handle, and measure opening it, the first copy through it, and steady copies."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
 
-from gpubench.api.suite import (
-    POINT,
-    TIER,
-    Bench,
-    KeyFigure,
-    SharedBuffer,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._between import (
     POISON,
@@ -40,53 +25,53 @@ from .._link import FIRST, LIMIT, ONE_WAY, STEADY, link_of
 # From this size on, a pull is a sustained rate with counters sampled beside it, not a point of a curve.
 _SUSTAINED_BYTES = 2**28
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "First-touch copy bandwidth", ("first_touch", "first_use"), by=("path",)),
-        View("bars", "IPC handle open time", ("open",), by=("path",)),
+        gb.View("bars", "First-touch copy bandwidth", ("first_touch", "first_use"), by=("path",)),
+        gb.View("bars", "IPC handle open time", ("open",), by=("path",)),
     ],
     key_figures=[
-        KeyFigure("Copy between processes", "pull", (("size_bytes", 2**30),)),
+        gb.KeyFigure("Copy between processes", "pull", (("size_bytes", 2**30),)),
     ],
 )
 
 
-def _open_sizes(target: Target) -> Any:
+def _open_sizes(target: gb.Target) -> Any:
     """Return the axis of sizes in bytes for `open`: 2 MiB and 256 MiB."""
-    return points(smoke=(2**21,), quick=(2**21,) if target.is_host else (2**21, 2**28), full=(2**21, 2**28))
+    return gb.points(smoke=(2**21,), quick=(2**21,) if target.is_host else (2**21, 2**28), full=(2**21, 2**28))
 
 
-def _touched_sizes(target: Target) -> Any:
-    return points(smoke=(2**21,), quick=(2**24,) if target.is_host else (2**26,), full=(2**26,))
+def _touched_sizes(target: gb.Target) -> Any:
+    return gb.points(smoke=(2**21,), quick=(2**24,) if target.is_host else (2**26,), full=(2**26,))
 
 
-def _first_sizes(target: Target) -> Any:
+def _first_sizes(target: gb.Target) -> Any:
     quick = (2**22,) if target.is_host else (2**26,)
-    return points(quick, smoke=(2**21,), full=(2**3, 2**12, 2**21, 2**26, *(() if target.is_host else (2**30,))))
+    return gb.points(quick, smoke=(2**21,), full=(2**3, 2**12, 2**21, 2**26, *(() if target.is_host else (2**30,))))
 
 
-def _pull_sizes(target: Target) -> Any:
+def _pull_sizes(target: gb.Target) -> Any:
     """Return the axis of sizes in bytes for `pull`: `sizes`, but on the host `quick` also has 256 MiB, the headline."""
     common = sizes(target)
     if not target.is_host:
         return common
-    return points(fitting(target, (2**3, 2**12, 2**16, 2**20, 2**24, 2**28)), common.smoke, common.full)
+    return gb.points(fitting(target, (2**3, 2**12, 2**16, 2**20, 2**24, 2**28)), common.smoke, common.full)
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_open_sizes)
-def open_(bench: Bench, path: str, size_bytes: int) -> Task:
+def open_(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Seconds to map an allocation of another process by its handle; unmapping it is not timed.
 
     `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, "pull", size_bytes)
-    stage = Stage(partner.opening_seconds, Work(items=1), "item", clock="self", effort=POINT)
-    return Task.of(stage, check=partner.check_mapping, notes=notes(bench, path), labels=labels(bench, path))
+    stage = gb.Stage(partner.opening_seconds, gb.Work(items=1), "item", clock="self", effort=gb.POINT)
+    return gb.Task.of(stage, check=partner.check_mapping, notes=notes(bench, path), labels=labels(bench, path))
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_touched_sizes)
-def first_touch(bench: Bench, path: str, size_bytes: int) -> Task:
+def first_touch(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of the first copy out of another process's memory through a fresh mapping, by the host's clock.
 
     The rate counts each byte once (payload). `path` is `same` if both processes use one device, or `peer` for two GPUs.
@@ -95,7 +80,7 @@ def first_touch(bench: Bench, path: str, size_bytes: int) -> Task:
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, way=("push", "load", "store"), size_bytes=_first_sizes)
-def first_use(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
+def first_use(bench: gb.Bench, path: str, way: str, size_bytes: int) -> gb.Task:
     """Bandwidth of the first copy through a fresh mapping, as in `first_touch`, by another way: payload.
 
     With `push` a copy engine writes the other process's memory; with `load` or `store` a kernel reads or writes it.
@@ -103,17 +88,17 @@ def first_use(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
     return _first(bench, path, way, size_bytes)
 
 
-def _first(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
+def _first(bench: gb.Bench, path: str, way: str, size_bytes: int) -> gb.Task:
     """Return this rank's task of the first copy by `way` through a fresh mapping, timed by the host's clock."""
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, way, size_bytes)
-    stage = Stage(partner.first_copy_seconds, Work(payload=size_bytes), "payload", clock="self", effort=POINT)
+    stage = gb.Stage(partner.first_copy_seconds, gb.Work(payload=size_bytes), "payload", clock="self", effort=gb.POINT)
     return partner.task(stage, FIRST)
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_pull_sizes, headline={})
-def pull(bench: Bench, path: str, size_bytes: int) -> Task:
+def pull(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies out of the other process's memory through a mapping that stays open: payload.
 
     `path` is `same` if both processes use one device, or `peer` for two GPUs."""
@@ -121,7 +106,7 @@ def pull(bench: Bench, path: str, size_bytes: int) -> Task:
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
-def push(bench: Bench, path: str, size_bytes: int) -> Task:
+def push(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies into the other process's memory through a mapping that stays open: payload.
 
     `path` is `same` if both processes use one device, or `peer` for two GPUs."""
@@ -129,7 +114,7 @@ def push(bench: Bench, path: str, size_bytes: int) -> Task:
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
-def load(bench: Bench, path: str, size_bytes: int) -> Task:
+def load(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of a kernel, or on the host of all threads, that loads from the other process's memory: payload.
 
     `path` is `same` if both processes use one device, or `peer` for two GPUs."""
@@ -137,25 +122,25 @@ def load(bench: Bench, path: str, size_bytes: int) -> Task:
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
-def store(bench: Bench, path: str, size_bytes: int) -> Task:
+def store(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of a kernel, or on the host of all threads, that stores to the other process's memory: payload.
 
     `path` is `same` if both processes use one device, or `peer` for two GPUs."""
     return _steady(bench, path, "store", size_bytes)
 
 
-def _steady(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
+def _steady(bench: gb.Bench, path: str, way: str, size_bytes: int) -> gb.Task:
     """Return this rank's task of copies by `way` through a mapping that stays open; both ranks must call this."""
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, way, size_bytes)
     limit = LIMIT if path == "peer" else ""
-    effort = TIER if way == "pull" and size_bytes >= _SUSTAINED_BYTES else POINT
-    return partner.task(Stage(partner.keep(), Work(payload=size_bytes), "payload", limit, effort=effort))
+    effort = gb.TIER if way == "pull" and size_bytes >= _SUSTAINED_BYTES else gb.POINT
+    return partner.task(gb.Stage(partner.keep(), gb.Work(payload=size_bytes), "payload", limit, effort=effort))
 
 
 @topic.case(devices=devices_of, path=paths, size_bytes=sizes)
-def plain(bench: Bench, path: str, size_bytes: int) -> Task:
+def plain(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of the same copy as in `pull`, within one process and without a handle, for comparison: payload.
 
     `path` is `same` if the copy is within one device, or `peer` for two GPUs."""
@@ -170,13 +155,15 @@ def plain(bench: Bench, path: str, size_bytes: int) -> Task:
         expect_pattern(bench, near, bench.seed, "copied in one process")
 
     limit = LIMIT if path == "peer" else ""
-    stage = Stage(lambda: bench.device.copy(near, far), Work(payload=size_bytes), "payload", limit, effort=POINT)
+    stage = gb.Stage(
+        lambda: bench.device.copy(near, far), gb.Work(payload=size_bytes), "payload", limit, effort=gb.POINT
+    )
     tags = {"devices": " ← ".join(device.id for device in bench.devices), "processes": "1"}
     tags |= link_of(ONE_WAY, "pull", protocol="none (one process)") if path == "peer" else {}
-    return Task.of(stage, check=check, poison=lambda: near.fill(POISON), notes=tags)
+    return gb.Task.of(stage, check=check, poison=lambda: near.fill(POISON), notes=tags)
 
 
-def owner(bench: Bench, nbytes: int) -> Task:
+def owner(bench: gb.Bench, nbytes: int) -> gb.Task:
     """Return the task of rank 0, which shares a new allocation of `nbytes` until rank 1 has finished.
 
     The allocation holds the pattern of the bench's seed. Rank 1 must create a Partner at the same time."""
@@ -185,7 +172,7 @@ def owner(bench: Bench, nbytes: int) -> Task:
     fill_pattern(bench, buffer.array, bench.seed)
     bench.device.synchronize()
     bench.exchange(buffer.handle)
-    return Task.idle(buffer.close)
+    return gb.Task.idle(buffer.close)
 
 
 def _no_copy() -> None:
@@ -197,7 +184,7 @@ class Partner:
 
     `way` is `pull`, `push`, `load` or `store`; `path` is `same` (both ranks on one device) or `peer`."""
 
-    def __init__(self, bench: Bench, path: str, way: str, nbytes: int) -> None:
+    def __init__(self, bench: gb.Bench, path: str, way: str, nbytes: int) -> None:
         need_shared_gpu(bench)
         bench.need(ARRAYS * nbytes)
         self._bench = bench
@@ -210,13 +197,13 @@ class Partner:
         if self._writes:
             fill_pattern(bench, self._local, self._seed)
         self._handle: bytes = bench.exchange(None)[0]
-        self._kept: SharedBuffer | None = None
+        self._kept: gb.SharedBuffer | None = None
         self._kept_copy: Call = _no_copy
 
-    def _open(self) -> SharedBuffer:
+    def _open(self) -> gb.SharedBuffer:
         return open_shared(self._bench, self._handle, self._nbytes)
 
-    def _copy_through(self, shared: SharedBuffer) -> Call:
+    def _copy_through(self, shared: gb.SharedBuffer) -> Call:
         return call_of(self._bench, self._way, self._local, shared.array)
 
     def opening_seconds(self) -> float:
@@ -289,12 +276,12 @@ class Partner:
         if self._kept is not None:
             self._kept.close()
 
-    def task(self, stage: Stage, state: str = STEADY) -> Task:
+    def task(self, stage: gb.Stage, state: str = STEADY) -> gb.Task:
         """Return the task of `stage` with this rank's check, clean-up and notes.
 
         `state` is the state of the mapping in the notes: STEADY or FIRST."""
         tags = link_of(ONE_WAY, self._way, state=state) if self._path == "peer" else {}
-        return Task.of(
+        return gb.Task.of(
             stage,
             check=self.check,
             poison=self.poison,

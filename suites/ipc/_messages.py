@@ -1,7 +1,5 @@
 """Send messages between two processes on the host: by socket, by pipe, and by the kernel's copy between processes."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Handle, Stage, Task, Topic, Unavailable, Work, expect, on_host
+from gpubench.api import suite as gb
 
 from .._between import POISON, hand_over, pattern, sizes
 
@@ -19,17 +17,17 @@ _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama allows to access this one
 _ANY = ctypes.c_ulong(-1)
 
-topic = Topic()
+topic = gb.Topic()
 
 
-@topic.case(ranks=2, when=on_host, size_bytes=sizes)
-def socket_(bench: Bench, size_bytes: int) -> Task:
+@topic.case(ranks=2, when=gb.on_host, size_bytes=sizes)
+def socket_(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Bandwidth of a message over a local socket, from the receiver's request to the last byte: payload."""
     return _message(bench, "socket", size_bytes)
 
 
-@topic.case(ranks=2, when=on_host, size_bytes=sizes)
-def pipe(bench: Bench, size_bytes: int) -> Task:
+@topic.case(ranks=2, when=gb.on_host, size_bytes=sizes)
+def pipe(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Bandwidth of a message through a pipe, from the receiver's request (over a socket) to the last byte: payload."""
     return _message(bench, "pipe", size_bytes)
 
@@ -67,12 +65,12 @@ def _write_all(descriptor: int, message: bytes) -> None:
         missing = missing[os.write(descriptor, missing) :]
 
 
-def _message(bench: Bench, by: str, size_bytes: int) -> Task:
+def _message(bench: gb.Bench, by: str, size_bytes: int) -> gb.Task:
     """Return this rank's task of a message of `size_bytes` from rank 0 to rank 1; both ranks must call it."""
     sent = pattern(size_bytes, bench.seed)
     if bench.rank == 0:
         return _serve(bench, by, sent.tobytes())
-    answer = hand_over(bench, None) if by == "pipe" else Handle()
+    answer = hand_over(bench, None) if by == "pipe" else gb.Handle()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(bench.exchange(None)[0])
     received = np.empty(size_bytes, np.uint8)
@@ -87,33 +85,33 @@ def _message(bench: Bench, by: str, size_bytes: int) -> Task:
             missing = missing[take(missing) or len(missing) :]
 
     def check() -> None:
-        expect(bool((received == sent).all()), f"the {size_bytes} B received differ from the message sent")
+        gb.expect(bool((received == sent).all()), f"the {size_bytes} B received differ from the message sent")
 
     def close() -> None:
         connection.close()
         answer.close()
 
-    stage = Stage(fetch, Work(payload=size_bytes), "payload", effort=POINT)
-    return Task.of(stage, check=check, poison=lambda: received.fill(POISON), close=close)
+    stage = gb.Stage(fetch, gb.Work(payload=size_bytes), "payload", effort=gb.POINT)
+    return gb.Task.of(stage, check=check, poison=lambda: received.fill(POISON), close=close)
 
 
-def _serve(bench: Bench, by: str, sent: bytes) -> Task:
+def _serve(bench: gb.Bench, by: str, sent: bytes) -> gb.Task:
     """Return the task of rank 0, which serves the message `sent` over a socket or a pipe (`by`)."""
     if by == "socket":
         bench.exchange(MessageServer(sent).address)
-        return Task.idle()
+        return gb.Task.idle()
     reading, writing = os.pipe()
-    hand_over(bench, Handle(descriptors=(reading,))).close()
+    hand_over(bench, gb.Handle(descriptors=(reading,))).close()
     bench.exchange(MessageServer(sent, writing).address)
-    return Task.idle(lambda: os.close(writing))
+    return gb.Task.idle(lambda: os.close(writing))
 
 
 class _IoVector(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))  # struct iovec, readv(2)
 
 
-@topic.case(ranks=2, when=on_host, size_bytes=sizes)
-def direct(bench: Bench, size_bytes: int) -> Task:
+@topic.case(ranks=2, when=gb.on_host, size_bytes=sizes)
+def direct(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Bandwidth of the kernel's copy out of the other process's private memory (process_vm_readv(2)): payload."""
     if bench.rank == 0:
         sent = pattern(size_bytes, bench.seed)
@@ -126,7 +124,7 @@ def direct(bench: Bench, size_bytes: int) -> Task:
             libc.prctl(_PR_SET_PTRACER, 0, 0, 0, 0)
             keep.clear()
 
-        return Task.idle(close)
+        return gb.Task.idle(close)
     pid, address = bench.exchange(None)[0]
     received = np.empty(size_bytes, np.uint8)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -145,29 +143,29 @@ def direct(bench: Bench, size_bytes: int) -> Task:
 
     def check() -> None:
         right = bool((received == pattern(size_bytes, bench.seed)).all())
-        expect(right, f"the {size_bytes} B read from the other process are wrong")
+        gb.expect(right, f"the {size_bytes} B read from the other process are wrong")
 
     try:
         copy()
     except OSError as error:
         raise refusal_error(error.errno or 0, _YAMA.read_text().strip() if _YAMA.exists() else "") from error
-    stage = Stage(copy, Work(payload=size_bytes), "payload", effort=POINT)
-    return Task.of(stage, check=check, poison=lambda: received.fill(POISON))
+    stage = gb.Stage(copy, gb.Work(payload=size_bytes), "payload", effort=gb.POINT)
+    return gb.Task.of(stage, check=check, poison=lambda: received.fill(POISON))
 
 
-def refusal_error(number: int, ptrace_scope: str) -> Unavailable:
+def refusal_error(number: int, ptrace_scope: str) -> gb.Unavailable:
     """Return the error that says why the kernel refused to read another process's memory, with a remedy.
 
     `number` is the error number (errno). `ptrace_scope` is the content of Yama's setting of that name, or empty."""
     name = errno.errorcode.get(number, str(number))
     if number == errno.ENOSYS:
-        return Unavailable(
+        return gb.Unavailable(
             "the kernel has no process_vm_readv (ENOSYS)", "use a kernel with CONFIG_CROSS_MEMORY_ATTACH"
         )
     if ptrace_scope not in ("", "0", "1"):
         reason = f"reading another process's memory is refused ({name}): kernel.yama.ptrace_scope is {ptrace_scope}"
-        return Unavailable(reason, "sysctl kernel.yama.ptrace_scope=1, or run with the capability SYS_PTRACE")
+        return gb.Unavailable(reason, "sysctl kernel.yama.ptrace_scope=1, or run with the capability SYS_PTRACE")
     reason = f"reading another process's memory is refused ({name})"
-    return Unavailable(
+    return gb.Unavailable(
         reason, "in a container: --cap-add SYS_PTRACE, or a seccomp profile that allows process_vm_readv"
     )

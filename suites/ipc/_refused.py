@@ -1,19 +1,17 @@
 """Measure handles that must not open: the driver must report an error, and the device must still work."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 
-from gpubench.api.suite import Bench, Handle, Task, Topic, expect, on_gpu
+from gpubench.api import suite as gb
 
 from ._handles import EACH_BYTES, filled, self_timed
 
-topic = Topic()
+topic = gb.Topic()
 
 
-@topic.case(ranks=2, when=on_gpu, what=("own", "freed", "closed"))
-def refused(bench: Bench, what: str) -> Task:
+@topic.case(ranks=2, when=gb.on_gpu, what=("own", "freed", "closed"))
+def refused(bench: gb.Bench, what: str) -> gb.Task:
     """Seconds until the driver refuses an invalid call (`what`).
 
     `own` opens a handle in the process that exported it, `freed` opens a handle of freed memory, and `closed` closes a
@@ -27,10 +25,10 @@ def refused(bench: Bench, what: str) -> Task:
         bench.exchange(exported)
         if what == "own":
             return _refusal(bench, lambda: memory.open(exported, EACH_BYTES), buffer.close)
-        return Task.idle(buffer.close)
-    handle: Handle = bench.exchange(None)[0]
+        return gb.Task.idle(buffer.close)
+    handle: gb.Handle = bench.exchange(None)[0]
     if what == "own":
-        return Task.idle()
+        return gb.Task.idle()
     if what == "closed":
         opened = memory.open(handle, EACH_BYTES)
         opened.close()
@@ -38,7 +36,7 @@ def refused(bench: Bench, what: str) -> Task:
     return _refusal(bench, lambda: memory.open(handle, EACH_BYTES))
 
 
-def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], None] = lambda: None) -> Task:
+def _refusal(bench: gb.Bench, attempt: Callable[[], object], release: Callable[[], None] = lambda: None) -> gb.Task:
     """Return the task that times `attempt`, a call that must raise an error of the runtime (CUDA or HIP)."""
     errors: list[str] = []
 
@@ -54,11 +52,11 @@ def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], 
         return time.perf_counter() - start
 
     def check() -> None:
-        expect(len(errors) == 1, "an operation that must be refused was accepted")
-        expect(errors[0].startswith(("cuda", "hip")), f"the refusal is not an error of the runtime: {errors[0]}")
+        gb.expect(len(errors) == 1, "an operation that must be refused was accepted")
+        gb.expect(errors[0].startswith(("cuda", "hip")), f"the refusal is not an error of the runtime: {errors[0]}")
         bench.device.synchronize()  # raises an error if the refused operation has broken the device
 
     refused_after()
-    return Task.of(
+    return gb.Task.of(
         self_timed(refused_after), check=check, notes={"error": errors[0] if errors else "none"}, release=release
     )

@@ -1,10 +1,8 @@
 """Define rounds of a signal or a barrier between ranks, which time themselves: one sample per round."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
-from gpubench.api.suite import POINT, Observation, Stage, Task, Work
+from gpubench.api import suite as gb
 
 _TAIL = 10_000  # samples that a 99.9th percentile needs
 
@@ -20,7 +18,7 @@ class Rounds:
         In the first round one rank waits for another to start."""
         raise NotImplementedError
 
-    def check(self) -> Observation | None:
+    def check(self) -> gb.Observation | None:
         """Raise WrongAnswer if a round was lost; return observations, if any."""
         raise NotImplementedError
 
@@ -30,10 +28,12 @@ class Rounds:
     def release(self) -> None:
         """Free the memory of this rank."""
 
-    def task(self, items: int, notes: Mapping[str, str] | None = None, labels: tuple[str, ...] = ()) -> Task:
+    def task(self, items: int, notes: Mapping[str, str] | None = None, labels: tuple[str, ...] = ()) -> gb.Task:
         """Return the task of these rounds, in seconds per item; a round counts as `items` items.
 
         `notes` are added to those of the rounds, and `labels` are those of the task."""
-        stage = Stage(self.seconds, Work(items=items), "item", clock="self", effort=POINT.with_tail(_TAIL))
+        stage = gb.Stage(self.seconds, gb.Work(items=items), "item", clock="self", effort=gb.POINT.with_tail(_TAIL))
         all_notes = {**self.notes, **(notes or {})}
-        return Task.of(stage, check=self.check, close=self.close, release=self.release, notes=all_notes, labels=labels)
+        return gb.Task.of(
+            stage, check=self.check, close=self.close, release=self.release, notes=all_notes, labels=labels
+        )

@@ -3,14 +3,12 @@
 Chunks overlap: while rank 1 copies one chunk out, rank 0 copies the next one in. Flags in host memory say how far
 each rank is."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Stage, Task, Topic, Work, on_gpu
+from gpubench.api import suite as gb
 
 from .._between import (
     POISON,
@@ -35,11 +33,11 @@ _FLAGS_BYTES = 4096
 _PATIENCE_S = 5.0
 _ASKED, _READY, _TAKEN = 0, 8, 16  # indices of 64-bit flags, each on a cache line of its own
 
-topic = Topic()
+topic = gb.Topic()
 
 
-@topic.case(ranks=2, devices=devices_of, when=on_gpu, path=paths, size_bytes=sizes)
-def staged(bench: Bench, path: str, size_bytes: int) -> Task:
+@topic.case(ranks=2, devices=devices_of, when=gb.on_gpu, path=paths, size_bytes=sizes)
+def staged(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies through page-locked host memory that both processes share, from request to last byte.
 
     The rate counts each byte once (payload). `path` is `same` if both processes use one GPU, or `peer` for two."""
@@ -49,8 +47,8 @@ def staged(bench: Bench, path: str, size_bytes: int) -> Task:
     copies = ChunkCopies(bench, channel, size_bytes)
     tags = {**notes(bench, path), "chunk": f"{channel.chunk} B, {_SLOTS} slots"}
     tags |= link(ONE_WAY, STAGED, WRITES, protocol="one host flag per chunk") if path == "peer" else {}
-    return Task.of(
-        Stage(copies.call, Work(payload=size_bytes), "payload", clock="self", effort=POINT),
+    return gb.Task.of(
+        gb.Stage(copies.call, gb.Work(payload=size_bytes), "payload", clock="self", effort=gb.POINT),
         check=copies.check,
         poison=copies.poison,
         close=channel.close,
@@ -75,7 +73,7 @@ class Channel:
 
     `size_bytes` is the size of the message, from which `chunk`, the bytes of a chunk, follows."""
 
-    def __init__(self, bench: Bench, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         self.chunk = chunk_of(size_bytes)
         self._shared = shared_host_memory(bench, _FLAGS_BYTES + _SLOTS * self.chunk)
         self._array: Any = self._shared.array
@@ -107,7 +105,7 @@ class ChunkCopies:
 
     `channel` has the slots. Rank 1 requests each message, of `size_bytes`."""
 
-    def __init__(self, bench: Bench, channel: Channel, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, channel: Channel, size_bytes: int) -> None:
         self._bench = bench
         self._sends = bench.rank == 0
         self._channel = channel

@@ -4,13 +4,13 @@ A walk is a chain of dependent loads by one active lane round a ring: a random s
 node a line that holds the position of the next node. Seconds are by the device's events or by the clock that the case's
 figure names. Cycles, where there are any, are by the device's clock in the same kernel."""
 
-from gpubench.api.suite import Suite, View
+from gpubench.api import suite as gb
 
 from . import _chase, _costs, _host, _loaded, _near, _slices, _spaces
 
-suite = Suite(
+suite = gb.Suite(
     "latency of memory, caches, atomics, launches and synchronisation",
-    views=[View("bars", "Load latency by memory space", ("load", "shared", "cluster", "register"), log_x=True)],
+    views=[gb.View("bars", "Load latency by memory space", ("load", "shared", "cluster", "register"), log_x=True)],
     topics=[
         _chase.topic,
         _spaces.topic,

@@ -1,22 +1,11 @@
 """Measure memory latency over the working set, from 1 KiB to beyond the reach of caches and TLBs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    Bench,
-    KeyFigure,
-    Target,
-    Task,
-    Topic,
-    View,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from ._ring import CACHES, HOST_MOST_BYTES, PAGE_BYTES, GpuRing, cache_bytes, host_walk, memory_bytes
 
@@ -30,35 +19,35 @@ _GPU_AROUND, _HOST_AROUND = (0.4, 1.8), (0.6, 1.5)
 _NEAR_STEPS, _STEPS, _FAR_STEPS = 2**16, 2**13, 2**12  # about a millisecond each
 _FITS = 0.6  # as a share of twice the memory of an SM or CU: a ring of this size mostly hits the first cache
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "staircase", "Memory latency by working set", ("chase",), "size_bytes", series="hot", log_x=True, log_y=True
         ),
-        View("staircase", "TLB latency by footprint", ("reach",), "reach_bytes", series="hot", log_x=True),
+        gb.View("staircase", "TLB latency by footprint", ("reach",), "reach_bytes", series="hot", log_x=True),
     ],
     key_figures=[
-        KeyFigure("Memory latency", "chase", (("size_bytes", 2**32),)),
+        gb.KeyFigure("Memory latency", "chase", (("size_bytes", 2**32),)),
     ],
 )
 
 
-def _working_sets(target: Target) -> Any:
+def _working_sets(target: gb.Target) -> Any:
     """Return the axis of ring sizes in bytes, from 1 KiB to three quarters of a GPU's memory, or on a host to 1 GiB."""
     memory = memory_bytes(target)
     room = target.device.memory_bytes * 3 // 4 or memory
     quick, full = (memory, min(room, HOST_MOST_BYTES)) if target.is_host else (max(memory, room),) * 2
-    return points(smoke=(2**14, memory), quick=_curve(target, quick, 1), full=_curve(target, max(memory, full), 2))
+    return gb.points(smoke=(2**14, memory), quick=_curve(target, quick, 1), full=_curve(target, max(memory, full), 2))
 
 
-def _levels(target: Target) -> list[int]:
+def _levels(target: gb.Target) -> list[int]:
     """Return the cache sizes that the facts report, in bytes, ascending; empty if they report none."""
     details = dict(target.device.details)
     sizes = [int(size) for name, size in details.items() if name.startswith("cache.l") or name == "shared.unit_bytes"]
     return sorted({*sizes, target.device.cache_bytes} - {0})
 
 
-def _curve(target: Target, last: int, times: int) -> tuple[int, ...]:
+def _curve(target: gb.Target, last: int, times: int) -> tuple[int, ...]:
     """Return ascending ring sizes in bytes from 1 KiB to `last`: `times` per octave, and the largest that fits."""
     sizes = {*_grid(_FIRST_BYTES, last, times), *_grid(_CACHES_FROM, min(last, _CACHES_TO), 2 * times), _largest(last)}
     lowest, highest = _HOST_AROUND if target.is_host else _GPU_AROUND
@@ -83,15 +72,17 @@ def _grid(first: int, last: int, octave: int) -> Iterable[int]:
         yield from (size for size in sizes if first <= size <= last)
 
 
-def _reaches(target: Target) -> Any:
+def _reaches(target: gb.Target) -> Any:
     """Return the axis of footprints in bytes for `reach`: powers of two from 8 MiB, and the largest size that fits."""
     room = max(target.device.memory_bytes * 3 // 4, _LEAST_REACH)
     sizes = sorted({*_grid(_LEAST_REACH, room, 1), _largest(room)})
-    return points(smoke=sizes[:1], quick=[size for size in sizes if size >= _PAGES * PAGE_BYTES] or sizes, full=sizes)
+    return gb.points(
+        smoke=sizes[:1], quick=[size for size in sizes if size >= _PAGES * PAGE_BYTES] or sizes, full=sizes
+    )
 
 
 @topic.case(version=2, size_bytes=_working_sets, headline={"size_bytes": 2**32})
-def chase(bench: Bench, size_bytes: int) -> Task:
+def chase(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Seconds, and device cycles, of a dependent load from a ring of `size_bytes` in device memory."""
     if not bench.traits.is_gpu:
         bench.need(size_bytes)
@@ -111,8 +102,8 @@ def chase(bench: Bench, size_bytes: int) -> Task:
     return ring.walk(_FAR_STEPS, sweep=False).task({"warm": "cache flushed before the first sample"})
 
 
-@topic.case(when=on_gpu, reach_bytes=_reaches)
-def reach(bench: Bench, reach_bytes: int) -> Task:
+@topic.case(when=gb.on_gpu, reach_bytes=_reaches)
+def reach(bench: gb.Bench, reach_bytes: int) -> gb.Task:
     """Seconds of a dependent load of one line in each 2 MiB, past the first cache: the cost of address translation.
 
     The lines stay in the last-level cache; from some footprint `reach_bytes` on, their translations miss the TLB."""

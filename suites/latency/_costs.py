@@ -1,29 +1,12 @@
 """Measure launch and synchronisation overhead: launches, graphs, events, waits, barriers, flags and allocations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from .._checks import expect_equal, in_turn
 from ._ring import LIMIT_S, cycles_of, new_state, pointer
@@ -39,9 +22,9 @@ _TO_HOST = 2  # cudaMemcpyDeviceToHost; HIP's value is the same
 _RELEASE_THRESHOLD = 4  # cudaMemPoolAttrReleaseThreshold: bytes that the pool keeps at a synchronisation
 _KEEP_ALL = 2**62
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "bars",
             "Launch and synchronisation overhead",
             ("launch", "graph_launch", "event_record", "event_wait", "synchronize", "barrier", "host_flag", "allocate"),
@@ -49,28 +32,28 @@ topic = Topic(
         )
     ],
     key_figures=[
-        KeyFigure("Kernel launch", "launch"),
+        gb.KeyFigure("Kernel launch", "launch"),
     ],
 )
 
 
-def _empty(bench: Bench) -> Callable[[], None]:
+def _empty(bench: gb.Bench) -> Callable[[], None]:
     """Return the launch of a kernel of one thread that does nothing."""
     kernel = bench.kernel("costs.cu", "empty")
     return lambda: kernel((1,), (1,), ())
 
 
-@topic.case(when=on_gpu)
-def launch(bench: Bench) -> Task:
+@topic.case(when=gb.on_gpu)
+def launch(bench: gb.Bench) -> gb.Task:
     """Seconds of a launch of an empty kernel: queued back to back (hot), and replayed as a graph.
 
     The kernel has no output; its check is that the device reports no error."""
-    stage = Stage(_empty(bench), Work(items=1), "item", modes=("hot", "graph"), effort=POINT)
-    return Task.of(stage, check=bench.device.synchronize)
+    stage = gb.Stage(_empty(bench), gb.Work(items=1), "item", modes=("hot", "graph"), effort=gb.POINT)
+    return gb.Task.of(stage, check=bench.device.synchronize)
 
 
-@topic.case(when=on_gpu, nodes=points((1, 100), (1,)))
-def graph_launch(bench: Bench, nodes: int) -> Task:
+@topic.case(when=gb.on_gpu, nodes=gb.points((1, 100), (1,)))
+def graph_launch(bench: gb.Bench, nodes: int) -> gb.Task:
     """Seconds of a launch of one graph of `nodes` empty kernels, each of which waits for the one before.
 
     The graph has no output; its check is that the device reports no error."""
@@ -80,22 +63,22 @@ def graph_launch(bench: Bench, nodes: int) -> Task:
     for _ in range(nodes):
         empty()
     graph = stream.end_capture()
-    stage = Stage(lambda: graph.launch(stream), Work(items=1), "item", max_calls=_QUEUED, effort=POINT)
-    return Task.of(stage, check=bench.device.synchronize)
+    stage = gb.Stage(lambda: graph.launch(stream), gb.Work(items=1), "item", max_calls=_QUEUED, effort=gb.POINT)
+    return gb.Task.of(stage, check=bench.device.synchronize)
 
 
-@topic.case(when=on_gpu)
-def event_record(bench: Bench) -> Task:
+@topic.case(when=gb.on_gpu)
+def event_record(bench: gb.Bench) -> gb.Task:
     """Seconds that the host takes to record an event without a time stamp, one record after another.
 
     An event has no output; its check is that the device reports no error."""
     stream, event = bench.xp.cuda.get_current_stream(), bench.xp.cuda.Event(disable_timing=True)
-    stage = Stage(lambda: event.record(stream), Work(items=1), "item", clock="host", effort=POINT)
-    return Task.of(stage, check=bench.device.synchronize)
+    stage = gb.Stage(lambda: event.record(stream), gb.Work(items=1), "item", clock="host", effort=gb.POINT)
+    return gb.Task.of(stage, check=bench.device.synchronize)
 
 
-@topic.case(when=on_gpu)
-def event_wait(bench: Bench) -> Task:
+@topic.case(when=gb.on_gpu)
+def event_wait(bench: gb.Bench) -> gb.Task:
     """Seconds of an empty kernel on two streams in turn, where each kernel waits for the other stream's event.
 
     The kernels have no output; their check is that the device reports no error."""
@@ -114,12 +97,12 @@ def event_wait(bench: Bench) -> Task:
         second_event.record(second_stream)
         first_stream.wait_event(second_event)
 
-    stage = Stage(there_and_back, Work(items=2), "item", max_calls=_QUEUED, effort=POINT)
-    return Task.of(stage, check=bench.device.synchronize)
+    stage = gb.Stage(there_and_back, gb.Work(items=2), "item", max_calls=_QUEUED, effort=gb.POINT)
+    return gb.Task.of(stage, check=bench.device.synchronize)
 
 
-@topic.case(when=on_gpu, after=("nothing", "kernel"))
-def synchronize(bench: Bench, after: str) -> Task:
+@topic.case(when=gb.on_gpu, after=("nothing", "kernel"))
+def synchronize(bench: gb.Bench, after: str) -> gb.Task:
     """Seconds of the host's wait for the device: for an idle stream, or (`kernel`) after the launch of an empty kernel.
 
     The launch is part of the time. The check is that the device reports no error."""
@@ -129,14 +112,14 @@ def synchronize(bench: Bench, after: str) -> Task:
         before()
         bench.device.synchronize()
 
-    stage = Stage(call, Work(items=1), "item", clock="host", waits=True, effort=POINT)
-    return Task.of(stage, check=bench.device.synchronize)
+    stage = gb.Stage(call, gb.Work(items=1), "item", clock="host", waits=True, effort=gb.POINT)
+    return gb.Task.of(stage, check=bench.device.synchronize)
 
 
-def _grids(target: Target) -> Any:
+def _grids(target: gb.Target) -> Any:
     """Return the axis of numbers of blocks: one for each SM or CU."""
     most = max(target.device.units, 2)
-    return points((most,), full=tuple(sorted({2, max(2, most // 8), max(2, most // 2), most})))
+    return gb.points((most,), full=tuple(sorted({2, max(2, most // 8), max(2, most // 2), most})))
 
 
 class GridBarrier:
@@ -144,9 +127,9 @@ class GridBarrier:
 
     All blocks must run at the same time. Raises Skip if the device has fewer compute units than `blocks`."""
 
-    def __init__(self, bench: Bench, blocks: int) -> None:
+    def __init__(self, bench: gb.Bench, blocks: int) -> None:
         if blocks > bench.target.device.units:
-            raise Skip(f"needs {blocks} compute units, one per block; the device has {bench.target.device.units}")
+            raise gb.Skip(f"needs {blocks} compute units, one per block; the device has {bench.target.device.units}")
         self._bench, self._blocks, self._passed = bench, blocks, 0
         self._arrived = bench.xp.zeros(_ARRIVED_WORDS, bench.xp.uint64)
         slots, state = bench.xp.zeros(blocks, bench.xp.uint64), new_state(bench, 0)
@@ -168,24 +151,24 @@ class GridBarrier:
         A wait gives up after 0.25 s. A block is too early if it passes a barrier that its neighbour has not reached."""
         self._run(1)
         arrived, _, given_up, early = (int(word) for word in self._bench.device.to_host(self._arrived)[:4])
-        expect(not given_up, f"a block waited for {LIMIT_S} s: not all {self._blocks} blocks run at once")
-        expect(not early, "a block passed a barrier before its neighbour reached it")
+        gb.expect(not given_up, f"a block waited for {LIMIT_S} s: not all {self._blocks} blocks run at once")
+        gb.expect(not early, "a block passed a barrier before its neighbour reached it")
         expected = self._passed * self._blocks
-        expect(arrived == expected, f"{arrived} arrivals at {self._passed} barriers of {self._blocks} blocks")
+        gb.expect(arrived == expected, f"{arrived} arrivals at {self._passed} barriers of {self._blocks} blocks")
 
 
-@topic.case(when=on_gpu, blocks=_grids)
-def barrier(bench: Bench, blocks: int) -> Task:
+@topic.case(when=gb.on_gpu, blocks=_grids)
+def barrier(bench: gb.Bench, blocks: int) -> gb.Task:
     """Seconds of one barrier over a grid of `blocks` blocks, at most one on each SM or CU.
 
     Each block arrives by one atomic addition and waits until all blocks have arrived."""
     barriers = GridBarrier(bench, blocks)
-    stage = Stage(barriers.call, Work(items=_ROUNDS), "item", max_calls=1, effort=POINT)
-    return Task.of(stage, check=barriers.check)
+    stage = gb.Stage(barriers.call, gb.Work(items=_ROUNDS), "item", max_calls=1, effort=gb.POINT)
+    return gb.Task.of(stage, check=barriers.check)
 
 
-@topic.case(when=on_gpu)
-def host_flag(bench: Bench) -> Task:
+@topic.case(when=gb.on_gpu)
+def host_flag(bench: gb.Bench) -> gb.Task:
     """Seconds of a round trip: the host writes a word of page-locked memory, a waiting kernel sees it and answers."""
     flags = bench.device.pinned(8 * _FLAG_WORDS).view(np.uint64)
     round_trips = RoundTrips(flags, _FLAG_APART, _ROUNDS, _FLAG_SPINS)
@@ -200,17 +183,17 @@ def host_flag(bench: Bench) -> Task:
         bench.device.synchronize()
         return elapsed
 
-    stage = Stage(seconds, Work(items=_ROUNDS - 1), "item", clock="self", effort=POINT)
-    return Task.of(stage, check=round_trips.check)
+    stage = gb.Stage(seconds, gb.Work(items=_ROUNDS - 1), "item", clock="self", effort=gb.POINT)
+    return gb.Task.of(stage, check=round_trips.check)
 
 
 @topic.case(
-    when=on_gpu,
+    when=gb.on_gpu,
     how=("malloc", "pool", "trim"),
-    size_bytes=points((2**20, 2**28), (2**20,), powers_of_two(12, 32, 4)),
+    size_bytes=gb.points((2**20, 2**28), (2**20,), gb.powers_of_two(12, 32, 4)),
     version=2,
 )
-def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
+def allocate(bench: gb.Bench, how: str, size_bytes: int) -> gb.Task:
     """Seconds in which the host allocates `size_bytes` of device memory and frees them, as a pair.
 
     `how` is `malloc`, for cudaMalloc and cudaFree, `pool` or `trim`. `pool` is the stream-ordered pool, which keeps the
@@ -218,7 +201,7 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
     memory back to the driver. Raises Skip where CuPy does not support the pool."""
     bench.need(size_bytes)
     if how != "malloc" and "pool" not in bench.traits.features:
-        raise Skip(f"CuPy does not support the driver's memory pool on {bench.traits.vendor} GPUs")
+        raise gb.Skip(f"CuPy does not support the driver's memory pool on {bench.traits.vendor} GPUs")
     stream, runtime = bench.xp.cuda.get_current_stream(), bench.xp.cuda.runtime
     close: Callable[[], None] = lambda: None  # noqa: E731 - memory from cudaMalloc needs no other clean-up
     if how == "malloc":
@@ -245,8 +228,8 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
         give(address)
         expect_equal(contents, byte, "allocated bytes")
 
-    stage = Stage(lambda: give(take()), Work(items=1), "item", clock="host", waits=True, effort=POINT)
-    return Task.of(stage, check=check, close=close)
+    stage = gb.Stage(lambda: give(take()), gb.Work(items=1), "item", clock="host", waits=True, effort=gb.POINT)
+    return gb.Task.of(stage, check=check, close=close)
 
 
 def _give_back(runtime: Any, stream: Any, how: str, address: int) -> None:

@@ -1,7 +1,5 @@
 """Measure latency on the host alone: a word between two cores, and loads from memory in small and in large pages."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import re
@@ -13,20 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    on_host,
-    points,
-)
+from gpubench.api import suite as gb
 
 from ._ring import HOST_MOST_BYTES, PAGE_BYTES, host_kernel, host_walk, memory_bytes
 from ._round_trips import RoundTrips
@@ -37,21 +22,21 @@ _SPINS = 2**29
 # Question and answer lie on separate cache lines, so far apart that adjacent-line prefetch does not join them.
 _WORDS, _APART = 64, 32
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Core-to-core latency", ("core_to_core",)),
-        View("bars", "Memory latency by page size", ("pages",)),
+        gb.View("bars", "Core-to-core latency", ("core_to_core",)),
+        gb.View("bars", "Memory latency by page size", ("pages",)),
     ],
     key_figures=[
-        KeyFigure("Core-to-core latency", "core_to_core", (("other", 1),)),
+        gb.KeyFigure("Core-to-core latency", "core_to_core", (("other", 1),)),
     ],
 )
 
 
-def _others(target: Target) -> Any:
+def _others(target: gb.Target) -> Any:
     """Return the axis of partners of the first core by position in the list of cores: next, middle and last core."""
     cores = max(target.device.units, 2)
-    return points(quick=sorted({1, cores // 2, cores - 1}), full=tuple(range(1, min(cores, 64))))
+    return gb.points(quick=sorted({1, cores // 2, cores - 1}), full=tuple(range(1, min(cores, 64))))
 
 
 @contextmanager
@@ -65,13 +50,13 @@ def _on_core(core: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-@topic.case(when=on_host, other=_others)
-def core_to_core(bench: Bench, other: int) -> Task:
+@topic.case(when=gb.on_host, other=_others)
+def core_to_core(bench: gb.Bench, other: int) -> gb.Task:
     """Seconds in which a word written by the first core reaches the core at position `other`: half of a round trip."""
     del bench
     cores = sorted(os.sched_getaffinity(0))
     if other >= len(cores):
-        raise Skip(f"needs {other + 1} cores; this process has {len(cores)}")
+        raise gb.Skip(f"needs {other + 1} cores; this process has {len(cores)}")
     round_trips = RoundTrips(np.zeros(_WORDS, np.uint64), _APART, _ROUNDS, _SPINS)
     answer = host_kernel("answer")
     answer(round_trips.words, 0, _APART, 1, 0, 1)  # no question is asked yet; this call only compiles the kernel
@@ -90,18 +75,18 @@ def core_to_core(bench: Bench, other: int) -> Task:
         partner.join()
         return elapsed
 
-    stage = Stage(seconds, Work(items=2 * (_ROUNDS - 1)), "item", clock="self", effort=POINT)
-    return Task.of(stage, check=round_trips.check, notes={"cores": f"{cores[0]} and {cores[other]}"})
+    stage = gb.Stage(seconds, gb.Work(items=2 * (_ROUNDS - 1)), "item", clock="self", effort=gb.POINT)
+    return gb.Task.of(stage, check=round_trips.check, notes={"cores": f"{cores[0]} and {cores[other]}"})
 
 
-def _page_sizes(target: Target) -> Any:
+def _page_sizes(target: gb.Target) -> Any:
     """Return the axis of ring sizes in bytes: `memory_bytes(target)` and in `full` also 16 MiB and 1 GiB."""
     memory = memory_bytes(target)
-    return points(smoke=(2**23,), quick=(memory,), full=sorted({2**24, memory, HOST_MOST_BYTES}))
+    return gb.points(smoke=(2**23,), quick=(memory,), full=sorted({2**24, memory, HOST_MOST_BYTES}))
 
 
-@topic.case(when=on_host, page=("4KiB", "2MiB"), size_bytes=_page_sizes)
-def pages(bench: Bench, page: str, size_bytes: int) -> Task:
+@topic.case(when=gb.on_host, page=("4KiB", "2MiB"), size_bytes=_page_sizes)
+def pages(bench: gb.Bench, page: str, size_bytes: int) -> gb.Task:
     """Seconds of a dependent load from memory in pages of size `page` (madvise(2)): the cost of address translation.
 
     The case is skipped if the kernel gives large pages for less than half of the ring."""
@@ -112,7 +97,7 @@ def pages(bench: Bench, page: str, size_bytes: int) -> Task:
     walk = host_walk(bench, mapped[-mapped.ctypes.data % PAGE_BYTES :][:size_bytes].view(np.uint64))
     huge_bytes = _huge_bytes(mapped.ctypes.data)
     if page == "2MiB" and huge_bytes < size_bytes // 2:
-        raise Skip("the kernel gave no large pages; see /sys/kernel/mm/transparent_hugepage/enabled")
+        raise gb.Skip("the kernel gave no large pages; see /sys/kernel/mm/transparent_hugepage/enabled")
     return walk.task({"pages": f"{huge_bytes} of {size_bytes} B in large pages"})
 
 

@@ -1,27 +1,10 @@
 """Measure DRAM latency under load: one lane walks through memory while other SMs or CUs stream."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._checks import expect_equal
 from ._ring import LIMIT_S, GpuRing, Walk, cycles_of, drawn_words, memory_bytes
@@ -32,20 +15,20 @@ _STREAM_THREADS = 1024  # WIDTH in units.cu
 _VECTOR_BYTES, _BYTES_A_TURN = 16, 4 * 8 * 16  # ROUNDS · VECTORS vectors of a lane, as in units.cu
 _LOADED_STEPS = 2**12
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("curve", "DRAM latency under load", ("loaded",), "units", series="self"),
-        View("pareto", "DRAM latency by streamed bandwidth", ("loaded",), "streamed", "self"),
+        gb.View("curve", "DRAM latency under load", ("loaded",), "units", series="self"),
+        gb.View("pareto", "DRAM latency by streamed bandwidth", ("loaded",), "streamed", "self"),
     ]
 )
 
 
-def _streams(target: Target) -> Any:
+def _streams(target: gb.Target) -> Any:
     """Return the axis of numbers of streaming SMs or CUs, from 0 to all but the one that walks."""
     most = max(target.device.units - 1, 1)
     doublings = {2**exponent for exponent in range(most.bit_length())}
     eighths = {round(most * eighth / 8) for eighth in range(9)}
-    return points(smoke=(0, most), quick=sorted(eighths), full=sorted({0, *doublings, *range(0, most, 8), *eighths}))
+    return gb.points(smoke=(0, most), quick=sorted(eighths), full=sorted({0, *doublings, *range(0, most, 8), *eighths}))
 
 
 class LoadedWalk:
@@ -53,7 +36,7 @@ class LoadedWalk:
 
     The ring of the walk and the data of the streams each exceed the last-level cache."""
 
-    def __init__(self, bench: Bench, units: int) -> None:
+    def __init__(self, bench: gb.Bench, units: int) -> None:
         ring_bytes, data_bytes = memory_bytes(bench.target), max(_STREAM_BYTES, memory_bytes(bench.target))
         data_bytes = min(data_bytes, 1 << (bench.target.device.memory_bytes // 4 or 2**62).bit_length() - 1)
         bench.need(ring_bytes + data_bytes)
@@ -83,9 +66,9 @@ class LoadedWalk:
         self._walk.call()
         return self._walk.read(4) * 1e-9
 
-    def observed(self) -> Observation:
+    def observed(self) -> gb.Observation:
         """Return the cycles per load of the last launch, and as `streamed` the bytes per second of all streams."""
-        return {**self._walk.cycles(), "streamed": Observed(self._rate(), "B/s", "more")}
+        return {**self._walk.cycles(), "streamed": gb.Observed(self._rate(), "B/s", "more")}
 
     def _rate(self) -> float:
         """Return the bytes per second of all streaming lanes in the last launch; 0 if none streams."""
@@ -94,12 +77,12 @@ class LoadedWalk:
         turns = self._bench.device.to_host(self._turns).astype(float)
         return float((turns[:, 0] * _BYTES_A_TURN / (turns[:, 2] - turns[:, 1])).sum() * 1e9)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Raise WrongAnswer if not all blocks ran at once, if a stream read wrong words, or if the walk ended wrongly.
 
         Returns no observations."""
         to_host = self._bench.device.to_host
-        expect(not int(to_host(self._flag)[2]), f"not all {self._units + 1} blocks ran at once")
+        gb.expect(not int(to_host(self._flag)[2]), f"not all {self._units + 1} blocks ran at once")
         if self._units:
             expected = self._bench.xp.zeros_like(self._sums)
             self._expected(self._grid, (_STREAM_THREADS,), (self._seed, self._vectors, self._turns, expected))
@@ -112,13 +95,15 @@ class LoadedWalk:
         self._turns.fill(0)
 
 
-@topic.case(when=on_gpu, units=_streams)
-def loaded(bench: Bench, units: int) -> Task:
+@topic.case(when=gb.on_gpu, units=_streams)
+def loaded(bench: gb.Bench, units: int) -> gb.Task:
     """Seconds of a dependent load from memory while `units` other SMs or CUs read memory as fast as they can.
 
     The series `streamed` is the bandwidth of the others. Raises Skip on a device with too few compute units."""
     if units >= bench.target.device.units:
-        raise Skip(f"needs {units + 1} compute units; the device has {bench.target.device.units}")
+        raise gb.Skip(f"needs {units + 1} compute units; the device has {bench.target.device.units}")
     walk = LoadedWalk(bench, units)
-    stage = Stage(walk.seconds, Work(items=_LOADED_STEPS), "item", clock="self", probe=walk.observed, effort=POINT)
-    return Task.of(stage, check=walk.check, poison=walk.poison)
+    stage = gb.Stage(
+        walk.seconds, gb.Work(items=_LOADED_STEPS), "item", clock="self", probe=walk.observed, effort=gb.POINT
+    )
+    return gb.Task.of(stage, check=walk.check, poison=walk.poison)

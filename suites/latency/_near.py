@@ -1,22 +1,9 @@
 """Measure the latency of registers, shared memory with bank conflicts, cluster and constant memory, and of atomics."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import (
-    Bench,
-    Observation,
-    Skip,
-    Task,
-    Topic,
-    View,
-    expect,
-    on_gpu,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from .._checks import expect_equal
 from ._ring import Walk, device_count, new_state, pointer, remote_memory
@@ -33,18 +20,18 @@ _CONSTANT_LINE_BYTES, _CONSTANT_BYTES = 64, 2**16
 _CONSTANT_STEPS = 2**15
 _FAR_STEPS, _BUS_STEPS = 2**13, 2**10
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "staircase", "Constant memory latency by working set", ("constant",), "size_bytes", series="hot", log_x=True
         ),
-        View("bars", "Atomic latency by memory space", ("atomic",), log_x=True),
-        View("curve", "Shared memory latency by bank conflict degree", ("conflict",), "degree", series="hot"),
+        gb.View("bars", "Atomic latency by memory space", ("atomic",), log_x=True),
+        gb.View("curve", "Shared memory latency by bank conflict degree", ("conflict",), "degree", series="hot"),
     ]
 )
 
 
-def _in_shared_memory(bench: Bench, size_bytes: int, kernel: str, blocks: int, steps: int) -> Task:
+def _in_shared_memory(bench: gb.Bench, size_bytes: int, kernel: str, blocks: int, steps: int) -> gb.Task:
     """Return the task of a walk of one lane in shared memory, `steps` dependent loads in each launch."""
     nodes = size_bytes // _WORD_BYTES - 1
     offsets = bench.rng.permutation(nodes) * _WORD_BYTES
@@ -62,14 +49,14 @@ def _in_shared_memory(bench: Bench, size_bytes: int, kernel: str, blocks: int, s
     return walk.task()
 
 
-@topic.case(when=on_gpu, size_bytes=(2**14,))
-def shared(bench: Bench, size_bytes: int) -> Task:
+@topic.case(when=gb.on_gpu, size_bytes=(2**14,))
+def shared(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Seconds, and device cycles, of a dependent load from shared memory (LDS), in a ring of 4-byte nodes."""
     return _in_shared_memory(bench, size_bytes, "shared", 1, _STEPS)
 
 
-@topic.case(when=on_gpu, degree=points(powers_of_two(0, 5), (32,), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)))
-def conflict(bench: Bench, degree: int) -> Task:
+@topic.case(when=gb.on_gpu, degree=gb.points(gb.powers_of_two(0, 5), (32,), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)))
+def conflict(bench: gb.Bench, degree: int) -> gb.Task:
     """Seconds of a load by a whole warp from shared memory, in a chain of dependent loads, with bank conflicts.
 
     In each group of 32 lanes, every `degree` neighbouring lanes load different words of the same bank."""
@@ -94,7 +81,7 @@ def conflict(bench: Bench, degree: int) -> Task:
         expected = [int(places[walk.walked % len(places)]) * _WORD_BYTES for places in rings]
         expect_equal(bench.device.to_host(positions), np.array(expected), "positions of lanes")
 
-    return Task.of(walk.stage(), check=check)
+    return gb.Task.of(walk.stage(), check=check)
 
 
 def conflict_rings(rng: np.random.Generator, degree: int, lanes: int, word_count: int) -> list[npt.NDArray[np.intp]]:
@@ -111,16 +98,16 @@ def conflict_rings(rng: np.random.Generator, degree: int, lanes: int, word_count
     return rings
 
 
-@topic.case(when=on_gpu, size_bytes=(2**14,))
-def cluster(bench: Bench, size_bytes: int) -> Task:
+@topic.case(when=gb.on_gpu, size_bytes=(2**14,))
+def cluster(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Seconds of a dependent load from the shared memory of the cluster's other block."""
     if "clusters" not in bench.traits.features:
-        raise Skip("needs blocks that reach each other's shared memory (NVIDIA, sm_90 or newer)")
+        raise gb.Skip("needs blocks that reach each other's shared memory (NVIDIA, sm_90 or newer)")
     return _in_shared_memory(bench, size_bytes, "cluster", 2, _CLUSTER_STEPS)
 
 
-@topic.case(when=on_gpu, size_bytes=points((2**10, 2**11, 3 * 2**10, *powers_of_two(12, 16)), (2**10,)))
-def constant(bench: Bench, size_bytes: int) -> Task:
+@topic.case(when=gb.on_gpu, size_bytes=gb.points((2**10, 2**11, 3 * 2**10, *gb.powers_of_two(12, 16)), (2**10,)))
+def constant(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Seconds of a dependent load from `size_bytes` of constant memory (AMD: scalar cache), in nodes of 64 bytes.
 
     The kernel walks round the ring once before it is timed."""
@@ -142,8 +129,8 @@ def constant(bench: Bench, size_bytes: int) -> Task:
     return walk.task()
 
 
-@topic.case(when=on_gpu, dtype=points(("float32", "float64", "uint32"), ("float32",)))
-def register(bench: Bench, dtype: str) -> Task:
+@topic.case(when=gb.on_gpu, dtype=gb.points(("float32", "float64", "uint32"), ("float32",)))
+def register(bench: gb.Bench, dtype: str) -> gb.Task:
     """Seconds, and device cycles, of a dependent multiply-add x = a·x + b of the format `dtype` in registers.
 
     Integers wrap round. Real numbers have a factor of 1 and sums below 2^23, so they stay exact."""
@@ -158,9 +145,9 @@ def register(bench: Bench, dtype: str) -> Task:
 
     def check() -> None:
         result = int(bench.device.to_host(out)[0])
-        expect(result == expected, f"after {_REGISTER_STEPS} steps the chain is at {result}, not at {expected}")
+        gb.expect(result == expected, f"after {_REGISTER_STEPS} steps the chain is at {result}, not at {expected}")
 
-    return Task.of(walk.stage(), check=check, poison=lambda: out.fill(0))
+    return gb.Task.of(walk.stage(), check=check, poison=lambda: out.fill(0))
 
 
 def chained(x: int, a: int, b: int, steps: int, modulus: int) -> int:
@@ -177,7 +164,7 @@ class AtomicChain:
 
     `walk` is the Walk that makes the additions."""
 
-    def __init__(self, bench: Bench, space: str) -> None:
+    def __init__(self, bench: gb.Bench, space: str) -> None:
         steps = {"shared": _STEPS // 16, "host": _BUS_STEPS, "peer": _BUS_STEPS}.get(space, _FAR_STEPS)
         self._word = np.uint32 if space == "shared" else np.uint64
         first = bench.rng.integers(2**32, size=(_CELLS + 1, _CELL_BYTES // self._word().itemsize), dtype=self._word)
@@ -193,7 +180,7 @@ class AtomicChain:
         self.walk = Walk(bench, lambda: run((1,), (1,), args, size_bytes), lambda _: 0, state, steps)
         self._checked = 0
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Raise WrongAnswer if the cells or the last value differ from those of the same additions on the host.
 
         Returns no observations."""
@@ -203,7 +190,7 @@ class AtomicChain:
         self._value = after_additions(self._value, self._expected, self.walk.walked - self._checked, modulus)
         self._checked = self.walk.walked
         cells = np.asarray(self._bench.device.to_host(self._cells)).view(self._word)
-        expect(value == self._value, f"after {self._checked} additions the chain has a wrong value")
+        gb.expect(value == self._value, f"after {self._checked} additions the chain has a wrong value")
         expect_equal(cells[:: _CELL_BYTES // cells.itemsize], np.array(self._expected, self._word), "cells")
         return {}
 
@@ -220,15 +207,15 @@ def after_additions(value: int, cells: list[int], steps: int, modulus: int) -> i
 
 
 @topic.case(
-    when=on_gpu,
+    when=gb.on_gpu,
     devices=device_count,
-    space=points(("shared", "global", "system", "host", "peer"), ("shared", "global")),
+    space=gb.points(("shared", "global", "system", "host", "peer"), ("shared", "global")),
 )
-def atomic(bench: Bench, space: str) -> Task:
+def atomic(bench: gb.Bench, space: str) -> gb.Task:
     """Seconds of a dependent atomic addition to 64 cells in turn; a cell has 64 bits, in shared memory 32.
 
     With the `space` `shared` atomics have the scope of a block, in shared memory; with `global` that of the device, in
     its memory. `system`, `host` and `peer` atomics have the scope of the whole system: in the device's memory, in
     page-locked host memory, and in another GPU's memory."""
     chain = AtomicChain(bench, space)
-    return Task.of(chain.walk.stage(), check=chain.check)
+    return gb.Task.of(chain.walk.stage(), check=chain.check)

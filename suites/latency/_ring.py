@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage, Target, Task, Work, expect
+from gpubench.api import suite as gb
 
 from .._stream import NEEDS_NUMBA
 
@@ -35,12 +35,12 @@ _BLOCK = 1024  # threads that load a ring into the caches; one of them walks the
 _STATE = 8  # words of the state that a walk keeps
 
 
-def cache_bytes(target: Target) -> int:
+def cache_bytes(target: gb.Target) -> int:
     """Return the size of the last-level cache in bytes, or 32 MiB if the device does not report it."""
     return target.device.cache_bytes or _UNKNOWN_CACHE_BYTES
 
 
-def memory_bytes(target: Target) -> int:
+def memory_bytes(target: gb.Target) -> int:
     """Return the bytes of a ring that memory serves: the smallest power of two of at least four last-level caches.
 
     On the host it is at most 1 GiB."""
@@ -53,7 +53,7 @@ def device_count(params: Mapping[str, str | int | float]) -> int:
     return 2 if params["space"] == "peer" else 1
 
 
-def remote_memory(bench: Bench, space: str, size_bytes: int) -> Any:
+def remote_memory(bench: gb.Bench, space: str, size_bytes: int) -> Any:
     """Return new memory outside of the GPU, uint8 of shape (size_bytes,); None for spaces other than `host` and `peer`.
 
     `host` is page-locked host memory, a NumPy array; `peer` is the memory of the second device of the case, a CuPy
@@ -63,7 +63,7 @@ def remote_memory(bench: Bench, space: str, size_bytes: int) -> Any:
     return bench.device.peer_memory(bench.devices[1], size_bytes) if space == "peer" else None
 
 
-def cycles_of(bench: Bench, seconds: float) -> np.uint64:
+def cycles_of(bench: gb.Bench, seconds: float) -> np.uint64:
     """Return `seconds` as cycles of the device's clock, at the frequency `clock.sm_hz` of the facts, or else 2 GHz."""
     return np.uint64(seconds * float(dict(bench.target.device.details).get("clock.sm_hz", 2e9)))
 
@@ -73,7 +73,7 @@ def host_kernel(name: str) -> Callable[..., Any]:
     try:
         from .. import _host
     except ImportError as error:
-        raise Skip(NEEDS_NUMBA) from error
+        raise gb.Skip(NEEDS_NUMBA) from error
     return _host.KERNELS[name]
 
 
@@ -85,7 +85,7 @@ def random_word(seed: int, i: int) -> int:
     return x ^ (x >> 31)
 
 
-def drawn_words(bench: Bench, nbytes: int, seed: int) -> Any:
+def drawn_words(bench: gb.Bench, nbytes: int, seed: int) -> Any:
     """Return new random words in the GPU's memory, a CuPy array of uint64 of shape (nbytes / 8,).
 
     Word i is random_word(seed, i)."""
@@ -156,7 +156,7 @@ class Walk:
 
     `advance` walks `steps` timed steps from the position that `state[0]` holds."""
 
-    bench: Bench
+    bench: gb.Bench
     advance: Callable[[], object]
     expected: Callable[[int], int]
     state: Any
@@ -169,35 +169,35 @@ class Walk:
         self.advance()
         self.walked += self.steps_per_call or self.steps
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Raise WrongAnswer unless the walk stands where the ring's order says; a wrong ring or load leads elsewhere.
 
         Returns no observations."""
         expected, position = self.expected(self.walked), self.read(0)
-        expect(position == expected, f"after {self.walked} loads the walk is at {position}, not at {expected}")
+        gb.expect(position == expected, f"after {self.walked} loads the walk is at {position}, not at {expected}")
         return {}
 
     def read(self, word: int) -> int:
         """Return the word of index `word` of the state, after the device has finished."""
         return int(self.bench.device.to_host(self.state)[word])
 
-    def cycles(self) -> Observation:
+    def cycles(self) -> gb.Observation:
         """Return the observation `cycles`: device cycles per load of the last sample, as the kernel counted them."""
-        return {"cycles": Observed(self.read(1) / self.steps, "cycles")}
+        return {"cycles": gb.Observed(self.read(1) / self.steps, "cycles")}
 
-    def stage(self) -> Stage:
+    def stage(self) -> gb.Stage:
         """Return the walk as a stage in seconds per load; on a GPU a sample is one launch, with `cycles` observed."""
-        work = Work(items=self.steps)
+        work = gb.Work(items=self.steps)
         if not self.bench.traits.is_gpu:
-            return Stage(self.call, work, "item", effort=POINT)
-        return Stage(self.call, work, "item", max_calls=1, probe=self.cycles, effort=POINT)
+            return gb.Stage(self.call, work, "item", effort=gb.POINT)
+        return gb.Stage(self.call, work, "item", max_calls=1, probe=self.cycles, effort=gb.POINT)
 
-    def task(self, notes: Mapping[str, str] | None = None) -> Task:
+    def task(self, notes: Mapping[str, str] | None = None) -> gb.Task:
         """Return the walk as a task that checks its own position."""
-        return Task.of(self.stage(), check=self.check, notes=notes)
+        return gb.Task.of(self.stage(), check=self.check, notes=notes)
 
 
-def new_state(bench: Bench, offset: int) -> Any:
+def new_state(bench: gb.Bench, offset: int) -> Any:
     """Return the state of a walk that stands at `offset` bytes: uint64 of shape (8,) on the device.
 
     The words after the first are zeros."""
@@ -217,12 +217,12 @@ class GpuRing:
 
     `memory` is the CuPy or NumPy array that holds the ring, and `order` the order of its nodes."""
 
-    bench: Bench
+    bench: gb.Bench
     memory: Any
     order: RingOrder
 
     @classmethod
-    def linked(cls, bench: Bench, size_bytes: int, memory: Any = None, stride: int = GPU_LINE_BYTES) -> GpuRing:
+    def linked(cls, bench: gb.Bench, size_bytes: int, memory: Any = None, stride: int = GPU_LINE_BYTES) -> GpuRing:
         """Return a new ring of size_bytes / stride − 1 nodes, `stride` bytes apart, that a kernel writes into `memory`.
 
         `memory` is uint8 of shape (size_bytes,); with None, new memory of the device is allocated."""
@@ -260,7 +260,7 @@ class GpuRing:
         self.bench.kernel("chase.cu", kernel)((1,), (_BLOCK,), args)
 
 
-def host_walk(bench: Bench, ring: Any) -> Walk:
+def host_walk(bench: gb.Bench, ring: Any) -> Walk:
     """Write a ring of 64-byte lines into `ring`, a NumPy array of uint64, and return a walk of one thread round it.
 
     Nodes hold unsigned word indices, because negative indices would cost instructions."""

@@ -1,11 +1,9 @@
 """Time round trips of a word between a thread of the host and a partner that answers: another core, or a GPU kernel."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
-from gpubench.api.suite import expect
+from gpubench.api import suite as gb
 
 from ._ring import host_kernel
 
@@ -36,4 +34,4 @@ class RoundTrips:
         """Raise WrongAnswer unless the last question was asked and answered."""
         sent, answered = int(self.words[0]), int(self.words[self._apart])
         complete = sent == answered == self._rounds
-        expect(complete, f"{sent} of {self._rounds} requests were sent, {answered} were answered")
+        gb.expect(complete, f"{sent} of {self._rounds} requests were sent, {answered} were answered")

@@ -3,29 +3,12 @@
 It is not documented how far compute units and slices are from each other, and a hash of an address decides which
 slice holds its line."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Profile,
-    Skip,
-    Stage,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from ._ring import GPU_LINE_BYTES, cycles_of, drawn_words, random_word
 
@@ -39,9 +22,9 @@ _ABOVE_NOISE = 2.0  # a singular value above this multiple of the median is sign
 Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.intp]
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "matrix",
             "Last-level cache latency by compute unit and slice",
             ("slices",),
@@ -58,7 +41,7 @@ class SliceLatencies:
 
     `access` is `load` or `atomic`."""
 
-    def __init__(self, bench: Bench, access: str, lines: int) -> None:
+    def __init__(self, bench: gb.Bench, access: str, lines: int) -> None:
         bench.need(_DATA_BYTES)
         xp, self._bench, self._units = bench.xp, bench, census(bench)
         self._seed = int(bench.rng.integers(2**64, dtype=np.uint64))
@@ -96,20 +79,20 @@ class SliceLatencies:
         self._took.fill(0)
         self._state.fill(0)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Return the observations of `places` for the last accesses.
 
         Raises WrongAnswer if a compute unit read wrong contents, or an access took no longer than reading the clock."""
         expected = sum(random_word(self._seed, GPU_LINE_BYTES // 8 * int(line)) for line in self._lines) % 2**64
         sums = self._bench.device.to_host(self._state)[:, 0]
         wrong = [unit for unit, total in zip(self._units, sums, strict=True) if int(total) != expected]
-        expect(not wrong, f"compute units {wrong} read wrong contents")
+        gb.expect(not wrong, f"compute units {wrong} read wrong contents")
         matrix = self._matrix()
-        expect(bool((matrix > 0).all()), "an access took less time than reading the clock")
+        gb.expect(bool((matrix > 0).all()), "an access took less time than reading the clock")
         return places(matrix, self._units)
 
 
-def census(bench: Bench) -> list[int]:
+def census(bench: gb.Bench) -> list[int]:
     """Return the hardware numbers of all SMs or CUs, ascending, as one block on each of them reports them.
 
     Raises Skip if fewer compute units report than the device has."""
@@ -119,11 +102,11 @@ def census(bench: Bench) -> list[int]:
     run((blocks,), (_WARP,), (numbers, cycles_of(bench, _LINGER_S)), alone_bytes(bench))
     units = sorted({int(unit) for unit in bench.device.to_host(numbers)})
     if len(units) < blocks:
-        raise Skip(f"{blocks} blocks ran on {len(units)} SMs or CUs: the device is shared, or two report one number")
+        raise gb.Skip(f"{blocks} blocks ran on {len(units)} SMs or CUs: the device is shared, or two report one number")
     return units
 
 
-def alone_bytes(bench: Bench) -> int:
+def alone_bytes(bench: gb.Bench) -> int:
     """Return the bytes of dynamic shared memory with which a block leaves no room for a second one on its SM or CU."""
     return bench.traits.max_shared_bytes - 1024
 
@@ -188,7 +171,7 @@ def group_profiles(profiles: Matrix, cycles: float) -> Labels:
     return labels
 
 
-def places(matrix: Matrix, units: list[int]) -> Observation:
+def places(matrix: Matrix, units: list[int]) -> gb.Observation:
     """Return the observations of `matrix`, latencies in cycles of shape (units, lines).
 
     Row i is of the compute unit `units[i]`. `near`, `far` and `separation` are those of CachePartitions."""
@@ -204,23 +187,23 @@ def places(matrix: Matrix, units: list[int]) -> Observation:
     rows = sorted(range(len(units)), key=lambda row: (bool(halves.of_units[row]), int(by_unit[row]), units[row]))
     means = np.stack([matrix[:, by_line == group].mean(axis=1) for group in groups], axis=1)
     return {
-        "near": Observed(halves.near, "cycles"),
-        "far": Observed(halves.far, "cycles"),
-        "separation": Observed(halves.separation),
-        "line_groups": Observed(float(len(groups))),
-        "unit_groups": Observed(float(len(set(by_unit.tolist())))),
-        **{f"unit {units[row]}": Profile(tuple(means[row].tolist()), "cycles") for row in rows},
+        "near": gb.Observed(halves.near, "cycles"),
+        "far": gb.Observed(halves.far, "cycles"),
+        "separation": gb.Observed(halves.separation),
+        "line_groups": gb.Observed(float(len(groups))),
+        "unit_groups": gb.Observed(float(len(set(by_unit.tolist())))),
+        **{f"unit {units[row]}": gb.Profile(tuple(means[row].tolist()), "cycles") for row in rows},
     }
 
 
-@topic.case(when=on_gpu, access=("load", "atomic"), lines=points((256,), (64,), (1024,)))
-def slices(bench: Bench, access: str, lines: int) -> Task:
+@topic.case(when=gb.on_gpu, access=("load", "atomic"), lines=gb.points((256,), (64,), (1024,)))
+def slices(bench: gb.Bench, access: str, lines: int) -> gb.Task:
     """Latency of the same lines of the last-level cache from each SM or CU alone, by compute unit and cache slice.
 
     The figure is the median in seconds. `load` bypasses the first cache; a partitioned cache may keep copies in each
     partition for its own compute units. `atomic` is an addition of zero, which goes to the one place that holds the
     line."""
     latencies = SliceLatencies(bench, access, lines)
-    stage = Stage(latencies.median, Work(items=1), "item", clock="self", effort=POINT)
+    stage = gb.Stage(latencies.median, gb.Work(items=1), "item", clock="self", effort=gb.POINT)
     note = "one series for each SM or CU, ordered by partition and place; a value is the mean over the lines of a place"
-    return Task.of(stage, check=latencies.check, poison=latencies.poison, notes={"matrix": note})
+    return gb.Task.of(stage, check=latencies.check, poison=latencies.poison, notes={"matrix": note})

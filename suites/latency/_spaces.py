@@ -1,24 +1,10 @@
 """Measure the latency of each memory space by itself (first cache, L2, DRAM, host and peer), and of single loads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Stage,
-    Task,
-    Topic,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from ._ring import GpuRing, Walk, device_count, memory_bytes, pointer, remote_memory
 
@@ -31,10 +17,10 @@ _LINKS = 1024  # LINKS in chase.cu
 _SINGLE_THREADS = 256
 _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 
-topic = Topic()
+topic = gb.Topic()
 
 
-def _ring(bench: Bench, space: str) -> GpuRing:
+def _ring(bench: gb.Bench, space: str) -> GpuRing:
     """Return a ring in the memory `space` of the case `load`, with the caches as a walk leaves them."""
     size_bytes = {"l1": _L1_BYTES, "l2": _L2_BYTES, "dram": memory_bytes(bench.target)}.get(space, _BUS_BYTES)
     ring = GpuRing.linked(bench, size_bytes, remote_memory(bench, space, size_bytes))
@@ -45,8 +31,8 @@ def _ring(bench: Bench, space: str) -> GpuRing:
     return ring
 
 
-@topic.case(when=on_gpu, devices=device_count, space=points(("l1", "l2", "dram", "host", "peer"), ("l1",)))
-def load(bench: Bench, space: str) -> Task:
+@topic.case(when=gb.on_gpu, devices=device_count, space=gb.points(("l1", "l2", "dram", "host", "peer"), ("l1",)))
+def load(bench: gb.Bench, space: str) -> gb.Task:
     """Seconds, and device cycles, of a dependent load from one memory space by itself.
 
     `l1`: through the first cache; `l2`: past it; `dram`: a flushed ring of four last-level caches; `host`: page-locked
@@ -66,7 +52,7 @@ class SingleLoads:
 
     `kernel` is `single` or `single_l2` of chase.cu."""
 
-    def __init__(self, bench: Bench, ring: GpuRing, kernel: str, warm: int) -> None:
+    def __init__(self, bench: gb.Bench, ring: GpuRing, kernel: str, warm: int) -> None:
         run, state = bench.kernel("chase.cu", kernel), ring.state()
         loads = _SINGLE_STEPS + _PAIRS
         self._bench, self._took = bench, bench.xp.zeros(loads, bench.xp.uint32)
@@ -83,21 +69,21 @@ class SingleLoads:
         took = self._bench.device.to_host(self._took)
         self._cycles = single_figures(took[:_SINGLE_STEPS], took[_SINGLE_STEPS:], self._walk.read(6) / _LINKS)
         cycles, nanoseconds = self._walk.read(1), self._walk.read(4)  # two clocks measure the same loads
-        expect(
+        gb.expect(
             cycles > 0 and nanoseconds > 0,
             f"a clock did not advance: {cycles} cycles, {nanoseconds} ns",
         )
         return self._cycles["p50"] * (nanoseconds * 1e-9 / cycles)
 
-    def percentiles(self) -> Observation:
+    def percentiles(self) -> gb.Observation:
         """Return the figures of `single_figures` for the last sample, in cycles; empty before the first sample."""
-        return {name: Observed(cycles, "cycles") for name, cycles in self._cycles.items()}
+        return {name: gb.Observed(cycles, "cycles") for name, cycles in self._cycles.items()}
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Raise WrongAnswer if a load took no cycles, or if the walk does not stand where the ring's order says.
 
         Returns no observations."""
-        expect(bool((self._bench.device.to_host(self._took) > 0).all()), "a load took no cycles")
+        gb.expect(bool((self._bench.device.to_host(self._took) > 0).all()), "a load took no cycles")
         return self._walk.check()
 
     def poison(self) -> None:
@@ -114,8 +100,8 @@ def single_figures(took: Any, chained: Any, cycles: float) -> dict[str, float]:
     return {**percentiles, "max": float(took.max()) - overhead, "overhead": overhead}
 
 
-@topic.case(when=on_gpu, devices=device_count, space=points(("l1", "l2", "dram"), ("l1",)))
-def single(bench: Bench, space: str) -> Task:
+@topic.case(when=gb.on_gpu, devices=device_count, space=gb.points(("l1", "l2", "dram"), ("l1",)))
+def single(bench: gb.Bench, space: str) -> gb.Task:
     """Seconds of the median load from `space`, timed one by one, without the cost of reading the clock.
 
     The percentiles are in device cycles. The spaces are those of the case `load`."""
@@ -123,6 +109,6 @@ def single(bench: Bench, space: str) -> Task:
     # Loads the whole ring first, because the first cache is empty when a kernel starts.
     warm = ring.order.nodes if space == "l1" else 0
     loads = SingleLoads(bench, ring, "single_l2" if space == "l2" else "single", warm)
-    stage = Stage(loads.median, Work(items=1), "item", clock="self", probe=loads.percentiles, effort=POINT)
+    stage = gb.Stage(loads.median, gb.Work(items=1), "item", clock="self", probe=loads.percentiles, effort=gb.POINT)
     note = f"of {_SINGLE_STEPS} loads per sample, minus the time of reading the clock (overhead)"
-    return Task.of(stage, check=loads.check, poison=loads.poison, notes={"percentiles": note})
+    return gb.Task.of(stage, check=loads.check, poison=loads.poison, notes={"percentiles": note})

@@ -4,13 +4,11 @@ A row of the matrix is what one device does with each peer's memory: `read`, `wr
 by a kernel and by bulk copies (TMA); `latency` is one access after another. `control` times 8-byte messages while bulk
 copies use the same link. Every byte that arrives is compared with what was written."""
 
-from __future__ import annotations
-
-from gpubench.api.suite import Suite
+from gpubench.api import suite as gb
 
 from . import _both_ways, _control, _latency, _one_way
 
-suite = Suite(
+suite = gb.Suite(
     "copies, latency and small messages between GPUs of one process",
     topics=[_one_way.topic, _latency.topic, _both_ways.topic, _control.topic],
 )

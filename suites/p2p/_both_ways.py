@@ -1,21 +1,19 @@
 """Copy in both directions at once, one direction by each device."""
 
-from __future__ import annotations
-
-from gpubench.api.suite import POINT, Bench, Observation, Stage, Task, Topic, View, Work, on_gpu
+from gpubench.api import suite as gb
 
 from .._between import POISON, expect_pattern, fill_pattern
 from .._copies import ARRAYS, READING, call_of, require
 from .._link import BOTH_WAYS, LIMIT
 from ._peers import BY, device_axis, link_notes, peer_axis, sizes, two_devices
 
-topic = Topic(
-    views=[View("matrix", "Bidirectional peer bandwidth", ("both",), x="peer", y="device", by=("by",), series="sum")]
+topic = gb.Topic(
+    views=[gb.View("matrix", "Bidirectional peer bandwidth", ("both",), x="peer", y="device", by=("by",), series="sum")]
 )
 
 
-@topic.case(devices=two_devices, when=on_gpu, device=device_axis, peer=peer_axis, by=BY, size_bytes=sizes)
-def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
+@topic.case(devices=two_devices, when=gb.on_gpu, device=device_axis, peer=peer_axis, by=BY, size_bytes=sizes)
+def both(bench: gb.Bench, device: str, peer: str, by: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies of two devices at once, each out of the other one's memory: payload of one direction.
 
     `by` is the means of the copies, of `size_bytes` each. The series `sum` counts the payload of both directions."""
@@ -36,7 +34,7 @@ def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task
         bench.device.copy(near_copy, poisoned)
         bench.device.copy(far_copy, poisoned)
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Raise WrongAnswer if a byte did not arrive in one of the directions."""
         expect_pattern(bench, near_copy, bench.seed + 1, "read from the peer")
         arrived = xp.empty_like(near)
@@ -44,13 +42,13 @@ def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task
         expect_pattern(bench, arrived, bench.seed, "read by the peer")
         return {}
 
-    stage = Stage(
+    stage = gb.Stage(
         lambda: bench.device.together(inward, outward, peer=peer_device),
-        Work(payload=size_bytes),
+        gb.Work(payload=size_bytes),
         "payload",
         LIMIT,
-        also={"sum": Work(payload=2 * size_bytes)},
+        also={"sum": gb.Work(payload=2 * size_bytes)},
         max_calls=16,
-        effort=POINT,
+        effort=gb.POINT,
     )
-    return Task.of(stage, check=check, poison=poison, notes=link_notes(bench, BOTH_WAYS, way))
+    return gb.Task.of(stage, check=check, poison=poison, notes=link_notes(bench, BOTH_WAYS, way))

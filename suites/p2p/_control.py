@@ -1,26 +1,11 @@
 """Measure the latency of 8-byte messages while bulk copies use the same link."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._between import Params
 from ._messages import MESSAGES, ControlMessage, PeerCopies
@@ -32,18 +17,18 @@ _COVER = 3.0  # initial duration of the bulk copies, as a multiple of the time o
 _MOST_COVER = 2.0**12
 
 _NOTHING, _NONE = "nothing", "none"
-_BESIDE = points((_NOTHING, "engine", "bulk"), smoke=BY, full=(_NOTHING, *BY))
-_TRAFFIC = points((_NONE, "read"), smoke=("read",), full=(_NONE, "read", "write", "both"))
+_BESIDE = gb.points((_NOTHING, "engine", "bulk"), smoke=BY, full=(_NOTHING, *BY))
+_TRAFFIC = gb.points((_NONE, "read"), smoke=("read",), full=(_NONE, "read", "write", "both"))
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "8-byte message latency under bulk copies", ("control",), by=("message",)),
-        View("bars", "8-byte message slowdown under bulk copies", ("control",), by=("message",), series="slowdown"),
+        gb.View("bars", "8-byte message latency under bulk copies", ("control",), by=("message",)),
+        gb.View("bars", "8-byte message slowdown under bulk copies", ("control",), by=("message",), series="slowdown"),
     ]
 )
 
 
-def _is_point(_: Target, params: Params) -> bool:
+def _is_point(_: gb.Target, params: Params) -> bool:
     if (params["beside"], params["traffic"]) == ("engine", "both"):
         return False
     return (params["beside"] == _NOTHING) == (params["traffic"] == _NONE)
@@ -51,7 +36,7 @@ def _is_point(_: Target, params: Params) -> bool:
 
 @topic.case(
     devices=two_devices,
-    when=on_gpu,
+    when=gb.on_gpu,
     where=_is_point,
     device=device_axis,
     peer=peer_axis,
@@ -59,7 +44,7 @@ def _is_point(_: Target, params: Params) -> bool:
     beside=_BESIDE,
     traffic=_TRAFFIC,
 )
-def control(bench: Bench, device: str, peer: str, message: str, beside: str, traffic: str) -> Task:
+def control(bench: gb.Bench, device: str, peer: str, message: str, beside: str, traffic: str) -> gb.Task:
     """Seconds of an 8-byte message while bulk copies use the same link.
 
     `message` is a `load` or a `copy` from the peer's memory, or a `signal` between two kernels (half of a round trip).
@@ -75,7 +60,7 @@ def control(bench: Bench, device: str, peer: str, message: str, beside: str, tra
     return MessagesBesideBulk(bench, MESSAGES[message](bench), bulk).task()
 
 
-def _alone(bench: Bench, messages: ControlMessage) -> Task:
+def _alone(bench: gb.Bench, messages: ControlMessage) -> gb.Task:
     """Return the task of `messages` on an idle link."""
 
     def seconds() -> list[float]:
@@ -84,17 +69,17 @@ def _alone(bench: Bench, messages: ControlMessage) -> Task:
         return messages.seconds()
 
     notes = {"devices": device_names(bench), **messages.notes}
-    return Task.of(_stage(messages, seconds), check=messages.check, poison=messages.poison, notes=notes)
+    return gb.Task.of(_stage(messages, seconds), check=messages.check, poison=messages.poison, notes=notes)
 
 
 def _stage(
     messages: ControlMessage,
     seconds: Callable[[], float | Sequence[float]],
-    probe: Callable[[], Observation] | None = None,
-) -> Stage:
+    probe: Callable[[], gb.Observation] | None = None,
+) -> gb.Stage:
     """Return the stage of messages that time themselves, with enough samples for a 99th percentile."""
-    work, effort = Work(items=messages.items), POINT.with_tail(_TAIL)
-    return Stage(seconds, work, "item", clock="self", probe=probe, effort=effort)
+    work, effort = gb.Work(items=messages.items), gb.POINT.with_tail(_TAIL)
+    return gb.Stage(seconds, work, "item", clock="self", probe=probe, effort=effort)
 
 
 class MessagesBesideBulk:
@@ -102,7 +87,7 @@ class MessagesBesideBulk:
 
     `task` returns the task of the case."""
 
-    def __init__(self, bench: Bench, messages: ControlMessage, bulk: BulkTraffic) -> None:
+    def __init__(self, bench: gb.Bench, messages: ControlMessage, bulk: BulkTraffic) -> None:
         self._device, self._messages, self._bulk = bench.device, messages, bulk
         self._stopwatch = Stopwatch(bench)
         self._free, self._begun, self._ended = (self._stopwatch.event() for _ in range(3))
@@ -110,10 +95,10 @@ class MessagesBesideBulk:
         self._slowdown = math.nan
         self._notes = {"devices": device_names(bench), **messages.notes, "bulk": bulk.note}
 
-    def task(self) -> Task:
+    def task(self) -> gb.Task:
         """Return the task; its series `slowdown` is the median time beside the copies over the median alone."""
         stage = _stage(self._messages, self.seconds, self._observed)
-        return Task.of(stage, check=self._check, poison=self._poison, notes=self._notes)
+        return gb.Task.of(stage, check=self._check, poison=self._poison, notes=self._notes)
 
     def seconds(self) -> float | list[float]:
         """Send the messages alone and beside the copies, and return the seconds of each message beside the copies.
@@ -143,10 +128,10 @@ class MessagesBesideBulk:
         self._messages.send()
         self._ended.record()
 
-    def _observed(self) -> Observation:
-        return {"slowdown": Observed(self._slowdown), **self._bulk.rates(self._stopwatch)}
+    def _observed(self) -> gb.Observation:
+        return {"slowdown": gb.Observed(self._slowdown), **self._bulk.rates(self._stopwatch)}
 
-    def _check(self) -> Observation:
+    def _check(self) -> gb.Observation:
         self._bulk.check()
         return self._messages.check()
 
@@ -160,7 +145,7 @@ class CopyBehindBulk(MessagesBesideBulk):
 
     The gate opens for both at once: the measured time contains the bulk copy and the message."""
 
-    def __init__(self, bench: Bench, messages: PeerCopies, bulk: BulkTraffic) -> None:
+    def __init__(self, bench: gb.Bench, messages: PeerCopies, bulk: BulkTraffic) -> None:
         super().__init__(bench, messages, bulk)
         self._queue = messages.queue
         self._notes["order"] = "queued behind one bulk copy; the copy engine keeps the order"

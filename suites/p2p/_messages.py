@@ -1,13 +1,11 @@
 """Send 8 bytes between two devices of one process in several ways, and time each message by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, expect
+from gpubench.api import suite as gb
 
 from ._latency import PeerRing, PeerWord
 
@@ -41,7 +39,7 @@ class ControlMessage(Protocol):
     def poison(self) -> None:
         """Overwrite the outputs."""
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Raise WrongAnswer if a message did not arrive."""
 
 
@@ -55,7 +53,7 @@ class PeerLoads:
         "timed": _BY_CLOCK,
     }
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._device = bench.device
         self._ring = PeerRing(bench)
         self._ticks = bench.xp.zeros(_LOADS, bench.xp.uint32)
@@ -86,7 +84,7 @@ class PeerCopies:
         "timed": "by the events before and after it, behind the gate",
     }
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._device, self._cuda = bench.device, bench.xp.cuda
         self._word = PeerWord(bench)
         self._begun, self._ended = (bench.xp.cuda.Event() for _ in range(2))
@@ -117,7 +115,7 @@ class PeerSignals:
         "timed": _BY_CLOCK,
     }
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         xp = bench.xp
         self._device, self._peer = bench.device, bench.devices[1]
         nbytes = 2 * _LINE_BYTES + _TICKS_BYTES
@@ -154,19 +152,19 @@ class PeerSignals:
         Raises WrongAnswer if a wait was given up."""
         block = self._device.to_host(self._near)
         gave_up, cycles, nanoseconds = map(int, block[_LINE_BYTES : _LINE_BYTES + _STATE_BYTES].view(np.uint64))
-        expect(gave_up == 0, f"round {gave_up} timed out: no signal from the peer within {_PATIENCE_S} s")
+        gb.expect(gave_up == 0, f"round {gave_up} timed out: no signal from the peer within {_PATIENCE_S} s")
         return _seconds_of(block[2 * _LINE_BYTES :].view(np.uint32), cycles, nanoseconds)
 
     def poison(self) -> None:
         """Overwrite the times. The flags are not overwritten, because they count the rounds for the check."""
         self._near[2 * _LINE_BYTES :].fill(0)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Raise WrongAnswer unless both flags count every round; return no observations."""
         far = self._device.xp.empty_like(self._near)
         self._device.copy(far, self._far)
         flags = [int(self._device.to_host(block)[:4].view(np.uint32)[0]) for block in (self._near, far)]
-        expect(flags == [self._count] * 2, f"the flags are {flags} after {self._count} rounds")
+        gb.expect(flags == [self._count] * 2, f"the flags are {flags} after {self._count} rounds")
         return {}
 
 
@@ -174,4 +172,8 @@ def _seconds_of(ticks: Any, cycles: int, nanoseconds: int) -> list[float]:
     return [float(tick) for tick in ticks * (nanoseconds * _NANO / cycles)]
 
 
-MESSAGES: dict[str, Callable[[Bench], ControlMessage]] = {"load": PeerLoads, "copy": PeerCopies, "signal": PeerSignals}
+MESSAGES: dict[str, Callable[[gb.Bench], ControlMessage]] = {
+    "load": PeerLoads,
+    "copy": PeerCopies,
+    "signal": PeerSignals,
+}

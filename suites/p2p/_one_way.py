@@ -1,60 +1,47 @@
 """Copy in one direction: the device reads its peer's memory, or writes it."""
 
-from __future__ import annotations
-
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Observation,
-    Stage,
-    Task,
-    Topic,
-    View,
-    Work,
-    on_gpu,
-)
+from gpubench.api import suite as gb
 
 from .._between import POISON, expect_pattern, fill_pattern
 from .._copies import ARRAYS, READING, WRITING, call_of, reads, require
 from .._link import LIMIT, ONE_WAY
 from ._peers import BY, device_axis, link_notes, peer_axis, sizes, two_devices
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("matrix", "Peer read bandwidth", ("read",), x="peer", y="device", by=("by",)),
-        View("matrix", "Peer write bandwidth", ("write",), x="peer", y="device", by=("by",)),
-        View("transfer", "Peer copy bandwidth by size", ("read", "write"), "size_bytes", by=("by", "peer")),
+        gb.View("matrix", "Peer read bandwidth", ("read",), x="peer", y="device", by=("by",)),
+        gb.View("matrix", "Peer write bandwidth", ("write",), x="peer", y="device", by=("by",)),
+        gb.View("transfer", "Peer copy bandwidth by size", ("read", "write"), "size_bytes", by=("by", "peer")),
     ],
     key_figures=[
-        KeyFigure("Copy between GPUs", "read", (("by", "engine"), ("size_bytes", 2**30))),
+        gb.KeyFigure("Copy between GPUs", "read", (("by", "engine"), ("size_bytes", 2**30))),
     ],
 )
 
 
 @topic.case(
     devices=two_devices,
-    when=on_gpu,
+    when=gb.on_gpu,
     device=device_axis,
     peer=peer_axis,
     by=BY,
     size_bytes=sizes,
     headline={"by": "engine"},
 )
-def read(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
+def read(bench: gb.Bench, device: str, peer: str, by: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies of the device from its peer's memory into its own: payload. `by` is the means of the copy."""
     del device, peer
     return _one_way(bench, READING[by], size_bytes)
 
 
-@topic.case(devices=two_devices, when=on_gpu, device=device_axis, peer=peer_axis, by=BY, size_bytes=sizes)
-def write(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
+@topic.case(devices=two_devices, when=gb.on_gpu, device=device_axis, peer=peer_axis, by=BY, size_bytes=sizes)
+def write(bench: gb.Bench, device: str, peer: str, by: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies of the device from its own memory into its peer's: payload. `by` is the means of the copy."""
     del device, peer
     return _one_way(bench, WRITING[by], size_bytes)
 
 
-def _one_way(bench: Bench, way: str, size_bytes: int) -> Task:
+def _one_way(bench: gb.Bench, way: str, size_bytes: int) -> gb.Task:
     """Return the task of a copy of `size_bytes` between this device and its peer."""
     require(bench, way)
     bench.need(ARRAYS * size_bytes)
@@ -68,7 +55,7 @@ def _one_way(bench: Bench, way: str, size_bytes: int) -> Task:
     def poison() -> None:
         bench.device.copy(near if reads(way) else far, poisoned)
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Raise WrongAnswer if a byte of the copy differs.
 
         Bytes in the peer's memory are copied back by a copy engine first."""
@@ -79,5 +66,5 @@ def _one_way(bench: Bench, way: str, size_bytes: int) -> Task:
         expect_pattern(bench, copied, bench.seed, "copied between two devices")
         return {}
 
-    stage = Stage(call_of(bench, way, near, far), Work(payload=size_bytes), "payload", LIMIT, effort=POINT)
-    return Task.of(stage, check=check, poison=poison, notes=link_notes(bench, ONE_WAY, way))
+    stage = gb.Stage(call_of(bench, way, near, far), gb.Work(payload=size_bytes), "payload", LIMIT, effort=gb.POINT)
+    return gb.Task.of(stage, check=check, poison=poison, notes=link_notes(bench, ONE_WAY, way))

@@ -1,13 +1,11 @@
 """Run bulk copies over the link between two devices for as long as something else is timed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api.suite import Bench, Observed
+from gpubench.api import suite as gb
 
 from .._between import POISON, expect_pattern, fill_pattern
 from .._copies import ARRAYS, READING, WRITING, Call, call_of, require
@@ -22,7 +20,7 @@ _WAYS = {"read": READING, "write": WRITING}
 class Stopwatch:
     """A clock of CuPy events, which were recorded on any streams of one device: seconds since `start`."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._cuda = bench.xp.cuda
         self._origin = self.event()
 
@@ -78,7 +76,7 @@ class BulkTraffic:
 
     `by` is the means: `engine`, `kernel` or `bulk`."""
 
-    def __init__(self, bench: Bench, by: str, direction: str) -> None:
+    def __init__(self, bench: gb.Bench, by: str, direction: str) -> None:
         directions = ("read", "write") if direction == "both" else (direction,)
         for flow in directions:
             require(bench, _WAYS[flow][by])
@@ -124,14 +122,14 @@ class BulkTraffic:
         since, until = stopwatch.at(begin), stopwatch.at(end)
         return all(stopwatch.at(flow.began) <= since and stopwatch.at(flow.ended) >= until for flow in self._flows)
 
-    def rates(self, stopwatch: Stopwatch) -> dict[str, Observed]:
+    def rates(self, stopwatch: Stopwatch) -> dict[str, gb.Observed]:
         """Return the mean rates of the copies that were queued last in bytes per second: `bulk_read`, `bulk_write`.
 
         A direction without copies is left out. `stopwatch` was started before these copies."""
         rates = {}
         for flow in self._flows:
             seconds = stopwatch.at(flow.ended) - stopwatch.at(flow.began)
-            rates[f"bulk_{flow.direction}"] = Observed(flow.copies * BULK_BYTES / seconds, "B/s", "more")
+            rates[f"bulk_{flow.direction}"] = gb.Observed(flow.copies * BULK_BYTES / seconds, "B/s", "more")
         return rates
 
     def poison(self) -> None:

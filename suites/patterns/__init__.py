@@ -1,8 +1,6 @@
 """Measure how applications communicate between processes: pipelines, topologies, batches, failures, adaptation."""
 
-from __future__ import annotations
-
-from gpubench.api.suite import Suite
+from gpubench.api import suite as gb
 
 from . import (
     _abort,
@@ -20,7 +18,7 @@ from . import (
     _unequal,
 )
 
-suite = Suite(
+suite = gb.Suite(
     "communication patterns of applications between processes and GPUs",
     topics=[
         _pipeline.topic,

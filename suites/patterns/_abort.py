@@ -10,37 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    Bench,
-    Effort,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._between import Params, need_shared_gpu, ranks_of
 from ..collectives._nccl import library
 from ._board import RankBoard, RankLostError, expect_death
 
 _VICTIM = 0
-_ONCE = Effort.exactly(1)  # a death cannot be repeated in the same process
+_ONCE = gb.Effort.exactly(1)  # a death cannot be repeated in the same process
 _CALLS = 10
 _SPARE_BYTES = 2**28
 _WORD_BYTES = 4
 _BELOW = 1000  # bounds places and terms, so that sums of their products over 16 ranks are exact in float32
 _WAIT_S = 0.01  # after this time the other ranks' kernels have begun
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "bars",
             "Time to continue all-reduces after the death of a rank",
             ("abort",),
@@ -51,19 +37,19 @@ topic = Topic(
 )
 
 
-def _has_peers(target: Target) -> bool:
-    return on_gpu(target) and bool(target.device.peers)
+def _has_peers(target: gb.Target) -> bool:
+    return gb.on_gpu(target) and bool(target.device.peers)
 
 
-def _is_affordable(target: Target, params: Params) -> bool:
+def _is_affordable(target: gb.Target, params: Params) -> bool:
     """Return whether the tier is `full`: the ranks take seconds to open their GPUs. `params` is ignored."""
     del params
     return target.tier == "full"
 
 
-def _gpus(target: Target) -> Any:
+def _gpus(target: gb.Target) -> Any:
     """Return the numbers of GPUs, the axis `of`: 2, and in the tier `full` also all that reach each other."""
-    return points((2,), full=tuple(sorted({2, 1 + len(target.device.peers)})))
+    return gb.points((2,), full=tuple(sorted({2, 1 + len(target.device.peers)})))
 
 
 def _ranks(params: Params) -> int:
@@ -72,7 +58,7 @@ def _ranks(params: Params) -> int:
 
 
 @topic.case(ranks=_ranks, devices=ranks_of, when=_has_peers, where=_is_affordable, of=_gpus, size_bytes=(2**26,))
-def abort(bench: Bench, of: int, size_bytes: int) -> Task:
+def abort(bench: gb.Bench, of: int, size_bytes: int) -> gb.Task:
     """Seconds from the death of a rank in an NCCL all-reduce until the survivors detect it.
 
     `abort` is the time to abort the communicator, so that the GPU is free again. `rebuild` also contains the new
@@ -102,13 +88,13 @@ def _survive(group: NcclGroup, communicator: Any) -> None:
         group.board.wait(lambda: bool(done.done))
     except RankLostError as lost:
         group.noticed_s = lost.noticed_s
-    expect(group.noticed_s > 0, "an all-reduce completed although a dead rank had not joined it")
+    gb.expect(group.noticed_s > 0, "an all-reduce completed although a dead rank had not joined it")
     communicator.abort()
     group.bench.device.synchronize()
     group.seconds["abort"] = time.perf_counter() - group.noticed_s
 
 
-def _continued(bench: Bench, group: NcclGroup) -> Task:
+def _continued(bench: gb.Bench, group: NcclGroup) -> gb.Task:
     """Make a communicator of the survivors and the spare rank, check it, and return this rank's task."""
     expect_death(bench, _VICTIM)
     communicator = group.joined(range(1, bench.world))
@@ -128,7 +114,7 @@ class NcclGroup:
 
     `seconds` maps `detect`, `abort` and `rebuild` to seconds. `rates` maps `before` and `after` to bytes per second."""
 
-    def __init__(self, bench: Bench, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         self.bench = bench
         self._nccl = library()
         self._words = size_bytes // _WORD_BYTES
@@ -193,24 +179,26 @@ class NcclGroup:
             ("own", self._sent, np.float32(self._terms[self.bench.rank])),
         ):
             wrong = int((array != self._places * factor).sum())
-            expect(wrong == 0, f"{wrong} of {self._words} {name} words are wrong on rank {self.bench.rank}")
+            gb.expect(wrong == 0, f"{wrong} of {self._words} {name} words are wrong on rank {self.bench.rank}")
 
-    def task(self, communicator: Any) -> Task:
+    def task(self, communicator: Any) -> gb.Task:
         """Return this rank's task: three stages that report the seconds `detect`, `abort` and `rebuild`, once each.
 
         The task's check makes another all-reduce, and returns the bytes per second `before` and `after` the death."""
 
-        def check() -> Observation:
+        def check() -> gb.Observation:
             self.verify_all_reduce(communicator)
-            return {name: Observed(rate, "B/s", "more") for name, rate in self.rates.items()}
+            return {name: gb.Observed(rate, "B/s", "more") for name, rate in self.rates.items()}
 
         def close() -> None:
             communicator.abort()
             self.board.close()
 
-        def stage(name: str) -> Stage:
-            return Stage(lambda: self.seconds[name], Work(items=1), "item", clock="self", effort=_ONCE, checked=True)
+        def stage(name: str) -> gb.Stage:
+            return gb.Stage(
+                lambda: self.seconds[name], gb.Work(items=1), "item", clock="self", effort=_ONCE, checked=True
+            )
 
         notes = {"devices": ", ".join(device.id for device in self.bench.devices), "spare": "on the dead rank's GPU"}
         stages = {"": stage("detect"), "abort": stage("abort"), "rebuild": stage("rebuild")}
-        return Task(stages, check, close=close, notes=notes)
+        return gb.Task(stages, check, close=close, notes=notes)

@@ -3,8 +3,6 @@
 Ranks divide products among themselves and exchange a block each after some steps, as data-parallel training does.
 The model follows from a few messages and from one product."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os
@@ -13,21 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    points,
-    units,
-)
+from gpubench.api import suite as gb
 
 from .._between import rank_counts, ranks_of
 from ._advice import ExchangeModel, first_best, regret, steps_between
@@ -55,25 +39,25 @@ _PERCENT = 100
 
 Key = TypeVar("Key", str, int)
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Worst regret of the advised topology", ("adapted",), by=("of",), series="topology regret"),
-        View("bars", "Worst regret of the advised number of ranks", ("adapted",), by=("of",), series="ranks regret"),
+        gb.View("bars", "Worst regret of the advised topology", ("adapted",), by=("of",), series="topology regret"),
+        gb.View("bars", "Worst regret of the advised number of ranks", ("adapted",), by=("of",), series="ranks regret"),
     ],
     key_figures=[
-        KeyFigure("Regret of the advised topology", "adapted", series="topology regret"),
-        KeyFigure("Regret of the advised number of ranks", "adapted", series="ranks regret"),
+        gb.KeyFigure("Regret of the advised topology", "adapted", series="topology regret"),
+        gb.KeyFigure("Regret of the advised number of ranks", "adapted", series="ranks regret"),
     ],
 )
 
 
-def _rank_counts(target: Target) -> Any:
+def _rank_counts(target: gb.Target) -> Any:
     """Return the points of the axis `of`, the number of ranks: on the host 2, and in the tier `full` also 4."""
-    return points((2,), full=(2, 4)) if target.is_host else rank_counts(target)
+    return gb.points((2,), full=(2, 4)) if target.is_host else rank_counts(target)
 
 
 @topic.case(ranks=ranks_of, devices=devices, when=has_ranks, by=links, of=_rank_counts)
-def adapted(bench: Bench, by: str, of: int) -> Task:
+def adapted(bench: gb.Bench, by: str, of: int) -> gb.Task:
     """Seconds of a step of 8 products with the topology, number of ranks and exchange interval that a model advises.
 
     `topology regret` is how much longer the advised topology takes than the fastest one, at worst over the sizes of the
@@ -95,7 +79,7 @@ class AdaptedRank:
 
     Creating the object measures the model and every choice, so all ranks must do it at the same time."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._bench, self._world = bench, bench.world
         self._threads = use_threads(1) if bench.target.is_host else 0
         self._rounds = _ROUNDS[bench.target.tier]
@@ -225,7 +209,7 @@ class AdaptedRank:
         self._output.fill(np.nan)
         self._blocks.poison(self._received)
 
-    def _check(self) -> Observation:
+    def _check(self) -> gb.Observation:
         """Check the last exchange and this rank's product, and return what was found when the choices were made."""
         members = range(self._ranks)
         active = self._bench.rank in members
@@ -235,11 +219,11 @@ class AdaptedRank:
             expected = self._input[rows].astype(np.float64) @ self._weights.astype(np.float64)
             expect_close(self._output[rows], expected, "numbers of the product")
         return {
-            "topology regret": Observed(max(self._topology_regrets)),
-            "ranks regret": Observed(max(self._rank_regrets)),
-            "interval": Observed(self._interval, "steps"),
-            "interval needed": Observed(self._needed, "steps"),
-            "exchange share": Observed(_PERCENT * self._share, "%"),
+            "topology regret": gb.Observed(max(self._topology_regrets)),
+            "ranks regret": gb.Observed(max(self._rank_regrets)),
+            "interval": gb.Observed(self._interval, "steps"),
+            "interval needed": gb.Observed(self._needed, "steps"),
+            "exchange share": gb.Observed(_PERCENT * self._share, "%"),
         }
 
     def _close(self) -> None:
@@ -247,17 +231,19 @@ class AdaptedRank:
         self._exchange = _nothing  # drops the copies, which hold arrays of the other ranks' memory
         self._blocks.close()
 
-    def task(self) -> Task:
+    def task(self) -> gb.Task:
         """Return this rank's task: one stage, the seconds of a step with the advised topology, ranks and interval."""
-        stage = Stage(self._seconds, Work(items=1), "item", clock="self", effort=POINT)
+        stage = gb.Stage(self._seconds, gb.Work(items=1), "item", clock="self", effort=gb.POINT)
         notes = {
-            "advised topologies": "; ".join(f"{units.size(size)}: {name}" for size, name in self._topologies.items()),
+            "advised topologies": "; ".join(
+                f"{gb.units.size(size)}: {name}" for size, name in self._topologies.items()
+            ),
             "topology regrets": ", ".join(f"{share:.1%}" for share in self._topology_regrets),
             "advised ranks": "; ".join(f"{items} products: {ranks}" for items, ranks in self._rank_counts.items()),
             "ranks regrets": ", ".join(f"{share:.1%}" for share in self._rank_regrets),
-            "step": f"{_JOB} products by {self._ranks} ranks, blocks of {units.size(self._block_bytes)}",
+            "step": f"{_JOB} products by {self._ranks} ranks, blocks of {gb.units.size(self._block_bytes)}",
         }
-        return Task.of(
+        return gb.Task.of(
             stage,
             check=self._check,
             poison=self._poison,

@@ -3,26 +3,9 @@
 Every way to send is measured at a few sizes. The model of each way follows from them, and the sender takes the way
 whose predicted time is shortest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Observation,
-    Observed,
-    Profile,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    units,
-)
+from gpubench.api import suite as gb
 
 from .._between import Params
 from ._cores import on_own_core
@@ -39,16 +22,16 @@ _SMOKE = 2  # sizes in the smoke tier, which only shows that every way works
 _ROUNDS = {"smoke": 1, "quick": 9, "full": 25}  # how many times each way sends each size
 _SMALL_BYTES, _MORE = 2**18, 5  # up to this size a message takes microseconds, and is sent more often
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Worst regret of the adaptive sender", ("adaptive",), by=("link",), series="regret_worst"),
-        View("bars", "Adaptive sender throughput", ("adaptive",), by=("link",)),
+        gb.View("bars", "Worst regret of the adaptive sender", ("adaptive",), by=("link",), series="regret_worst"),
+        gb.View("bars", "Adaptive sender throughput", ("adaptive",), by=("link",)),
     ],
-    key_figures=[KeyFigure("Regret of the adaptive sender", "adaptive", series="regret_median")],
+    key_figures=[gb.KeyFigure("Regret of the adaptive sender", "adaptive", series="regret_median")],
 )
 
 
-def _links(target: Target) -> tuple[str, ...]:
+def _links(target: gb.Target) -> tuple[str, ...]:
     if target.is_host:
         return (_PROCESSES,)
     return ("h2d", "peer") if target.device.peers else ("h2d",)
@@ -63,7 +46,7 @@ def _devices(params: Params) -> int:
 
 
 @topic.case(ranks=_ranks, devices=_devices, link=_links)
-def adaptive(bench: Bench, link: str) -> Task:
+def adaptive(bench: gb.Bench, link: str) -> gb.Task:
     """Send messages of six sizes, each in the way that a measured model predicts as fastest: payload.
 
     A way is a path with the size and the number of its chunks in flight."""
@@ -75,14 +58,14 @@ def adaptive(bench: Bench, link: str) -> Task:
         routes.poison()
         bench.barrier()
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         wrong = routes.wrong_bytes()
-        expect(wrong == 0, f"{wrong} B of the last message differ from what was sent")
+        gb.expect(wrong == 0, f"{wrong} B of the last message differ from what was sent")
         return sender.observed
 
-    work = Work(payload=sum(sender.sizes), items=len(sender.sizes))
-    stage = Stage(sender.send_all, work, "payload", clock="self", effort=POINT)
-    return Task.of(stage, check=check, poison=poison, close=routes.close, notes={**sender.notes, **routes.notes})
+    work = gb.Work(payload=sum(sender.sizes), items=len(sender.sizes))
+    stage = gb.Stage(sender.send_all, work, "payload", clock="self", effort=gb.POINT)
+    return gb.Task.of(stage, check=check, poison=poison, close=routes.close, notes={**sender.notes, **routes.notes})
 
 
 class AdaptiveSender:
@@ -90,7 +73,7 @@ class AdaptiveSender:
 
     `observed` has the regrets, and `notes` the chosen ways and the models as text."""
 
-    def __init__(self, bench: Bench, routes: HostRoutes | HostToDeviceRoutes | PeerRoutes) -> None:
+    def __init__(self, bench: gb.Bench, routes: HostRoutes | HostToDeviceRoutes | PeerRoutes) -> None:
         self._bench, self._routes = bench, routes
         tier = bench.target.tier
         self._rounds = _ROUNDS[tier]
@@ -101,16 +84,16 @@ class AdaptiveSender:
             way: SendModel.through(probed, [times[way] for times in measured.values()]) for way in routes.ways
         }
         choice_regrets = regrets(self.models, self._measured(self.sizes))
-        self.observed: Observation = {
-            "regret_median": Observed(choice_regrets.median),
-            "regret_worst": Observed(choice_regrets.worst),
-            "regret_fixed": Observed(choice_regrets.fixed_worst),
-            "regret": Profile(choice_regrets.by_size),
+        self.observed: gb.Observation = {
+            "regret_median": gb.Observed(choice_regrets.median),
+            "regret_worst": gb.Observed(choice_regrets.worst),
+            "regret_fixed": gb.Observed(choice_regrets.fixed_worst),
+            "regret": gb.Profile(choice_regrets.by_size),
         }
         chosen = ((nbytes, choose(self.models, nbytes).text) for nbytes in self.sizes)
         self.notes = {
-            "sizes": ", ".join(units.size(nbytes) for nbytes in self.sizes),
-            "chosen": "; ".join(f"{units.size(nbytes)}: {text}" for nbytes, text in chosen),
+            "sizes": ", ".join(gb.units.size(nbytes) for nbytes in self.sizes),
+            "chosen": "; ".join(f"{gb.units.size(nbytes)}: {text}" for nbytes, text in chosen),
             "models": "; ".join(f"{way.text}: {model.text}" for way, model in self.models.items()),
         }
 
@@ -120,7 +103,7 @@ class AdaptiveSender:
             self._routes.poison()
             self._routes.send(way, _CHECKED_BYTES)
             wrong = sum(self._bench.exchange(self._routes.wrong_bytes()))
-            expect(wrong == 0, f"{wrong} of {_CHECKED_BYTES} B differ from what was sent by {way.text}")
+            gb.expect(wrong == 0, f"{wrong} of {_CHECKED_BYTES} B differ from what was sent by {way.text}")
 
     def _measured(self, sizes: Sequence[int]) -> dict[int, dict[WayToSend, float]]:
         """Return the seconds of every way for each size of `sizes` (bytes), keyed by size and then by way."""

@@ -2,8 +2,6 @@
 
 The model is the time of one message by its size. A schedule is the sum of its steps."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

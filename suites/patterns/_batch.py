@@ -3,8 +3,6 @@
 With k messages in a batch, the time of a batch is about α + k/β: the rate k/t rises and levels off, and the latency
 t rises without end."""
 
-from __future__ import annotations
-
 import socket
 import statistics
 import time
@@ -12,22 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from .._between import POISON, Params, devices_of
 from ._cores import on_own_core
@@ -37,16 +20,18 @@ _MESSAGE_BYTES = 64
 _ROUNDS = 16  # batches per sample
 _SOCKET = "socket"
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("transfer", "Batch latency by number of messages", ("batch",), "messages", by=("path",), series="latency"),
-        View("curve", "Message throughput by batch", ("batch",), "messages", by=("path",), log_x=True, log_y=True),
+        gb.View(
+            "transfer", "Batch latency by number of messages", ("batch",), "messages", by=("path",), series="latency"
+        ),
+        gb.View("curve", "Message throughput by batch", ("batch",), "messages", by=("path",), log_x=True, log_y=True),
     ],
-    key_figures=[KeyFigure("Small messages, in batches", "batch", (("messages", 1024),))],
+    key_figures=[gb.KeyFigure("Small messages, in batches", "batch", (("messages", 1024),))],
 )
 
 
-def _paths(target: Target) -> tuple[str, ...]:
+def _paths(target: gb.Target) -> tuple[str, ...]:
     if target.is_host:
         return (_SOCKET,)
     return ("h2d", "peer") if target.device.peers else ("h2d",)
@@ -60,9 +45,9 @@ def _ranks(params: Params) -> int:
     ranks=_ranks,
     devices=devices_of,
     path=_paths,
-    messages=points((1, 32, 1024), smoke=(32,), full=powers_of_two(0, 10)),  # sendmsg(2) takes 1024 buffers
+    messages=gb.points((1, 32, 1024), smoke=(32,), full=gb.powers_of_two(0, 10)),  # sendmsg(2) takes 1024 buffers
 )
-def batch(bench: Bench, path: str, messages: int) -> Task:
+def batch(bench: gb.Bench, path: str, messages: int) -> gb.Task:
     """Messages of 64 bytes, packed and sent in one batch: messages per second, and the latency of the whole batch."""
     sender = (SocketBatch if path == _SOCKET else DeviceBatch)(bench, path, messages)
     latency_s = 0.0
@@ -78,20 +63,20 @@ def batch(bench: Bench, path: str, messages: int) -> Task:
         latency_s = statistics.median(batch_s)
         return batch_s
 
-    stage = Stage(
+    stage = gb.Stage(
         seconds,
-        Work(items=messages, payload=messages * _MESSAGE_BYTES),
+        gb.Work(items=messages, payload=messages * _MESSAGE_BYTES),
         "items",
         clock="self",
         item="message",
-        probe=lambda: {"latency": Observed(latency_s, "s")},
-        effort=POINT,
+        probe=lambda: {"latency": gb.Observed(latency_s, "s")},
+        effort=gb.POINT,
     )
     notes = {"message": f"{_MESSAGE_BYTES} B", **sender.notes}
-    return Task.of(stage, check=sender.check, poison=sender.poison, close=sender.close, notes=notes)
+    return gb.Task.of(stage, check=sender.check, poison=sender.poison, close=sender.close, notes=notes)
 
 
-def _drawn(bench: Bench, messages: int) -> Any:
+def _drawn(bench: gb.Bench, messages: int) -> Any:
     """Return random messages: uint8, shape (messages, 64)."""
     return bench.rng.integers(256, size=(messages, _MESSAGE_BYTES), dtype=np.uint8)
 
@@ -101,7 +86,7 @@ class SocketBatch:
 
     Both ranks must create it. `path` only appears in `notes`."""
 
-    def __init__(self, bench: Bench, path: str, messages: int) -> None:
+    def __init__(self, bench: gb.Bench, path: str, messages: int) -> None:
         self._is_sender = bench.rank == SENDER
         self._socket: socket.socket = connected_socket(bench)
         self._expected = _drawn(bench, messages)
@@ -118,12 +103,12 @@ class SocketBatch:
             sent = self._socket.sendmsg(self._messages)
             if sent < self._received.size:  # the socket accepts only a part if its buffer is full
                 self._socket.sendall(self._expected.reshape(-1)[sent:].data)
-            expect(self._socket.recv(1) == b"x", "the receiver did not acknowledge the batch")
+            gb.expect(self._socket.recv(1) == b"x", "the receiver did not acknowledge the batch")
         else:
             rest = self._received.data
             while rest:
                 count = self._socket.recv_into(rest)
-                expect(count > 0, "the sender closed the connection")
+                gb.expect(count > 0, "the sender closed the connection")
                 rest = rest[count:]
             self._socket.sendall(b"x")
         return time.perf_counter() - start
@@ -132,7 +117,7 @@ class SocketBatch:
         """Overwrite the received messages."""
         self._received.fill(POISON)
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Raise WrongAnswer if a message that this rank received differs from the one sent.
 
         The sender checks nothing."""
@@ -150,7 +135,7 @@ class DeviceBatch:
 
     If `path` is `h2d`, the host packs the messages into page-locked memory before each copy."""
 
-    def __init__(self, bench: Bench, path: str, messages: int) -> None:
+    def __init__(self, bench: gb.Bench, path: str, messages: int) -> None:
         self._device, self._xp = bench.device, bench.xp
         self._expected = _drawn(bench, messages)
         self._messages = list(self._expected)
@@ -183,7 +168,7 @@ class DeviceBatch:
         self._device.copy(self._near if self._far is None else self._far, self._poison)
         self._device.synchronize()
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Raise WrongAnswer if a message that arrived differs from the one sent."""
         arrived = self._near
         if self._far is not None:
@@ -200,4 +185,4 @@ class DeviceBatch:
 def _expect_messages(received: Any, expected: Any) -> None:
     """Raise WrongAnswer if a message in `received` differs from the row of `expected` with its number."""
     wrong = int((received.reshape(expected.shape) != expected).any(axis=1).sum())
-    expect(wrong == 0, f"{wrong} of {len(expected)} messages differ from those sent")
+    gb.expect(wrong == 0, f"{wrong} of {len(expected)} messages differ from those sent")

@@ -1,7 +1,5 @@
 """Limit NumPy's products to one thread, so that each rank on the host has one processor."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Callable

@@ -1,12 +1,10 @@
 """Exchange blocks of memory among ranks by a schedule: each rank has room for the block of every rank."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from .._between import POISON, RankMemory, expect_pattern, fill_pattern, need_shared_gpu
 from ._cores import on_own_core
@@ -22,7 +20,7 @@ class BlockExchange:
 
     A block has at most `most_bytes`. Every rank of the case must create its object at the same time."""
 
-    def __init__(self, bench: Bench, most_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, most_bytes: int) -> None:
         need_shared_gpu(bench)
         bench.need((bench.world + 1) * most_bytes)
         self._bench, self._most_bytes = bench, most_bytes

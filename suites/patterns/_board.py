@@ -3,8 +3,6 @@
 A heartbeat is the time of the system's monotonic clock, which all processes of a machine share. A thread of each
 rank writes it. A rank whose heartbeat is old is taken for dead, and every wait for others looks at their heartbeats."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -14,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gpubench.api.suite import Bench, PeerDied, SharedBuffer, Untrustworthy
+from gpubench.api import suite as gb
 
 from .._between import shared_host_memory
 
@@ -47,11 +45,11 @@ class RankBoard:
 
     Every rank of the case must create it at the same time. The heartbeat starts at once and ends with `close`."""
 
-    def __init__(self, bench: Bench, room_bytes: int = 0) -> None:
+    def __init__(self, bench: gb.Bench, room_bytes: int = 0) -> None:
         """Allocate the memory in rank 0 and map it in all ranks."""
         size = bench.world * _FIELDS * _LINE_WORDS
         head_bytes = -(-size * 8 // _PAGE_BYTES) * _PAGE_BYTES
-        self._shared: SharedBuffer = shared_host_memory(bench, head_bytes + room_bytes)
+        self._shared: gb.SharedBuffer = shared_host_memory(bench, head_bytes + room_bytes)
         rows = self._shared.array[: size * 8].view(np.int64).reshape(bench.world, _FIELDS, _LINE_WORDS)
         self._fields: Any = rows[:, :, 0]
         self.room: Any = self._shared.array[head_bytes:]
@@ -145,18 +143,18 @@ class RankBoard:
         self._shared.close()
 
 
-def expect_death(bench: Bench, rank: int) -> None:
+def expect_death(bench: gb.Bench, rank: int) -> None:
     """Consume the runner's message that rank `rank` has ended; every living rank must call it.
 
     Raises Untrustworthy if another rank or none has ended: on a busy machine a living rank may be late with its
     heartbeat, which makes the case invalid, not wrong."""
     try:
         bench.exchange(None)
-    except PeerDied as event:
+    except gb.PeerDied as event:
         if event.rank != rank:
             reason = f"rank {rank} was late with its heartbeat, and rank {event.rank} has ended"
-            raise Untrustworthy("disturbed", reason) from event
+            raise gb.Untrustworthy("disturbed", reason) from event
     else:
-        raise Untrustworthy(
+        raise gb.Untrustworthy(
             "disturbed", f"rank {rank} was late with its heartbeat, but it is alive; measure again on an idle machine"
         )

@@ -3,14 +3,12 @@
 The source is page-locked host memory, or the memory of a peer. A copy engine copies, or a kernel does. The whole
 message is queued behind the gate, so that no launch is waited for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from .._copies import Call
 from ._digest import FACTOR, TERM
@@ -43,7 +41,7 @@ class StreamPipeline:
 
     `path` is `h2d` if the source is page-locked host memory, `peer` if it is a peer's memory."""
 
-    def __init__(self, bench: Bench, chunk_words: Any, chunks: int, most_depth: int, path: str, by: str) -> None:
+    def __init__(self, bench: gb.Bench, chunk_words: Any, chunks: int, most_depth: int, path: str, by: str) -> None:
         self._device, self._cuda = bench.device, bench.xp.cuda
         self._own, self._copying = self._cuda.get_current_stream(), self._cuda.Stream(non_blocking=True)
         self._chunks = chunks
@@ -70,7 +68,7 @@ class StreamPipeline:
         kind, stream = (_TO_DEVICE if path == "h2d" else _BETWEEN_DEVICES), self._copying.ptr
         return lambda chunk, slot: copy(self._slot_at(slot), self._chunk_at(chunk), nbytes, kind, stream)
 
-    def _kernel_copies(self, bench: Bench) -> Callable[[int, int], None]:
+    def _kernel_copies(self, bench: gb.Bench) -> Callable[[int, int], None]:
         """Return a function that queues the copy of a chunk into a slot by a kernel, given the numbers of both."""
         kernel, vectors = bench.kernel("copies.cu", "copy"), self._chunk_bytes // _VECTOR_BYTES
         grid = (max(1, -(-vectors // (_THREADS * _FLIGHT))),)
@@ -143,7 +141,7 @@ class StreamPipeline:
         self._copying.synchronize()
 
 
-def _source(bench: Bench, chunk_words: Any, path: str) -> tuple[Any, int]:
+def _source(bench: gb.Bench, chunk_words: Any, path: str) -> tuple[Any, int]:
     """Return the source of the message, filled with `chunk_words`, and its address as an integer."""
     if path == "h2d":
         pinned = bench.device.pinned(chunk_words.nbytes)

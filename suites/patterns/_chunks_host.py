@@ -1,14 +1,12 @@
 """Run a pipeline of chunks on the host: one thread copies chunks into slots while another thread computes on them."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, expect
+from gpubench.api import suite as gb
 
 from .._stream import need_numba
 from ._cores import core_of, on_core
@@ -24,7 +22,7 @@ class ThreadPipeline:
 
     `chunk_words` has shape (chunks, words of a chunk), uint32. Each thread has a core of its own if there are two."""
 
-    def __init__(self, bench: Bench, chunk_words: Any, most_depth: int) -> None:
+    def __init__(self, bench: gb.Bench, chunk_words: Any, most_depth: int) -> None:
         need_numba(bench)
         from . import _host_digest
 
@@ -66,7 +64,7 @@ class ThreadPipeline:
         flags = np.uint64(self._counters.ctypes.data)
         with on_core(self._copy_core):
             busy = self._compiled.copy_all(self._words[:chunks], self._slots, depth, flags, _LOOKS, self._moments)
-        expect(busy >= 0, "the thread that computes freed no slot in time")
+        gb.expect(busy >= 0, "the thread that computes freed no slot in time")
         return float(busy) * _NANO
 
     def _compute_all(self, chunks: int, depth: int) -> float:
@@ -76,7 +74,7 @@ class ThreadPipeline:
         with on_core(self._compute_core):
             digests = self.digests[:chunks]
             busy = self._compiled.digest_all(self._slots, digests, depth, flags, _LOOKS, self._moments, numbers)
-        expect(busy >= 0, "the thread that copies filled no slot in time")
+        gb.expect(busy >= 0, "the thread that copies filled no slot in time")
         return float(busy) * _NANO
 
     def poison(self) -> None:

@@ -3,13 +3,11 @@
 Two ranks that watch flags for each other on one core take turns: a flag then takes a scheduler's slice instead of a
 microsecond, and chance decides which of the two happens."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 
 def core_of(rank: int, cores: list[int]) -> int:
@@ -30,7 +28,7 @@ def on_core(core: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def on_own_core(bench: Bench) -> AbstractContextManager[None]:
+def on_own_core(bench: gb.Bench) -> AbstractContextManager[None]:
     """Return a context that binds the calling thread to the core of its rank.
 
     It does nothing if there is only one rank, or on a GPU, whose driver needs its threads free."""

@@ -3,8 +3,6 @@
 The digest of a chunk is the exclusive or of all words after their rounds. A word is combined with its place first,
 so that words in the wrong order give another digest."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,29 +3,12 @@
 Three ranks push messages round a ring. In one phase of their work the last rank is killed by SIGKILL. The others
 find out by its missing heartbeat, unmap its memory, open each other's memory anew and push round the smaller ring."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from gpubench.api.suite import (
-    Bench,
-    Effort,
-    KeyFigure,
-    Observation,
-    Observed,
-    SharedBuffer,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._between import (
     POISON,
@@ -44,47 +27,47 @@ from ._board import STEP, RankBoard, RankLostError, expect_death
 RANKS = 3
 _BUFFERS = 4
 _ROUNDS = 6
-_ONCE = Effort.exactly(1)  # a death cannot be repeated in the same process
+_ONCE = gb.Effort.exactly(1)  # a death cannot be repeated in the same process
 _AMID_S = 0.01  # a running copy is interrupted after this time
 PHASES = ("opening", "mapped", "copying", "barrier", "collective")
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Time until the death of a rank is detected", ("death",), by=("path", "phase")),
-        View(
+        gb.View("bars", "Time until the death of a rank is detected", ("death",), by=("path", "phase")),
+        gb.View(
             "bars", "Time to rebuild after the death of a rank", ("death",), by=("path", "phase"), series="rebuild.self"
         ),
     ],
-    key_figures=[KeyFigure("Death of a rank detected", "death", (("phase", "mapped"),))],
+    key_figures=[gb.KeyFigure("Death of a rank detected", "death", (("phase", "mapped"),))],
 )
 
 
-def _phases(target: Target) -> Any:
+def _phases(target: gb.Target) -> Any:
     """Return the points of the axis `phase`, in which a rank dies; the phase `collective` exists on the host only."""
     if target.is_host:
-        return points(("collective",), smoke=("mapped",), full=PHASES)
-    return points(("mapped",), full=PHASES[:-1])
+        return gb.points(("collective",), smoke=("mapped",), full=PHASES)
+    return gb.points(("mapped",), full=PHASES[:-1])
 
 
-def _paths(target: Target) -> Any:
+def _paths(target: gb.Target) -> Any:
     """Return the points of the axis `path`: `peer` where GPUs reach each other, else `same`; in `full` both."""
     both = paths(target)
     reached = both[-1:] if target.device.peers else both[:1]
-    return points(reached, full=both)
+    return gb.points(reached, full=both)
 
 
-def _sizes(target: Target) -> Any:
-    return points((2**22 if target.is_host else 2**26,), smoke=(2**22,))
+def _sizes(target: gb.Target) -> Any:
+    return gb.points((2**22 if target.is_host else 2**26,), smoke=(2**22,))
 
 
-def _is_affordable(target: Target, params: Params) -> bool:
+def _is_affordable(target: gb.Target, params: Params) -> bool:
     """Return whether to measure a death."""
     del params
     return target.is_host or bool(target.device.peers) or target.tier == "full"
 
 
 @topic.case(ranks=RANKS, devices=devices_of, where=_is_affordable, path=_paths, phase=_phases, size_bytes=_sizes)
-def death(bench: Bench, path: str, phase: str, size_bytes: int) -> Task:
+def death(bench: gb.Bench, path: str, phase: str, size_bytes: int) -> gb.Task:
     """Seconds from the death of a rank until a survivor detects it.
 
     `rebuild` lasts from the detection to the first verified round of the smaller ring; `staged` is the time to set up
@@ -104,13 +87,13 @@ class MessageRing:
 
     Every rank must create it. `handles` has the handle of each rank's inbox, in rank order."""
 
-    def __init__(self, bench: Bench, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         self.bench, self.size_bytes = bench, size_bytes
         self.board = RankBoard(bench, bench.world * size_bytes)
         self.source = bench.xp.empty(size_bytes, bench.xp.uint8)
         fill_pattern(bench, self.source, bench.seed + bench.rank)
-        self._inbox: SharedBuffer = bench.device.share(size_bytes)
-        self._next: SharedBuffer | None = None
+        self._inbox: gb.SharedBuffer = bench.device.share(size_bytes)
+        self._next: gb.SharedBuffer | None = None
         self._unregister: Callable[[], None] | None = None
         bench.device.synchronize()
         self.handles: list[bytes] = bench.exchange(self._inbox.handle)
@@ -249,10 +232,10 @@ class Survivor:
 
     `phase` is an element of PHASES."""
 
-    def __init__(self, bench: Bench, ring: MessageRing, phase: str) -> None:
+    def __init__(self, bench: gb.Bench, ring: MessageRing, phase: str) -> None:
         self._bench, self._ring, self._phase = bench, ring, phase
         self._seconds: dict[str, float] = {}
-        self._observed: dict[str, Observed] = {}
+        self._observed: dict[str, gb.Observed] = {}
         self._refusal = ""
 
     def live(self) -> None:
@@ -303,7 +286,7 @@ class Survivor:
         except (RuntimeError, OSError) as error:
             return str(error).partition(":")[0]
         opened.close()
-        expect(False, f"the handle of dead rank {rank} can still be opened: its memory is not freed")
+        gb.expect(False, f"the handle of dead rank {rank} can still be opened: its memory is not freed")
         return ""
 
     def _agree_on(self, rank: int) -> None:
@@ -316,23 +299,25 @@ class Survivor:
         bench.barrier()  # no rank uses the new rank numbers before all ranks have them
 
     def _observe(self, name: str, bytes_per_s: float) -> None:
-        self._observed[name] = Observed(bytes_per_s, "B/s", "more")
+        self._observed[name] = gb.Observed(bytes_per_s, "B/s", "more")
 
-    def _check(self) -> Observation:
+    def _check(self) -> gb.Observation:
         """Check another round of each kind, and return what was measured once."""
         self._ring.verify_round(self._ring.round)
         self._ring.verify_round(self._ring.staged_round)
-        return {**self._observed, "oldest heartbeat": Observed(self._ring.board.oldest_beat_s(), "s")}
+        return {**self._observed, "oldest heartbeat": gb.Observed(self._ring.board.oldest_beat_s(), "s")}
 
-    def task(self, notes: dict[str, str], labels: tuple[str, ...]) -> Task:
+    def task(self, notes: dict[str, str], labels: tuple[str, ...]) -> gb.Task:
         """Return this rank's task: three stages that report the seconds `detect`, `rebuild` and `staged`, once each.
 
         `notes` and `labels` are those of the task."""
         ring = self._ring
 
-        def stage(name: str) -> Stage:
-            return Stage(lambda: self._seconds[name], Work(items=1), "item", clock="self", effort=_ONCE, checked=True)
+        def stage(name: str) -> gb.Stage:
+            return gb.Stage(
+                lambda: self._seconds[name], gb.Work(items=1), "item", clock="self", effort=_ONCE, checked=True
+            )
 
         stages = {"": stage("detect"), "rebuild": stage("rebuild"), "staged": stage("staged")}
         tags = {**notes, "ranks": f"{RANKS} before, {RANKS - 1} after", "dead rank's handle": self._refusal}
-        return Task(stages, self._check, close=ring.close, release=ring.release, notes=tags, labels=labels)
+        return gb.Task(stages, self._check, close=ring.close, release=ring.release, notes=tags, labels=labels)

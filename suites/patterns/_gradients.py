@@ -3,8 +3,6 @@
 The layers of a backward pass run from the last to the first. Each has two products: the gradient of its weights, dW
 = Xᵀ·dY, and the gradient that the layer before needs, dX = dY·Wᵀ."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -12,20 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._between import Params, rank_counts, ranks_of
 from ._blas import restore_threads, use_threads
@@ -40,16 +25,16 @@ _CHECKED = 4  # rows of each gradient that are compared
 _PERCENT = 100
 _BUFFERS = 8
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "curve",
             "Backward pass throughput by number of gradient buckets",
             ("gradients",),
             "buckets",
             by=("of", "tokens"),
         ),
-        View(
+        gb.View(
             "curve",
             "Overlap efficiency: share of the shorter part that gradient buckets hide",
             ("gradients",),
@@ -58,11 +43,11 @@ topic = Topic(
             series="overlap",
         ),
     ],
-    key_figures=[KeyFigure("Scaling efficiency of gradients", "gradients", (("buckets", 4),), series="scaling")],
+    key_figures=[gb.KeyFigure("Scaling efficiency of gradients", "gradients", (("buckets", 4),), series="scaling")],
 )
 
 
-def has_ranks(target: Target) -> bool:
+def has_ranks(target: gb.Target) -> bool:
     """Return whether several ranks find processors: on the host always, else if the GPU can reach another GPU."""
     return target.is_host or bool(target.device.peers)
 
@@ -72,17 +57,17 @@ def devices_of_ranks(params: Params) -> int:
     return 1 if params["by"] == _MEMORY else ranks_of(params)
 
 
-def libraries(target: Target) -> tuple[str, ...]:
+def libraries(target: gb.Target) -> tuple[str, ...]:
     """Return the only point of the axis `by`: `memory` on the host, `rccl` for AMD GPUs and `nccl` for other GPUs."""
     if target.is_host:
         return (_MEMORY,)
     return ("rccl" if target.device.id.startswith("rocm") else "nccl",)
 
 
-def _tokens(target: Target) -> Any:
+def _tokens(target: gb.Target) -> Any:
     if target.is_host:
-        return points((256,), smoke=(64,), full=(64, 256))
-    return points((2048,), smoke=(256,), full=(512, 2048, 8192))
+        return gb.points((256,), smoke=(64,), full=(64, 256))
+    return gb.points((2048,), smoke=(256,), full=(512, 2048, 8192))
 
 
 @topic.case(
@@ -92,9 +77,9 @@ def _tokens(target: Target) -> Any:
     by=libraries,
     of=rank_counts,
     tokens=_tokens,
-    buckets=points((4,), smoke=(2,), full=(1, 2, 4, 8)),
+    buckets=gb.points((4,), smoke=(2,), full=(1, 2, 4, 8)),
 )
-def gradients(bench: Bench, by: str, of: int, tokens: int, buckets: int) -> Task:
+def gradients(bench: gb.Bench, by: str, of: int, tokens: int, buckets: int) -> gb.Task:
     """A backward pass of 8 layers and the all-reduce of its gradients: operations per second of one rank.
 
     Each layer has 4·T·d² operations (T tokens, width d). `compute` and `reduce` are the products and the all-reduces
@@ -102,8 +87,8 @@ def gradients(bench: Bench, by: str, of: int, tokens: int, buckets: int) -> Task
     del by, of
     step = BackwardPass(bench, tokens, width_of(bench), buckets)
     limit = "" if bench.target.is_host else f"tensor.{type_of(bench)}"
-    stage = Stage(step.seconds, step.work, "flops", limit, clock="self", probe=step.observed, effort=POINT)
-    return Task.of(stage, check=step.check, poison=step.poison, close=step.close, notes=step.notes)
+    stage = gb.Stage(step.seconds, step.work, "flops", limit, clock="self", probe=step.observed, effort=gb.POINT)
+    return gb.Task.of(stage, check=step.check, poison=step.poison, close=step.close, notes=step.notes)
 
 
 def bucket_bounds(layers: int, buckets: int) -> list[tuple[int, int]]:
@@ -119,7 +104,7 @@ class BackwardPass:
 
     The 8 layers have `width` numbers per token. The gradients are reduced in `buckets` groups of layers."""
 
-    def __init__(self, bench: Bench, tokens: int, width: int, buckets: int) -> None:
+    def __init__(self, bench: gb.Bench, tokens: int, width: int, buckets: int) -> None:
         bench.need(_BUFFERS * LAYERS * width * max(width, tokens) * 4)
         self._bench, self._width, self._tokens = bench, width, tokens
         self._threads = use_threads(1) if bench.target.is_host else 0
@@ -130,7 +115,7 @@ class BackwardPass:
         self._weights = [normals.matrix(width, width, layer, 1 / math.sqrt(width)) for layer in range(LAYERS)]
         self._flowing = [bench.xp.empty_like(self._inputs[0]) for _ in range(LAYERS)]  # dY of each layer
         self._flowing.append(normals.matrix(tokens, width, own_seed + LAYERS))  # the gradient of the loss
-        self.work = Work(flops=4.0 * LAYERS * tokens * width * width, items=1)
+        self.work = gb.Work(flops=4.0 * LAYERS * tokens * width * width, items=1)
         self.notes = {"layers": str(LAYERS), "width": str(width), "type": type_of(bench), **self._group.notes}
         self.notes["most overlap"] = (
             f"{bound(len(self._buckets)):.1%} of the all-reduces: no product is beside that of the last bucket"
@@ -188,7 +173,7 @@ class BackwardPass:
         self._group.board.meet()
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
-    def observed(self) -> Observation:
+    def observed(self) -> gb.Observation:
         """Return what the last sample measured: `compute`, `reduce` (seconds), `overlap` and `scaling` (%).
 
         The first two are the times of the products alone and of the all-reduces alone; `scaling` is the time of the
@@ -196,10 +181,10 @@ class BackwardPass:
         times = self._times
         assert times is not None
         return {
-            "compute": Observed(times.compute_s, "s"),
-            "reduce": Observed(times.transfer_s, "s"),
-            "overlap": Observed(_PERCENT * times.efficiency, "%", "more"),
-            "scaling": Observed(_PERCENT * times.compute_s / times.together_s, "%", "more"),
+            "compute": gb.Observed(times.compute_s, "s"),
+            "reduce": gb.Observed(times.transfer_s, "s"),
+            "overlap": gb.Observed(_PERCENT * times.efficiency, "%", "more"),
+            "scaling": gb.Observed(_PERCENT * times.compute_s / times.together_s, "%", "more"),
         }
 
     def poison(self) -> None:

@@ -3,15 +3,13 @@
 Both groups have the same methods. `begin` starts a collective beside the computation: on a GPU in a second stream,
 on the host in a thread. What it reads must be computed before, and `join` waits for all that was begun."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from ..collectives._nccl import COMMUNICATORS, library
 from ._board import NUMBER, RankBoard
@@ -28,7 +26,7 @@ class HostGroup:
         "collectives": "through shared memory; every rank reads what it needs from the others"
     }
 
-    def __init__(self, bench: Bench, count: int) -> None:
+    def __init__(self, bench: gb.Bench, count: int) -> None:
         """Allocate room for `count` numbers that are sent, and for the results of all ranks."""
         self._world, self._rank, self._words = bench.world, bench.rank, count
         self.dtype = np.dtype(np.float32)
@@ -116,7 +114,7 @@ class GpuGroup:
 
     `count` is the most numbers that a rank sends."""
 
-    def __init__(self, bench: Bench, count: int) -> None:
+    def __init__(self, bench: gb.Bench, count: int) -> None:
         """Allocate `count` numbers that are sent, and room for the results."""
         cuda = bench.xp.cuda
         self._nccl, self.dtype, self._cuda = library(), np.dtype(np.float16), cuda
@@ -197,7 +195,7 @@ class GpuGroup:
 RankGroup = HostGroup | GpuGroup
 
 
-def group_of(bench: Bench, count: int) -> RankGroup:
+def group_of(bench: gb.Bench, count: int) -> RankGroup:
     """Return a group of the case's ranks in which each can send up to `count` numbers.
 
     It uses NCCL on GPUs, and shared memory on the host. Every rank must call it."""

@@ -3,8 +3,6 @@
 A chunk is handed on by two counters in shared memory, how many chunks are filled and how many are free again. A
 thread that waits watches the other one's counter: a wake-up by the operating system takes as long as a chunk."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numba

@@ -4,8 +4,6 @@ Sources: Young, "A first order approximation to the optimum checkpoint interval"
 higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006), 303–312, equations 20 and
 37."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

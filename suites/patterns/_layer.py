@@ -2,15 +2,13 @@
 
 The layer: X → Y = X + attention(X·Wqkv)·Wo → Y + relu(Y·W1)·W2, with heads of 64 numbers and no mask."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from ._numbers import Normals
 from ._parallel import DATA, PIPELINE, SEQUENCE, TENSOR, UNSPLIT, LayerShape
@@ -61,7 +59,7 @@ class TransformerLayer:
 
     All arrays are of the device: float16 (CuPy) on GPUs, float32 (NumPy) on the host."""
 
-    def __init__(self, bench: Bench, shape: LayerShape) -> None:
+    def __init__(self, bench: gb.Bench, shape: LayerShape) -> None:
         normals, width = Normals(bench), shape.width
         self.xp, self.shape, self.rank, self.world = bench.xp, shape, bench.rank, bench.world
         self.input = normals.matrix(shape.tokens, width, _SEED)

@@ -1,13 +1,11 @@
 """Draw matrices of normal numbers in the number type of a device's products, the same for a seed on every rank."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, expect
+from gpubench.api import suite as gb
 
 from ..gemm import _data, _formats
 
@@ -15,12 +13,12 @@ HOST_TYPE, GPU_TYPE = "float32", "float16"
 _TOLERANCE = {HOST_TYPE: 1e-4, GPU_TYPE: 1e-2}  # relative to the largest number: rounding, and a sum over some ranks
 
 
-def type_of(bench: Bench) -> str:
+def type_of(bench: gb.Bench) -> str:
     """Return the number type of the device's products: `float16` on a GPU, `float32` on the host."""
     return GPU_TYPE if bench.traits.is_gpu else HOST_TYPE
 
 
-def width_of(bench: Bench) -> int:
+def width_of(bench: gb.Bench) -> int:
     """Return the width of a layer in numbers: 256 on the host, 4096 on a GPU, and 128 on a GPU in the tier `smoke`."""
     if not bench.traits.is_gpu:
         return 256
@@ -30,7 +28,7 @@ def width_of(bench: Bench) -> int:
 class Normals:
     """Draws matrices of N(0, spread²)."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._bench = bench
         self._maker = _data.Maker(replace(bench, package=_data.__package__ or "")) if bench.traits.is_gpu else None
 
@@ -51,4 +49,4 @@ def expect_close(computed: Any, expected: Any, items: str) -> None:
     Both are arrays of the device, or both of the host, of one shape."""
     tolerance = _TOLERANCE[str(computed.dtype)] * float(np.abs(expected).max())
     wrong = int(np.count_nonzero(~(np.abs(computed.astype(np.float64) - expected) <= tolerance)))
-    expect(wrong == 0, f"{wrong} of {expected.size} {items} are wrong")
+    gb.expect(wrong == 0, f"{wrong} of {expected.size} {items} are wrong")

@@ -1,7 +1,5 @@
 """Compute how much of a transfer a computation hides: overlap efficiency, its upper bound, and the best depth."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

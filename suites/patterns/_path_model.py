@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpubench.api.suite import units
+from gpubench.api import suite as gb
 
 # Ways whose predicted times differ by less count as equally good, and the first one listed is the simplest.
 _EQUAL = 0.02
@@ -65,8 +65,8 @@ class SendModel:
     def text(self) -> str:
         """Return the model as text, `α 1.2 µs, β 9.8 GB/s`: α of the smallest messages and β of the largest."""
         first, last = self.pieces[0], self.pieces[-1]
-        rate = units.quantity(1 / last.per_byte_s, "B/s") if last.per_byte_s else "unlimited"
-        return f"α {units.quantity(max(first.alpha_s, 0.0), 's')}, β {rate}"
+        rate = gb.units.quantity(1 / last.per_byte_s, "B/s") if last.per_byte_s else "unlimited"
+        return f"α {gb.units.quantity(max(first.alpha_s, 0.0), 's')}, β {rate}"
 
     def seconds(self, nbytes: int) -> float:
         """Return the predicted seconds of a message of `nbytes`.

@@ -3,30 +3,13 @@
 A message has 32 chunks. Up to `depth` chunks are in flight: a chunk is copied into a free slot, and computed on when
 it is there."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    points,
-    powers_of_two,
-    units,
-)
+from gpubench.api import suite as gb
 
 from .._between import Params, devices_of
 from .._checks import expect_equal
@@ -48,10 +31,10 @@ _EXACT = 0.03  # the calibration ends if the computation is within this share of
 _PERCENT = 100
 _SWEPT = (1, 2, 3, 4, 6, 8)  # pipeline depths that a sample of `best_depth` measures
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("curve", "Pipeline throughput by depth", ("pipeline",), "depth", by=("path", "by", "chunk_bytes")),
-        View(
+        gb.View("curve", "Pipeline throughput by depth", ("pipeline",), "depth", by=("path", "by", "chunk_bytes")),
+        gb.View(
             "curve",
             "Overlap efficiency: share of the shorter part that a pipeline hides",
             ("pipeline",),
@@ -59,38 +42,40 @@ topic = Topic(
             by=("path", "by", "chunk_bytes", "compute"),
             series="overlap",
         ),
-        View("bars", "Compute slowdown beside a transfer", ("pipeline",), by=("path", "by"), series="compute_slowdown"),
+        gb.View(
+            "bars", "Compute slowdown beside a transfer", ("pipeline",), by=("path", "by"), series="compute_slowdown"
+        ),
     ],
     key_figures=[
-        KeyFigure(
+        gb.KeyFigure(
             "Pipeline overlap, copy engine", "best_depth", (("compute", "equal"), ("by", "engine")), series="overlap"
         ),
-        KeyFigure(
+        gb.KeyFigure(
             "Pipeline overlap, host threads", "best_depth", (("compute", "equal"), ("by", "memcpy")), series="overlap"
         ),
     ],
 )
 
 
-def _paths(target: Target) -> tuple[str, ...]:
+def _paths(target: gb.Target) -> tuple[str, ...]:
     """Return the axis `path`: `memory` on the host; on a GPU `h2d`, and `peer` if the GPU has a peer."""
     if target.is_host:
         return ("memory",)
     return ("h2d", "peer") if target.device.peers else ("h2d",)
 
 
-def _engines(target: Target) -> tuple[str, ...]:
+def _engines(target: gb.Target) -> tuple[str, ...]:
     return ("memcpy",) if target.is_host else ("engine", "kernel")
 
 
-def _chunk_sizes(target: Target) -> Any:
+def _chunk_sizes(target: gb.Target) -> Any:
     if target.is_host:
-        return points((_HOST_CHUNK,), smoke=(2**16,), full=powers_of_two(16, 22, 2))
+        return gb.points((_HOST_CHUNK,), smoke=(2**16,), full=gb.powers_of_two(16, 22, 2))
     quick = tuple(_CHUNK_OF[path] for path in _paths(target))
-    return points(quick, smoke=(2**16,), full=powers_of_two(18, 24, 2))
+    return gb.points(quick, smoke=(2**16,), full=gb.powers_of_two(18, 24, 2))
 
 
-def _is_pipeline(target: Target, params: Params) -> bool:
+def _is_pipeline(target: gb.Target, params: Params) -> bool:
     """Return whether to measure a point: in `smoke` every one, else those whose chunk size suits the path."""
     if target.tier == "smoke":
         return True
@@ -101,13 +86,13 @@ def _is_pipeline(target: Target, params: Params) -> bool:
     return suits or (target.tier == "full" and params["compute"] == "equal")
 
 
-def _depths(target: Target) -> Any:
-    return points((2,) if target.is_host else (4,), smoke=(2,), full=_DEPTHS)
+def _depths(target: gb.Target) -> Any:
+    return gb.points((2,) if target.is_host else (4,), smoke=(2,), full=_DEPTHS)
 
 
-def _amounts(target: Target) -> Any:
+def _amounts(target: gb.Target) -> Any:
     del target
-    return points(("equal",), full=tuple(_COMPUTE))
+    return gb.points(("equal",), full=tuple(_COMPUTE))
 
 
 @topic.case(
@@ -119,7 +104,7 @@ def _amounts(target: Target) -> Any:
     compute=_amounts,
     depth=_depths,
 )
-def pipeline(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, depth: int) -> Task:
+def pipeline(bench: gb.Bench, path: str, by: str, chunk_bytes: int, compute: str, depth: int) -> gb.Task:
     """Copy a message of 32 chunks and compute on them in a pipeline: payload of the whole.
 
     The overlap efficiency and the mutual slowdowns of copies and computation are reported beside it."""
@@ -129,13 +114,15 @@ def pipeline(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, d
         message.sample((depth,))
         return message.times.together_s
 
-    return message.task(Stage(seconds, message.work, "payload", clock="self", probe=message.observed, effort=POINT))
+    return message.task(
+        gb.Stage(seconds, message.work, "payload", clock="self", probe=message.observed, effort=gb.POINT)
+    )
 
 
 @topic.case(
     devices=devices_of, where=_is_pipeline, path=_paths, by=_engines, chunk_bytes=_chunk_sizes, compute=_amounts
 )
-def best_depth_(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str) -> Task:
+def best_depth_(bench: gb.Bench, path: str, by: str, chunk_bytes: int, compute: str) -> gb.Task:
     """The same message as in `pipeline` at depths from 1 to 8: payload at the fastest depth, and that depth."""
     message = PipelinedMessage(bench, path, by, chunk_bytes, compute, max(_SWEPT))
     best = 0
@@ -145,10 +132,10 @@ def best_depth_(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str
         best = message.sample(_SWEPT)
         return message.times.together_s
 
-    def observed() -> Observation:
-        return {"depth": Observed(best, "in flight"), **message.observed()}
+    def observed() -> gb.Observation:
+        return {"depth": gb.Observed(best, "in flight"), **message.observed()}
 
-    return message.task(Stage(seconds, message.work, "payload", clock="self", probe=observed, effort=POINT))
+    return message.task(gb.Stage(seconds, message.work, "payload", clock="self", probe=observed, effort=gb.POINT))
 
 
 class PipelinedMessage:
@@ -156,11 +143,11 @@ class PipelinedMessage:
 
     `path` and `by` are as in StreamPipeline; the host ignores them."""
 
-    def __init__(self, bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, most_depth: int) -> None:
+    def __init__(self, bench: gb.Bench, path: str, by: str, chunk_bytes: int, compute: str, most_depth: int) -> None:
         nbytes = CHUNKS * chunk_bytes
         distinct = _DISTINCT if bench.traits.is_gpu else CHUNKS
         bench.need((2 * distinct + most_depth) * chunk_bytes)
-        self.work = Work(payload=nbytes, items=CHUNKS)
+        self.work = gb.Work(payload=nbytes, items=CHUNKS)
         drawn = bench.rng.integers(2**64, size=(distinct, chunk_bytes // 8), dtype=np.uint64)
         self._words = drawn.view(np.uint32)
         self._pipeline: ThreadPipeline | StreamPipeline = (
@@ -173,7 +160,7 @@ class PipelinedMessage:
         self.times = OverlapTimes(*[math.nan] * 5)
         self._notes = {
             "devices": " ← ".join(device.id for device in bench.devices[: 2 if path == "peer" else 1]),
-            "message": f"{CHUNKS} chunks of {units.size(chunk_bytes)}, {ONE_WAY}",
+            "message": f"{CHUNKS} chunks of {gb.units.size(chunk_bytes)}, {ONE_WAY}",
             "rounds": str(self._pipeline.rounds),
             "most overlap": f"{bound(CHUNKS):.1%}: nothing is beside the first transfer and the last computation",
             **self._pipeline.notes,
@@ -199,24 +186,24 @@ class PipelinedMessage:
         self.times = times_by_depth[best]
         return best
 
-    def observed(self) -> Observation:
+    def observed(self) -> gb.Observation:
         """Return what the last sample measured at its best depth.
 
         `overlap` is the overlap efficiency in %; `compute_slowdown` and `transfer_slowdown` are busy time in the
         pipeline over time alone; `compute_over_transfer` is the ratio of both times alone."""
         times = self.times
         return {
-            "overlap": Observed(_PERCENT * times.efficiency, "%", "more"),
-            "compute_slowdown": Observed(times.compute_slowdown),
-            "transfer_slowdown": Observed(times.transfer_slowdown),
-            "compute_over_transfer": Observed(times.compute_s / times.transfer_s),
+            "overlap": gb.Observed(_PERCENT * times.efficiency, "%", "more"),
+            "compute_slowdown": gb.Observed(times.compute_slowdown),
+            "transfer_slowdown": gb.Observed(times.transfer_slowdown),
+            "compute_over_transfer": gb.Observed(times.compute_s / times.transfer_s),
         }
 
     def check(self) -> None:
         """Raise WrongAnswer if a chunk was computed on before it arrived or after it was overwritten."""
         expect_equal(self._pipeline.chunk_digests(), self._expected, "digests of chunks")
 
-    def task(self, stage: Stage) -> Task:
+    def task(self, stage: gb.Stage) -> gb.Task:
         """Return a task with the one stage `stage`, and with the check, the clean-up and the notes of this message."""
         line = self._pipeline
-        return Task.of(stage, check=self.check, poison=line.poison, close=line.close, notes=self._notes)
+        return gb.Task.of(stage, check=self.check, poison=line.poison, close=line.close, notes=self._notes)

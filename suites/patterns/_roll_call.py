@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, PeerDied, SharedBuffer, WrongAnswer
+from gpubench.api import suite as gb
 
 from .._between import shared_host_memory
 
@@ -29,7 +29,7 @@ class RollCall:
 
     `page` is zeroed memory that all ranks map, with 128 bytes per rank. A wait ends after `patience_s` seconds."""
 
-    def __init__(self, page: SharedBuffer, rank: int, world: int, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, page: gb.SharedBuffer, rank: int, world: int, patience_s: float = PATIENCE_S) -> None:
         self._page, self._rank, self._world, self._patience_s = page, rank, world, patience_s
         self._lines: Any = page.array.view(np.uint64).reshape(-1, _LINE_WORDS)[:world]
         self._moments: Any = page.array.view(np.float64).reshape(-1, _LINE_WORDS)[:world]
@@ -40,7 +40,7 @@ class RollCall:
         self._processes: dict[int, int] = {}  # rank → a descriptor that becomes readable when its process ends
 
     @classmethod
-    def of(cls, bench: Bench) -> RollCall:
+    def of(cls, bench: gb.Bench) -> RollCall:
         """Return the roll call of all ranks of a case; every rank must call it.
 
         Raises RankTwiceError if two processes claim one rank."""
@@ -75,7 +75,7 @@ class RollCall:
                 os.sched_yield()
                 self._expect_alive(rank)
                 if time.monotonic() > end:
-                    raise WrongAnswer(f"rank {rank} made no progress for {self._patience_s:g} s")
+                    raise gb.WrongAnswer(f"rank {rank} made no progress for {self._patience_s:g} s")
 
     def _expect_alive(self, rank: int) -> None:
         """Raise PeerDied if the process of rank `rank` has ended."""
@@ -84,9 +84,9 @@ class RollCall:
             try:
                 self._processes[rank] = os.pidfd_open(owner)
             except ProcessLookupError as error:
-                raise PeerDied(rank) from error
+                raise gb.PeerDied(rank) from error
         if owner and select.select([self._processes[rank]], [], [], 0)[0]:
-            raise PeerDied(rank)
+            raise gb.PeerDied(rank)
 
     def meet(self, progress: int) -> None:
         """Post `progress`, and wait until every rank has posted at least `progress`.

@@ -1,13 +1,11 @@
 """Send messages to a GPU in several ways: from ordinary host memory, or into the memory of a peer."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-from gpubench.api.suite import Bench
+from gpubench.api import suite as gb
 
 from .._between import POISON, pattern
 from .._copies import Call, call_of
@@ -24,7 +22,7 @@ class HostToDeviceRoutes:
 
     The driver copies it whole, or chunks pass through page-locked slots. `ways` are the ways that `send` accepts."""
 
-    def __init__(self, bench: Bench, most_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, most_bytes: int) -> None:
         bench.need(2 * most_bytes)
         self._bench, self._last_bytes = bench, 0
         self._source = pattern(most_bytes, bench.seed)
@@ -82,7 +80,7 @@ class PeerRoutes:
 
     `ways` are the ways that `send` accepts."""
 
-    def __init__(self, bench: Bench, most_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, most_bytes: int) -> None:
         bench.need(3 * most_bytes)
         self._bench, self._last_bytes = bench, 0
         self._near = bench.xp.empty(most_bytes, bench.xp.uint8)
@@ -131,7 +129,7 @@ class PeerRoutes:
         self._calls.clear()
 
 
-GPU_ROUTES: dict[str, Callable[[Bench, int], HostToDeviceRoutes | PeerRoutes]] = {
+GPU_ROUTES: dict[str, Callable[[gb.Bench, int], HostToDeviceRoutes | PeerRoutes]] = {
     "h2d": HostToDeviceRoutes,
     "peer": PeerRoutes,
 }

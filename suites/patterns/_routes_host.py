@@ -2,8 +2,6 @@
 
 Rank 1 asks, rank 0 sends. Both have the message in ordinary memory, so that every way pays for what it needs."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket
@@ -11,7 +9,7 @@ import time
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Handle, expect
+from gpubench.api import suite as gb
 
 from .._between import POISON, hand_over, pattern, shared_host_memory
 from ._path_model import WayToSend
@@ -34,7 +32,7 @@ class HostRoutes:
 
     Rank 0 sends and rank 1 receives."""
 
-    def __init__(self, bench: Bench, most_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, most_bytes: int) -> None:
         bench.need(4 * most_bytes)
         self._is_sender = bench.rank == SENDER
         self._message = pattern(most_bytes, bench.seed) if self._is_sender else np.zeros(most_bytes, np.uint8)
@@ -86,7 +84,7 @@ class HostRoutes:
             return
         while remaining:
             count = self._socket.recv_into(remaining)
-            expect(count > 0, "the sender closed the connection")
+            gb.expect(count > 0, "the sender closed the connection")
             remaining = remaining[count:]
 
     def _by_kernel(self, nbytes: int) -> None:
@@ -96,7 +94,7 @@ class HostRoutes:
             self._roll_call.post(self._sent)
         else:
             self._roll_call.await_progress([SENDER], self._sent)
-            expect(self._read(0, nbytes), f"the kernel did not copy {nbytes} B out of the sender's memory")
+            gb.expect(self._read(0, nbytes), f"the kernel did not copy {nbytes} B out of the sender's memory")
 
     def _read(self, first: int, nbytes: int) -> bool:
         """Read `nbytes` from index `first` on from the sender's message into this rank's by process_vm_readv(2)."""
@@ -140,10 +138,10 @@ class HostRoutes:
         self._roll_call.close()
 
 
-def connected_socket(bench: Bench) -> socket.socket:
+def connected_socket(bench: gb.Bench) -> socket.socket:
     """Return this rank's end of a local stream to the other rank, with a time-out of 5 s; both ranks must call it."""
     pair = socket.socketpair() if bench.rank == SENDER else ()
-    received = hand_over(bench, Handle(descriptors=(pair[1].fileno(),)) if pair else None)
+    received = hand_over(bench, gb.Handle(descriptors=(pair[1].fileno(),)) if pair else None)
     if pair:
         pair[1].close()
     connection = pair[0] if pair else socket.socket(fileno=received.descriptors[0])

@@ -2,8 +2,6 @@
 
 Each topology does the same job, an all-gather: every rank begins with one block and ends with all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The weights lie in a file. It is in the page cache, so that no disk is measured. A process is ready when its first
 product with the weights has ended."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -15,22 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    SharedBuffer,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    points,
-    units,
-)
+from gpubench.api import suite as gb
 
 from .._between import need_shared_gpu, open_shared
 from ._blas import restore_threads, use_threads
@@ -42,22 +25,22 @@ _REQUESTS = 4
 _SMAPS = Path("/proc/self/smaps_rollup")
 _KIB, _PERCENT = 1024, 100
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Time to load a model's weights", ("weights",), by=("way", "of")),
-        View("bars", "Memory per process: share of a private copy", ("weights",), by=("way", "of"), series="memory"),
+        gb.View("bars", "Time to load a model's weights", ("weights",), by=("way", "of")),
+        gb.View("bars", "Memory per process: share of a private copy", ("weights",), by=("way", "of"), series="memory"),
     ],
 )
 
 
-def _widths(target: Target) -> Any:
+def _widths(target: gb.Target) -> Any:
     if target.is_host:
-        return points((1024,), smoke=(512,), full=(1024, 4096))
-    return points((2**12,), smoke=(2**11,), full=(2**12, 2**14))
+        return gb.points((1024,), smoke=(512,), full=(1024, 4096))
+    return gb.points((2**12,), smoke=(2**11,), full=(2**12, 2**14))
 
 
-@topic.case(ranks=lambda params: int(params["of"]), way=_WAYS, of=points((2,), full=(2, 4)), width=_widths)
-def weights(bench: Bench, way: str, of: int, width: int) -> Task:
+@topic.case(ranks=lambda params: int(params["of"]), way=_WAYS, of=gb.points((2,), full=(2, 4)), width=_widths)
+def weights(bench: gb.Bench, way: str, of: int, width: int) -> gb.Task:
     """Seconds from the beginning of loading weights of width² numbers to the first product with them.
 
     `shared` opens the handle of rank 0's weights; `private` reads the file into the process's own memory. `memory` is
@@ -72,7 +55,7 @@ class ModelFile:
 
     Every rank must create it."""
 
-    def __init__(self, bench: Bench, width: int) -> None:
+    def __init__(self, bench: gb.Bench, width: int) -> None:
         dtype = np.dtype(type_of(bench))
         self.bench, self.width, self.dtype = bench, width, dtype
         self.nbytes = width * width * dtype.itemsize
@@ -133,7 +116,7 @@ def _fill(file: Any, into: Any) -> None:
     view, done = memoryview(into), 0
     while done < len(view):
         count = file.readinto(view[done:])
-        expect(count > 0, f"the file ends after {done} of {len(view)} bytes")
+        gb.expect(count > 0, f"the file ends after {done} of {len(view)} bytes")
         done += count
 
 
@@ -157,7 +140,7 @@ class LoadedModel:
         self._holds = way == "shared" and model.bench.rank == _OWNER
         self._opens = way == "shared" and not self._holds
         self._handle = b""
-        self._held: SharedBuffer | None = None
+        self._held: gb.SharedBuffer | None = None
         before, start = self._used_bytes(), time.perf_counter()
         if self._holds:
             self._held = self._load()
@@ -170,7 +153,7 @@ class LoadedModel:
         if not self._holds:
             loaded.close()
 
-    def _load(self) -> SharedBuffer:
+    def _load(self) -> gb.SharedBuffer:
         """Open or read the weights, compute the first product, and return their buffer, which the caller must close."""
         if self._opens:
             buffer = open_shared(self._bench, self._handle, self._model.nbytes)
@@ -194,11 +177,11 @@ class LoadedModel:
         buffer.close()
         return seconds
 
-    def _check(self) -> Observation:
+    def _check(self) -> gb.Observation:
         """Check the last product, and return `memory`, the memory per process in % of a private copy."""
         self._model.check()
-        observed = {"memory": Observed(_PERCENT * self._share, "%")}
-        return {**observed, "first": Observed(self._first_s, "s")} if self._opens else observed
+        observed = {"memory": gb.Observed(_PERCENT * self._share, "%")}
+        return {**observed, "first": gb.Observed(self._first_s, "s")} if self._opens else observed
 
     def _release(self) -> None:
         restore_threads(self._threads)
@@ -206,11 +189,11 @@ class LoadedModel:
             self._held.close()
         self._model.remove()
 
-    def task(self) -> Task:
+    def task(self) -> gb.Task:
         """Return this rank's task: idle if it only holds weights, else one stage that times their loading."""
         if self._holds:
-            return Task.idle(self._release)
-        work = Work(payload=self._model.nbytes, items=1)
-        stage = Stage(self._load_seconds, work, "item", clock="self", effort=POINT)
-        notes = {"weights": units.size(self._model.nbytes), "type": str(self._model.dtype)}
-        return Task.of(stage, check=self._check, poison=self._model.poison, release=self._release, notes=notes)
+            return gb.Task.idle(self._release)
+        work = gb.Work(payload=self._model.nbytes, items=1)
+        stage = gb.Stage(self._load_seconds, work, "item", clock="self", effort=gb.POINT)
+        notes = {"weights": gb.units.size(self._model.nbytes), "type": str(self._model.dtype)}
+        return gb.Task.of(stage, check=self._check, poison=self._model.poison, release=self._release, notes=notes)

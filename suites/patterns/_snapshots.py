@@ -3,8 +3,6 @@
 Rank 1 works and saves its state every few steps, and is killed in a step or in the middle of a save. Rank 0
 continues from the last whole snapshot. Its result is compared, bit by bit, with uninterrupted work."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import statistics
@@ -16,22 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Effort,
-    KeyFigure,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._between import POISON, need_shared_gpu
 from ._board import NUMBER, RankBoard, RankLostError, expect_death
@@ -47,26 +30,26 @@ _PERCENT = 100
 _MTBF_S = {"1 h": 3600.0, "1 d": 86400.0}  # mean times between failures for which the interval is chosen
 _DECAY = np.float32(0.999)
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Time to resume from a snapshot", ("snapshot",), by=("medium", "amid"), series="resume.self"),
-        View("bars", "Snapshot bandwidth", ("snapshot",), by=("medium",)),
+        gb.View("bars", "Time to resume from a snapshot", ("snapshot",), by=("medium", "amid"), series="resume.self"),
+        gb.View("bars", "Snapshot bandwidth", ("snapshot",), by=("medium",)),
     ],
-    key_figures=[KeyFigure("Snapshot to memory", "snapshot", (("medium", "memory"),))],
+    key_figures=[gb.KeyFigure("Snapshot to memory", "snapshot", (("medium", "memory"),))],
 )
 
 
-def _sizes(target: Target) -> Any:
-    return (2**23,) if target.is_host else points((2**26,), smoke=(2**22,), full=(2**28, 2**30))
+def _sizes(target: gb.Target) -> Any:
+    return (2**23,) if target.is_host else gb.points((2**26,), smoke=(2**22,), full=(2**28, 2**30))
 
 
 @topic.case(
     ranks=2,
-    medium=points(("memory",), full=("memory", "file")),
-    amid=points(("save",), full=tuple(_DEATHS)),
+    medium=gb.points(("memory",), full=("memory", "file")),
+    amid=gb.points(("save",), full=tuple(_DEATHS)),
     size_bytes=_sizes,
 )
-def snapshot(bench: Bench, medium: str, amid: str, size_bytes: int) -> Task:
+def snapshot(bench: gb.Bench, medium: str, amid: str, size_bytes: int) -> gb.Task:
     """Save the state of a device in host memory that outlives the process, or in a file: payload.
 
     `resume` is the time to load the last complete snapshot after a death. `lost` counts the steps that had to be
@@ -87,7 +70,7 @@ class State:
 
     `array` is of the device and has `size_bytes`; `steps` counts the steps made."""
 
-    def __init__(self, bench: Bench, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         rng = np.random.default_rng(bench.seed)
         block = rng.random(2**16, dtype=np.float32)
         count = size_bytes // block.itemsize
@@ -113,7 +96,7 @@ class Snapshots:
 
     An interrupted save leaves the previous snapshot intact."""
 
-    def __init__(self, bench: Bench, board: RankBoard, state: State, folder: Path | None) -> None:
+    def __init__(self, bench: gb.Bench, board: RankBoard, state: State, folder: Path | None) -> None:
         self._device, self._board, self._state, self._folder = bench.device, board, state, folder
         self._nbytes = int(state.array.nbytes)
         self._unregister: Callable[[], None] = lambda: None
@@ -165,7 +148,7 @@ class Snapshots:
         self._device.copy(saved, self.slot(number) if file is None else file)
         self._device.synchronize()
         wrong = int((saved.view(np.uint32) != state.view(np.uint32)).sum())
-        expect(wrong == 0, f"{wrong} of {saved.size} words of the snapshot differ from the state")
+        gb.expect(wrong == 0, f"{wrong} of {saved.size} words of the snapshot differ from the state")
 
     def poison(self) -> None:
         """Overwrite the snapshot of the present state, in memory and in its file."""
@@ -212,7 +195,7 @@ class ResumingRank:
 
     Creating it works without interruption for comparison, waits for the death, resumes, and finishes the work."""
 
-    def __init__(self, bench: Bench, board: RankBoard, state: State, store: Snapshots) -> None:
+    def __init__(self, bench: gb.Bench, board: RankBoard, state: State, store: Snapshots) -> None:
         self._bench, self._board, self._state, self._store = bench, board, state, store
         for _ in range(_STEPS):
             state.step()
@@ -243,30 +226,32 @@ class ResumingRank:
         self._bench.device.synchronize()
         return time.perf_counter() - start
 
-    def _check(self) -> Observation:
+    def _check(self) -> gb.Observation:
         """Check the last snapshot and the resumed work, and return the measured costs."""
         self._store.expect_saved()
         wrong = int((self._finished.view(np.uint32) != self._uninterrupted.view(np.uint32)).sum())
-        expect(wrong == 0, f"{wrong} of {self._finished.size} words differ from work that was not interrupted")
+        gb.expect(wrong == 0, f"{wrong} of {self._finished.size} words differ from work that was not interrupted")
         amid = str(self._bench.case.param("amid"))
-        lost = Observed(_DEATHS[amid] - self._resumed_at, "steps")
-        observed = {"step": Observed(self._costs.step_s, "s"), "lost": lost}
+        lost = gb.Observed(_DEATHS[amid] - self._resumed_at, "steps")
+        observed = {"step": gb.Observed(self._costs.step_s, "s"), "lost": lost}
         for name, mtbf_s in _MTBF_S.items():
             steps = self._costs.best_steps(mtbf_s)
             overhead = _PERCENT * (self._costs.slowdown(steps, mtbf_s) - 1)
-            observed[f"interval for a failure every {name}"] = Observed(steps, "steps", "more")
-            observed[f"overhead for a failure every {name}"] = Observed(overhead, "%")
+            observed[f"interval for a failure every {name}"] = gb.Observed(steps, "steps", "more")
+            observed[f"overhead for a failure every {name}"] = gb.Observed(overhead, "%")
         return observed
 
     def _close(self) -> None:
         self._store.close()
         self._board.close()
 
-    def task(self, size_bytes: int) -> Task:
+    def task(self, size_bytes: int) -> gb.Task:
         """Return the task: a stage that saves `size_bytes`, and a stage that reports the seconds of resuming."""
-        save = Stage(self._store.save, Work(payload=size_bytes), "payload", clock="host", max_calls=1, effort=POINT)
-        resume = Stage(
-            lambda: self._resume_s, Work(items=1), "item", clock="self", effort=Effort.exactly(1), checked=True
+        save = gb.Stage(
+            self._store.save, gb.Work(payload=size_bytes), "payload", clock="host", max_calls=1, effort=gb.POINT
+        )
+        resume = gb.Stage(
+            lambda: self._resume_s, gb.Work(items=1), "item", clock="self", effort=gb.Effort.exactly(1), checked=True
         )
         notes = {"snapshots": f"every {_EVERY} steps, {_SLOTS} kept", "interval": "Daly, FGCS 22 (2006)"}
-        return Task({"": save, "resume": resume}, self._check, self._store.poison, self._close, notes)
+        return gb.Task({"": save, "resume": resume}, self._check, self._store.poison, self._close, notes)

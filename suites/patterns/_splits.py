@@ -3,27 +3,12 @@
 The case first measures the inputs of its model: products, attention and collectives of a few sizes. Then it predicts
 the time of every split, and times every split."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
-from gpubench.api.suite import (
-    Bench,
-    Effort,
-    KeyFigure,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._between import rank_counts, ranks_of
 from ._blas import restore_threads, use_threads
@@ -55,19 +40,19 @@ _PERCENT = 100
 
 Key = TypeVar("Key", str, float)
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Throughput of the unsplit layer", ("layer",), by=("of", "batch", "length")),
-        View("bars", "Regret of the predicted split", ("layer",), by=("of", "batch", "length"), series="regret"),
+        gb.View("bars", "Throughput of the unsplit layer", ("layer",), by=("of", "batch", "length")),
+        gb.View("bars", "Regret of the predicted split", ("layer",), by=("of", "batch", "length"), series="regret"),
     ],
-    key_figures=[KeyFigure("Regret of the predicted split", "layer", (("batch", 4),), series="regret")],
+    key_figures=[gb.KeyFigure("Regret of the predicted split", "layer", (("batch", 4),), series="regret")],
 )
 
 
-def _lengths(target: Target) -> Any:
+def _lengths(target: gb.Target) -> Any:
     if target.is_host:
-        return points((64,), smoke=(32,), full=(16, 64, 128))
-    return points((1024,), smoke=(64,), full=(128, 1024, 4096))
+        return gb.points((64,), smoke=(32,), full=(16, 64, 128))
+    return gb.points((1024,), smoke=(64,), full=(128, 1024, 4096))
 
 
 @topic.case(
@@ -76,10 +61,10 @@ def _lengths(target: Target) -> Any:
     when=has_ranks,
     by=libraries,
     of=rank_counts,
-    batch=points((4,), smoke=(2,), full=(1, 4, 16)),
+    batch=gb.points((4,), smoke=(2,), full=(1, 4, 16)),
     length=_lengths,
 )
-def layer(bench: Bench, by: str, of: int, batch: int, length: int) -> Task:
+def layer(bench: gb.Bench, by: str, of: int, batch: int, length: int) -> gb.Task:
     """A transformer layer of 24·T·d² + 4·T·length·d operations, whole and split over the ranks in each possible way.
 
     `regret` is how much longer the predicted split takes than the fastest one. Each split reports its predicted time,
@@ -97,7 +82,7 @@ class SplitLayer:
 
     Creating the object measures them, so all ranks must do it at the same time."""
 
-    def __init__(self, bench: Bench, shape: LayerShape) -> None:
+    def __init__(self, bench: gb.Bench, shape: LayerShape) -> None:
         self._bench, self._shape = bench, shape
         self._threads = use_threads(1) if bench.target.is_host else 0
         is_short = bench.traits.is_gpu and bench.target.tier != "full"
@@ -179,23 +164,23 @@ class SplitLayer:
         elif rank % 2:
             self._group.receive(rank - 1, 0, count)
 
-    def task(self) -> Task:
+    def task(self) -> gb.Task:
         """Return this rank's task: a stage for each split, which times one call of it."""
         limit = "" if self._bench.target.is_host else f"tensor.{type_of(self._bench)}"
-        work = Work(flops=self._shape.flops, items=1)
-        effort = Effort.exactly(self._tries)  # the splits were called many times when they were compared
+        work = gb.Work(flops=self._shape.flops, items=1)
+        effort = gb.Effort.exactly(self._tries)  # the splits were called many times when they were compared
 
-        def stage(split: str) -> Stage:
+        def stage(split: str) -> gb.Stage:
             def seconds() -> float:
                 return self._timed(lambda: self._run(split))
 
-            return Stage(seconds, work, "flops", limit if split == UNSPLIT else "", clock="self", effort=effort)
+            return gb.Stage(seconds, work, "flops", limit if split == UNSPLIT else "", clock="self", effort=effort)
 
         notes = {"chosen": self._chosen, "fastest": min(self._seconds, key=self._seconds.__getitem__)}
         notes |= {"advised topology": self._topology()}
         notes |= {"layer": f"{self._shape.width} wide, {self._shape.heads} heads", "type": type_of(self._bench)}
         stages = {split: stage(split) for split in self._splits}
-        return Task(stages, self._check, self._poison, self._close, {**notes, **self._group.notes})
+        return gb.Task(stages, self._check, self._poison, self._close, {**notes, **self._group.notes})
 
     def _poison(self) -> None:
         """Overwrite the group's buffers and all outputs with NaN; every rank must call it, and waits for the others."""
@@ -206,29 +191,29 @@ class SplitLayer:
         self._bench.device.synchronize()
         self._group.board.meet()
 
-    def _check(self) -> Observation:
+    def _check(self) -> gb.Observation:
         """Check every split, and return what was measured and predicted when this object was created."""
         self._expect_outputs()
-        observed: dict[str, Observed] = {"regret": Observed(regret(self._chosen, self._seconds))}
+        observed: dict[str, gb.Observed] = {"regret": gb.Observed(regret(self._chosen, self._seconds))}
         unsplit_s, ranks = self._seconds[UNSPLIT], self._bench.world
         for split in self._splits[1:]:
             together_s, predicted = self._seconds[split], self._predicted[split]
             hidden_s = self._alone[split] + predicted.communicate_s - together_s
             hidden = min(max(hidden_s / predicted.communicate_s, 0.0), 1.0) if predicted.communicate_s else 1.0
-            observed[f"predicted {split}"] = Observed(predicted.seconds, "s")
-            observed[f"efficiency {split}"] = Observed(_PERCENT * unsplit_s / (ranks * together_s), "%", "more")
-            observed[f"hidden {split}"] = Observed(_PERCENT * hidden, "%", "more")
-        observed["predicted unsplit"] = Observed(self._predicted[UNSPLIT].seconds, "s")
+            observed[f"predicted {split}"] = gb.Observed(predicted.seconds, "s")
+            observed[f"efficiency {split}"] = gb.Observed(_PERCENT * unsplit_s / (ranks * together_s), "%", "more")
+            observed[f"hidden {split}"] = gb.Observed(_PERCENT * hidden, "%", "more")
+        observed["predicted unsplit"] = gb.Observed(self._predicted[UNSPLIT].seconds, "s")
         return {**observed, **self._advice()}
 
-    def _advice(self) -> dict[str, Observed]:
+    def _advice(self) -> dict[str, gb.Observed]:
         """Return the advice: `advised ranks` and `advised interval`, the steps between exchanges of all weights."""
         predicted_s = {1: self._predicted[UNSPLIT].seconds, self._bench.world: self._predicted[self._chosen].seconds}
         exposed_s = self._models.all_reduce.seconds(12 * self._shape.width**2)
         interval = sync_interval(predicted_s[1], exposed_s, _MOST_SYNC)
         return {
-            "advised ranks": Observed(best_ranks(predicted_s), "ranks", "more"),
-            "advised interval": Observed(interval, "steps"),
+            "advised ranks": gb.Observed(best_ranks(predicted_s), "ranks", "more"),
+            "advised interval": gb.Observed(interval, "steps"),
         }
 
     def _topology(self) -> str:

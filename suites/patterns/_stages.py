@@ -3,28 +3,13 @@
 A batch of requests enters the first stage as soon as one leaves the last stage, so that one batch per stage is on
 its way. A stage copies its output into a slot of the next one's memory and then says so by a number in host memory."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    SharedBuffer,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._between import Params, labels, need_shared_gpu, notes, open_shared, paths
 from ._blas import restore_threads, use_threads
@@ -38,10 +23,10 @@ _TAIL = 1000  # latencies: ten lie beyond the 99th percentile
 _CHECKED = 4
 _BUFFERS = 3
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("curve", "Inference pipeline latency by batch", ("stages",), "batch", by=("path", "of")),
-        View(
+        gb.View("curve", "Inference pipeline latency by batch", ("stages",), "batch", by=("path", "of")),
+        gb.View(
             "curve",
             "Inference pipeline throughput by batch",
             ("stages",),
@@ -53,14 +38,14 @@ topic = Topic(
 )
 
 
-def _batches(target: Target) -> Any:
+def _batches(target: gb.Target) -> Any:
     if target.is_host:
-        return points((1, 16), smoke=(4,), full=(1, 4, 16, 64))
-    return points((64,), smoke=(16,), full=(1, 8, 64, 512))
+        return gb.points((1, 16), smoke=(4,), full=(1, 4, 16, 64))
+    return gb.points((64,), smoke=(16,), full=(1, 8, 64, 512))
 
 
-def _stage_counts(target: Target) -> Any:
-    return points((2,), full=(1, 2, 4) if target.is_host else (1, 2))
+def _stage_counts(target: gb.Target) -> Any:
+    return gb.points((2,), full=(1, 2, 4) if target.is_host else (1, 2))
 
 
 def _stages_of(params: Params) -> int:
@@ -71,7 +56,7 @@ def _devices(params: Params) -> int:
     return 2 if params["path"] == "peer" else 1
 
 
-def _is_pipeline(target: Target, params: Params) -> bool:
+def _is_pipeline(target: gb.Target, params: Params) -> bool:
     """Return whether to measure a point: not one stage on two devices, nor in `quick` several processes on one GPU."""
     if params["path"] == "same" and target.tier == "quick" and not target.is_host:
         return False
@@ -79,16 +64,16 @@ def _is_pipeline(target: Target, params: Params) -> bool:
 
 
 @topic.case(ranks=_stages_of, devices=_devices, where=_is_pipeline, path=paths, of=_stage_counts, batch=_batches)
-def stages(bench: Bench, path: str, of: int, batch: int) -> Task:
+def stages(bench: gb.Bench, path: str, of: int, batch: int) -> gb.Task:
     """Seconds of a batch through a model of 4 square layers in `of` processes, one sample per batch.
 
     `requests` is the throughput of all batches, from the entry of the first batch to the end of the last one."""
     del of
     need_shared_gpu(bench)
     rank = PipelineRank(bench, batch, width_of(bench))
-    tail = POINT.with_tail(_TAIL if bench.target.tier == "full" else 0)
-    stage = Stage(rank.seconds, Work(items=1), "item", clock="self", probe=rank.observed, effort=tail)
-    return Task.of(
+    tail = gb.POINT.with_tail(_TAIL if bench.target.tier == "full" else 0)
+    stage = gb.Stage(rank.seconds, gb.Work(items=1), "item", clock="self", probe=rank.observed, effort=tail)
+    return gb.Task.of(
         stage,
         check=rank.check,
         poison=rank.poison,
@@ -104,7 +89,7 @@ class PipelineRank:
 
     A batch is an array of the shape (batch, width). Every rank must create the object; rank 0 is the first stage."""
 
-    def __init__(self, bench: Bench, batch: int, width: int) -> None:
+    def __init__(self, bench: gb.Bench, batch: int, width: int) -> None:
         per_stage = _LAYERS // bench.world
         itemsize = np.dtype(type_of(bench)).itemsize
         self._batch_bytes = batch * width * itemsize
@@ -119,17 +104,17 @@ class PipelineRank:
         self._outputs = [bench.xp.empty_like(self._requests[0]) for _ in range(_SLOTS)]
         self._board = RankBoard(bench, 2 * _BATCHES * 8)
         self._stamps: Any = self._board.room.view(np.int64).reshape(2, _BATCHES)
-        self._inbox: SharedBuffer = bench.device.share(_SLOTS * self._batch_bytes)
+        self._inbox: gb.SharedBuffer = bench.device.share(_SLOTS * self._batch_bytes)
         handles = bench.exchange(self._inbox.handle)
         self._is_last = bench.rank == bench.world - 1
-        self._next: SharedBuffer | None = None
+        self._next: gb.SharedBuffer | None = None
         if not self._is_last:
             self._next = open_shared(bench, handles[bench.rank + 1], _SLOTS * self._batch_bytes)
         self._done = 0
         self.notes = {"layers": str(_LAYERS), "width": str(width), "type": type_of(bench)}
         self._call()
 
-    def _slot(self, buffer: SharedBuffer, number: int) -> Any:
+    def _slot(self, buffer: gb.SharedBuffer, number: int) -> Any:
         """Return the slot of `buffer` for batch number `number`, an array of the device of shape (batch, width)."""
         start = number % _SLOTS * self._batch_bytes
         part = buffer.array[start : start + self._batch_bytes]
@@ -180,10 +165,10 @@ class PipelineRank:
         self._call()
         return [float(nanoseconds) * 1e-9 for nanoseconds in self._stamps[1] - self._stamps[0]]
 
-    def observed(self) -> Observation:
+    def observed(self) -> gb.Observation:
         """Return the requests per second of the last sample, from the first batch's entry to the last batch's end."""
         whole_s = float(self._stamps[1, -1] - self._stamps[0, 0]) * 1e-9
-        return {"requests": Observed(_BATCHES * self._batch / whole_s, "request/s", "more")}
+        return {"requests": gb.Observed(_BATCHES * self._batch / whole_s, "request/s", "more")}
 
     def poison(self) -> None:
         """Overwrite the outputs and the slots with NaN; every rank must call it, and waits for the others."""

@@ -1,24 +1,8 @@
 """Measure an all-gather of blocks over four topologies, and an incast, in which all ranks send to one."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from .._between import Params, fitting, rank_counts, ranks_of
 from ._blocks import BlockExchange
@@ -27,9 +11,9 @@ from ._schedules import TOPOLOGIES, Schedule, incast, unfairness
 MEMORY, PEER = "memory", "peer"  # shared memory of the host, or the memory of other GPUs
 _MOST_HOST_RANKS = 4
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "curve",
             "All-gather throughput by topology",
             ("topology",),
@@ -37,39 +21,39 @@ topic = Topic(
             by=("topology", "of"),
             log_x=True,
         ),
-        View(
+        gb.View(
             "bars",
             "Unfairness ratio: the slowest completion over the mean",
             ("topology", "incast"),
             by=("of",),
             series="unfairness",
         ),
-        View("curve", "Incast throughput by number of senders", ("incast",), "senders", by=("size_bytes",)),
+        gb.View("curve", "Incast throughput by number of senders", ("incast",), "senders", by=("size_bytes",)),
     ],
-    key_figures=[KeyFigure("All-gather over a ring", "topology", (("topology", "ring"),))],
+    key_figures=[gb.KeyFigure("All-gather over a ring", "topology", (("topology", "ring"),))],
 )
 
 
-def links(target: Target) -> tuple[str, ...]:
+def links(target: gb.Target) -> tuple[str, ...]:
     """Return the axis `by`: shared memory on the host, the memory of peers between GPUs."""
     return (MEMORY,) if target.is_host else (PEER,)
 
 
-def _rank_counts(target: Target) -> Any:
+def _rank_counts(target: gb.Target) -> Any:
     return rank_counts(target, (2, _MOST_HOST_RANKS))
 
 
-def _sizes(target: Target) -> Any:
+def _sizes(target: gb.Target) -> Any:
     """Return the points of the axis `size_bytes`, the size of a block."""
     if target.is_host:
-        return points((2**20,), smoke=(2**16,), full=powers_of_two(12, 24, 4))
-    return points(fitting(target, (2**16, 2**26)), smoke=(2**20,), full=fitting(target, powers_of_two(12, 28, 4)))
+        return gb.points((2**20,), smoke=(2**16,), full=gb.powers_of_two(12, 24, 4))
+    return gb.points(fitting(target, (2**16, 2**26)), smoke=(2**20,), full=fitting(target, gb.powers_of_two(12, 28, 4)))
 
 
-def _senders(target: Target) -> Any:
+def _senders(target: gb.Target) -> Any:
     """Return the points of the axis `senders`: 1, for comparison, and all other ranks."""
     most = _MOST_HOST_RANKS if target.is_host else max(1 + len(target.device.peers), 2)
-    return points(tuple(dict.fromkeys((1, most - 1))), smoke=(1,), full=tuple(range(1, most)))
+    return gb.points(tuple(dict.fromkeys((1, most - 1))), smoke=(1,), full=tuple(range(1, most)))
 
 
 def devices(params: Params) -> int:
@@ -86,7 +70,7 @@ def _incast_devices(params: Params) -> int:
 
 
 @topic.case(ranks=ranks_of, devices=devices, by=links, topology=tuple(TOPOLOGIES), of=_rank_counts, size_bytes=_sizes)
-def topology(bench: Bench, by: str, topology: str, of: int, size_bytes: int) -> Task:
+def topology(bench: gb.Bench, by: str, topology: str, of: int, size_bytes: int) -> gb.Task:
     """An all-gather of one block per rank over a topology, until the last rank has every block.
 
     The payload counts every delivery."""
@@ -94,7 +78,7 @@ def topology(bench: Bench, by: str, topology: str, of: int, size_bytes: int) -> 
 
 
 @topic.case(ranks=_incast_ranks, devices=_incast_devices, by=links, senders=_senders, size_bytes=_sizes)
-def incast_(bench: Bench, by: str, senders: int, size_bytes: int) -> Task:
+def incast_(bench: gb.Bench, by: str, senders: int, size_bytes: int) -> gb.Task:
     """All other ranks write a block into the memory of rank 0 at the same time: payload of all blocks."""
     return ScheduledRank(bench, incast(senders + 1), size_bytes).task(by)
 
@@ -102,12 +86,12 @@ def incast_(bench: Bench, by: str, senders: int, size_bytes: int) -> Task:
 class ScheduledRank:
     """One rank's steps of `schedule`, and the blocks of `size_bytes` that it exchanges; every rank must create it."""
 
-    def __init__(self, bench: Bench, schedule: Schedule, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, schedule: Schedule, size_bytes: int) -> None:
         self._bench, self._size_bytes = bench, size_bytes
         self._blocks = BlockExchange(bench, size_bytes)
         self._steps = self._blocks.steps(schedule, size_bytes)
         self._received = sorted({delivery.block for delivery in schedule if delivery.target == bench.rank})
-        self._work = Work(payload=len(schedule) * size_bytes, items=len(schedule))
+        self._work = gb.Work(payload=len(schedule) * size_bytes, items=len(schedule))
         self._unfairness = 1.0
 
     def call(self) -> float:
@@ -118,9 +102,9 @@ class ScheduledRank:
         self._unfairness = unfairness(completions)
         return max(completions)
 
-    def observed(self) -> Observation:
+    def observed(self) -> gb.Observation:
         """Return the slowest rank's time over the mean."""
-        return {"unfairness": Observed(self._unfairness)}
+        return {"unfairness": gb.Observed(self._unfairness)}
 
     def poison(self) -> None:
         """Overwrite the received blocks, before any rank sends again."""
@@ -137,13 +121,13 @@ class ScheduledRank:
         self._steps = []  # drops the copies, which hold arrays of the peers' memory
         self._blocks.close()
 
-    def task(self, by: str) -> Task:
+    def task(self, by: str) -> gb.Task:
         """Return the task of this rank, with one stage that times the exchange; `by` is the case's axis `by`."""
         names = ", ".join(device.id for device in self._bench.devices)
         notes = {"devices": names if by == PEER else f"{self._bench.world} processes of {names}"}
         notes["transfer"] = "the sender writes into the receiver's memory, and then posts a flag in host memory"
-        stage = Stage(self.call, self._work, "payload", clock="self", probe=self.observed, effort=POINT)
-        return Task.of(
+        stage = gb.Stage(self.call, self._work, "payload", clock="self", probe=self.observed, effort=gb.POINT)
+        return gb.Task.of(
             stage,
             check=self.check,
             poison=self.poison,

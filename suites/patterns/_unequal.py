@@ -1,12 +1,10 @@
 """Measure work that unequal ranks divide in equal shares, or in shares that follow from their measured times."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task, Topic, View, Work, expect, points
+from gpubench.api import suite as gb
 
 from .._between import rank_counts, ranks_of
 from ._blas import restore_threads, use_threads
@@ -22,7 +20,7 @@ _TRIES = 7
 _CHECKED = 4
 _PERCENT = 100
 
-topic = Topic(views=[View("bars", "Time of unequal ranks by shares of work", ("unequal",), by=("of", "shares"))])
+topic = gb.Topic(views=[gb.View("bars", "Time of unequal ranks by shares of work", ("unequal",), by=("of", "shares"))])
 
 
 @topic.case(
@@ -31,17 +29,17 @@ topic = Topic(views=[View("bars", "Time of unequal ranks by shares of work", ("u
     when=has_ranks,
     by=libraries,
     of=rank_counts,
-    shares=points(_SHARES[-1:], full=_SHARES),
+    shares=gb.points(_SHARES[-1:], full=_SHARES),
 )
-def unequal(bench: Bench, by: str, of: int, shares: str) -> Task:
+def unequal(bench: gb.Bench, by: str, of: int, shares: str) -> gb.Task:
     """Seconds of 24 equal products over ranks of which the last one takes twice as long per product.
 
     `equal` gives each rank the same number of products; `balanced` divides them by the ranks' measured times. `items`
     is the number that this rank makes, and `idle` the share of the time in which it waits for the slowest rank."""
     del by, of
     rank = UnequalRank(bench, shares)
-    stage = Stage(rank.seconds, Work(items=1), "item", clock="self", probe=rank.observed, effort=POINT)
-    return Task.of(stage, check=rank.check, poison=rank.poison, close=rank.close)
+    stage = gb.Stage(rank.seconds, gb.Work(items=1), "item", clock="self", probe=rank.observed, effort=gb.POINT)
+    return gb.Task.of(stage, check=rank.check, poison=rank.poison, close=rank.close)
 
 
 class UnequalRank:
@@ -49,7 +47,7 @@ class UnequalRank:
 
     `shares` is `equal` or `balanced`. Every rank must create the object, which measures the ranks."""
 
-    def __init__(self, bench: Bench, shares: str) -> None:
+    def __init__(self, bench: gb.Bench, shares: str) -> None:
         self._bench = bench
         self._threads = use_threads(1) if bench.target.is_host else 0
         width = width_of(bench)
@@ -88,10 +86,10 @@ class UnequalRank:
         self._all_s = self._bench.device.now() - start
         return self._all_s
 
-    def observed(self) -> Observation:
+    def observed(self) -> gb.Observation:
         """Return this rank's number of products, and the time in % of the last sample in which it was idle."""
         idle = _PERCENT * (1 - self._busy_s / self._all_s)
-        return {"items": Observed(len(self._mine), "products", "more"), "idle": Observed(idle, "%")}
+        return {"items": gb.Observed(len(self._mine), "products", "more"), "idle": gb.Observed(idle, "%")}
 
     def poison(self) -> None:
         """Overwrite the outputs."""
@@ -104,7 +102,7 @@ class UnequalRank:
         Every rank must call it."""
         rng = self._bench.rng
         products = sorted(item for items in self._bench.exchange(list(self._mine)) for item in items)
-        expect(products == list(range(_ITEMS)), f"the products {products} were made, not each of {_ITEMS} once")
+        gb.expect(products == list(range(_ITEMS)), f"the products {products} were made, not each of {_ITEMS} once")
         weights = self._weights.astype(np.float64)
         for item in self._mine:
             rows = rng.integers(0, len(self._inputs[item]), _CHECKED)

@@ -1,34 +1,32 @@
 """Copy fixed data again and again: between host and device in both directions, and within the memory of the device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, KeyFigure, Stage, Target, Task, Topic, View, Work, points
+from gpubench.api import suite as gb
 
 from ._identical import effort, expect_identical, invert
 
 _ON_GPU = ("h2d", "d2h", "d2d")
 _LOCAL = "local"
 
-topic = Topic(
-    views=[View("bars", "Soak: copy throughput", ("copy",), by=("direction",), series="self")],
-    key_figures=[KeyFigure("Soak: copy", "copy", ())],
+topic = gb.Topic(
+    views=[gb.View("bars", "Soak: copy throughput", ("copy",), by=("direction",), series="self")],
+    key_figures=[gb.KeyFigure("Soak: copy", "copy", ())],
 )
 
 
-def _directions(target: Target) -> Any:
-    return (_LOCAL,) if target.is_host else points(_ON_GPU[:2], full=_ON_GPU)
+def _directions(target: gb.Target) -> Any:
+    return (_LOCAL,) if target.is_host else gb.points(_ON_GPU[:2], full=_ON_GPU)
 
 
-def _sizes(target: Target) -> Any:
-    return points((2**24,), (2**20,), (2**26,)) if target.is_host else points((2**24,), (2**22,), (2**28,))
+def _sizes(target: gb.Target) -> Any:
+    return gb.points((2**24,), (2**20,), (2**26,)) if target.is_host else gb.points((2**24,), (2**22,), (2**28,))
 
 
 @topic.case(direction=_directions, size_bytes=_sizes)
-def copy(bench: Bench, direction: str, size_bytes: int) -> Task:
+def copy(bench: gb.Bench, direction: str, size_bytes: int) -> gb.Task:
     """Bandwidth of repeated copies of `size_bytes` random bytes, each compared in full with the source: payload.
 
     `direction` is `h2d` (host to device), `d2h`, `d2d` (within the device), or `local` on the host."""
@@ -40,7 +38,7 @@ class _Copy:
 
     Raises Skip without enough free memory."""
 
-    def __init__(self, bench: Bench, direction: str, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, direction: str, size_bytes: int) -> None:
         self._bench, self._kernel = bench, f"copy {direction} of {size_bytes} bytes"
         bench.need(3 * size_bytes)
         data = bench.device.pinned(size_bytes)
@@ -52,11 +50,11 @@ class _Copy:
         self._expected = data.copy() if to_host else on_device(data).copy()
         bench.device.synchronize()
 
-    def task(self) -> Task:
+    def task(self) -> gb.Task:
         """Return the task; each call of its stage copies once and compares the copy."""
-        work = Work(payload=int(self._target.nbytes))
-        stage = Stage(self._call, work, "payload", clock="self", effort=effort(self._bench), checked=True)
-        return Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
+        work = gb.Work(payload=int(self._target.nbytes))
+        stage = gb.Stage(self._call, work, "payload", clock="self", effort=effort(self._bench), checked=True)
+        return gb.Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
 
     def _call(self) -> float:
         """Copy once into memory that was overwritten before, compare every byte, and return the seconds of the copy."""

@@ -1,20 +1,18 @@
 """Compare results bit by bit; a difference is reported with device, kernel, address and bits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Effort, WrongAnswer
+from gpubench.api import suite as gb
 
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _PASS_S = 10.0  # seconds of a case in one pass of the full tier
 
 
-def effort(bench: Bench) -> Effort:
+def effort(bench: gb.Bench) -> gb.Effort:
     """Return the effort of a stage: 10 s in the full tier, a single point of a curve in the other tiers."""
-    return Effort.sustained(_PASS_S) if bench.target.tier == "full" else POINT
+    return gb.Effort.sustained(_PASS_S) if bench.target.tier == "full" else gb.POINT
 
 
 def bits(array: Any) -> Any:
@@ -22,7 +20,7 @@ def bits(array: Any) -> Any:
     return array.view(_WORDS[array.itemsize])
 
 
-def invert(array: Any, expected: Any, bench: Bench) -> None:
+def invert(array: Any, expected: Any, bench: gb.Bench) -> None:
     """Write the bitwise inverse of `expected` to `array`, so that an element that is not written again is wrong.
 
     The arrays have the same shape and dtype; both lie on the host, or both on the device."""
@@ -30,7 +28,7 @@ def invert(array: Any, expected: Any, bench: Bench) -> None:
     xp.invert(bits(expected), out=bits(array))
 
 
-def expect_identical(bench: Bench, kernel: str, array: Any, expected: Any) -> None:
+def expect_identical(bench: gb.Bench, kernel: str, array: Any, expected: Any) -> None:
     """Raise WrongAnswer if a bit of `array` differs from `expected`; `kernel` names the work in the message.
 
     The arrays have the same shape and dtype; both lie on the host, or both on the device."""
@@ -43,8 +41,8 @@ def expect_identical(bench: Bench, kernel: str, array: Any, expected: Any) -> No
 
 
 def difference_error(
-    bench: Bench, kernel: str, array: Any, index: int, expected: int, seen: int, count: int
-) -> WrongAnswer:
+    bench: gb.Bench, kernel: str, array: Any, index: int, expected: int, seen: int, count: int
+) -> gb.WrongAnswer:
     """Return the WrongAnswer for `array`, which has `count` wrong elements; the first has the flat index `index`.
 
     `kernel` names the work; `expected` and `seen` are the bits of that element as integers."""
@@ -53,4 +51,4 @@ def difference_error(
     where = f"the first at address {start + index * array.itemsize:#x} (element {index})"
     bits_text = f"expected 0x{expected:0{width}x}, seen 0x{seen:0{width}x}, wrong bits: {(expected ^ seen).bit_count()}"
     named = f"{device.id} ({device.name}{', ' + device.uuid if device.uuid else ''})"
-    return WrongAnswer(f"{named}, {kernel}: {count} of {array.size} values are wrong, {where}: {bits_text}")
+    return gb.WrongAnswer(f"{named}, {kernel}: {count} of {array.size} values are wrong, {where}: {bits_text}")

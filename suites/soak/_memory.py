@@ -1,13 +1,11 @@
 """Write patterns to memory, read them back and compare them, with every bit both 0 and 1."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, KeyFigure, Stage, Target, Task, Topic, View, Work, WrongAnswer, points
+from gpubench.api import suite as gb
 
 from ._identical import difference_error, effort
 
@@ -18,21 +16,21 @@ _WORD_BYTES = 8
 _CHUNK_WORDS = {True: 2**24, False: 2**18}  # True: on a GPU, False: on the host, where a chunk fits into a cache
 _GIB = 2**30
 
-topic = Topic(
-    views=[View("bars", "Soak: memory pattern throughput", ("memory",), by=("pattern",), series="self")],
-    key_figures=[KeyFigure("Soak: memory, random words", "memory", (("pattern", "random"),))],
+topic = gb.Topic(
+    views=[gb.View("bars", "Soak: memory pattern throughput", ("memory",), by=("pattern",), series="self")],
+    key_figures=[gb.KeyFigure("Soak: memory, random words", "memory", (("pattern", "random"),))],
 )
 
 
-def _sizes(target: Target) -> Any:
+def _sizes(target: gb.Target) -> Any:
     """Return the axis of sizes in bytes; on a GPU `full` has three quarters of its memory, in whole GiB."""
     if target.is_host:
-        return points((2**25,), (2**22,), (2**29,))
-    return points((2**28,), (2**26,), (max(target.device.memory_bytes * 3 // 4 // _GIB, 1) * _GIB,))
+        return gb.points((2**25,), (2**22,), (2**29,))
+    return gb.points((2**28,), (2**26,), (max(target.device.memory_bytes * 3 // 4 // _GIB, 1) * _GIB,))
 
 
-@topic.case(pattern=points(_PATTERNS[:1], full=_PATTERNS), size_bytes=_sizes)
-def memory(bench: Bench, pattern: str, size_bytes: int) -> Task:
+@topic.case(pattern=gb.points(_PATTERNS[:1], full=_PATTERNS), size_bytes=_sizes)
+def memory(bench: gb.Bench, pattern: str, size_bytes: int) -> gb.Task:
     """Bandwidth of writing a pattern to memory and reading it back, then its inverse: 4 × `size_bytes` moved.
 
     Every word is compared. `pattern` is random words, the address of each word, or a checkerboard of bits."""
@@ -44,7 +42,7 @@ class MemoryPattern:
 
     A chunk holds the words of the pattern, each combined by exclusive or with a key of the chunk."""
 
-    def __init__(self, bench: Bench, pattern: str, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, pattern: str, size_bytes: int) -> None:
         word_count = size_bytes // _WORD_BYTES
         chunk = min(_CHUNK_WORDS[bench.traits.is_gpu], word_count)
         bench.need(size_bytes + 3 * chunk * _WORD_BYTES)
@@ -57,11 +55,11 @@ class MemoryPattern:
         self._starts = range(0, word_count, chunk)
         self._wrong = bench.xp.zeros(len(self._starts), np.int64)
 
-    def task(self) -> Task:
+    def task(self) -> gb.Task:
         """Return the task; each call of its stage writes and compares all of the memory twice."""
-        work = Work(moved=4 * self.memory.nbytes)
-        stage = Stage(self._call, work, "moved", clock="self", effort=effort(self._bench), checked=True)
-        return Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
+        work = gb.Work(moved=4 * self.memory.nbytes)
+        stage = gb.Stage(self._call, work, "moved", clock="self", effort=effort(self._bench), checked=True)
+        return gb.Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
 
     def _call(self) -> float:
         """Write and count the pattern and then its inverse; return the seconds of both together."""
@@ -109,7 +107,7 @@ class MemoryPattern:
         """Return the word with which the words of chunk `index` are combined by exclusive or."""
         return np.uint64(flip ^ (self._starts[index] * _WORD_BYTES if self._is_address else 0))
 
-    def _finding(self, index: int, flip: int, count: int) -> WrongAnswer:
+    def _finding(self, index: int, flip: int, count: int) -> gb.WrongAnswer:
         """Return the WrongAnswer for `count` wrong words, of which chunk `index` has the first."""
         key = self._key(index, flip)
         differs = self._difference(index) != key
@@ -117,7 +115,7 @@ class MemoryPattern:
             device = self._bench.device.device
             where = f"the first among {self._pattern.size} words from element {self._starts[index]} on"
             problem = f"{count} of {self.memory.size} values are wrong, {where}: right when read again"
-            return WrongAnswer(f"{device.id} ({device.name}), {self._kernel}: {problem}")
+            return gb.WrongAnswer(f"{device.id} ({device.name}), {self._kernel}: {problem}")
         first = int(differs.argmax())
         at = self._starts[index] + first
         expected = int(self._pattern[first]) ^ int(key)

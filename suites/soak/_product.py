@@ -3,15 +3,13 @@
 A library gives the same bits for the same product on GPUs of one architecture with the same number of SMs, if it
 uses one stream and no atomics, as here (NVIDIA, cuBLAS documentation, "Results Reproducibility")."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, KeyFigure, Skip, Stage, Target, Task, Topic, View, Work, expect, points
+from gpubench.api import suite as gb
 
 from ._identical import bits, effort, expect_identical, invert
 
@@ -21,28 +19,28 @@ _ROWS = 8  # rows of the first product that are compared with a product in float
 _TOLERANCES = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-13}
 _DRAWN = 2**22  # elements that are drawn at random; a larger matrix repeats them
 
-topic = Topic(
-    views=[View("bars", "Soak: product throughput", ("product",), by=("dtype", "size"), series="self")],
-    key_figures=[KeyFigure("Soak: product, float64", "product", (("dtype", "float64"),))],
+topic = gb.Topic(
+    views=[gb.View("bars", "Soak: product throughput", ("product",), by=("dtype", "size"), series="self")],
+    key_figures=[gb.KeyFigure("Soak: product, float64", "product", (("dtype", "float64"),))],
 )
 
 
-def _dtypes(target: Target) -> Any:
+def _dtypes(target: gb.Target) -> Any:
     supported = tuple(dtype for dtype in _TOLERANCES if dtype in target.device.dtypes) or ("float64",)
-    return points(supported[-1:] if target.is_host else supported[:1], full=supported)
+    return gb.points(supported[-1:] if target.is_host else supported[:1], full=supported)
 
 
-def _sizes(target: Target) -> Any:
-    return points((512,), (128,), (1024,)) if target.is_host else points((4096,), (1024,), (8192,))
+def _sizes(target: gb.Target) -> Any:
+    return gb.points((512,), (128,), (1024,)) if target.is_host else gb.points((4096,), (1024,), (8192,))
 
 
 @topic.case(dtype=_dtypes, size=_sizes, headline={"dtype": "float64"})
-def product(bench: Bench, dtype: str, size: int) -> Task:
+def product(bench: gb.Bench, dtype: str, size: int) -> gb.Task:
     """Throughput of products of `size` × `size` matrices of N(0,1), each compared bit by bit with the first one.
 
     A product counts as 2·size³ operations."""
     if dtype not in bench.device.device.dtypes and bench.traits.is_gpu:
-        raise Skip(f"{bench.device.device.name} does not support {dtype}")
+        raise gb.Skip(f"{bench.device.device.name} does not support {dtype}")
     return _Product(bench, dtype, size).task()
 
 
@@ -51,7 +49,7 @@ class _Product:
 
     Raises Skip without enough free memory, and WrongAnswer if the first product is wrong."""
 
-    def __init__(self, bench: Bench, dtype: str, size: int) -> None:
+    def __init__(self, bench: gb.Bench, dtype: str, size: int) -> None:
         self._bench, self._size = bench, size
         nbytes = size * size * np.dtype(dtype).itemsize
         bench.need((3 + _OUTPUTS) * nbytes + size * size * 9)  # the columns in float64, and the mask of a comparison
@@ -75,18 +73,23 @@ class _Product:
         expected = xp.matmul(self._left[rows].astype(np.float64), self._right.astype(np.float64))
         seen = self._first[rows].astype(np.float64)
         error = float(xp.linalg.norm(seen - expected) / xp.linalg.norm(expected))
-        expect(
+        gb.expect(
             error <= tolerance,
             f"{self._kernel}: the first product has a relative error of {error:.3g}, above {tolerance:g}",
         )
 
-    def task(self) -> Task:
+    def task(self) -> gb.Task:
         """Return the task; each call of its stage times four products and compares all of them."""
-        stage = Stage(
-            self._call, Work(flops=2.0 * self._size**3), "flops", clock="self", effort=effort(self._bench), checked=True
+        stage = gb.Stage(
+            self._call,
+            gb.Work(flops=2.0 * self._size**3),
+            "flops",
+            clock="self",
+            effort=effort(self._bench),
+            checked=True,
         )
         notes = {"soak.digest": self._digest, "kernel": self._kernel}
-        return Task.of(stage, check=lambda: None, notes=notes)
+        return gb.Task.of(stage, check=lambda: None, notes=notes)
 
     def _call(self) -> float:
         """Compute a product into each output, compare all outputs, and return the mean seconds of a product."""

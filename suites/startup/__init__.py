@@ -1,7 +1,7 @@
 """Measure the seconds of a fresh process until its first useful result, and of each part of that time."""
 
-from gpubench.api.suite import Suite
+from gpubench.api import suite as gb
 
 from . import _ledger
 
-suite = Suite("time from the start of a process to its first result", topics=[_ledger.topic])
+suite = gb.Suite("time from the start of a process to its first result", topics=[_ledger.topic])

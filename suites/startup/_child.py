@@ -1,7 +1,5 @@
 """Take the steps of a started process, and time each by the clock that the starting process reads too."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -10,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.api.suite import Unavailable, WrongAnswer
+from gpubench.api import suite as gb
 
 from .._processes import READY, resident_bytes
 from ._host_start import HostStart, StartOrder
@@ -53,9 +51,9 @@ def main(marks: list[tuple[str, float]]) -> None:
         os.write(int(sys.argv[-1]), READY)
         start.check()
         answer = {"seconds": parts_of(marks, float(sys.argv[1])), "resident_bytes": resident_bytes()}
-    except Unavailable as library:
+    except gb.Unavailable as library:
         answer = {"missing": (library.problem, library.remedy)}
-    except WrongAnswer as finding:
+    except gb.WrongAnswer as finding:
         answer = {"wrong": str(finding)}
     with answers:
         json.dump(answer, answers)

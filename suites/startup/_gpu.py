@@ -1,13 +1,11 @@
 """Take the steps of a process that computes on a GPU through CuPy, from its import to weights in the GPU's memory."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Unavailable, expect
+from gpubench.api import suite as gb
 
 from ._host_start import HostStart, expect_product, expect_weights, read_into
 
@@ -27,7 +25,7 @@ class GpuStart(HostStart):
         try:
             self.xp = importlib.import_module("cupy")
         except ImportError as error:
-            raise Unavailable(f"CuPy is not usable here ({error})", _HOW) from error
+            raise gb.Unavailable(f"CuPy is not usable here ({error})", _HOW) from error
         self.runtime = self.xp.cuda.runtime
 
     def init(self) -> None:
@@ -109,7 +107,7 @@ class GpuStart(HostStart):
         """Load NCCL (RCCL); raises Unavailable if it is not installed."""
         self.library = importlib.import_module("cupy.cuda.nccl")
         if not self.library.available:
-            raise Unavailable("NCCL is not installed", _HOW)
+            raise gb.Unavailable("NCCL is not installed", _HOW)
 
     def communicator(self) -> None:
         """Make a communicator of this GPU alone."""
@@ -131,11 +129,11 @@ class GpuStart(HostStart):
         steps = self.order.steps
         if "kernel" in steps:
             numbers = self.xp.asnumpy(self.numbers)
-            expect(bool((numbers == 3 * np.arange(_THREADS) + 1).all()), "the first kernel wrote wrong numbers")
+            gb.expect(bool((numbers == 3 * np.arange(_THREADS) + 1).all()), "the first kernel wrote wrong numbers")
         if "product" in steps:
             expect_product(self.xp.asnumpy(self.result), self.left, self.right)
         if "weights" in steps:
             expect_weights(self.xp.asnumpy(self.loaded), self.order.crc)
         if "collective" in steps:
             received = self.xp.asnumpy(self.received)
-            expect(bool((received == np.arange(_THREADS)).all()), "the first all-reduce gave wrong numbers")
+            gb.expect(bool((received == np.arange(_THREADS)).all()), "the first all-reduce gave wrong numbers")

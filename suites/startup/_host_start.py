@@ -1,14 +1,12 @@
 """Take the steps of a process that computes on the host, and check the results of the first product and the weights."""
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import expect
+from gpubench.api import suite as gb
 
 _SIDE = 1024  # rows and columns of the first product
 _TOLERANCE = 1e-4  # error of a sum of 1024 products in float32, relative to the root of their number
@@ -67,7 +65,7 @@ def read_into(path: str, room: Any) -> None:
         missing = memoryview(room)
         while missing:
             count = file.readinto(missing)
-            expect(bool(count), f"the file of weights ends {len(missing)} bytes early")
+            gb.expect(bool(count), f"the file of weights ends {len(missing)} bytes early")
             missing = missing[count:]
 
 
@@ -77,9 +75,9 @@ def expect_product(result: Any, left: Any, right: Any) -> None:
     It is compared with left · right in float64. All are float32 NumPy matrices of 1024 × 1024."""
     expected = left[0].astype(np.float64) @ right.astype(np.float64)
     error = float(np.abs(result[0] - expected).max()) / np.sqrt(_SIDE)
-    expect(error <= _TOLERANCE, f"the first product is off by {error:.3g} of the root of its number of terms")
+    gb.expect(error <= _TOLERANCE, f"the first product is off by {error:.3g} of the root of its number of terms")
 
 
 def expect_weights(loaded: Any, crc: int) -> None:
     """Raise WrongAnswer if the CRC-32 of `loaded`, a NumPy uint8 array, is not `crc`."""
-    expect(zlib.crc32(loaded) == crc, "the weights in memory are not those of the file")
+    gb.expect(zlib.crc32(loaded) == crc, "the weights in memory are not those of the file")

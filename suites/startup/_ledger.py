@@ -1,7 +1,5 @@
 """Measure the start of fresh interpreters: the seconds of each part, and whether the parts add up to the whole."""
 
-from __future__ import annotations
-
 import math
 import os
 import zlib
@@ -13,22 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    Bench,
-    Effort,
-    KeyFigure,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    Untrustworthy,
-    View,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._files import IN_MEMORY, drop_from_page_cache, file_system, folder_for_files, make_file, read_into_page_cache
 from .._processes import Answer, answer_of
@@ -47,37 +30,39 @@ _LAZY, _EAGER, _DEFAULT = "lazy", "eager", "default"
 _COLD, _WARM = "cold", "warm"
 _LIBRARIES = "their files were left in or out of the system's page cache, as they were found"
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "bars", "Time to the first result of a process", ("ledger",), by=("loading", "files"), series="whole.self"
         ),
-        View("curve", "Time to contexts on several GPUs", ("contexts",), "of", series="whole.self"),
-        View("bars", "Time to load weights from disk", ("ledger",), by=("loading", "files"), series="weights.self"),
+        gb.View("curve", "Time to contexts on several GPUs", ("contexts",), "of", series="whole.self"),
+        gb.View("bars", "Time to load weights from disk", ("ledger",), by=("loading", "files"), series="weights.self"),
     ],
     key_figures=[
-        KeyFigure("First result of a process", "ledger", (("files", "cold"), ("loading", loading)), series="whole.self")
+        gb.KeyFigure(
+            "First result of a process", "ledger", (("files", "cold"), ("loading", loading)), series="whole.self"
+        )
         for loading in (_LAZY, _DEFAULT)
     ],
 )
 
 
-def _usual_loading(target: Target) -> tuple[str]:
+def _usual_loading(target: gb.Target) -> tuple[str]:
     """Return how kernels of libraries are loaded unless a user chooses otherwise, as a tuple of one axis value."""
     return (_LAZY if target.device.arch.startswith("sm_") else _DEFAULT,)
 
 
-def _loadings(target: Target) -> Any:
+def _loadings(target: gb.Target) -> Any:
     """Return the axis of ways in which kernels of libraries are loaded: on NVIDIA `lazy` and in `full` `eager`."""
     usual = _usual_loading(target)
-    return usual if usual == (_DEFAULT,) else points(usual, full=(*usual, _EAGER))
+    return usual if usual == (_DEFAULT,) else gb.points(usual, full=(*usual, _EAGER))
 
 
-def _files(target: Target) -> Any:
-    return points((_COLD,) if on_gpu(target) else (_COLD, _WARM), (_COLD,), (_COLD, _WARM))
+def _files(target: gb.Target) -> Any:
+    return gb.points((_COLD,) if gb.on_gpu(target) else (_COLD, _WARM), (_COLD,), (_COLD, _WARM))
 
 
-def _is_measured(_: Target, params: Mapping[str, Any]) -> bool:
+def _is_measured(_: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: all but `eager` with a warm file."""
     return bool(params["loading"] != _EAGER or params["files"] == _COLD)
 
@@ -87,9 +72,9 @@ def _is_measured(_: Target, params: Mapping[str, Any]) -> bool:
     where=_is_measured,
     loading=_loadings,
     files=_files,
-    size_bytes=points((2**25,), (2**22,), (2**28,)),
+    size_bytes=gb.points((2**25,), (2**22,), (2**28,)),
 )
-def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
+def ledger(bench: gb.Bench, loading: str, files: str, size_bytes: int) -> gb.Task:
     """Seconds from the start of a fresh interpreter until a product is computed and a file of weights is in memory.
 
     Each part of the start is a series. The pages of the file, of `size_bytes`, are dropped from the system's page cache
@@ -98,7 +83,7 @@ def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
     where = folder_for_files()
     kind = file_system(where)
     if files == _COLD and kind in IN_MEMORY:
-        raise Skip(f"{where} is on {kind}, in memory, so no file is cold; set TMPDIR to a folder on a disk")
+        raise gb.Skip(f"{where} is on {kind}, in memory, so no file is cold; set TMPDIR to a folder on a disk")
     bench.need(3 * size_bytes)
     weights = bench.rng.bytes(size_bytes)
     file = make_file(np.frombuffer(weights, np.uint8), where)
@@ -117,25 +102,25 @@ def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
     return task_of(answers, notes)
 
 
-def _is_in_full(target: Target) -> bool:
-    return on_gpu(target) and target.tier == "full"
+def _is_in_full(target: gb.Target) -> bool:
+    return gb.on_gpu(target) and target.tier == "full"
 
 
 @topic.case(when=_is_in_full, loading=_usual_loading)
-def collective(bench: Bench, loading: str) -> Task:
+def collective(bench: gb.Bench, loading: str) -> gb.Task:
     """Seconds from the start of a fresh interpreter until the first all-reduce of one GPU with itself has ended."""
     answers = _answers(bench, _order(bench, _COLLECTIVE), lambda: None, loading)
     return task_of(answers, {"libraries": _LIBRARIES})
 
 
-def _gpu_counts(target: Target) -> tuple[int, ...]:
+def _gpu_counts(target: gb.Target) -> tuple[int, ...]:
     """Return the axis `of`, the number of GPUs that a process sees: 1, 2, 4, 8 and 16 as far as they exist, and all."""
     count = sum(device.backend == target.device.backend for device in target.facts.devices)
     return tuple(dict.fromkeys(number for number in (1, 2, 4, 8, 16, count) if number <= count))
 
 
 @topic.case(when=lambda target: _is_in_full(target) and target.device.arch.startswith("sm_"), of=_gpu_counts)
-def contexts(bench: Bench, of: int) -> Task:
+def contexts(bench: gb.Bench, of: int) -> gb.Task:
     """Seconds until a fresh interpreter that sees `of` GPUs has created a context on each of them.
 
     CUDA_VISIBLE_DEVICES hides the other GPUs of the machine."""
@@ -148,14 +133,14 @@ def contexts(bench: Bench, of: int) -> Task:
     return task_of(answers, {"libraries": _LIBRARIES, "GPUs": ", ".join(device.id for device in seen)})
 
 
-def _order(bench: Bench, steps: Sequence[str], path: str = "", size_bytes: int = 0, crc: int = 0) -> StartOrder:
+def _order(bench: gb.Bench, steps: Sequence[str], path: str = "", size_bytes: int = 0, crc: int = 0) -> StartOrder:
     """Return the order to take `steps` on the device of the bench, with a drawn seed."""
     seed = int(bench.rng.integers(2**32))
     return StartOrder(tuple(steps), bench.device.device.pci, bench.traits.arch, seed, path, size_bytes, crc)
 
 
 def _answers(
-    bench: Bench,
+    bench: gb.Bench,
     order: StartOrder,
     prepare: Callable[[], None],
     loading: str,
@@ -186,7 +171,7 @@ def _explained(started: Callable[[], Answer], prepare: Callable[[], None]) -> An
     return answer
 
 
-def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> Task:
+def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> gb.Task:
     """Return the task with the whole start (`whole`) and each of its parts as a stage; each answer is one sample.
 
     The key `seconds` of an answer has the seconds of each part by name."""
@@ -194,11 +179,11 @@ def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> Task:
     worst = max(shares, key=abs)
     if not all(abs(share) <= _MOST_UNEXPLAINED for share in shares):  # also rejects NaN
         difference = f"the parts account for all but {worst:.1%} of the whole, which the starting process measured"
-        raise Untrustworthy("ledger", f"{difference}: a part is missing, or the machine is busy")
+        raise gb.Untrustworthy("ledger", f"{difference}: a part is missing, or the machine is busy")
     parts = [answer.content["seconds"] for answer in answers]
     stages = {_WHOLE: _stage([answer.seconds for answer in answers])}
     stages |= {name: _stage([part[name] for part in parts]) for name in parts[0]}
-    return Task(stages, partial(_observed, answers, worst), notes=notes)
+    return gb.Task(stages, partial(_observed, answers, worst), notes=notes)
 
 
 def unexplained(answer: Answer) -> float:
@@ -206,13 +191,13 @@ def unexplained(answer: Answer) -> float:
     return 1 - math.fsum(answer.content["seconds"].values()) / answer.seconds
 
 
-def _stage(seconds: Sequence[float]) -> Stage:
+def _stage(seconds: Sequence[float]) -> gb.Stage:
     """Return a stage with these seconds as its samples, which other processes measured."""
-    return Stage(lambda: seconds, clock="self", effort=Effort.exactly(len(seconds)), checked=True)
+    return gb.Stage(lambda: seconds, clock="self", effort=gb.Effort.exactly(len(seconds)), checked=True)
 
 
-def _observed(answers: Sequence[Answer], share: float) -> Observation:
+def _observed(answers: Sequence[Answer], share: float) -> gb.Observation:
     return {
-        "unexplained": Observed(100 * abs(share), "%"),
-        "resident": Observed(max(answer.content["resident_bytes"] for answer in answers), "B"),
+        "unexplained": gb.Observed(100 * abs(share), "%"),
+        "resident": gb.Observed(max(answer.content["resident_bytes"] for answer in answers), "B"),
     }

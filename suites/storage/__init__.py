@@ -1,7 +1,7 @@
 """Measure how fast a file gets into memory by the paths that programs use, and never from a cache unasked."""
 
-from gpubench.api.suite import Suite
+from gpubench.api import suite as gb
 
 from . import _read
 
-suite = Suite("files read from disk into memory, by path, block and queue depth", topics=[_read.topic])
+suite = gb.Suite("files read from disk into memory, by path, block and queue depth", topics=[_read.topic])

@@ -3,15 +3,13 @@
 Where the driver nvidia-fs is not loaded, or the file system is not supported, cuFile reads by ordinary calls into
 memory of the host and copies. Its statistics (level 3, reads by GPU) tell which path it took."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.api.suite import Bench, Observation, Observed, Skip, Unavailable
+from gpubench.api import suite as gb
 
 from ._readers import Destination, ReaderThreads, spans
 from ._sources import Source
@@ -29,9 +27,9 @@ class CufileReader:
 
     `is_direct` opens the file with O_DIRECT. Creating it reads the file once."""
 
-    def __init__(self, bench: Bench, source: Source, block_bytes: int, depth: int, *, is_direct: bool) -> None:
+    def __init__(self, bench: gb.Bench, source: Source, block_bytes: int, depth: int, *, is_direct: bool) -> None:
         if bench.traits.vendor != "nvidia" or not bench.traits.is_gpu:
-            raise Skip(f"cuFile reads into the memory of NVIDIA GPUs, not of {bench.device.device.id}")
+            raise gb.Skip(f"cuFile reads into the memory of NVIDIA GPUs, not of {bench.device.device.id}")
         self._bench, self._file = bench, _library()
         self._gpu = bench.xp.cuda.Device()
         self._to = Destination(bench, source)
@@ -55,7 +53,7 @@ class CufileReader:
             handle = library.handle_register(description.ptr)
         except library.cuFileError as error:
             os.close(self._descriptor)
-            raise Skip(f"cuFile does not read from this file system: {error}{_udev_hint()}") from error
+            raise gb.Skip(f"cuFile does not read from this file system: {error}{_udev_hint()}") from error
         library.buf_register(self._address, self._to.array.nbytes, _NO_FLAGS)
         return handle
 
@@ -84,8 +82,8 @@ class CufileReader:
         self._file.get_stats_l3(statistics.ptr)
         return {name: sum(int(count) for count in getattr(statistics.per_gpu_stats, name)) for name in _KINDS}
 
-    def observed(self) -> Observation:
-        return {label: Observed(self._reads_by_path()[name], "reads", "more") for name, label in _KINDS.items()}
+    def observed(self) -> gb.Observation:
+        return {label: gb.Observed(self._reads_by_path()[name], "reads", "more") for name, label in _KINDS.items()}
 
     def close(self) -> None:
         self._threads.close()
@@ -140,5 +138,5 @@ def _library() -> Any:
         library.driver_open()
         library.stats_start()
     except (ImportError, RuntimeError) as error:
-        raise Unavailable(f"cuFile is not usable here ({error})", _HOW) from error
+        raise gb.Unavailable(f"cuFile is not usable here ({error})", _HOW) from error
     return library

@@ -1,28 +1,11 @@
 """Read a file through the page cache, past it (O_DIRECT), and by cuFile, into the memory of the device."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    KeyFigure,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    Untrustworthy,
-    View,
-    Work,
-    expect,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._files import drop_from_page_cache, read_into_page_cache, resident_pages
 from ._cufile import CufileReader
@@ -32,10 +15,10 @@ from ._sources import MADE, Source, source_of
 _PATHS = ("buffered", "direct")
 _USUAL_BLOCK, _USUAL_DEPTH = 2**20, 8
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Read bandwidth of files by path", ("read",), by=("path", "file", "cache"), series="self"),
-        View(
+        gb.View("bars", "Read bandwidth of files by path", ("read",), by=("path", "file", "cache"), series="self"),
+        gb.View(
             "curve",
             "Read bandwidth of files over block size",
             ("read",),
@@ -45,23 +28,23 @@ topic = Topic(
             log_x=True,
         ),
     ],
-    key_figures=[KeyFigure("File read past the page cache", "read", (("path", "direct"), ("depth", _USUAL_DEPTH)))],
+    key_figures=[gb.KeyFigure("File read past the page cache", "read", (("path", "direct"), ("depth", _USUAL_DEPTH)))],
 )
 
 
-def _paths(target: Target) -> Any:
-    return points(_PATHS if target.is_host else _PATHS[1:], full=_PATHS if target.is_host else (*_PATHS, "cufile"))
+def _paths(target: gb.Target) -> Any:
+    return gb.points(_PATHS if target.is_host else _PATHS[1:], full=_PATHS if target.is_host else (*_PATHS, "cufile"))
 
 
-def _files(target: Target) -> Any:
+def _files(target: gb.Target) -> Any:
     return tuple(file.label for file in target.data) or (MADE,)
 
 
-def _sizes(target: Target) -> Any:
-    return points(smoke=(2**22,), quick=(2**25 if target.is_host else 2**26,), full=(2**28,))
+def _sizes(target: gb.Target) -> Any:
+    return gb.points(smoke=(2**22,), quick=(2**25 if target.is_host else 2**26,), full=(2**28,))
 
 
-def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
+def _is_wanted(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether the point `params` is measured."""
     if params["cache"] == "warm" and params["path"] != "buffered":
         return False
@@ -74,12 +57,12 @@ def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
     headline={"path": "direct", "depth": _USUAL_DEPTH, "block_bytes": _USUAL_BLOCK},
     path=_paths,
     file=_files,
-    cache=points(("cold",), full=("cold", "warm")),
+    cache=gb.points(("cold",), full=("cold", "warm")),
     size_bytes=_sizes,
-    block_bytes=points((_USUAL_BLOCK,), full=(2**16, 2**18, _USUAL_BLOCK, 2**23)),
-    depth=points((_USUAL_DEPTH,), full=(1, 4, _USUAL_DEPTH, 32)),
+    block_bytes=gb.points((_USUAL_BLOCK,), full=(2**16, 2**18, _USUAL_BLOCK, 2**23)),
+    depth=gb.points((_USUAL_DEPTH,), full=(1, 4, _USUAL_DEPTH, 32)),
 )
-def read(bench: Bench, path: str, file: str, cache: str, size_bytes: int, block_bytes: int, depth: int) -> Task:
+def read(bench: gb.Bench, path: str, file: str, cache: str, size_bytes: int, block_bytes: int, depth: int) -> gb.Task:
     """Bandwidth of reading the first `size_bytes` of a file, or all of a shorter one, once in blocks: payload.
 
     `depth` threads read blocks of `block_bytes` at a time. `path` is `buffered` (through the page cache), `direct`
@@ -99,22 +82,22 @@ class _Reading:
     `path` and `cache` are those of the case: before a read the file's pages are read into the page cache if `cache`
     is `warm`, else dropped from it."""
 
-    def __init__(self, bench: Bench, source: Source, reader: Reader, path: str, cache: str) -> None:
+    def __init__(self, bench: gb.Bench, source: Source, reader: Reader, path: str, cache: str) -> None:
         self._bench, self._source, self._reader, self._path, self._cache = bench, source, reader, path, cache
 
-    def task(self) -> Task:
+    def task(self) -> gb.Task:
         """Return the task; each call of its stage times itself and compares every byte."""
-        stage = Stage(
+        stage = gb.Stage(
             self._call,
-            Work(payload=self._source.size),
+            gb.Work(payload=self._source.size),
             "payload",
             limit="link.h2d" if self._bench.traits.is_gpu else "",
             clock="self",
-            effort=POINT,
+            effort=gb.POINT,
             checked=True,
         )
         notes = {**self._source.notes, **self._reader.notes}
-        return Task.of(stage, check=self._observed, close=self._close, notes=notes, labels=self._reader.labels)
+        return gb.Task.of(stage, check=self._observed, close=self._close, notes=notes, labels=self._reader.labels)
 
     def _call(self) -> float:
         """Put the file's pages into the state of the case, read the file, compare it, and return the read's seconds."""
@@ -126,7 +109,7 @@ class _Reading:
         count = reader.read()
         seconds = time.perf_counter() - begun
         source.expect_unchanged()
-        expect(count == source.size, f"{source.name}: {count} of {source.size} bytes could be read")
+        gb.expect(count == source.size, f"{source.name}: {count} of {source.size} bytes could be read")
         if self._path != "buffered":
             self._expect_past_cache()
         reader.compare()
@@ -137,11 +120,11 @@ class _Reading:
         resident, pages = resident_pages(self._source.descriptor, self._source.size)
         if resident:
             evidence = f"after a read past the page cache {resident} of {pages} pages of the file are in it"
-            raise Untrustworthy("not-direct", f"{evidence}: this file system does not really support O_DIRECT")
+            raise gb.Untrustworthy("not-direct", f"{evidence}: this file system does not really support O_DIRECT")
 
-    def _observed(self) -> Observation:
+    def _observed(self) -> gb.Observation:
         resident, _ = resident_pages(self._source.descriptor, self._source.size)
-        return {"cached pages": Observed(resident), **self._reader.observed()}
+        return {"cached pages": gb.Observed(resident), **self._reader.observed()}
 
     def _close(self) -> None:
         self._reader.close()

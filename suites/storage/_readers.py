@@ -1,7 +1,5 @@
 """Read the blocks of a file by several threads into memory of the host or the device."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import time
@@ -12,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Observation, Skip, WrongAnswer
+from gpubench.api import suite as gb
 
 from ._sources import Source
 
@@ -34,7 +32,7 @@ class Reader(Protocol):
     def compare(self) -> None:
         """Raise WrongAnswer if a byte differs from the source; the message names the first one."""
 
-    def observed(self) -> Observation:
+    def observed(self) -> gb.Observation:
         """Return further figures of the library that reads."""
 
     def close(self) -> None: ...
@@ -45,7 +43,7 @@ class Destination:
 
     `array` is uint8; on the host it begins and ends at whole blocks of 4096 bytes."""
 
-    def __init__(self, bench: Bench, source: Source) -> None:
+    def __init__(self, bench: gb.Bench, source: Source) -> None:
         self._source = source
         xp = bench.xp
         self.array = aligned(bench, source.size) if not bench.traits.is_gpu else xp.empty(source.size, xp.uint8)
@@ -68,10 +66,10 @@ class Destination:
             difference = f"{count} of {self._source.size} bytes differ from what was read before"
             where = f"the first at {first}: expected {expected:#04x}, seen {seen:#04x}"
             why = "the file changes while it is read, or the read is wrong"
-            raise WrongAnswer(f"{self._source.name}: {difference}, {where}; {why}")
+            raise gb.WrongAnswer(f"{self._source.name}: {difference}, {where}; {why}")
 
 
-def aligned(bench: Bench, nbytes: int) -> Any:
+def aligned(bench: gb.Bench, nbytes: int) -> Any:
     """Return host memory of at least `nbytes`, uint8, that begins and ends at multiples of 4096 bytes.
 
     If the device is a GPU, the memory is page-locked."""
@@ -118,7 +116,7 @@ class SystemReader:
 
     labels: tuple[str, ...] = ()
 
-    def __init__(self, bench: Bench, source: Source, block_bytes: int, depth: int, *, is_direct: bool) -> None:
+    def __init__(self, bench: gb.Bench, source: Source, block_bytes: int, depth: int, *, is_direct: bool) -> None:
         self._bench, self._source = bench, source
         self._file = _opened(source, is_direct)
         self._to = Destination(bench, source)
@@ -175,7 +173,7 @@ class SystemReader:
     def compare(self) -> None:
         self._to.compare()
 
-    def observed(self) -> Observation:
+    def observed(self) -> gb.Observation:
         return {}
 
     def close(self) -> None:
@@ -188,4 +186,4 @@ def _opened(source: Source, is_direct: bool) -> int:
     try:
         return source.reopened(os.O_DIRECT if is_direct else 0)
     except OSError as error:
-        raise Skip(f"the file system of {source.name} does not support O_DIRECT: {error.strerror}") from error
+        raise gb.Skip(f"the file system of {source.name} does not support O_DIRECT: {error.strerror}") from error

@@ -1,7 +1,5 @@
 """Provide the file that is read: one made for the case or one of the user's, and the bytes that it must give."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Mapping
@@ -10,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, DataFile, Skip, Untrustworthy
+from gpubench.api import suite as gb
 
 from .._files import IN_MEMORY, FileState, file_system, folder_for_files, make_file, read_all
 
@@ -47,7 +45,7 @@ class Source:
         os.close(self.descriptor)
 
 
-def source_of(bench: Bench, label: str, size_bytes: int) -> Source:
+def source_of(bench: gb.Bench, label: str, size_bytes: int) -> Source:
     """Return the first `size_bytes` of the user's file of that label, or a file of random bytes that is made now.
 
     Raises Skip if there is too little free memory or the file lies in memory, and Untrustworthy if the user's file
@@ -62,7 +60,7 @@ def source_of(bench: Bench, label: str, size_bytes: int) -> Source:
     return Source(make_file(data, where), data, MADE, where)
 
 
-def _of_user(bench: Bench, file: DataFile, size_bytes: int) -> Source:
+def _of_user(bench: gb.Bench, file: gb.DataFile, size_bytes: int) -> Source:
     """Return at most the first `size_bytes` of the user's file, which this function opens and reads."""
     _expect_on_disk(Path(file.path), "give --data a file on a disk")
     size = min(file.bytes, size_bytes)
@@ -70,11 +68,13 @@ def _of_user(bench: Bench, file: DataFile, size_bytes: int) -> Source:
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise Untrustworthy("changed", f"{file.label} cannot be read: {error.strerror}") from error
+        raise gb.Untrustworthy("changed", f"{file.label} cannot be read: {error.strerror}") from error
     with contextlib.ExitStack() as on_error:
         on_error.callback(os.close, descriptor)
         if os.fstat(descriptor).st_size != file.bytes:
-            raise Untrustworthy("changed", f"{file.label} no longer has the {file.bytes} bytes that were planned for")
+            raise gb.Untrustworthy(
+                "changed", f"{file.label} no longer has the {file.bytes} bytes that were planned for"
+            )
         expected = np.empty(size, np.uint8)
         read_all(descriptor, expected, 0)
         on_error.pop_all()
@@ -85,4 +85,4 @@ def _expect_on_disk(where: Path, remedy: str) -> None:
     """Raise Skip, with `remedy` in the message, if the folder or file `where` lies in memory instead of on a disk."""
     kind = file_system(where)
     if kind in IN_MEMORY:
-        raise Skip(f"{where} is on {kind}, in memory, so no disk would be read; {remedy}")
+        raise gb.Skip(f"{where} is on {kind}, in memory, so no disk would be read; {remedy}")

@@ -3,15 +3,13 @@
 A figure per clock needs no clock of the driver: each SM counts its own cycles from its first instruction to its
 last."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Target, Task, Work, expect, on_gpu
+from gpubench.api import suite as gb
 
 from ..gemm._product import on_nvidia
 
@@ -36,13 +34,13 @@ class Chains:
 
     A call launches `rounds` rounds."""
 
-    bench: Bench
+    bench: gb.Bench
     launch: Callable[[int], None]
     cycles: Any
     rounds: int
     steps: int
     issuers: int
-    operation: Work
+    operation: gb.Work
 
     def call(self) -> None:
         """Launch the kernel once."""
@@ -52,15 +50,15 @@ class Chains:
         """Return the cycles of each block of the last launch: a NumPy array of uint64, shape (blocks,)."""
         return self.bench.device.to_host(self.cycles)[::2]
 
-    def observed(self) -> Observation:
+    def observed(self) -> gb.Observation:
         """Return observations of the last launch: `cycles` per instruction of a warp, and `per_clock`.
 
         `per_clock` is the number of operations of an SM or CU per clock."""
         cycles = float(np.median(self.elapsed_cycles())) / self.steps
         operations = self.operation.flops or self.operation.items
         return {
-            "cycles": Observed(cycles, "cycles"),
-            "per_clock": Observed(self.issuers * operations / cycles, "per clock and SM", "more"),
+            "cycles": gb.Observed(cycles, "cycles"),
+            "per_clock": gb.Observed(self.issuers * operations / cycles, "per clock and SM", "more"),
         }
 
     def check(self) -> None:
@@ -69,10 +67,10 @@ class Chains:
         The ratio of cycles may differ from 2 by 10 %."""
         twice = self._fewest_cycles(2 * self.rounds)
         ratio = twice / self._fewest_cycles(self.rounds)  # the last launch leaves the results of a call in place
-        expect(abs(ratio - 2) <= 2 * _SLACK, f"twice as many steps take {ratio:.3f} times as long, not twice")
+        gb.expect(abs(ratio - 2) <= 2 * _SLACK, f"twice as many steps take {ratio:.3f} times as long, not twice")
         places = self.bench.device.to_host(self.cycles)[1::2]
         used = len(np.unique(places))
-        expect(used == len(places), f"{len(places)} blocks ran on {used} SMs or CUs instead of one on each")
+        gb.expect(used == len(places), f"{len(places)} blocks ran on {used} SMs or CUs instead of one on each")
 
     def _fewest_cycles(self, rounds: int) -> float:
         """Return the fewest cycles of any block in three launches of `rounds` rounds."""
@@ -80,7 +78,7 @@ class Chains:
         for _ in range(_LAUNCHES):
             self.launch(rounds)
             counts.append(float(self.elapsed_cycles().min()))
-        expect(min(counts) > 0, "the clock of an SM or CU did not advance")
+        gb.expect(min(counts) > 0, "the clock of an SM or CU did not advance")
         return min(counts)
 
     def task(
@@ -90,18 +88,18 @@ class Chains:
         poison: Callable[[], None],
         notes: Mapping[str, str],
         rest_s: float = 0.0,
-    ) -> Task:
+    ) -> gb.Task:
         """Return the chains as a task whose figure is the operations per second of the whole device.
 
         `limit` names the peak with which the figure is compared, or is empty."""
         total = self.steps * self.issuers * len(self.cycles) // 2
         flops, items = self.operation.flops * total, self.operation.items * total
-        stage = Stage(
+        stage = gb.Stage(
             self.call,
-            Work(flops=flops, items=items),
+            gb.Work(flops=flops, items=items),
             "flops" if flops else "items",
             limit,
-            effort=POINT,
+            effort=gb.POINT,
             probe=self.observed,
             item="operation",
             max_calls=1 if rest_s else 0,
@@ -112,7 +110,7 @@ class Chains:
             check()
             self.check()
 
-        return Task.of(stage, check=check_all, poison=poison, notes=notes)
+        return gb.Task.of(stage, check=check_all, poison=poison, notes=notes)
 
 
 def chains_and_warps(chains: int, most: int) -> tuple[int, int]:
@@ -127,10 +125,10 @@ def matrix_limit(dtype: str) -> str:
     return f"tensor.{dtype.removesuffix('_e4m3')}"
 
 
-def on_nvidia_gpu(target: Target) -> bool:
-    return on_gpu(target) and on_nvidia(target)
+def on_nvidia_gpu(target: gb.Target) -> bool:
+    return gb.on_gpu(target) and on_nvidia(target)
 
 
-def cycle_words(bench: Bench) -> Any:
+def cycle_words(bench: gb.Bench) -> Any:
     """Return a zeroed uint64 array on the device with two words for each SM or CU, for the field `cycles` of Chains."""
     return bench.xp.zeros(2 * max(1, bench.target.device.units), bench.xp.uint64)

@@ -3,8 +3,6 @@
 Source: PTX ISA, "Matrix Fragments for mma" and "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
 Instructions"."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

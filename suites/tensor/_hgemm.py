@@ -1,25 +1,10 @@
 """Measure the HGEMM ladder: kernels for C = A·Bᵀ of halves, from one thread per element to Hopper's instructions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpubench.api.suite import (
-    POINT,
-    TIER,
-    Bench,
-    KeyFigure,
-    Observation,
-    Observed,
-    Target,
-    Task,
-    Topic,
-    View,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from ..gemm import _data
 from ..gemm._formats import PRECISIONS, Shape
@@ -32,37 +17,37 @@ _QUICK = ("mma", "async", "bulk", "wgmma", "mfma", "vendor")
 
 _BEST = (("rung", "wgmma"), ("n", 8192))
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "HGEMM ladder: throughput of each kernel", ("hgemm",), by=("n",)),
-        View(
+        gb.View("bars", "HGEMM ladder: throughput of each kernel", ("hgemm",), by=("n",)),
+        gb.View(
             "bars", "HGEMM ladder: share of the vendor's rate, timed in turn", ("hgemm",), by=("n",), series="of_vendor"
         ),
-        View("curve", "HGEMM ladder: throughput by size", ("hgemm",), x="n", by=("rung",), log_x=True),
+        gb.View("curve", "HGEMM ladder: throughput by size", ("hgemm",), x="n", by=("rung",), log_x=True),
     ],
     key_figures=[
-        KeyFigure("HGEMM by wgmma", "hgemm", _BEST),
-        KeyFigure("HGEMM by wgmma, share of the vendor's rate", "hgemm", _BEST, "of_vendor"),
+        gb.KeyFigure("HGEMM by wgmma", "hgemm", _BEST),
+        gb.KeyFigure("HGEMM by wgmma, share of the vendor's rate", "hgemm", _BEST, "of_vendor"),
     ],
 )
 
 
-def _rungs(target: Target) -> Any:
+def _rungs(target: gb.Target) -> Any:
     """Return the axis of rungs for the target's vendor by name; `vendor`, the vendor library's product, is the last."""
     nvidia, amd = ("wmma", "mma", "swizzled", "async", "bulk", "wgmma"), ("mfma",)
     foreign = amd if target.device.arch.startswith("sm_") else nvidia
     full = tuple(rung for rung in (*RUNGS, "vendor") if rung not in foreign)
     quick = tuple(rung for rung in full if rung in _QUICK)
-    return points(quick, full[:-1], full)
+    return gb.points(quick, full[:-1], full)
 
 
-def _in_time(target: Target, params: Mapping[str, Any]) -> bool:
+def _in_time(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: the slowest rung, `naive`, has no matrices of more than 4096 rows."""
     del target
     return params["rung"] not in _SLOW or params["n"] <= _MOST_SLOW
 
 
-def paired(bench: Bench, call: Callable[[], None], by_vendor: Callable[[], None]) -> Callable[[], Observation]:
+def paired(bench: gb.Bench, call: Callable[[], None], by_vendor: Callable[[], None]) -> Callable[[], gb.Observation]:
     """Return a probe that times `call` and `by_vendor` in turn and observes `of_vendor`, a share in percent.
 
     It is the share of the rate of `call` in the rate of `by_vendor`."""
@@ -72,28 +57,28 @@ def paired(bench: Bench, call: Callable[[], None], by_vendor: Callable[[], None]
     def seconds(timed: Callable[[], None], lead: Callable[[], None]) -> float:
         return bench.device.time(timed, 1, gated=False, lead=lead).device[0]
 
-    def probe() -> Observation:
-        return {"of_vendor": Observed(100 * seconds(by_vendor, call) / seconds(call, by_vendor), "%", "more")}
+    def probe() -> gb.Observation:
+        return {"of_vendor": gb.Observed(100 * seconds(by_vendor, call) / seconds(call, by_vendor), "%", "more")}
 
     return probe
 
 
 @topic.case(
     rung=_rungs,
-    n=points((4096,), (1024,), (1024, 2048, 4096, 8192, 16384)),
-    when=on_gpu,
+    n=gb.points((4096,), (1024,), (1024, 2048, 4096, 8192, 16384)),
+    when=gb.on_gpu,
     where=_in_time,
     headline={"rung": "vendor", "n": 4096},
 )
-def hgemm(bench: Bench, rung: str, n: int) -> Task:
+def hgemm(bench: gb.Bench, rung: str, n: int) -> gb.Task:
     """Throughput of one kernel of the HGEMM ladder, `rung`: C = A·Bᵀ of n × n float16 matrices, sums in float32.
 
     It counts 2·n³ operations. `of_vendor` is the rate as a share of the vendor's, timed in turn."""
     operands = _data.Operands(replace(bench, package=_data.__package__), PRECISIONS["float16"], Shape(n, n, n, "nt"))
     by_vendor = vendor(bench, operands.product)
-    effort = TIER if bench.target.tier == "full" else POINT
+    effort = gb.TIER if bench.target.tier == "full" else gb.POINT
     if rung == "vendor":
-        return Task.of(
+        return gb.Task.of(
             operands.stage(by_vendor.call, effort),
             check=operands.check,
             poison=operands.poison,
@@ -103,4 +88,4 @@ def hgemm(bench: Bench, rung: str, n: int) -> Task:
     # The vendor's product writes to a separate C, so that the check sees the results of this kernel only.
     vendor_product = vendor(bench, replace(operands.product, c=bench.xp.empty_like(operands.c)))
     stage = replace(operands.stage(call, effort), probe=paired(bench, call, vendor_product.call))
-    return Task.of(stage, check=operands.check, poison=operands.poison, notes={**notes, **operands.notes})
+    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes={**notes, **operands.notes})

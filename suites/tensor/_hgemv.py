@@ -1,14 +1,12 @@
 """Measure the HGEMV ladder: kernels for y = W·x of halves, from one thread per row to rows that several warps share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, KeyFigure, Observation, Task, Topic, View, expect, on_gpu, points
+from gpubench.api import suite as gb
 
 from ..gemm import _gemv
 from ..gemm._data import Maker
@@ -26,9 +24,9 @@ _HALF = FORMATS["float16"]
 
 Call = Callable[[], None]
 
-topic = Topic(
-    views=[View("bars", "HGEMV ladder: bandwidth of each kernel", ("hgemv",), by=("shape",))],
-    key_figures=[KeyFigure("HGEMV, own kernel", "hgemv", (("rung", "split"), ("shape", _QUICK)))],
+topic = gb.Topic(
+    views=[gb.View("bars", "HGEMV ladder: bandwidth of each kernel", ("hgemv",), by=("shape",))],
+    key_figures=[gb.KeyFigure("HGEMV, own kernel", "hgemv", (("rung", "split"), ("shape", _QUICK)))],
 )
 
 
@@ -45,7 +43,7 @@ class _RungCalls:
 
     `rung` is one of RUNGS, or `vendor` for the vendor library's product. `weights` gives the number of rows."""
 
-    def __init__(self, bench: Bench, rung: str, weights: Weights, x: Any) -> None:
+    def __init__(self, bench: gb.Bench, rung: str, weights: Weights, x: Any) -> None:
         self._bench, self._rung, self._x = bench, rung, x
         self.notes: Mapping[str, str] = {}
         if rung != "vendor":
@@ -66,12 +64,12 @@ class _RungCalls:
 
 
 @topic.case(
-    rung=points((*RUNGS, "vendor"), ("split",)),
-    shape=points((_QUICK,), full=_SHAPES),
-    when=on_gpu,
+    rung=gb.points((*RUNGS, "vendor"), ("split",)),
+    shape=gb.points((_QUICK,), full=_SHAPES),
+    when=gb.on_gpu,
     where=lambda target, params: target.tier != "quick" or params["rung"] in ("naive", "split"),
 )
-def hgemv(bench: Bench, rung: str, shape: str) -> Task:
+def hgemv(bench: gb.Bench, rung: str, shape: str) -> gb.Task:
     """Bandwidth of one kernel of the HGEMV ladder, `rung`: y = W·x of float16 with sums in float32.
 
     It counts 2·(M·N + N + M) bytes moved. `shape` is rows × columns of W; copies of W are used in turn, so that they
@@ -86,17 +84,17 @@ def hgemv(bench: Bench, rung: str, shape: str) -> Task:
     ladder = _RungCalls(bench, rung, weights, x)
     calls = [ladder.call(copy, y) for copy, y in zip(copies, ys, strict=True)]
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Compare one y with the product in double precision and every other y, bit by bit, with that y.
 
         Returns the errors of the compared y."""
         written = make.written(ys)
         first = int(written[0]) if written.size else 0
         differing = make.differing(ys, first)
-        expect(differing == 0, f"{differing} words of {len(written)} copies of y differ from the first copy")
+        gb.expect(differing == 0, f"{differing} words of {len(written)} copies of y differ from the first copy")
         return compared(make, weights, Vectors(x, ys[first]), 1)
 
     moved = float(weights.nbytes + _HALF.itemsize * (rows + cols))
-    stage = rotated(calls, moved, 2.0 * rows * cols, POINT)
+    stage = rotated(calls, moved, 2.0 * rows * cols, gb.POINT)
     notes = {**ladder.notes, **rotation_notes(rows, cols, copies)}
-    return Task.of(stage, check=check, poison=lambda: poison(ys), notes=notes)
+    return gb.Task.of(stage, check=check, poison=lambda: poison(ys), notes=notes)

@@ -1,14 +1,12 @@
 """Measure scalar instructions one by one: multiply-adds, integers and special functions, in one chain or in many."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, KeyFigure, Target, Task, Topic, View, Work, expect, on_gpu, points
+from gpubench.api import suite as gb
 
 from .._checks import expect_equal
 from ..gemm._product import on_nvidia
@@ -24,9 +22,9 @@ _WORD = 2**32
 _NEAR = 1e-5  # distance from the fixed point; the functions are exact to about 2^-20 (PTX ISA, ex2, rcp, rsqrt, cos)
 
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "curve",
             "Multiply-adds: throughput by independent chains",
             ("fma",),
@@ -34,7 +32,7 @@ topic = Topic(
             by=("dtype",),
             log_x=True,
         ),
-        View(
+        gb.View(
             "curve",
             "Multiply-adds: cycles per instruction by independent chains",
             ("fma",),
@@ -43,7 +41,7 @@ topic = Topic(
             series="cycles",
             log_x=True,
         ),
-        View(
+        gb.View(
             "curve",
             "Integer instructions: operations per clock and SM",
             ("integer",),
@@ -52,7 +50,7 @@ topic = Topic(
             series="per_clock",
             log_x=True,
         ),
-        View(
+        gb.View(
             "curve",
             "Special functions: operations per clock and SM",
             ("special",),
@@ -63,8 +61,8 @@ topic = Topic(
         ),
     ],
     key_figures=[
-        KeyFigure("FMA float32", "fma", (("dtype", "float32"), ("independent", _FULL))),
-        KeyFigure("FMA float64", "fma", (("dtype", "float64"), ("independent", _FULL))),
+        gb.KeyFigure("FMA float32", "fma", (("dtype", "float32"), ("independent", _FULL))),
+        gb.KeyFigure("FMA float64", "fma", (("dtype", "float64"), ("independent", _FULL))),
     ],
 )
 
@@ -77,25 +75,25 @@ class ScalarInstruction:
 
     operation: str
     storage: str
-    work: Work
+    work: gb.Work
     limit: str = ""
     issue: float = 2
     latency: float = 5
 
 
 FMA = {
-    "float64": ScalarInstruction("fma_float64", "float64", Work(flops=2), "float64", 2, 8),
-    "float32": ScalarInstruction("fma_float32", "float32", Work(flops=2), "float32", 1, 4),
-    "float16x2": ScalarInstruction("fma_float16x2", "float16", Work(flops=4), "float16", 1),
-    "bfloat16x2": ScalarInstruction("fma_bfloat16x2", "bfloat16", Work(flops=4), "", 1),
+    "float64": ScalarInstruction("fma_float64", "float64", gb.Work(flops=2), "float64", 2, 8),
+    "float32": ScalarInstruction("fma_float32", "float32", gb.Work(flops=2), "float32", 1, 4),
+    "float16x2": ScalarInstruction("fma_float16x2", "float16", gb.Work(flops=4), "float16", 1),
+    "bfloat16x2": ScalarInstruction("fma_bfloat16x2", "bfloat16", gb.Work(flops=4), "", 1),
 }
 INTEGER = {
-    "multiply_add": ScalarInstruction("multiply_add", "uint32", Work(flops=2), "int32"),
-    "logic": ScalarInstruction("logic", "uint32", Work(items=1)),
-    "shift": ScalarInstruction("shift", "uint32", Work(items=1)),
+    "multiply_add": ScalarInstruction("multiply_add", "uint32", gb.Work(flops=2), "int32"),
+    "logic": ScalarInstruction("logic", "uint32", gb.Work(items=1)),
+    "shift": ScalarInstruction("shift", "uint32", gb.Work(items=1)),
 }
 FIXED_POINTS = {"ex2": 0.6411857445, "rcp": 1.6180339887, "rsqrt": 1.0, "cosine": 0.7390851332}
-SPECIAL = {name: ScalarInstruction(name, "float32", Work(items=1), issue=8, latency=30) for name in FIXED_POINTS}
+SPECIAL = {name: ScalarInstruction(name, "float32", gb.Work(items=1), issue=8, latency=30) for name in FIXED_POINTS}
 
 
 def packed(numbers: Any, storage: str) -> Any:
@@ -146,7 +144,7 @@ def _drawn(instruction: ScalarInstruction, rng: np.random.Generator, shape: tupl
     return rng.integers(1, 8, size=shape), np.full(3, -1)
 
 
-def _chains_task(bench: Bench, instruction: ScalarInstruction, chains_a_scheduler: int) -> Task:
+def _chains_task(bench: gb.Bench, instruction: ScalarInstruction, chains_a_scheduler: int) -> gb.Task:
     """Return the task of chains of `instruction` on all SMs or CUs, with `chains_a_scheduler` chains per scheduler."""
     xp, lanes = bench.xp, bench.traits.warp
     independent, warps = chains_and_warps(chains_a_scheduler, _CHAINS_A_WARP)
@@ -168,14 +166,14 @@ def _chains_task(bench: Bench, instruction: ScalarInstruction, chains_a_schedule
         values = bench.device.to_host(results).reshape(-1, lanes)
         if is_special:
             off = float(np.abs(values / independent - FIXED_POINTS[instruction.operation]).max())
-            expect(off <= _NEAR, f"values of the chains are {off:.3g} away from their fixed point")
+            gb.expect(off <= _NEAR, f"values of the chains are {off:.3g} away from their fixed point")
             return
         steps = rounds * BODY // independent
         expected = folded(results_of(instruction.operation, storage, begin, k, steps))
         expect_equal(values, np.broadcast_to(expected, values.shape), "threads' values")
 
     issuers = threads // lanes
-    work = Work(flops=instruction.work.flops * lanes, items=instruction.work.items * lanes)
+    work = gb.Work(flops=instruction.work.flops * lanes, items=instruction.work.items * lanes)
     chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, work)
     notes = {"chains": f"{rounds * BODY} steps of a warp", **resource_notes(bench, kernel, threads)}
     return chains.task(instruction.limit, check, _poison(results), notes)
@@ -186,18 +184,18 @@ def _poison(results: Any) -> Callable[[], None]:
     return lambda: results.view("uint8").fill(0xFF)
 
 
-def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
+def _in_tier(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether the tier has the point: outside of `full`, only float32 is measured with a single chain."""
     return target.tier == "full" or params["independent"] != 1 or params["dtype"] == "float32"
 
 
 @topic.case(
-    dtype=lambda target: points(_dtypes(target)[:3], ("float32",), _dtypes(target)),
-    independent=points((1, _FULL), (1,), (*ONE_WARP, _FULL)),
-    when=on_gpu,
+    dtype=lambda target: gb.points(_dtypes(target)[:3], ("float32",), _dtypes(target)),
+    independent=gb.points((1, _FULL), (1,), (*ONE_WARP, _FULL)),
+    when=gb.on_gpu,
     where=_in_tier,
 )
-def fma(bench: Bench, dtype: str, independent: int) -> Task:
+def fma(bench: gb.Bench, dtype: str, independent: int) -> gb.Task:
     """Throughput of multiply-adds x = a·x + b of the format `dtype` in registers: two operations for each number.
 
     Each scheduler has `independent` chains, in each of which a step needs the result of the step before. The formats
@@ -205,16 +203,16 @@ def fma(bench: Bench, dtype: str, independent: int) -> Task:
     return _chains_task(bench, FMA[dtype], independent)
 
 
-def _dtypes(target: Target) -> tuple[str, ...]:
+def _dtypes(target: gb.Target) -> tuple[str, ...]:
     return tuple(FMA) if on_nvidia(target) else tuple(FMA)[:3]
 
 
 @topic.case(
-    operation=points((), full=tuple(INTEGER)),
-    independent=points((), full=(*ONE_WARP, _FULL)),
+    operation=gb.points((), full=tuple(INTEGER)),
+    independent=gb.points((), full=(*ONE_WARP, _FULL)),
     when=on_nvidia_gpu,
 )
-def integer(bench: Bench, operation: str, independent: int) -> Task:
+def integer(bench: gb.Bench, operation: str, independent: int) -> gb.Task:
     """Throughput of 32-bit integers: multiply-add (two operations), three-operand logic, rotation (one each).
 
     Each scheduler has `independent` chains, in each of which a step needs the result of the step before."""
@@ -222,11 +220,11 @@ def integer(bench: Bench, operation: str, independent: int) -> Task:
 
 
 @topic.case(
-    function=points((), full=tuple(SPECIAL)),
-    independent=points((), full=(*ONE_WARP, _FULL)),
+    function=gb.points((), full=tuple(SPECIAL)),
+    independent=gb.points((), full=(*ONE_WARP, _FULL)),
     when=on_nvidia_gpu,
 )
-def special(bench: Bench, function: str, independent: int) -> Task:
+def special(bench: gb.Bench, function: str, independent: int) -> gb.Task:
     """Throughput of special functions in float32, one operation each; rcp and cosine take one addition more.
 
     Each scheduler has `independent` chains, in each of which a step needs the result of the step before."""

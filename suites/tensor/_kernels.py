@@ -1,13 +1,11 @@
 """Describe the resources of a compiled kernel: registers, shared memory, spills and occupancy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
-from gpubench.api.suite import Bench, Kernel
+from gpubench.api import suite as gb
 
 
-def resource_notes(bench: Bench, kernel: Kernel, threads: int, shared_bytes: int = 0) -> Mapping[str, str]:
+def resource_notes(bench: gb.Bench, kernel: gb.Kernel, threads: int, shared_bytes: int = 0) -> Mapping[str, str]:
     """Return notes on a kernel that is launched with blocks of `threads` and `shared_bytes` of dynamic shared memory.
 
     `occupancy` is how many blocks a compute unit holds."""

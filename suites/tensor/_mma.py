@@ -1,14 +1,12 @@
 """Measure the matrix instructions of a warp one by one, by shape and format: mma.sync, and MFMA on AMD."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip, Target, Task, Topic, View, Work, on_gpu, points
+from gpubench.api import suite as gb
 
 from .._checks import expect_equal
 from ..gemm._product import on_nvidia
@@ -23,9 +21,9 @@ _CYCLES = 32  # assumed cycles per step of a dependent chain, unless the instruc
 _MOST_SUMS = 64  # registers of a lane for sums on AMD, which has 128 with four waves on each SIMD unit
 _A, _B = 3, 5  # on AMD, whose layouts differ by instruction, all elements of A and of B have these values
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View(
+        gb.View(
             "curve",
             f"Matrix instructions of a warp: {what} by independent chains",
             ("mma",),
@@ -172,7 +170,7 @@ def amd_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData:
     return MatrixData(np.concatenate(parts), begin, begin + begin.dtype.type(k * _A * _B))
 
 
-def _instructions(target: Target) -> Mapping[tuple[str, str, str], MatrixInstruction]:
+def _instructions(target: gb.Target) -> Mapping[tuple[str, str, str], MatrixInstruction]:
     """Return the instructions of the target's vendor by (name of the shape, input format, format of the sums)."""
     return MMA if on_nvidia(target) else MFMA
 
@@ -180,16 +178,16 @@ def _instructions(target: Target) -> Mapping[tuple[str, str, str], MatrixInstruc
 def _axis(place: int) -> Any:
     """Return the function that gives the values of an axis for a target: of shape, dtype or sums."""
 
-    def values(target: Target) -> Any:
+    def values(target: gb.Target) -> Any:
         forms = list(_instructions(target))
         quick = ("m16n8k16" if on_nvidia(target) else "m32n32k8", "float16", "float32")
         every = tuple(dict.fromkeys(form[place] for form in forms))
-        return points((quick[place],), full=every)
+        return gb.points((quick[place],), full=every)
 
     return values
 
 
-def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
+def _is_instruction(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether the vendor has the instruction; on AMD also its sums must fit the registers of a lane."""
     form = _instructions(target).get((params["shape"], params["dtype"], params["sums"]))
     if form is None or on_nvidia(target):
@@ -203,11 +201,11 @@ def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
     shape=_axis(0),
     dtype=_axis(1),
     sums=_axis(2),
-    independent=points((1, _FULL), (1,), (*ONE_WARP, _FULL)),
-    when=on_gpu,
+    independent=gb.points((1, _FULL), (1,), (*ONE_WARP, _FULL)),
+    when=gb.on_gpu,
     where=_is_instruction,
 )
-def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Task:
+def mma(bench: gb.Bench, shape: str, dtype: str, sums: str, independent: int) -> gb.Task:
     """Throughput of D = A·B + C of one warp in registers (mma.sync; AMD: MFMA): 2·M·N·K operations an instruction.
 
     `shape` names M, N and K. Each scheduler has `independent` chains, in each of which an instruction adds to the sums
@@ -216,9 +214,11 @@ def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Ta
     chains_a_warp, warps = chains_and_warps(independent, _CHAINS_A_WARP)
     form = _instructions(bench.target)[shape, dtype, sums]
     if "matrix" not in bench.traits.features or (is_nvidia and bench.traits.arch < form.since):
-        raise Skip(f"the instruction needs {form.since if is_nvidia else 'gfx90a'} or newer, not {bench.traits.arch}")
+        raise gb.Skip(
+            f"the instruction needs {form.since if is_nvidia else 'gfx90a'} or newer, not {bench.traits.arch}"
+        )
     if bench.traits.arch == form.not_on:
-        raise Skip(
+        raise gb.Skip(
             f"{form.not_on} has no warp instruction for {dtype} products; the case wgmma has that of a warpgroup"
         )
     threads = SCHEDULERS * warps * lanes
@@ -239,6 +239,6 @@ def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Ta
         host_sums = bench.device.to_host(device_sums)
         expect_equal(host_sums, np.broadcast_to(data.end, host_sums.shape), "words of sums")
 
-    chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, Work(flops=form.flops))
+    chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, gb.Work(flops=form.flops))
     notes = {"chains": f"{rounds * BODY} steps of a warp", **resource_notes(bench, kernel, threads)}
     return chains.task(matrix_limit(dtype), check, lambda: device_sums.view("uint8").fill(0xFF), notes, REST_S)

@@ -1,7 +1,5 @@
 """Build and launch the kernels of the HGEMM ladder, and say which device each of them needs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -12,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Kernel, Skip
+from gpubench.api import suite as gb
 
 from ..gemm._formats import MatrixProduct
 from ._kernels import resource_notes
@@ -42,7 +40,7 @@ class Rung:
     defines: Mapping[str, int] = field(default_factory=dict)
     shared_bytes: int = 0
 
-    def build(self, bench: Bench, product: MatrixProduct) -> Built:
+    def build(self, bench: gb.Bench, product: MatrixProduct) -> Built:
         """Return a call that launches the kernel on the operands of `product`, and notes on the kernel by name.
 
         The sides of `product` are multiples of the tile's."""
@@ -52,26 +50,26 @@ class Rung:
         args: tuple[Any, ...] = (product.a, product.b, product.c, *map(np.uint32, (shape.m, shape.n, shape.k)))
         return lambda: kernel(grid, (self.threads,), args, self.shared_bytes), self._notes(bench, kernel)
 
-    def _compile(self, bench: Bench) -> Kernel:
+    def _compile(self, bench: gb.Bench) -> gb.Kernel:
         if reason := unsupported_reason(bench, self.needs):
-            raise Skip(f"{self.kernel} {reason}")
+            raise gb.Skip(f"{self.kernel} {reason}")
         if self.needs == "wmma":
             return self._compile_with_header(bench)
         return bench.kernel(self.file, self.kernel, **self.defines)
 
-    def _compile_with_header(self, bench: Bench) -> Kernel:
+    def _compile_with_header(self, bench: gb.Bench) -> gb.Kernel:
         """Return the kernel compiled with CUDA's header mma.h."""
         header = found_header(_WMMA_HEADER)
         if header is None:
-            raise Skip(f"{self.kernel} needs the header {_WMMA_HEADER}, which is not found: {_HOW_TO_WMMA}")
+            raise gb.Skip(f"{self.kernel} needs the header {_WMMA_HEADER}, which is not found: {_HOW_TO_WMMA}")
         try:
             return bench.kernel(self.file, self.kernel, **self.defines, WMMA_HEADER=f"<{header}>")
         except bench.xp.cuda.compiler.CompileException as error:
             if "could not open source file" not in str(error):
                 raise
-            raise Skip(f"{header} includes a header that is not found: {_HOW_TO_WMMA}") from error
+            raise gb.Skip(f"{header} includes a header that is not found: {_HOW_TO_WMMA}") from error
 
-    def _notes(self, bench: Bench, kernel: Kernel) -> Mapping[str, str]:
+    def _notes(self, bench: gb.Bench, kernel: gb.Kernel) -> Mapping[str, str]:
         """Return two or three notes by name: `kernel` with the file, tile and macros, and those of `resource_notes`."""
         macros = " ".join(f"{name}={value}" for name, value in self.defines.items())
         return {
@@ -83,7 +81,7 @@ class Rung:
 class BulkRung(Rung):
     """A rung that loads parts of A and B by bulk tensor copies (TMA), with blocks that process tile after tile."""
 
-    def build(self, bench: Bench, product: MatrixProduct) -> Built:
+    def build(self, bench: gb.Bench, product: MatrixProduct) -> Built:
         """Return a call that launches the kernel on the operands of `product`, and notes on the kernel by name.
 
         The grid has at most one block on each SM, and tensor maps describe A and B."""
@@ -115,7 +113,7 @@ def found_header(name: str) -> Path | None:
     return next((path for toolkit in toolkits if (path := toolkit / "include" / name).is_file()), None)
 
 
-def unsupported_reason(bench: Bench, needs: str) -> str:
+def unsupported_reason(bench: gb.Bench, needs: str) -> str:
     """Return why the device does not meet `needs`, empty if it does: a text such as `needs …, not sm_80`.
 
     `needs` is empty, `matrix` or `wmma` (matrix instructions of NVIDIA, sm_80 or newer), `hopper` (sm_90), or `mfma`

@@ -1,7 +1,5 @@
 """Describe matrices for Hopper's copy engine (TMA) by the driver's own function, which CuPy does not bind."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import DeviceError, Skip
+from gpubench.api import suite as gb
 
 # CUDA Driver API, "Tensor Map Object Management": a CUtensorMap has 128 bytes and is aligned to 64.
 _MAP_BYTES, _ALIGNMENT = 128, 64
@@ -22,7 +20,7 @@ def _encode() -> Any:
     try:
         return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     except (OSError, AttributeError) as error:
-        raise Skip(f"the driver has no tensor maps ({error}): they need a driver of CUDA 12 or newer") from error
+        raise gb.Skip(f"the driver has no tensor maps ({error}): they need a driver of CUDA 12 or newer") from error
 
 
 def tensor_map(matrix: Any, rows: int, columns: int, box_rows: int, box_columns: int) -> npt.NDArray[np.void]:
@@ -40,5 +38,5 @@ def tensor_map(matrix: Any, rows: int, columns: int, box_rows: int, box_columns:
         _NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_PROMOTION_128_BYTES, _NO_FILL,
     )  # fmt: skip
     if status:
-        raise DeviceError(f"cuTensorMapEncodeTiled of {rows} × {columns} failed with CUDA error {status}")
+        raise gb.DeviceError(f"cuTensorMapEncodeTiled of {rows} × {columns} failed with CUDA error {status}")
     return encoded.view(f"V{_MAP_BYTES}")  # CuPy passes an array of one element by value

@@ -1,14 +1,12 @@
 """Measure Hopper's wgmma instructions one by one: a warpgroup's product by the number of columns and the place of A."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, KeyFigure, Skip, Target, Task, Topic, View, Work, points
+from gpubench.api import suite as gb
 
 from .._checks import expect_equal
 from ._chains import REST_S, Chains, cycle_words, matrix_limit, on_nvidia_gpu, rounds_for
@@ -27,10 +25,10 @@ _PRODUCTS = {"float16": 4096, "bfloat16": 4096, "tf32": 2048, "float8_e4m3": 819
 
 _LINES = ("dtype", "sums", "a", "wait")
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("curve", "wgmma: throughput by columns", ("wgmma",), x="columns", by=_LINES, log_x=True),
-        View(
+        gb.View("curve", "wgmma: throughput by columns", ("wgmma",), x="columns", by=_LINES, log_x=True),
+        gb.View(
             "curve",
             "wgmma: cycles per instruction by columns",
             ("wgmma",),
@@ -40,7 +38,9 @@ topic = Topic(
             log_x=True,
         ),
     ],
-    key_figures=[KeyFigure("wgmma, 256 columns", "wgmma", (("columns", 256), ("dtype", "float16"), ("wait", "late")))],
+    key_figures=[
+        gb.KeyFigure("wgmma, 256 columns", "wgmma", (("columns", 256), ("dtype", "float16"), ("wait", "late")))
+    ],
 )
 
 
@@ -139,7 +139,7 @@ def sum_registers(form: WarpgroupFormat, columns: int) -> int:
     return columns // (4 if form.sums == "f16" else 2)
 
 
-def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
+def _has_point(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether the formats exist and the point is measured."""
     del target
     formats = params["dtype"], params["sums"]
@@ -148,22 +148,22 @@ def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
 
 
 @topic.case(
-    dtype=points(("float16",), full=tuple(dict.fromkeys(dtype for dtype, _ in FORMATS))),
-    sums=points(("float32",), full=tuple(dict.fromkeys(sums for _, sums in FORMATS))),
-    columns=points((256,), full=(8, 16, 32, 64, 128, 256)),
-    a=points(("shared",), full=("shared", "registers")),
-    wait=points(("late",), full=("each", "late")),
+    dtype=gb.points(("float16",), full=tuple(dict.fromkeys(dtype for dtype, _ in FORMATS))),
+    sums=gb.points(("float32",), full=tuple(dict.fromkeys(sums for _, sums in FORMATS))),
+    columns=gb.points((256,), full=(8, 16, 32, 64, 128, 256)),
+    a=gb.points(("shared",), full=("shared", "registers")),
+    wait=gb.points(("late",), full=("each", "late")),
     when=on_nvidia_gpu,
     where=_has_point,
 )
-def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, wait: str) -> Task:
+def wgmma(bench: gb.Bench, dtype: str, sums: str, columns: int, a: str, wait: str) -> gb.Task:
     """Throughput of D = A·B + C of 64 rows by a warpgroup, B in shared memory: 2·M·N·K operations per instruction.
 
     `a` is where A lies, `columns` is N, `dtype` the format of A and B, and `sums` that of C and D. With `wait` of
     `each` the warpgroup waits for each instruction before the next; with `late` it waits after every 16 instructions,
     for all but the last 16."""
     if bench.traits.arch != "sm_90":
-        raise Skip(f"wgmma is an instruction of sm_90 alone, not of {bench.traits.arch}")
+        raise gb.Skip(f"wgmma is an instruction of sm_90 alone, not of {bench.traits.arch}")
     form = FORMATS[dtype, sums]
     flops = 2.0 * _ROWS * columns * form.inner
     issue = flops / _PRODUCTS[dtype]
@@ -185,7 +185,7 @@ def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, wait: str) 
         host_sums = bench.device.to_host(device_sums)
         expect_equal(host_sums, np.broadcast_to(data.end, host_sums.shape), "words of sums")
 
-    chains = Chains(bench, launch, cycles, rounds, rounds * body, 1, Work(flops=flops))
+    chains = Chains(bench, launch, cycles, rounds, rounds * body, 1, gb.Work(flops=flops))
     notes = {
         "chains": f"{rounds * body} steps of a warpgroup",
         **resource_notes(bench, kernel, _GROUP_THREADS, shared_bytes),

@@ -2,13 +2,11 @@
 
 Virtual memory, suspended programs and green contexts need cuda-bindings, which the extras for CUDA bring."""
 
-from __future__ import annotations
-
-from gpubench.api.suite import Suite
+from gpubench.api import suite as gb
 
 from . import _churn, _forward, _green, _grow, _limits, _neighbour, _preempt, _slice, _steps, _suspend, _through
 
-suite = Suite(
+suite = gb.Suite(
     "virtual memory, suspended programs, neighbours and forwarded calls",
     topics=[
         _steps.topic,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip, expect
+from gpubench.api import suite as gb
 
 from .._between import shared_host_memory
 from .._checks import CheckedCall
@@ -41,7 +41,7 @@ class NeighbourBoard:
         self.words: Any = room[:HEADER_BYTES].view(np.uint32)
 
     @classmethod
-    def within(cls, bench: Bench) -> NeighbourBoard:
+    def within(cls, bench: gb.Bench) -> NeighbourBoard:
         """Return a new board for an aggressor in this process; on a GPU it lies in page-locked memory."""
         room = bench.device.pinned(ROOM_BYTES) if bench.traits.is_gpu else np.zeros(ROOM_BYTES, np.uint8)
         room[:] = 0
@@ -94,7 +94,7 @@ class Aggressor:
 
     def __init__(
         self,
-        bench: Bench,
+        bench: gb.Bench,
         load: CheckedCall,
         queue: LaunchQueue,
         board: NeighbourBoard,
@@ -107,7 +107,7 @@ class Aggressor:
         self._thread = ThreadPoolExecutor(1)
         self._serving = self._thread.submit(self._serve)
 
-    def _counting(self, bench: Bench) -> Callable[[], None]:
+    def _counting(self, bench: gb.Bench) -> Callable[[], None]:
         """Return the call that queues a kernel behind a call: it writes how many calls have ended to the board."""
         kernel, address = bench.kernel("sharing.cu", "done"), self._board.words[_DONE:].ctypes.data
         return lambda: kernel((1,), (1,), (np.uint64(address), np.uint32(self._issued)))
@@ -178,7 +178,7 @@ class Aggressor:
         self._board.stop()
         self._serving.result(_ENDING_S)
         self._thread.shutdown()
-        expect(self._board.ended == self._issued, f"{self._board.ended} of {self._issued} calls have ended")
+        gb.expect(self._board.ended == self._issued, f"{self._board.ended} of {self._issued} calls have ended")
         self._load.check()
 
 
@@ -187,9 +187,11 @@ class SharedBoard:
 
     The GPU of rank 1, the aggressor, reaches the memory too. Raises Skip if the device cannot register host memory."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         if bench.traits.is_gpu and "register" not in bench.traits.features:
-            raise Skip("CuPy on ROCm does not register host memory, in which the aggressor's device counts its calls")
+            raise gb.Skip(
+                "CuPy on ROCm does not register host memory, in which the aggressor's device counts its calls"
+            )
         self._memory = shared_host_memory(bench, ROOM_BYTES)
         self._unregister = bench.device.register(self._memory.array) if bench.traits.is_gpu and bench.rank else None
         self.board = NeighbourBoard(self._memory.array)

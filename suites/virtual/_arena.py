@@ -1,7 +1,5 @@
 """Keep account of the free and taken blocks in one growing range, best fit first, without touching a device."""
 
-from __future__ import annotations
-
 import bisect
 
 _ALIGNMENT = 512  # the least alignment of cudaMalloc's addresses and of PyTorch's blocks

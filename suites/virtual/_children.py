@@ -1,7 +1,5 @@
 """Start child processes, in fresh interpreters, that answer one message at a time within a time limit."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -10,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
-from gpubench.api.libraries import DriverCallError
-from gpubench.api.suite import Skip
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 from .._processes import FreshInterpreter
 
@@ -70,9 +68,9 @@ class BoundedChild:
         except (EOFError, ConnectionError) as error:
             raise ChildEndedError(self._ending_message()) from error
         if kind == "skip":
-            raise Skip(value)
+            raise gb.Skip(value)
         if kind == "refusal":
-            raise DriverCallError(value)
+            raise lib.DriverCallError(value)
         return value
 
     def end(self) -> None:
@@ -110,8 +108,8 @@ def serve(verbs: Mapping[str, Callable[..., object]]) -> None:
             return
         try:
             answer = ("answer", verbs[verb](*args))
-        except Skip as reason:
+        except gb.Skip as reason:
             answer = ("skip", str(reason))
-        except DriverCallError as error:
+        except lib.DriverCallError as error:
             answer = ("refusal", str(error))
         connection.send(answer)

@@ -1,7 +1,5 @@
 """Measure allocators under the allocations of training steps: time per operation, memory held, first failure."""
 
-from __future__ import annotations
-
 import bisect
 import ctypes
 import errno
@@ -9,22 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from gpubench.api.libraries import DriverCallError
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    points,
-)
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 from ._arena import OffsetArena
 from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, open_space
@@ -40,10 +24,10 @@ _TAIL = 10_000  # samples, enough for the 99.9th percentile
 _FEW, _MANY = 500, 10_000  # numbers of allocations
 _SLOW, _SLOW_COUNT = ("malloc", "tight"), 2_000  # with 10 000, an operation takes 0.7 ms on an H200, the case 87 s
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Allocator operation time in a training step", ("churn",), log_x=True),
-        View("bars", "Ratio of memory held to memory used", ("churn",), series="held per byte used"),
+        gb.View("bars", "Allocator operation time in a training step", ("churn",), log_x=True),
+        gb.View("bars", "Ratio of memory held to memory used", ("churn",), series="held per byte used"),
     ]
 )
 
@@ -65,7 +49,7 @@ def is_full(error: Exception) -> bool:
     """Return whether `error`, an exception of an allocator, means that memory is full.
 
     These are MemoryError, OSError with ENOMEM or ENOSPC, and the CUDA errors for a lack of memory."""
-    if isinstance(error, DriverCallError):
+    if isinstance(error, lib.DriverCallError):
         return str(error).startswith("CUDA_ERROR_OUT_OF_MEMORY")
     if isinstance(error, OSError):
         return error.errno in (errno.ENOMEM, errno.ENOSPC)
@@ -88,7 +72,7 @@ def allocate_or_none(take: Callable[[int], int], nbytes: int) -> int | None:
 class HostMalloc:
     """The C library's malloc and free."""
 
-    def __init__(self, _bench: Bench) -> None:
+    def __init__(self, _bench: gb.Bench) -> None:
         libc = ctypes.CDLL(None)
         self._malloc, self._free = libc.malloc, libc.free
         self._malloc.argtypes, self._malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
@@ -111,7 +95,7 @@ class HostMalloc:
 class RuntimeMalloc:
     """cudaMalloc and cudaFree."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self.take: Callable[[int], int] = bench.xp.cuda.runtime.malloc
         self.give: Callable[[int], None] = bench.xp.cuda.runtime.free
 
@@ -124,9 +108,9 @@ class StreamPool:
 
     Raises Skip if CuPy does not support the pool on this GPU."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         if "pool" not in bench.traits.features:
-            raise Skip(f"CuPy does not support the driver's memory pool on {bench.traits.vendor} GPUs")
+            raise gb.Skip(f"CuPy does not support the driver's memory pool on {bench.traits.vendor} GPUs")
         self._device, self._runtime = bench.device, bench.xp.cuda.runtime
         self._stream = bench.device.stream
         self._pool = self._runtime.deviceGetDefaultMemPool(bench.xp.cuda.Device().id)
@@ -149,7 +133,7 @@ class StreamPool:
 class CupyPool:
     """A memory pool of CuPy, which splits and merges blocks of cudaMalloc on the host."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._pool = bench.xp.cuda.MemoryPool()
         self._blocks: dict[int, Any] = {}
 
@@ -173,7 +157,7 @@ class MappedArena:
 
     The range has `capacity_bytes` of addresses, a multiple of PAGE_BYTES."""
 
-    def __init__(self, bench: Bench, capacity_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, capacity_bytes: int) -> None:
         self._range = MappedRange(open_space(bench), capacity_bytes)
         self._arena = OffsetArena()
 
@@ -195,7 +179,7 @@ class MappedArena:
         self._range.close()
 
 
-def open_allocator(bench: Bench, name: str, peak_bytes: int) -> Allocator:
+def open_allocator(bench: gb.Bench, name: str, peak_bytes: int) -> Allocator:
     """Return a new allocator that holds no memory; `name` is `vmm`, `pool`, `cupy` or `malloc`.
 
     `malloc` is cudaMalloc on a GPU and the C library's on the host."""
@@ -224,7 +208,7 @@ class LiveBlocks:
         Raises WrongAnswer if it overlaps a block that was added before."""
         place = bisect.bisect_right(self._starts, address)
         end = address + nbytes
-        expect(
+        gb.expect(
             (place == 0 or self._ends[self._starts[place - 1]] <= address)
             and (place == len(self._starts) or end <= self._starts[place]),
             f"block {block} of {nbytes} bytes overlaps a block that is still in use",
@@ -246,7 +230,7 @@ class Churn:
     `name` is that of `open_allocator`. `peak_bytes` are in use at the peak of the trace."""
 
     def __init__(
-        self, bench: Bench, name: str, trace: Sequence[MemoryOperation], peak_bytes: int, may_fail: bool = False
+        self, bench: gb.Bench, name: str, trace: Sequence[MemoryOperation], peak_bytes: int, may_fail: bool = False
     ) -> None:
         self._bench, self._name, self._trace, self._peak_bytes = bench, name, trace, peak_bytes
         self._may_fail = may_fail
@@ -283,7 +267,7 @@ class Churn:
             allocator.give(address)
         allocator.close()
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Run the trace once, check its blocks, and return `first failure` and, on a GPU, `held per byte used`.
 
         The latter is the memory taken over the memory in use, at the peak."""
@@ -304,36 +288,36 @@ class Churn:
                     held = self._at_peak(live, free_bytes)
         finally:
             self._close(allocator, [address for address, _ in live.blocks.values()])
-        expect(
+        gb.expect(
             self._may_fail or failed == len(self._trace), f"operation {failed} failed, although there is room for it"
         )
-        return {**held, "first failure": Observed(failed, "operations", "more")}
+        return {**held, "first failure": gb.Observed(failed, "operations", "more")}
 
-    def _at_peak(self, live: LiveBlocks, free_bytes: int) -> dict[str, Observed]:
+    def _at_peak(self, live: LiveBlocks, free_bytes: int) -> dict[str, gb.Observed]:
         """Fill the blocks in use and check them."""
         arrays = {block: array_at(self._bench, *place) for block, place in live.blocks.items()}
         for block, array in arrays.items():
             self._pattern.filler(array, block)()
         wrong = sum(self._pattern.wrong(array, block) for block, array in arrays.items())
-        expect(wrong == 0, f"{wrong} words differ from what was written to the blocks in use")
+        gb.expect(wrong == 0, f"{wrong} words differ from what was written to the blocks in use")
         if not self._bench.traits.is_gpu:  # other programs change the host's free memory
             return {}
         held = free_bytes - self._bench.device.free_bytes()
-        return {"held per byte used": Observed(held / sum(array.size for array in arrays.values()))}
+        return {"held per byte used": gb.Observed(held / sum(array.size for array in arrays.values()))}
 
 
-def _allocators(target: Target) -> Any:
+def _allocators(target: gb.Target) -> Any:
     if target.is_host:
         return ("malloc", "vmm")
-    return points(("vmm",), smoke=("pool", "vmm"), full=("malloc", "pool", "cupy", "vmm"))
+    return gb.points(("vmm",), smoke=("pool", "vmm"), full=("malloc", "pool", "cupy", "vmm"))
 
 
-def _traces(target: Target) -> Any:
-    return ("step",) if target.is_host else points(("step",), full=("step", "tight"))
+def _traces(target: gb.Target) -> Any:
+    return ("step",) if target.is_host else gb.points(("step",), full=("step", "tight"))
 
 
 @topic.case(allocator=_allocators, trace=_traces)
-def churn(bench: Bench, allocator: str, trace: str) -> Task:
+def churn(bench: gb.Bench, allocator: str, trace: str) -> gb.Task:
     """Seconds of one operation, taking or releasing a block, in the allocations of training steps drawn from a seed.
 
     `step` has 4 GiB (on the host 128 MiB) in use at the peak, `tight` 85 % of the free memory. The first operation that
@@ -348,6 +332,6 @@ def churn(bench: Bench, allocator: str, trace: str) -> Task:
     many = _SLOW_COUNT if (allocator, trace) == _SLOW else _MANY
     operations = training_trace(_SEED, many if is_full else _FEW, peak_bytes)
     run = Churn(bench, allocator, operations, peak_bytes, may_fail=trace == "tight")
-    effort = POINT.with_tail(_TAIL) if is_full else POINT
-    stage = Stage(run.seconds, Work(items=1), "item", clock="self", effort=effort)
-    return Task.of(stage, check=run.check, notes={"allocations": str(len(operations) // 2)})
+    effort = gb.POINT.with_tail(_TAIL) if is_full else gb.POINT
+    stage = gb.Stage(run.seconds, gb.Work(items=1), "item", clock="self", effort=effort)
+    return gb.Task.of(stage, check=run.check, notes={"allocations": str(len(operations) // 2)})

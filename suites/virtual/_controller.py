@@ -3,8 +3,6 @@
 A program that is started for each step would pay for the initialisation each time. The driver's calls are behind one
 object, so that tests can try the protocol, its time limits and its failures on processes without a GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib
@@ -12,8 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from gpubench.api.libraries import Driver
-from gpubench.api.suite import Skip
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 from ._children import BoundedChild, serve
 
@@ -54,11 +52,13 @@ class DriverCheckpoints:
     """cuCheckpointProcess… of NVIDIA's driver, through cuda-bindings; raises Skip if either of them is too old."""
 
     def __init__(self) -> None:
-        self._driver = Driver()
+        self._driver = lib.Driver()
         self._driver("cuInit", 0)
         self._version = int(self._driver("cuDriverGetVersion"))
         if self._version < _FIRST_DRIVER:
-            raise Skip(f"needs a driver for CUDA 12.8 (570) or newer; this driver is for CUDA {_dotted(self._version)}")
+            raise gb.Skip(
+                f"needs a driver for CUDA 12.8 (570) or newer; this driver is for CUDA {_dotted(self._version)}"
+            )
 
     def lock(self, pid: int, limit_ms: int) -> None:
         args = self._driver.bindings.CUcheckpointLockArgs()
@@ -85,7 +85,7 @@ class DriverCheckpoints:
         """Return cuda-bindings' CUcheckpointRestoreArgs for a restore on other GPUs."""
         bindings = self._driver.bindings
         if not hasattr(bindings, _PAIRS) or self._version < _FIRST_MIGRATION:
-            raise Skip(
+            raise gb.Skip(
                 f"migration needs cuda-bindings 13 and driver 580; this driver is for CUDA {_dotted(self._version)}"
             )
         gpu_pairs = []

@@ -1,14 +1,12 @@
 """Find the driver functions that are timed and forwarded: CUDA's own, or functions that act on the host's memory."""
 
-from __future__ import annotations
-
 from importlib import resources
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.libraries import Driver
-from gpubench.api.suite import Bench, Skip
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 from .._stream import need_numba
 
@@ -26,7 +24,7 @@ class LocalDriver:
 
     Both are NumPy arrays, int64, of shapes (7,) and (10,)."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self.cells = np.zeros(_CELLS, np.int64)
         self._context: Any = None
         if not bench.traits.is_gpu:
@@ -36,8 +34,8 @@ class LocalDriver:
             self.table = _host_calls.host_table()
             return
         if bench.traits.vendor != "nvidia":
-            raise Skip(NEEDS_NVIDIA)
-        self._driver = Driver()
+            raise gb.Skip(NEEDS_NVIDIA)
+        self._driver = lib.Driver()
         self._context = self._driver("cuCtxGetCurrent")
         source = (resources.files(__package__) / "forward.cu").read_text(encoding="utf-8")
         self._kernel = bench.xp.RawModule(code=source).get_function("add_words")
@@ -50,7 +48,7 @@ class LocalDriver:
         There must be a GPU. Raises Skip if the driver does not have the function."""
         address, _ = self._driver("cuGetProcAddress", symbol.encode(), VERSION, 0)
         if not int(address):
-            raise Skip(f"the driver does not have {symbol}")
+            raise gb.Skip(f"the driver does not have {symbol}")
         return int(address)
 
     def enter(self) -> None:

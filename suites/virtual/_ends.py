@@ -1,7 +1,5 @@
 """Provide the two ends of a forwarder between two ranks: rank 0 sends calls, and a thread of rank 1 makes them."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Handle, SharedBuffer, WrongAnswer, expect
+from gpubench.api import suite as gb
 
 from .._between import hand_over, shared_host_memory
 from . import _wire
@@ -30,10 +28,10 @@ class ForwardLink:
 
     `transport` is `shm` (ring buffers in shared memory), `unix` or `tcp`. Both ranks must create it."""
 
-    def __init__(self, bench: Bench, transport: str) -> None:
+    def __init__(self, bench: gb.Bench, transport: str) -> None:
         self.words = np.full(_wire.LINK_WORDS, -1, np.int64)
         self._socket: socket.socket | None = None
-        self._rings: SharedBuffer | None = None
+        self._rings: gb.SharedBuffer | None = None
         is_client = bench.rank == 0
         if transport == "shm":
             self._rings = shared_host_memory(bench, 2 * (_wire.RING_HEAD_BYTES + _RING_BYTES))
@@ -67,18 +65,18 @@ class ForwardLink:
             self._rings.close()
 
 
-def _unix_socket(bench: Bench) -> socket.socket:
+def _unix_socket(bench: gb.Bench) -> socket.socket:
     """Return this rank's end of a socket pair that rank 0 makes and hands over; both ranks must call it."""
     if bench.rank != 0:
         (descriptor,) = hand_over(bench, None).descriptors
         return socket.socket(fileno=descriptor)
     own_end, other_end = socket.socketpair()
     with other_end:
-        hand_over(bench, Handle(descriptors=(other_end.fileno(),)))
+        hand_over(bench, gb.Handle(descriptors=(other_end.fileno(),)))
     return own_end
 
 
-def _tcp_socket(bench: Bench) -> socket.socket:
+def _tcp_socket(bench: gb.Bench) -> socket.socket:
     """Return a connection between the ranks over the loopback device, with Nagle's algorithm off."""
     if bench.rank != 0:
         with socket.create_server((_LOOPBACK, 0)) as listener:
@@ -96,7 +94,7 @@ def _tcp_socket(bench: Bench) -> socket.socket:
 class ForwardServer:
     """A thread that makes the calls which arrive on `link` with `driver`, until the client stops it."""
 
-    def __init__(self, bench: Bench, driver: LocalDriver, link: ForwardLink) -> None:
+    def __init__(self, bench: gb.Bench, driver: LocalDriver, link: ForwardLink) -> None:
         self._link, self._driver = link, driver
         self._buffer = bench.device.pinned(_BUFFER_BYTES)
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -115,7 +113,7 @@ class ForwardServer:
             self._link.end()
             self._thread.join(_STOP_S)
         if self._thread.is_alive():
-            raise WrongAnswer(f"a forwarded call did not return within {_STOP_S} s")
+            raise gb.WrongAnswer(f"a forwarded call did not return within {_STOP_S} s")
         self._link.close()
 
 
@@ -137,10 +135,10 @@ class ForwardClient:
     def _expect(self, status: int, sent: int) -> None:
         """Raise WrongAnswer if the server is gone, the call failed, or the server has not counted the calls sent."""
         self._sent += sent
-        expect(status != _wire.LOST, "the forwarder's server is gone, or does not answer")
-        expect(status == 0, f"a forwarded call returned the error {status}")
+        gb.expect(status != _wire.LOST, "the forwarder's server is gone, or does not answer")
+        gb.expect(status == 0, f"a forwarded call returned the error {status}")
         calls_made = int(self.answer[3])
-        expect(calls_made == self._sent, f"the server has made {calls_made} calls of {self._sent}")
+        gb.expect(calls_made == self._sent, f"the server has made {calls_made} calls of {self._sent}")
 
     def request(self, op: int, *arguments: int) -> int:
         """Make the call `op` once with `arguments`, and return the value in its answer, such as an address."""
@@ -205,7 +203,7 @@ class NativeClient:
 
     @staticmethod
     def _expect(status: int) -> None:
-        expect(status == 0, f"a call of the driver returned the error {status}")
+        gb.expect(status == 0, f"a call of the driver returned the error {status}")
 
     def move(self, op: int, address: int, host: Any) -> None:
         """Copy the bytes of `host` (NumPy, uint8) to the device's `address` (`op` is TO_DEVICE) or back (TO_HOST)."""

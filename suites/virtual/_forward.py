@@ -1,7 +1,5 @@
 """Measure driver calls that are made in this process, or forwarded to another process that makes them."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -10,23 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-    powers_of_two,
-)
+from gpubench.api import suite as gb
 
 from .._between import need_shared_gpu
 from .._stream import NEEDS_NUMBA
@@ -41,12 +23,12 @@ _PAIRS = 3  # pairs of native and forwarded calls that a check makes in turn
 _NATIVE = "native"
 _TRANSPORTS = (_NATIVE, "shm", "unix", "tcp")
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Driver call time", ("call",), by=("what",), log_x=True),
-        View("bars", "Forwarded driver call time", ("forward",), by=("what",), log_x=True),
-        View("bars", "Ratio of native to forwarded time", ("forward", "forward_copy"), series="share of native"),
-        View(
+        gb.View("bars", "Driver call time", ("call",), by=("what",), log_x=True),
+        gb.View("bars", "Forwarded driver call time", ("forward",), by=("what",), log_x=True),
+        gb.View("bars", "Ratio of native to forwarded time", ("forward", "forward_copy"), series="share of native"),
+        gb.View(
             "transfer",
             "Bandwidth of forwarded copies by size",
             ("forward_copy",),
@@ -60,7 +42,7 @@ topic = Topic(
 class NativeCalls:
     """Calls functions of CUDA's driver by their addresses, in a compiled loop."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         from . import _wire
 
         self._bench, self._wire, self._driver = bench, _wire, LocalDriver(bench)
@@ -82,7 +64,7 @@ class NativeCalls:
         elapsed = time.perf_counter() - start
         self._bench.device.synchronize()
         self._launched += _BATCH if what == "launch" else 0
-        expect(failed == 0, f"{failed} of {_BATCH} calls of {symbol} failed")
+        gb.expect(failed == 0, f"{failed} of {_BATCH} calls of {symbol} failed")
         return elapsed
 
     def pair_seconds(self) -> float:
@@ -93,7 +75,7 @@ class NativeCalls:
         start = time.perf_counter()
         failed = self._wire.call_pairs(addresses[0], arguments, addresses[1], cell, _BATCH)
         elapsed = time.perf_counter() - start
-        expect(failed == 0, f"{failed} of {2 * _BATCH} calls of cuMemAlloc and cuMemFree failed")
+        gb.expect(failed == 0, f"{failed} of {2 * _BATCH} calls of cuMemAlloc and cuMemFree failed")
         return elapsed
 
     def _function_of(self, what: str) -> tuple[str, tuple[int, ...]]:
@@ -124,7 +106,7 @@ class NativeCalls:
 
         For `launch` it is raised if launches were lost."""
         if what == "allocate":
-            expect(int(self._cells[0]) != 0, "cuMemAlloc returned no address")
+            gb.expect(int(self._cells[0]) != 0, "cuMemAlloc returned no address")
         expectations: Mapping[str, Callable[[], tuple[int, int]]] = {
             "attribute": lambda: (self._bench.target.device.units, int(self._cells[:1].view(np.int32)[0])),
             "memory_info": lambda: (int(self._bench.xp.cuda.runtime.memGetInfo()[1]), int(self._cells[1])),
@@ -133,7 +115,7 @@ class NativeCalls:
         }
         if what in expectations:
             expected, returned = expectations[what]()
-            expect(returned == expected, f"{what} returned {returned}, expected {expected}")
+            gb.expect(returned == expected, f"{what} returned {returned}, expected {expected}")
 
 
 def _padded(*arguments: int) -> tuple[np.int64, ...]:
@@ -141,13 +123,13 @@ def _padded(*arguments: int) -> tuple[np.int64, ...]:
 
 
 @topic.case(
-    what=points(
+    what=gb.points(
         ("attribute", "launch"),
         full=("attribute", "memory_info", "event_query", "pointer_query", "allocate", "launch", "synchronize"),
     ),
-    when=on_gpu,
+    when=gb.on_gpu,
 )
-def call(bench: Bench, what: str) -> Task:
+def call(bench: gb.Bench, what: str) -> gb.Task:
     """Seconds of one CUDA driver call, called in a compiled loop by the address that the CUDA runtime receives too.
 
     The overhead of an interposer shows here. `allocate` is cuMemAlloc and cuMemFree of 1 MiB; a pair counts as two
@@ -156,21 +138,21 @@ def call(bench: Bench, what: str) -> Task:
     calls = NativeCalls(bench)
     is_pair = what == "allocate"
     run: Callable[[], float] = calls.pair_seconds if is_pair else lambda: calls.seconds(what)
-    stage = Stage(run, Work(items=_BATCH * (2 if is_pair else 1)), "item", clock="self", effort=POINT)
-    return Task.of(stage, check=lambda: calls.check(what), poison=calls.poison)
+    stage = gb.Stage(run, gb.Work(items=_BATCH * (2 if is_pair else 1)), "item", clock="self", effort=gb.POINT)
+    return gb.Task.of(stage, check=lambda: calls.check(what), poison=calls.poison)
 
 
 def _need_compiled() -> None:
     """Raise Skip without numba, which compiles the loops around the calls."""
     if find_spec("numba") is None:
-        raise Skip(NEEDS_NUMBA)
+        raise gb.Skip(NEEDS_NUMBA)
 
 
 def _ranks(params: Mapping[str, str | int | float]) -> int:
     return 1 if params["transport"] == _NATIVE else 2
 
 
-def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
+def _opened(bench: gb.Bench, transport: str) -> tuple[Any, Any, gb.Task | None]:
     """Return the client of `transport`, a native client to compare it with, and the server's idle task."""
     from . import _ends
 
@@ -182,16 +164,16 @@ def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
     link = _ends.ForwardLink(bench, transport)
     if bench.rank == 0:
         return _ends.ForwardClient(link), native, None
-    return None, None, Task.idle(_ends.ForwardServer(bench, driver, link).close)
+    return None, None, gb.Task.idle(_ends.ForwardServer(bench, driver, link).close)
 
 
-def share_of_native(native: Callable[[], float], forwarded: Callable[[], float]) -> Observation:
+def share_of_native(native: Callable[[], float], forwarded: Callable[[], float]) -> gb.Observation:
     """Return `share of native`, the seconds of `native()` over those of `forwarded()`: medians of three calls in turn.
 
     Both functions make the same calls and return the seconds."""
     pairs = [(native(), forwarded()) for _ in range(_PAIRS)]
     share = statistics.median(pair[0] for pair in pairs) / statistics.median(pair[1] for pair in pairs)
-    return {"share of native": Observed(share, "", "more")}
+    return {"share of native": gb.Observed(share, "", "more")}
 
 
 class ForwardedCalls:
@@ -232,7 +214,7 @@ class ForwardedCalls:
         launch_count = np.zeros(8, np.uint8)
         self._client.move(self._wire.TO_HOST, self._word, launch_count)
         arrived = int(launch_count.view(np.uint64)[0])
-        expect(arrived == self._launched, f"{arrived} of {self._launched} launches reached the device")
+        gb.expect(arrived == self._launched, f"{arrived} of {self._launched} launches reached the device")
 
     def close(self) -> None:
         """Free the word and stop the server."""
@@ -240,26 +222,26 @@ class ForwardedCalls:
         self._client.close()
 
 
-def _notes(bench: Bench) -> dict[str, str]:
+def _notes(bench: gb.Bench) -> dict[str, str]:
     if bench.traits.is_gpu:
         return {}
     return {"driver": "seven functions that work on the host's memory stand in for CUDA's driver"}
 
 
-def _is_call(_target: Target, params: Mapping[str, str | int | float]) -> bool:
+def _is_call(_target: gb.Target, params: Mapping[str, str | int | float]) -> bool:
     """Return whether a point is measured: with mode `wait` every one, with `posted` only forwarded launches."""
     return params["mode"] == "wait" or (params["what"] == "launch" and params["transport"] != _NATIVE)
 
 
 @topic.case(
     ranks=_ranks,
-    what=points(("launch",), full=("launch", "memory_info", "synchronize", "allocate")),
-    transport=points(("tcp",), (_NATIVE, "unix"), _TRANSPORTS),
-    mode=points(("wait", "posted"), smoke=("wait", "posted")),
+    what=gb.points(("launch",), full=("launch", "memory_info", "synchronize", "allocate")),
+    transport=gb.points(("tcp",), (_NATIVE, "unix"), _TRANSPORTS),
+    mode=gb.points(("wait", "posted"), smoke=("wait", "posted")),
     where=_is_call,
     headline={"what": "launch", "transport": "tcp", "mode": "wait"},
 )
-def forward(bench: Bench, what: str, transport: str, mode: str) -> Task:
+def forward(bench: gb.Bench, what: str, transport: str, mode: str) -> gb.Task:
     """Seconds of one driver call that a minimal forwarder makes in another process.
 
     `launch` is a kernel of one block that increments a counter. With `wait` each call is answered; with `posted` one
@@ -272,7 +254,7 @@ def forward(bench: Bench, what: str, transport: str, mode: str) -> Task:
     calls = ForwardedCalls(client, what, mode == "posted")
     native = None if native_client is None else ForwardedCalls(native_client, what, False)
 
-    def check() -> Observation | None:
+    def check() -> gb.Observation | None:
         calls.check()
         return None if native is None else share_of_native(native.seconds, calls.seconds)
 
@@ -282,8 +264,8 @@ def forward(bench: Bench, what: str, transport: str, mode: str) -> Task:
         calls.close()
 
     items = _BATCH * (2 if what == "allocate" else 1)
-    stage = Stage(calls.seconds, Work(items=items), "item", clock="self", effort=POINT)
-    return Task.of(stage, check=check, close=close, notes=_notes(bench))
+    stage = gb.Stage(calls.seconds, gb.Work(items=items), "item", clock="self", effort=gb.POINT)
+    return gb.Task.of(stage, check=check, close=close, notes=_notes(bench))
 
 
 class ForwardedCopies:
@@ -291,7 +273,7 @@ class ForwardedCopies:
 
     `client` is a ForwardClient or a NativeClient."""
 
-    def __init__(self, bench: Bench, client: Any, direction: str, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, client: Any, direction: str, size_bytes: int) -> None:
         from . import _wire
 
         self._client, self._wire, self._rng = client, _wire, bench.rng
@@ -323,7 +305,7 @@ class ForwardedCopies:
         if self._to_device:
             self._client.move(self._wire.TO_HOST, self._place, self._readback)
         wrong = int(np.count_nonzero(self._host != self._readback))
-        expect(wrong == 0, f"{wrong} of {self._host.size} forwarded bytes are wrong")
+        gb.expect(wrong == 0, f"{wrong} of {self._host.size} forwarded bytes are wrong")
 
     def close(self) -> None:
         """Free the memory and stop the server."""
@@ -333,11 +315,11 @@ class ForwardedCopies:
 
 @topic.case(
     ranks=_ranks,
-    direction=points(("h2d",), full=("h2d", "d2h")),
-    transport=points(("tcp",), (_NATIVE, "shm"), _TRANSPORTS),
-    size_bytes=points((2**24,), smoke=(2**16,), full=(*powers_of_two(12, 24, 4), 2**26)),
+    direction=gb.points(("h2d",), full=("h2d", "d2h")),
+    transport=gb.points(("tcp",), (_NATIVE, "shm"), _TRANSPORTS),
+    size_bytes=gb.points((2**24,), smoke=(2**16,), full=(*gb.powers_of_two(12, 24, 4), 2**26)),
 )
-def forward_copy(bench: Bench, direction: str, transport: str, size_bytes: int) -> Task:
+def forward_copy(bench: gb.Bench, direction: str, transport: str, size_bytes: int) -> gb.Task:
     """A copy between pinned host memory and the device through a forwarder, until its answer: payload.
 
     The server copies through one buffer of 4 MiB. `native` is the same call in this process."""
@@ -349,7 +331,7 @@ def forward_copy(bench: Bench, direction: str, transport: str, size_bytes: int) 
     copies = ForwardedCopies(bench, client, direction, size_bytes)
     native = None if native_client is None else ForwardedCopies(bench, native_client, direction, size_bytes)
 
-    def check() -> Observation | None:
+    def check() -> gb.Observation | None:
         copies.check()
         return None if native is None else share_of_native(native.call, copies.call)
 
@@ -358,5 +340,5 @@ def forward_copy(bench: Bench, direction: str, transport: str, size_bytes: int) 
             native.close()
         copies.close()
 
-    stage = Stage(copies.call, Work(payload=size_bytes), "payload", clock="self", effort=POINT)
-    return Task.of(stage, check=check, poison=copies.poison, close=close, notes=_notes(bench))
+    stage = gb.Stage(copies.call, gb.Work(payload=size_bytes), "payload", clock="self", effort=gb.POINT)
+    return gb.Task.of(stage, check=check, poison=copies.poison, close=close, notes=_notes(bench))

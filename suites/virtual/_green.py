@@ -1,29 +1,12 @@
 """Measure green contexts by their number of SMs: time to create, throughput, and whether two of them share an SM."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Effort,
-    Observation,
-    Observed,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from ._green_contexts import GreenContext, SmPool
@@ -37,19 +20,19 @@ _BLOCKS_PER_UNIT, _THREADS = 8, 64
 _LINGER_S = 20e-6
 _NANO = 1e-9
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("curve", "Triad bandwidth of a green context by SMs", ("green",), "units", series="triad.self"),
-        View("curve", "GEMM throughput of a green context by SMs", ("green",), "units", series="gemm.self"),
-        View("curve", "Creation time of a green context by SMs", ("green",), "units", series="create.self"),
+        gb.View("curve", "Triad bandwidth of a green context by SMs", ("green",), "units", series="triad.self"),
+        gb.View("curve", "GEMM throughput of a green context by SMs", ("green",), "units", series="gemm.self"),
+        gb.View("curve", "Creation time of a green context by SMs", ("green",), "units", series="create.self"),
     ],
 )
 
 
-def _units(target: Target) -> Any:
+def _units(target: gb.Target) -> Any:
     """Return the points of the axis `units`: of 8, 16, 32 and 64 SMs, those of which two groups fit on the device."""
     counts = tuple(count for count in (8, 16, 32, 64) if 2 * count <= target.device.units)
-    return points((), smoke=counts[1:2], full=counts)
+    return gb.points((), smoke=counts[1:2], full=counts)
 
 
 class GreenPair:
@@ -57,7 +40,7 @@ class GreenPair:
 
     Raises Skip if the driver cannot split the SMs so."""
 
-    def __init__(self, bench: Bench, units: int) -> None:
+    def __init__(self, bench: gb.Bench, units: int) -> None:
         self._bench, self._units, self._pool = bench, units, SmPool(bench)
         self._groups = self._pool.groups(units, 2)
         self.contexts = [self._pool.context(group) for group in self._groups]
@@ -129,13 +112,13 @@ def expect_apart(first: frozenset[int], second: frozenset[int], units: int, inde
     `first` and `second` are the numbers of the SMs that each context ran on, and `index` is the round, for the
     message."""
     both = first & second
-    expect(not both, f"in round {index} both contexts ran on the SMs {sorted(both)}")
+    gb.expect(not both, f"in round {index} both contexts ran on the SMs {sorted(both)}")
     most_used = max(len(first), len(second))
-    expect(most_used <= units, f"in round {index} a context of {units} SMs ran on {most_used} SMs")
+    gb.expect(most_used <= units, f"in round {index} a context of {units} SMs ran on {most_used} SMs")
 
 
-@topic.case(when=on_gpu, units=_units)
-def green(bench: Bench, units: int) -> Task:
+@topic.case(when=gb.on_gpu, units=_units)
+def green(bench: gb.Bench, units: int) -> gb.Task:
     """A green context over `units` SMs: bytes moved per second by triad, a matrix product, and seconds to create it.
 
     Blocks of two such contexts report their SMs 100 times; no SM may be in both contexts."""
@@ -143,7 +126,7 @@ def green(bench: Bench, units: int) -> Task:
     streamed, product = triad(bench, _TRIAD_BYTES), gemm(bench, _N)
     rounds = math.nan
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Check both workloads, and once that the contexts share no SM; return `disjoint`, the rounds that showed it.
 
         Raises WrongAnswer if a result is wrong or an SM is shared."""
@@ -152,15 +135,15 @@ def green(bench: Bench, units: int) -> Task:
         product.check()
         if math.isnan(rounds):
             rounds = float(pair.expect_disjoint())
-        return {"disjoint": Observed(rounds, "rounds", "more")}
+        return {"disjoint": gb.Observed(rounds, "rounds", "more")}
 
-    def stage(call: Callable[[], float], work: Work, quantity: Any, effort: Effort = POINT) -> Stage:
-        return Stage(call, work, quantity, clock="self", effort=effort)
+    def stage(call: Callable[[], float], work: gb.Work, quantity: Any, effort: gb.Effort = gb.POINT) -> gb.Stage:
+        return gb.Stage(call, work, quantity, clock="self", effort=effort)
 
     stages = {
-        "triad": stage(pair.timing(streamed.call), Work(moved=3 * _TRIAD_BYTES), "moved"),
-        "gemm": stage(pair.timing(product.call), Work(flops=2.0 * _N**3), "flops"),
-        "create": stage(pair.creation_s, Work(items=1), "item", Effort.exactly(_CREATED)),
+        "triad": stage(pair.timing(streamed.call), gb.Work(moved=3 * _TRIAD_BYTES), "moved"),
+        "gemm": stage(pair.timing(product.call), gb.Work(flops=2.0 * _N**3), "flops"),
+        "create": stage(pair.creation_s, gb.Work(items=1), "item", gb.Effort.exactly(_CREATED)),
     }
     poison = in_turn(streamed.poison, product.poison)
-    return Task(stages, check, poison, close=pair.close, notes={"groups": pair.note})
+    return gb.Task(stages, check, poison, close=pair.close, notes={"groups": pair.note})

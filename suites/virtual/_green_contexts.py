@@ -1,12 +1,10 @@
 """Split the SMs of a GPU once into groups that share no SM, and create green contexts with a stream over them."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
-from gpubench.api.libraries import Driver
-from gpubench.api.suite import Bench, Skip
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
@@ -16,7 +14,7 @@ class GreenContext:
 
     `device` is a CUdevice and `group` a CUdevResource of cuda-bindings; `units` is the number of SMs."""
 
-    def __init__(self, driver: Driver, device: Any, group: Any) -> None:
+    def __init__(self, driver: lib.Driver, device: Any, group: Any) -> None:
         self._driver = driver
         flag = driver.bindings.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
         begin = time.perf_counter()
@@ -26,7 +24,7 @@ class GreenContext:
         self.created_s = time.perf_counter() - begin
         self.units = int(group.sm.smCount)
 
-    def stream(self, bench: Bench) -> Any:
+    def stream(self, bench: gb.Bench) -> Any:
         """Return the context's stream as a `cupy.cuda.ExternalStream`."""
         return bench.xp.cuda.ExternalStream(int(self._stream))
 
@@ -41,10 +39,10 @@ class SmPool:
 
     `granularity` is the number of SMs in the smallest group (8 on Hopper), `units` in all."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         if bench.traits.vendor != "nvidia":
-            raise Skip("CuPy on ROCm does not bind HIP's green contexts (hipGreenCtxCreate); HIP itself has them")
-        self._driver = Driver()
+            raise gb.Skip("CuPy on ROCm does not bind HIP's green contexts (hipGreenCtxCreate); HIP itself has them")
+        self._driver = lib.Driver()
         kind = self._driver.bindings.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
         self._device = self._driver("cuCtxGetDevice")
         self._whole = self._driver("cuDeviceGetDevResource", self._device, kind)
@@ -56,11 +54,11 @@ class SmPool:
 
         Raises Skip if `units` is no multiple of `granularity`, or the driver gives other groups."""
         if units % self.granularity:
-            raise Skip(f"groups of this GPU are multiples of {self.granularity} SMs; {units} is no such multiple")
+            raise gb.Skip(f"groups of this GPU are multiples of {self.granularity} SMs; {units} is no such multiple")
         groups = self._split(count, units)
         sizes = [int(group.sm.smCount) for group in groups]
         if sizes != [units] * count:
-            raise Skip(f"the driver gives groups of {sizes} SMs, not {count} of {units}")
+            raise gb.Skip(f"the driver gives groups of {sizes} SMs, not {count} of {units}")
         return groups
 
     def halves(self) -> list[Any]:

@@ -1,7 +1,5 @@
 """Measure a live array that grows, and memory that is replaced under one address."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -9,21 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    points,
-)
+from gpubench.api import suite as gb
 
 from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, open_space, wait_until_cleared
 
@@ -34,10 +18,10 @@ _MANAGED_FROM_BYTES = 2**29
 _COPY_WITHIN_DEVICE = 3  # cudaMemcpyDeviceToDevice
 _ATTACH_GLOBAL = 1  # cudaMemAttachGlobal
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Time to grow a live array", ("grow",), log_x=True),
-        View(
+        gb.View("bars", "Time to grow a live array", ("grow",), log_x=True),
+        gb.View(
             "curve",
             "Time to grow a live array by its size before",
             ("grow",),
@@ -46,7 +30,7 @@ topic = Topic(
             log_x=True,
             log_y=True,
         ),
-        View("transfer", "Time to replace the memory under an address by size", ("remap",), "size_bytes"),
+        gb.View("transfer", "Time to replace the memory under an address by size", ("remap",), "size_bytes"),
     ],
 )
 
@@ -61,7 +45,7 @@ class GrowingArray(ABC):
     keeps_address = False
     returned_bytes = 0  # device memory that `start` and earlier growth have given back
 
-    def __init__(self, bench: Bench, from_bytes: int, by_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, from_bytes: int, by_bytes: int) -> None:
         self.bench, self.from_bytes, self.by_bytes = bench, from_bytes, by_bytes
         self.address = 0
 
@@ -89,7 +73,7 @@ class MappedGrowth(GrowingArray):
 
     keeps_address = True
 
-    def __init__(self, bench: Bench, from_bytes: int, by_bytes: int, piece_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, from_bytes: int, by_bytes: int, piece_bytes: int) -> None:
         super().__init__(bench, from_bytes, by_bytes)
         self._space, self._piece_bytes, self.returned_bytes = open_space(bench), piece_bytes, by_bytes
         self._mapped: MappedRange | None = None
@@ -136,7 +120,7 @@ class HostCopyGrowth(GrowingArray):
 class GpuGrowth(GrowingArray):
     """Memory of the CUDA runtime, at an address."""
 
-    def __init__(self, bench: Bench, from_bytes: int, by_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, from_bytes: int, by_bytes: int) -> None:
         super().__init__(bench, from_bytes, by_bytes)
         self._runtime, self.returned_bytes = bench.xp.cuda.runtime, 2 * from_bytes + by_bytes
 
@@ -172,10 +156,10 @@ class CopyGrowth(GpuGrowth):
 class PoolGrowth(CopyGrowth):
     """The same growth in stream order (cudaMallocAsync), from an empty pool; raises Skip without such a pool."""
 
-    def __init__(self, bench: Bench, from_bytes: int, by_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, from_bytes: int, by_bytes: int) -> None:
         super().__init__(bench, from_bytes, by_bytes)
         if "pool" not in bench.traits.features:
-            raise Skip(f"CuPy does not support the driver's memory pool on {bench.traits.vendor} GPUs")
+            raise gb.Skip(f"CuPy does not support the driver's memory pool on {bench.traits.vendor} GPUs")
         self._pool = self._runtime.deviceGetDefaultMemPool(bench.xp.cuda.Device().id)
 
     def _take(self, nbytes: int) -> int:
@@ -210,7 +194,7 @@ class ManagedGrowth(GpuGrowth):
             self.address = 0
 
 
-def growing_array(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> GrowingArray:
+def growing_array(bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> GrowingArray:
     """Return an array that grows in the way `way`: `vmm`, `vmm-2MiB`, `copy`, `pool` or `managed`.
 
     Raises Skip if the device does not support it."""
@@ -227,7 +211,7 @@ class Growth:
 
     `way` is that of `growing_array`."""
 
-    def __init__(self, bench: Bench, way: str, from_bytes: int, by_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> None:
         self._bench, self._pattern = bench, WordPattern(bench)
         self._array = growing_array(bench, way, from_bytes, by_bytes)
         self._from_bytes, self._bytes = from_bytes, from_bytes + by_bytes
@@ -247,7 +231,7 @@ class Growth:
         device.synchronize()
         return time.perf_counter() - begin
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Grow the array once, and return the `peak` of memory in use in bytes, and `peak per byte needed`.
 
         The host returns neither. Raises WrongAnswer if a word is wrong, or if an array that keeps its address moved."""
@@ -258,7 +242,7 @@ class Growth:
         before = array.address
         self.seconds(lambda: used.append(free_bytes - device.free_bytes()))
         if array.keeps_address:
-            expect(array.address == before, "the array lies at another address after it grew")
+            gb.expect(array.address == before, "the array lies at another address after it grew")
         old, new = array.array(0, self._from_bytes), array.array(self._from_bytes, self._bytes)
         self._expect_pattern(new[-_END_BYTES:], "words at the new end", _NEW)
         self._pattern.filler(new, _NEW)()
@@ -266,11 +250,11 @@ class Growth:
         self._expect_pattern(old, "old words", _OLD)
         if not self._bench.traits.is_gpu:  # other programs change the host's free memory
             return {}
-        return {"peak": Observed(used[0], "B"), "peak per byte needed": Observed(used[0] / self._bytes)}
+        return {"peak": gb.Observed(used[0], "B"), "peak per byte needed": gb.Observed(used[0] / self._bytes)}
 
     def _expect_pattern(self, array: Any, label: str, seed: int) -> None:
         wrong = self._pattern.wrong(array, seed)
-        expect(wrong == 0, f"{wrong} of {array.size // 8} {label} are wrong after the array grew")
+        gb.expect(wrong == 0, f"{wrong} of {array.size // 8} {label} are wrong after the array grew")
 
     def close(self) -> None:
         """Give the memory back."""
@@ -278,30 +262,30 @@ class Growth:
         self._array.close()
 
 
-def _sizes_before(target: Target) -> Any:
+def _sizes_before(target: gb.Target) -> Any:
     if target.is_host:
-        return points((2**26,), smoke=(2**22,), full=(2**24, 2**26, 2**28))
-    return points((2**30,), smoke=(2**24,), full=(2**28, _MANAGED_FROM_BYTES, 2**30, 2**32, 2**34))
+        return gb.points((2**26,), smoke=(2**22,), full=(2**24, 2**26, 2**28))
+    return gb.points((2**30,), smoke=(2**24,), full=(2**28, _MANAGED_FROM_BYTES, 2**30, 2**32, 2**34))
 
 
-def _steps(target: Target) -> Any:
-    return points((2**24 if target.is_host else 2**28,), smoke=(2**21,))
+def _steps(target: gb.Target) -> Any:
+    return gb.points((2**24 if target.is_host else 2**28,), smoke=(2**21,))
 
 
-def _ways(target: Target) -> Any:
+def _ways(target: gb.Target) -> Any:
     if target.is_host:
         return ("vmm", "vmm-2MiB", "copy")
-    return points(("vmm", "copy"), full=("vmm", "vmm-2MiB", "copy", "pool", "managed"))
+    return gb.points(("vmm", "copy"), full=("vmm", "vmm-2MiB", "copy", "pool", "managed"))
 
 
-def _is_measured(target: Target, params: Mapping[str, str | int | float]) -> bool:
+def _is_measured(target: gb.Target, params: Mapping[str, str | int | float]) -> bool:
     """Return whether to measure a point: up to 1 GiB with `managed`, above that with the other ways."""
     is_small = int(params["from_bytes"]) + int(params["by_bytes"]) <= _MANAGED_MOST_BYTES
     return is_small == (params["way"] == "managed") or target.is_host or target.tier == "smoke"
 
 
 @topic.case(way=_ways, from_bytes=_sizes_before, by_bytes=_steps, where=_is_measured)
-def grow(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Task:
+def grow(bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> gb.Task:
     """Seconds to grow a live array, from the request until a kernel has written the new end.
 
     `vmm` maps more memory behind the array in one piece, `vmm-2MiB` in pieces of 2 MiB. `copy` makes a larger
@@ -310,15 +294,15 @@ def grow(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Task:
     copies = way in ("copy", "pool")
     bench.need((2 if copies else 1) * from_bytes + by_bytes + PAGE_BYTES)
     growth = Growth(bench, way, from_bytes, by_bytes)
-    work = Work(items=1, moved=2 * from_bytes if copies else 0)
-    stage = Stage(growth.seconds, work, "item", clock="self", effort=POINT)
-    return Task.of(stage, check=growth.check, close=growth.close)
+    work = gb.Work(items=1, moved=2 * from_bytes if copies else 0)
+    stage = gb.Stage(growth.seconds, work, "item", clock="self", effort=gb.POINT)
+    return gb.Task.of(stage, check=growth.check, close=growth.close)
 
 
 class Replacement:
     """Memory of `size_bytes` that is freed and created again under one address, and a graph captured before that."""
 
-    def __init__(self, bench: Bench, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         self._bench, self._size_bytes, self._pattern = bench, size_bytes, WordPattern(bench)
         self._mapped = MappedRange.filled(open_space(bench), size_bytes, size_bytes)
         fill = self._pattern.filler(self._array(), _OLD)
@@ -355,13 +339,13 @@ class Replacement:
         """Replace the memory, replay the captured graph, and raise WrongAnswer if a word that it wrote is wrong."""
         address = self._mapped.address
         self.seconds()
-        expect(self._mapped.address == address, "the memory moved to another address")
+        gb.expect(self._mapped.address == address, "the memory moved to another address")
         self._pattern.filler(self._array(), _NEW)()
         self._replay()
         wrong = self._pattern.wrong(self._array(), _OLD)
         self._bench.device.synchronize()
         total = self._size_bytes // 8
-        expect(wrong == 0, f"{wrong} of {total} words are wrong after the captured graph wrote to the new memory")
+        gb.expect(wrong == 0, f"{wrong} of {total} words are wrong after the captured graph wrote to the new memory")
 
     def close(self) -> None:
         """Wait for the device and give the memory back."""
@@ -370,18 +354,18 @@ class Replacement:
 
 
 @topic.case(
-    size_bytes=lambda target: points(
+    size_bytes=lambda target: gb.points(
         (2**24 if target.is_host else 2**30,),
         smoke=(2**21,),
         full=(2**21, 2**24, 2**26) if target.is_host else (2**21, 2**26, 2**30, 2**34),
     )
 )
-def remap(bench: Bench, size_bytes: int) -> Task:
+def remap(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Seconds to unmap and free the memory of an address, and later to map new memory there.
 
     The time between the two is not counted. A graph that was captured before writes to the new memory, and every word
     is compared. The host, which has no graphs, repeats the call."""
     bench.need(size_bytes + PAGE_BYTES)
     replacement = Replacement(bench, size_bytes)
-    stage = Stage(replacement.seconds, Work(items=1), "item", clock="self", effort=POINT)
-    return Task.of(stage, check=replacement.check, close=replacement.close)
+    stage = gb.Stage(replacement.seconds, gb.Work(items=1), "item", clock="self", effort=gb.POINT)
+    return gb.Task.of(stage, check=replacement.check, close=replacement.close)

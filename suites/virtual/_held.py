@@ -1,7 +1,5 @@
 """Run the program that is suspended: it holds seeded memory of one kind, and its kernels count while it runs."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import time
@@ -11,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.libraries import Driver
-from gpubench.api.suite import Bench, Case, Target
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 from ._children import BoundedChild, serve
 from ._space import PAGE_BYTES, MappedRange, WordPattern, open_space
@@ -35,8 +33,8 @@ class HoldOrder:
 
     `target` names the device; `package` is that of the suite, whose kernels the child uses."""
 
-    case: Case
-    target: Target
+    case: gb.Case
+    target: gb.Target
     package: str
     seed: int
     kind: str
@@ -58,7 +56,7 @@ class HeldMemory:
 
     Region i is filled by the seed `seed` + i."""
 
-    def __init__(self, bench: Bench, kind: str, nbytes: int, count: int, seed: int) -> None:
+    def __init__(self, bench: gb.Bench, kind: str, nbytes: int, count: int, seed: int) -> None:
         self._bench, self._seed, self._pattern = bench, seed, WordPattern(bench)
         region_bytes = max(nbytes // count // PAGE_BYTES * PAGE_BYTES, PAGE_BYTES)
         make = {"pool": self._from_pool, "vmm": self._mapped, "managed": self._managed}.get(kind, self._allocated)
@@ -111,7 +109,7 @@ class HeldProgram:
 
     def __init__(self) -> None:
         self._launch: Callable[[], None] = lambda: None
-        self._opened: Bench | None = None
+        self._opened: gb.Bench | None = None
 
     def hold(self, order: HoldOrder) -> tuple[int, bytes]:
         """Open the device, and hold the memory that `order` describes in place of any held before.
@@ -119,10 +117,10 @@ class HeldProgram:
         The counter starts from 0."""
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY_TRACER, 0, 0, 0)
         if self._opened is None:
-            self._opened = Bench.untimed(order.case, order.target, order.package, order.seed)
+            self._opened = gb.Bench.untimed(order.case, order.target, order.package, order.seed)
         self._bench = bench = self._opened
         self._memory = HeldMemory(bench, order.kind, order.nbytes, order.count, order.seed)
-        self._driver = Driver()
+        self._driver = lib.Driver()
         self._counter = bench.xp.zeros(2, bench.xp.uint64)
         self._launch = self._tick()
         self._launch()  # compiled and loaded before the process is suspended
@@ -194,7 +192,7 @@ class HeldChild(BoundedChild):
 
     `nbytes` are resident, and `handle` is the IPC handle of the first region if the kind is `ipc`."""
 
-    def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
+    def __init__(self, bench: gb.Bench, kind: str, nbytes: int, count: int = 1) -> None:
         program = f"from {__name__} import main; main()"
         super().__init__("the program that holds memory", program, without=("CUDA_VISIBLE_DEVICES",))
         self.nbytes, self.handle = nbytes, b""

@@ -2,8 +2,6 @@
 
 They return 0, or 2 if there is no memory, as the driver does. Importing this module imports numba."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Measure the memory and the compute units that a program really gets: requested, reported and allocatable."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -9,22 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Effort,
-    KeyFigure,
-    Observation,
-    Observed,
-    Stage,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from ._churn import allocate_or_none
 from ._space import PAGE_BYTES, WordPattern, array_at
@@ -41,9 +24,11 @@ _UNITS_ASKED = ("CUDA_DEVICE_SM_LIMIT_0", "CUDA_DEVICE_SM_LIMIT")
 _SUFFIXES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _AMOUNT = re.compile(r"(\d+)\s*([bkmg]?)", re.IGNORECASE)
 
-topic = Topic(
-    views=[View("bars", "Time to allocate all memory, and of a kernel on all compute units", ("limits",), by=("of",))],
-    key_figures=[KeyFigure("Compute units reached", "limits", (("of", "units"),), "units reached")],
+topic = gb.Topic(
+    views=[
+        gb.View("bars", "Time to allocate all memory, and of a kernel on all compute units", ("limits",), by=("of",))
+    ],
+    key_figures=[gb.KeyFigure("Compute units reached", "limits", (("of", "units"),), "units reached")],
 )
 
 
@@ -76,13 +61,13 @@ def take_all(take: Callable[[int], int]) -> list[tuple[int, int]]:
 class WholeMemory:
     """Takes all the memory that the device gives, writes it, compares it, and gives it back."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._bench, self._pattern = bench, WordPattern(bench)
         self._runtime = bench.xp.cuda.runtime
         self._bytes = 0
         ready = bench.xp.zeros(PAGE_BYTES, bench.xp.uint8)  # loads the kernels while there is memory for them
         self._pattern.filler(ready, _SEED)()
-        expect(self._pattern.wrong(ready, _SEED) == 0, "a kernel read other words than the previous kernel wrote")
+        gb.expect(self._pattern.wrong(ready, _SEED) == 0, "a kernel read other words than the previous kernel wrote")
 
     def seconds(self, use: Callable[[list[tuple[int, int]]], None] = lambda _: None) -> float:
         """Take all the memory of the device, give it back, and return the seconds of taking it.
@@ -106,9 +91,9 @@ class WholeMemory:
         for number, array in enumerate(arrays):
             self._pattern.filler(array, _SEED + number)()
         wrong = sum(self._pattern.wrong(array, _SEED + number) for number, array in enumerate(arrays))
-        expect(wrong == 0, f"{wrong} words of the memory differ from what was written")
+        gb.expect(wrong == 0, f"{wrong} words of the memory differ from what was written")
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Take all memory again, compare every word, and return `reported`, `reported free` and `allocatable` in bytes.
 
         If a virtualiser was asked for memory by an environment variable, that is `asked`."""
@@ -116,21 +101,21 @@ class WholeMemory:
         self.seconds(self._compare)
         requested = asked_amount(_MEMORY_ASKED)
         return {
-            **({"asked": Observed(requested, "B", "more")} if requested else {}),
-            "reported": Observed(total_bytes, "B", "more"),
-            "reported free": Observed(free_bytes, "B", "more"),
-            "allocatable": Observed(self._bytes, "B", "more"),
+            **({"asked": gb.Observed(requested, "B", "more")} if requested else {}),
+            "reported": gb.Observed(total_bytes, "B", "more"),
+            "reported free": gb.Observed(free_bytes, "B", "more"),
+            "allocatable": gb.Observed(self._bytes, "B", "more"),
         }
 
 
-def _memory(bench: Bench) -> Task:
+def _memory(bench: gb.Bench) -> gb.Task:
     """Return the task that takes all memory of the device."""
     memory = WholeMemory(bench)
-    stage = Stage(memory.seconds, Work(items=1), "item", clock="self", effort=Effort.exactly(1))
-    return Task.of(stage, check=memory.check)
+    stage = gb.Stage(memory.seconds, gb.Work(items=1), "item", clock="self", effort=gb.Effort.exactly(1))
+    return gb.Task.of(stage, check=memory.check)
 
 
-def _units(bench: Bench) -> Task:
+def _units(bench: gb.Bench) -> gb.Task:
     """Return the task of a kernel with 8 blocks per compute unit; its check counts the units on which blocks ran."""
     units = max(bench.target.device.units, 1)
     blocks = _BLOCKS_EACH * units
@@ -138,25 +123,25 @@ def _units(bench: Bench) -> Task:
     ends = bench.xp.zeros(blocks * _THREADS, bench.xp.uint32)
     kernel, args = bench.kernel("sharing.cu", "mark_unit"), (marks, np.uint32(_STEPS), ends)
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Return `units reached`, `share of units` and `asked`.
 
         `asked` is the share that a virtualiser was asked for, if there is one."""
         marked = int(np.count_nonzero(bench.device.to_host(marks)))
-        expect(marked > 0, "no block of the kernel has run")
+        gb.expect(marked > 0, "no block of the kernel has run")
         requested = asked_amount(_UNITS_ASKED)
         return {
-            "units reached": Observed(marked, "units", "more"),
-            "share of units": Observed(marked / units, "", "more"),
-            **({"asked": Observed(requested / 100, "", "more")} if requested else {}),
+            "units reached": gb.Observed(marked, "units", "more"),
+            "share of units": gb.Observed(marked / units, "", "more"),
+            **({"asked": gb.Observed(requested / 100, "", "more")} if requested else {}),
         }
 
-    stage = Stage(lambda: kernel((blocks,), (_THREADS,), args), Work(items=1), "item", effort=POINT)
-    return Task.of(stage, check=check, poison=lambda: marks.fill(0))
+    stage = gb.Stage(lambda: kernel((blocks,), (_THREADS,), args), gb.Work(items=1), "item", effort=gb.POINT)
+    return gb.Task.of(stage, check=check, poison=lambda: marks.fill(0))
 
 
-@topic.case(of=points(("units",), full=("units", "memory")), when=on_gpu)
-def limits(bench: Bench, of: str) -> Task:
+@topic.case(of=gb.points(("units",), full=("units", "memory")), when=gb.on_gpu)
+def limits(bench: gb.Bench, of: str) -> gb.Task:
     """How many compute units, or how much memory, a program really gets: seconds, and the amounts.
 
     `units` launches a kernel with more blocks than compute units and counts the units on which blocks ran. `memory`

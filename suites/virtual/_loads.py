@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Target, expect
+from gpubench.api import suite as gb
 
 from .._between import POISON, expect_pattern, pattern
 from .._checks import CheckedCall, in_turn
@@ -53,7 +53,7 @@ def address_of(array: Any) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
-def steps_of(bench: Bench, seconds: float) -> int:
+def steps_of(bench: gb.Bench, seconds: float) -> int:
     """Return the approximate number of steps of the chain in sharing.cu that last `seconds` on a nearly empty SM.
 
     The SM clock is that of the device's facts, or 2 GHz if they have none."""
@@ -61,13 +61,13 @@ def steps_of(bench: Bench, seconds: float) -> int:
     return round(seconds * hertz / CYCLES_PER_STEP)
 
 
-def launch(bench: Bench) -> CheckedCall:
+def launch(bench: gb.Bench) -> CheckedCall:
     """Return the operation of launching an empty kernel."""
     kernel = bench.kernel("sharing.cu", "nothing")
     return CheckedCall(lambda: kernel((1,), (1,), ()), nothing, nothing)
 
 
-def triad(bench: Bench, size_bytes: int) -> CheckedCall:
+def triad(bench: gb.Bench, size_bytes: int) -> CheckedCall:
     """Return STREAM triad in float32 over three arrays of `size_bytes` each, as a call with its check."""
     stream = open_stream(bench, size_bytes, "float32", 3)
     a, b, c, factor = stream.empty(), stream.drawn(), stream.drawn(), 0.5
@@ -83,7 +83,7 @@ def tiled(xp: Any, drawn: Any, shift: int, n: int) -> Any:
     return repeated[shift : shift + n * n].reshape(n, n)
 
 
-def gemm(bench: Bench, n: int) -> CheckedCall:
+def gemm(bench: gb.Bench, n: int) -> CheckedCall:
     """Return an n × n matrix product by the vendor's library, as a call with its check of 16 rows by 256 columns.
 
     The numbers are float16 on a GPU and float32 on the host."""
@@ -100,12 +100,12 @@ def gemm(bench: Bench, n: int) -> CheckedCall:
     def check() -> None:
         result = bench.device.to_host(c)[rows][:, columns].astype(np.float64)
         error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
-        expect(error <= tolerance, f"the relative error of the product is {error:.3g}, above {tolerance:.3g}")
+        gb.expect(error <= tolerance, f"the relative error of the product is {error:.3g}, above {tolerance:.3g}")
 
     return CheckedCall(lambda: bench.xp.matmul(a, b, out=c), check, lambda: c.fill(0))
 
 
-def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
+def decode(bench: gb.Bench, layers: int, n: int) -> CheckedCall:
     """Return the multiplication of `layers` n × n matrices with one vector (float32), as a call with its check.
 
     Such products bound the time of a decoding step."""
@@ -124,7 +124,7 @@ def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
     def check() -> None:
         error = np.linalg.norm(bench.device.to_host(vectors[-1])[:, 0] - expected) / np.linalg.norm(expected)
         tolerance = layers * math.sqrt(n) * 2.0**-24 * 4
-        expect(bool(error <= tolerance), f"the relative error of the vector is {error:.3g}, above {tolerance:.3g}")
+        gb.expect(bool(error <= tolerance), f"the relative error of the vector is {error:.3g}, above {tolerance:.3g}")
 
     return CheckedCall(call, check, in_turn(*(partial(vector.fill, 0) for vector in vectors[1:])))
 
@@ -134,7 +134,7 @@ class RingWalk:
 
     The ring has `size_bytes`, a power of two."""
 
-    def __init__(self, bench: Bench, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         bench.need(size_bytes)
         self._bench, self._lines, self._walked = bench, size_bytes // _RING_LINE, 0
         self._ring = bench.xp.empty(size_bytes, np.uint8)
@@ -152,18 +152,18 @@ class RingWalk:
         """Raise WrongAnswer if the walk is not at the place that the ring's formula gives for the loads made so far."""
         line = affine_power(_RING_FACTOR, _RING_TERM, self._walked, self._lines)[1]
         place = int(self._bench.device.to_host(self._place)[0]) - address_of(self._ring)
-        expect(
+        gb.expect(
             place == line * _RING_LINE, f"after {self._walked} loads the walk is at {place}, not at {line * _RING_LINE}"
         )
 
 
-def chase(bench: Bench, size_bytes: int) -> CheckedCall:
+def chase(bench: gb.Bench, size_bytes: int) -> CheckedCall:
     """Return the operation of 1024 dependent loads from device memory by one thread."""
     walk = RingWalk(bench, size_bytes)
     return CheckedCall(walk.call, walk.check, nothing)
 
 
-def to_device(bench: Bench, size_bytes: int) -> CheckedCall:
+def to_device(bench: gb.Bench, size_bytes: int) -> CheckedCall:
     """Return a copy of `size_bytes` from page-locked host memory to the device, as a call with its check.
 
     The call queues the copy in the current stream."""
@@ -179,17 +179,17 @@ def to_device(bench: Bench, size_bytes: int) -> CheckedCall:
     return CheckedCall(call, check, lambda: target.fill(POISON))
 
 
-def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
+def host_copy(bench: gb.Bench, size_bytes: int) -> CheckedCall:
     """Return a copy of `size_bytes` of host memory by one thread, as a call with its check."""
     source, target = pattern(size_bytes, bench.seed), np.zeros(size_bytes, np.uint8)
 
     def check() -> None:
-        expect(np.array_equal(source, target), "the copy differs from its source")
+        gb.expect(np.array_equal(source, target), "the copy differs from its source")
 
     return CheckedCall(lambda: np.copyto(target, source), check, lambda: target.fill(POISON))
 
 
-def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
+def spin(bench: gb.Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
     """Return a kernel of `blocks` blocks of 1024 threads that compute without memory, as a call with its check.
 
     An SM holds two such blocks, which then last about `seconds`."""
@@ -202,14 +202,14 @@ def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
         first = np.arange(ends.size, dtype=np.uint64)
         expected = (first * np.uint64(product) + np.uint64(total)).astype(np.uint32)
         wrong = int(np.count_nonzero(bench.device.to_host(ends) != expected))
-        expect(not wrong, f"{wrong} of {ends.size} threads ended with a wrong number")
+        gb.expect(not wrong, f"{wrong} of {ends.size} threads ended with a wrong number")
 
     return CheckedCall(
         lambda: kernel((blocks,), (SPIN_THREADS,), (np.uint32(steps), ends)), check, lambda: ends.fill(0)
     )
 
 
-def host_spin(bench: Bench) -> CheckedCall:
+def host_spin(bench: gb.Bench) -> CheckedCall:
     """Return a sum of 20 000 numbers by the interpreter, as a call with its check; `bench` is ignored."""
     del bench
     sums: list[int] = []
@@ -218,12 +218,12 @@ def host_spin(bench: Bench) -> CheckedCall:
         sums[:] = [sum(range(_PYTHON_LOOP))]
 
     def check() -> None:
-        expect(sums == [_PYTHON_LOOP * (_PYTHON_LOOP - 1) // 2], f"the loop gave {sums}")
+        gb.expect(sums == [_PYTHON_LOOP * (_PYTHON_LOOP - 1) // 2], f"the loop gave {sums}")
 
     return CheckedCall(call, check, sums.clear)
 
 
-def allocate(bench: Bench, size_bytes: int) -> CheckedCall:
+def allocate(bench: gb.Bench, size_bytes: int) -> CheckedCall:
     """Return the allocation and release of `size_bytes` of device memory by cudaMalloc, as a call without a check.
 
     On the host it is memory of the operating system, whose pages are touched."""
@@ -233,7 +233,7 @@ def allocate(bench: Bench, size_bytes: int) -> CheckedCall:
     return CheckedCall(lambda: runtime.free(runtime.malloc(size_bytes)), nothing, nothing)
 
 
-_GPU_VICTIMS: Mapping[str, Callable[[Bench], CheckedCall]] = {
+_GPU_VICTIMS: Mapping[str, Callable[[gb.Bench], CheckedCall]] = {
     "launch": launch,
     "triad": lambda bench: triad(bench, 2**26),
     "gemm": lambda bench: gemm(bench, 2048),
@@ -241,19 +241,19 @@ _GPU_VICTIMS: Mapping[str, Callable[[Bench], CheckedCall]] = {
     "h2d": lambda bench: to_device(bench, 2**23),
     "decode": lambda bench: decode(bench, 12, 2048),
 }
-_HOST_VICTIMS: Mapping[str, Callable[[Bench], CheckedCall]] = {
+_HOST_VICTIMS: Mapping[str, Callable[[gb.Bench], CheckedCall]] = {
     "triad": lambda bench: triad(bench, 2**22),
     "gemm": lambda bench: gemm(bench, 256),
     "decode": lambda bench: decode(bench, 4, 512),
 }
-_GPU_AGGRESSORS: Mapping[str, Callable[[Bench], CheckedCall]] = {
+_GPU_AGGRESSORS: Mapping[str, Callable[[gb.Bench], CheckedCall]] = {
     "triad": lambda bench: triad(bench, min(2**30, bench.target.device.memory_bytes // 32)),
     "gemm": lambda bench: gemm(bench, 8192),
     "spin": lambda bench: spin(bench, 2 * bench.target.device.units),
     "copy": lambda bench: to_device(bench, 2**26),
     "allocate": lambda bench: allocate(bench, 2**26),
 }
-_HOST_AGGRESSORS: Mapping[str, Callable[[Bench], CheckedCall]] = {
+_HOST_AGGRESSORS: Mapping[str, Callable[[gb.Bench], CheckedCall]] = {
     "triad": lambda bench: triad(bench, 2**24),
     "gemm": lambda bench: gemm(bench, 256),
     "spin": host_spin,
@@ -263,22 +263,22 @@ _HOST_AGGRESSORS: Mapping[str, Callable[[Bench], CheckedCall]] = {
 _SYNCHRONOUS = ("allocate",)  # synchronous on a GPU too: each call has ended when it returns
 
 
-def victims(target: Target) -> Mapping[str, Callable[[Bench], CheckedCall]]:
+def victims(target: gb.Target) -> Mapping[str, Callable[[gb.Bench], CheckedCall]]:
     """Return the factory of each victim's operation on this device, by name."""
     return _HOST_VICTIMS if target.is_host else _GPU_VICTIMS
 
 
-def aggressors(target: Target) -> Mapping[str, Callable[[Bench], CheckedCall]]:
+def aggressors(target: gb.Target) -> Mapping[str, Callable[[gb.Bench], CheckedCall]]:
     """Return the factory of each aggressor's operation on this device, by name."""
     return _HOST_AGGRESSORS if target.is_host else _GPU_AGGRESSORS
 
 
-def is_queued(bench: Bench, aggressor: str) -> bool:
+def is_queued(bench: gb.Bench, aggressor: str) -> bool:
     """Return whether calls of this aggressor return before their work has ended."""
     return bench.traits.is_gpu and aggressor not in _SYNCHRONOUS
 
 
-def launch_queue(bench: Bench, stream: Any = None) -> LaunchQueue:
+def launch_queue(bench: gb.Bench, stream: Any = None) -> LaunchQueue:
     """Return the launch queue of `stream`, a CuPy stream; None stands for the current stream of the calling thread.
 
     On the host a call has ended when it returns, so that the queue's functions do nothing."""

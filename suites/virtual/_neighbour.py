@@ -13,21 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gpubench.api.libraries import Driver
-from gpubench.api.suite import (
-    Bench,
-    Effort,
-    KeyFigure,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-)
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 from .._between import Params, need_shared_gpu
 from .._checks import CheckedCall
@@ -50,36 +37,36 @@ _IN_FULL = ("processes", "green")
 _TWO_PROCESSES = ("processes", "mps")
 
 
-def _matrix(title: str, series: str) -> View:
+def _matrix(title: str, series: str) -> gb.View:
     """Return a matrix of a series of the cases, with a row for each victim and a column for each aggressor."""
-    return View("matrix", title, ("neighbour",), "aggressor", "victim", by=("how",), series=series)
+    return gb.View("matrix", title, ("neighbour",), "aggressor", "victim", by=("how",), series=series)
 
 
-topic = Topic(
+topic = gb.Topic(
     views=[
         _matrix("Rate ratio of a victim: beside an aggressor over alone", "relative"),
         _matrix("Rate ratio summed over both programs (above 1 sharing pays)", "sum"),
         _matrix("Operation time of a victim beside an aggressor", "self"),
     ],
     key_figures=[
-        KeyFigure("Decoding beside matrix products", "neighbour", (("victim", "decode"), ("aggressor", "gemm")))
+        gb.KeyFigure("Decoding beside matrix products", "neighbour", (("victim", "decode"), ("aggressor", "gemm")))
     ],
 )
 
 
-def _victims(target: Target) -> tuple[str, ...]:
+def _victims(target: gb.Target) -> tuple[str, ...]:
     return tuple(victims(target))
 
 
-def _aggressors(target: Target) -> tuple[str, ...]:
+def _aggressors(target: gb.Target) -> tuple[str, ...]:
     return (NONE, *aggressors(target))
 
 
-def _ways(target: Target) -> tuple[str, ...]:
+def _ways(target: gb.Target) -> tuple[str, ...]:
     return _WAYS[:1] if target.is_host else _WAYS
 
 
-def _is_measured(target: Target, params: Params) -> bool:
+def _is_measured(target: gb.Target, params: Params) -> bool:
     """Return whether to measure a point: in `full` all pairs by processes and green contexts, four by other ways."""
     victim, aggressor, how = (str(params[name]) for name in ("victim", "aggressor", "how"))
     if target.tier == "smoke":
@@ -110,22 +97,22 @@ class SharedWindow:
     aggressor: float
     victim_alone_s: float  # the median duration of an operation
 
-    def observed(self) -> dict[str, Observed]:
+    def observed(self) -> dict[str, gb.Observed]:
         """Return `relative` and `aggressor`, the share of its rate that each program keeps, `sum`, `jain` and `alone`.
 
         `sum` is the system's throughput in units of programs alone (Eyerman & Eeckhout, IEEE Micro 28(3), 2008), `jain`
         the index of both shares, and `alone` the victim's seconds alone."""
         victim_share, aggressor_share = self.victim / self.victim_alone, self.aggressor / self.aggressor_alone
         return {
-            "relative": Observed(victim_share, "", "more"),
-            "aggressor": Observed(aggressor_share, "", "more"),
-            "sum": Observed(victim_share + aggressor_share, "", "more"),
-            "jain": Observed(jain((victim_share, aggressor_share)), "", "more"),
-            "alone": Observed(self.victim_alone_s, "s"),
+            "relative": gb.Observed(victim_share, "", "more"),
+            "aggressor": gb.Observed(aggressor_share, "", "more"),
+            "sum": gb.Observed(victim_share + aggressor_share, "", "more"),
+            "jain": gb.Observed(jain((victim_share, aggressor_share)), "", "more"),
+            "alone": gb.Observed(self.victim_alone_s, "s"),
         }
 
 
-def medians(observed: Sequence[Mapping[str, Observed]]) -> dict[str, Observed]:
+def medians(observed: Sequence[Mapping[str, gb.Observed]]) -> dict[str, gb.Observed]:
     """Return by name the median of each value over `observed`, which has the values of each window by name."""
     return {
         name: replace(example, value=median(values[name].value for values in observed))
@@ -156,7 +143,7 @@ class SampleSpan:
     seconds: float
 
     @classmethod
-    def of(cls, bench: Bench) -> SampleSpan:
+    def of(cls, bench: gb.Bench) -> SampleSpan:
         """Return the span of a tier."""
         return {"smoke": cls(1, 0.03), "quick": cls(2, 0.03), "full": cls(3, 0.05)}[bench.target.tier]
 
@@ -167,7 +154,7 @@ class NeighbourPair:
     `span` is the length of a sample. `beside_s` is the median seconds of an operation in the last sample."""
 
     def __init__(
-        self, bench: Bench, load: CheckedCall, where: LaunchQueue, board: NeighbourBoard, span: SampleSpan
+        self, bench: gb.Bench, load: CheckedCall, where: LaunchQueue, board: NeighbourBoard, span: SampleSpan
     ) -> None:
         self._load, self._queue, self._board, self._span = load, where, board, span
         self._home = launch_queue(bench)
@@ -212,7 +199,7 @@ class NeighbourPair:
             time.sleep(_LOOK_S)
         return (self._board.ended - ended) / (time.perf_counter() - begin)
 
-    def observed(self) -> Observation:
+    def observed(self) -> gb.Observation:
         """Return the medians of the ratios of all windows so far, including those before the first sample."""
         return medians([window.observed() for window in self._windows])
 
@@ -226,7 +213,7 @@ class Partners:
 
     `how` is `streams`, `priority` or `green`."""
 
-    def __init__(self, bench: Bench, how: str) -> None:
+    def __init__(self, bench: gb.Bench, how: str) -> None:
         self._contexts: list[GreenContext] = []
         cuda, levels = bench.xp.cuda, [0]
         if how == "green":
@@ -235,15 +222,15 @@ class Partners:
             streams = [context.stream(bench) for context in self._contexts]
         elif how == "priority":
             if bench.traits.vendor != "nvidia":
-                raise Skip(
+                raise gb.Skip(
                     "HIP has stream priorities, but CuPy does not bind their range (hipDeviceGetStreamPriorityRange)"
                 )
-            driver = Driver()
+            driver = lib.Driver()
             lowest, highest = driver("cuCtxGetStreamPriorityRange")
             streams = [cuda.Stream(non_blocking=True, priority=level) for level in (int(highest), int(lowest))]
             levels = [int(driver("cuStreamGetPriority", stream.ptr)) for stream in streams]
             if levels[0] >= levels[1]:  # a lower number is a higher priority
-                raise Skip(f"this device has no stream priorities: both streams have {levels[0]}")
+                raise gb.Skip(f"this device has no stream priorities: both streams have {levels[0]}")
         else:
             streams = [cuda.Stream(non_blocking=True) for _ in range(2)]
         self.queues = [launch_queue(bench, stream) for stream in streams]
@@ -273,20 +260,22 @@ def mps_daemon() -> bool:
 def need_way(how: str) -> None:
     """Raise Skip if `how` is `mps` and no MPS control daemon runs, or `how` is `processes` and such a daemon runs."""
     if how == "mps" and not mps_daemon():
-        raise Skip("no MPS control daemon runs; start one with nvidia-cuda-mps-control -d, if that is allowed")
+        raise gb.Skip("no MPS control daemon runs; start one with nvidia-cuda-mps-control -d, if that is allowed")
     if how == "processes" and mps_daemon():
-        raise Skip("an MPS control daemon runs, so that processes do not take turns; run the case with how=mps instead")
+        raise gb.Skip(
+            "an MPS control daemon runs, so that processes do not take turns; run the case with how=mps instead"
+        )
 
 
-def way_labels(bench: Bench, how: str) -> tuple[str, ...]:
+def way_labels(bench: gb.Bench, how: str) -> tuple[str, ...]:
     """Return the label `time-sliced` if processes take turns on a GPU."""
     return ("time-sliced",) if how == "processes" and bench.traits.is_gpu else ()
 
 
-MakeLoad = Callable[[Bench], CheckedCall]
+MakeLoad = Callable[[gb.Bench], CheckedCall]
 
 
-def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish) -> Task:
+def share(bench: gb.Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish) -> gb.Task:
     """Return the task of two programs that share the device in the way `how`; `finish` makes the victim's task.
 
     `finish` gets the pair, a call that ends the aggressor, and notes."""
@@ -313,8 +302,8 @@ def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued:
 
 
 def _between_processes(
-    bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish
-) -> Task:
+    bench: gb.Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish
+) -> gb.Task:
     """Return this rank's task as `share` does: rank 0 is the victim, and rank 1 the aggressor; both must call it."""
     need_shared_gpu(bench)
     shared = SharedBoard(bench)
@@ -327,7 +316,7 @@ def _between_processes(
             finally:
                 shared.close()
 
-        return Task.idle(end)
+        return gb.Task.idle(end)
     pair = NeighbourPair(bench, victim(bench), launch_queue(bench), shared.board, SampleSpan.of(bench))
 
     def close() -> None:
@@ -337,16 +326,18 @@ def _between_processes(
     return finish(pair, close, {"sharing": "processes by MPS" if how == "mps" else "two processes"})
 
 
-Finish = Callable[[NeighbourPair, Callable[[], None], Mapping[str, str]], Task]
+Finish = Callable[[NeighbourPair, Callable[[], None], Mapping[str, str]], gb.Task]
 
 
-def operations(call: Callable[[], Any], probe: Callable[[], Observation] | None = None) -> Stage:
+def operations(call: Callable[[], Any], probe: Callable[[], gb.Observation] | None = None) -> gb.Stage:
     """Return a stage whose `call` returns the seconds of each operation and checks the last result."""
-    return Stage(call, Work(items=1), "item", clock="self", checked=True, probe=probe, effort=Effort.exactly(1))
+    return gb.Stage(
+        call, gb.Work(items=1), "item", clock="self", checked=True, probe=probe, effort=gb.Effort.exactly(1)
+    )
 
 
 @topic.case(ranks=_ranks, where=_is_measured, victim=_victims, aggressor=_aggressors, how=_ways)
-def neighbour(bench: Bench, victim: str, aggressor: str, how: str) -> Task:
+def neighbour(bench: gb.Bench, victim: str, aggressor: str, how: str) -> gb.Task:
     """Seconds per operation of a victim beside an aggressor; the percentiles are of single operations.
 
     `relative` and `aggressor` are the share of its rate alone that each keeps, `sum` their sum, `jain` their fairness.
@@ -354,15 +345,15 @@ def neighbour(bench: Bench, victim: str, aggressor: str, how: str) -> Task:
     if aggressor == NONE:
         return _alone(bench, victim, how)
 
-    def finish(pair: NeighbourPair, close: Callable[[], None], notes: Mapping[str, str]) -> Task:
+    def finish(pair: NeighbourPair, close: Callable[[], None], notes: Mapping[str, str]) -> gb.Task:
         stage = operations(pair.seconds, pair.observed)
-        return Task.of(stage, check=nothing, close=close, notes=notes, labels=way_labels(bench, how))
+        return gb.Task.of(stage, check=nothing, close=close, notes=notes, labels=way_labels(bench, how))
 
     makers = victims(bench.target)[victim], aggressors(bench.target)[aggressor]
     return share(bench, how, *makers, is_queued(bench, aggressor), finish)
 
 
-def _alone(bench: Bench, victim: str, how: str) -> Task:
+def _alone(bench: gb.Bench, victim: str, how: str) -> gb.Task:
     """Return the task of a victim without an aggressor, on half of the SMs if `how` is `green`."""
     load, partners = victims(bench.target)[victim](bench), Partners(bench, how) if how == "green" else None
     where = partners.queues[0] if partners else launch_queue(bench)
@@ -380,4 +371,4 @@ def _alone(bench: Bench, victim: str, how: str) -> Task:
         return durations
 
     close = partners.close if partners else nothing
-    return Task.of(operations(seconds), check=nothing, close=close, notes={"sharing": "alone"})
+    return gb.Task.of(operations(seconds), check=nothing, close=close, notes={"sharing": "alone"})

@@ -3,8 +3,6 @@
 Two processes run kernels that read the clock all processes share, between small pieces of work. The device changes
 the process within a kernel: its registers are saved, and it continues later."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass
@@ -13,21 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Observation,
-    Observed,
-    Profile,
-    Stage,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .._between import need_shared_gpu
 from .._checks import CheckedCall
@@ -51,7 +35,7 @@ Stamps = npt.NDArray[np.uint64]
 
 _GAPS = "the number below 256 ns, below 512 ns, and so on in powers of two; the last one is the number above 8 ms"
 
-topic = Topic(views=[View("bars", "Slice time and switch time of processes that take turns", ("slice",))])
+topic = gb.Topic(views=[gb.View("bars", "Slice time and switch time of processes that take turns", ("slice",))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +91,7 @@ def stamped(stamps: Stamps) -> Stamps:
 class StampedKernels:
     """Kernels that write the begin and end time of each span in which they ran into a ring buffer."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._bench, self._kernel = bench, bench.kernel("sharing.cu", "stamp")
         self._stamps = bench.xp.zeros((_MOST_KERNELS, _SPANS_EACH, 2), np.uint64)
         self._end, self._count = bench.xp.zeros(1, np.uint32), 0
@@ -137,7 +121,7 @@ class StampedKernels:
     def check(self) -> None:
         """Raise WrongAnswer if a kernel left no stamp, or if a span ended before it began."""
         stamps = self._by_kernel()
-        expect(
+        gb.expect(
             bool((stamps[:, 0, 0] > 0).all() and (stamps[..., 1] >= stamps[..., 0]).all()),
             "a kernel left no stamps, or ended before it began",
         )
@@ -151,7 +135,7 @@ class StampedKernels:
 def expect_turns(slices: TimeSlices) -> None:
     """Raise WrongAnswer if both processes ran at the same time at more than a tenth of the switches."""
     overlaps = [-seconds for seconds in slices.switches if seconds < 0]
-    expect(
+    gb.expect(
         slices.overlap <= _MOST_OVERLAP,
         f"{slices.overlap:.0%} of {len(slices.switches)} switches overlap, by {np.median(overlaps or [0.0]):.3g} s: "
         "the processes did not take turns",
@@ -163,7 +147,7 @@ class StampingAggressor(Aggressor):
 
     `room` is that of the board, and `others` are the other arguments of Aggressor."""
 
-    def __init__(self, bench: Bench, kernels: StampedKernels, room: Any, **others: Any) -> None:
+    def __init__(self, bench: gb.Bench, kernels: StampedKernels, room: Any, **others: Any) -> None:
         self._kernels, self._room = kernels, room[HEADER_BYTES:].view(np.uint64)
         super().__init__(bench, kernels.load, **others)
 
@@ -184,7 +168,7 @@ class SliceSamples:
 
     Raises RuntimeError if the aggressor does not start."""
 
-    def __init__(self, bench: Bench, shared: SharedBoard) -> None:
+    def __init__(self, bench: gb.Bench, shared: SharedBoard) -> None:
         self._bench, self._shared, self._kernels = bench, shared, StampedKernels(bench)
         self._window_s = _FULL_S if bench.target.tier == "full" else _QUICK_S
         self._last = TimeSlices((), (), (), 0.0)
@@ -205,26 +189,26 @@ class SliceSamples:
         self._last = time_slices(own_stamps, np.array(peer_stamps[peer_stamps[:, 1] >= own_stamps[0, 0]]))
         return list(self._last.slices) or [math.nan]
 
-    def observed(self) -> Observation:
+    def observed(self) -> gb.Observation:
         """Return `switch` and `gap`, median seconds in the last window, and `overlap`, a share of the switches.
 
         A gap is between two kernels of a slice. `switch` or `gap` is left out if there was none."""
         seconds = {"switch": self._last.switches, "gap": self._last.gaps}
-        medians = {name: Observed(float(np.median(values)), "s") for name, values in seconds.items() if values}
-        return {**medians, "overlap": Observed(self._last.overlap)}
+        medians = {name: gb.Observed(float(np.median(values)), "s") for name, values in seconds.items() if values}
+        return {**medians, "overlap": gb.Observed(self._last.overlap)}
 
-    def check(self) -> Observation:
+    def check(self) -> gb.Observation:
         """Return the histogram of gaps of the last window (see `gap_histogram`).
 
         Raises WrongAnswer if a stamp is missing, or if both processes ran at the same time at more than a tenth of
         the switches."""
         self._kernels.check()
         expect_turns(self._last)
-        return {"gaps": Profile(gap_histogram(self._last), "gaps")}
+        return {"gaps": gb.Profile(gap_histogram(self._last), "gaps")}
 
 
-@topic.case(ranks=2, when=on_gpu, how=points((), smoke=("processes",), full=("processes",)))
-def slice_(bench: Bench, how: str) -> Task:
+@topic.case(ranks=2, when=gb.on_gpu, how=gb.points((), smoke=("processes",), full=("processes",)))
+def slice_(bench: gb.Bench, how: str) -> gb.Task:
     """Seconds of a time slice of a GPU that two processes share.
 
     `switch` is the time from one process's last kernel to the other's first; `gap`, the time between two kernels within
@@ -242,17 +226,17 @@ def slice_(bench: Bench, how: str) -> Task:
             finally:
                 shared.close()
 
-        return Task.idle(end)
+        return gb.Task.idle(end)
     samples = SliceSamples(bench, shared)
 
     def close() -> None:
         shared.board.stop()
         shared.close()
 
-    stage = Stage(samples.seconds, Work(items=1), "item", clock="self", probe=samples.observed, effort=POINT)
+    stage = gb.Stage(samples.seconds, gb.Work(items=1), "item", clock="self", probe=samples.observed, effort=gb.POINT)
     notes = {
         "kernels": "100 µs of work each, by two processes; the clock is read every 0.5 µs of work",
         "clock": "the global timer, which all processes read",
         "gaps": _GAPS,
     }
-    return Task.of(stage, check=samples.check, close=close, notes=notes, labels=("time-sliced",))
+    return gb.Task.of(stage, check=samples.check, close=close, notes=notes, labels=("time-sliced",))

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpubench.api.libraries import Driver
-from gpubench.api.suite import Bench, Skip, units
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 PAGE_BYTES = 2**21  # the minimum granularity of NVIDIA's GPUs, and the page size of these measurements on every device
 _NO_ACCESS, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
@@ -63,10 +63,10 @@ class GpuSpace:
 
     Raises Skip on other vendors' GPUs, and if the GPU's granularity does not divide PAGE_BYTES."""
 
-    def __init__(self, bench: Bench, is_compressible: bool = False) -> None:
+    def __init__(self, bench: gb.Bench, is_compressible: bool = False) -> None:
         if bench.traits.vendor != "nvidia":
-            raise Skip(NEEDS_DRIVER)
-        self._driver = Driver()
+            raise gb.Skip(NEEDS_DRIVER)
+        self._driver = lib.Driver()
         device = int(bench.xp.cuda.Device().id)
         # Ids of peers are `cuda:N`, where N is the ordinal that this process sees too.
         peers = [int(peer.rpartition(":")[2]) for peer in bench.target.device.peers]
@@ -80,7 +80,9 @@ class GpuSpace:
         least = self._driver.bindings.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
         granule = int(self._driver("cuMemGetAllocationGranularity", self._properties, least))
         if PAGE_BYTES % granule:
-            raise Skip(f"this GPU maps memory in granules of {units.size(granule)}, not of {units.size(PAGE_BYTES)}")
+            raise gb.Skip(
+                f"this GPU maps memory in granules of {gb.units.size(granule)}, not of {gb.units.size(PAGE_BYTES)}"
+            )
 
     def reserve(self, nbytes: int) -> int:
         return int(self._driver("cuMemAddressReserve", nbytes, 0, 0, 0))
@@ -159,7 +161,7 @@ class HostSpace:
         """Map `nbytes` without access at `address`, or anywhere if it is None, and return the address."""
         mapped = self._mmap(address, nbytes, _NO_ACCESS, flags, descriptor, 0)
         if mapped == _FAILED:
-            raise OSError(ctypes.get_errno(), f"the kernel refused to map {units.size(nbytes)}")
+            raise OSError(ctypes.get_errno(), f"the kernel refused to map {gb.units.size(nbytes)}")
         return int(mapped)
 
 
@@ -169,7 +171,7 @@ def _expect_done(status: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def array_at(bench: Bench, address: int, nbytes: int) -> Any:
+def array_at(bench: gb.Bench, address: int, nbytes: int) -> Any:
     """Return an array (uint8, shape (nbytes,)) over memory at `address` that the array does not own.
 
     It is a CuPy array on a GPU, else a NumPy array."""
@@ -180,12 +182,12 @@ def array_at(bench: Bench, address: int, nbytes: int) -> Any:
     return bench.xp.ndarray((nbytes,), bench.xp.uint8, cuda.MemoryPointer(memory, 0))
 
 
-def open_space(bench: Bench) -> VirtualSpace:
+def open_space(bench: gb.Bench) -> VirtualSpace:
     """Return the virtual memory functions of the device of `bench`; raises Skip if it has none."""
     return GpuSpace(bench) if bench.traits.is_gpu else HostSpace()
 
 
-def wait_until_cleared(bench: Bench, nbytes: int) -> None:
+def wait_until_cleared(bench: gb.Bench, nbytes: int) -> None:
     """Sleep for as long as a GPU may be busy with `nbytes` of memory that were given back to it.
 
     On the host, return at once. The time is 2 ms and 5 ms per GB."""
@@ -273,7 +275,7 @@ class MappedRange:
 class WordPattern:
     """A pattern of 64-bit words, written and compared, that differs at every place and for every seed."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._bench = bench
         if bench.traits.is_gpu:
             self._fill = bench.kernel("copies.cu", "fill_pattern")

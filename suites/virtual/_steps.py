@@ -1,12 +1,10 @@
 """Measure each step of virtual memory: reserve, create, map, access and unmap, by size and by pieces."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpubench.api.suite import POINT, Bench, Stage, Target, Task, Topic, View, Work, expect, points
+from gpubench.api import suite as gb
 
 from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, open_space, wait_until_cleared
 
@@ -17,36 +15,36 @@ _SLACK_BYTES = 2**24  # free memory that the driver and CuPy may take meanwhile
 _HOST_MOST_BYTES = 2**28
 _SHARE_OF_MEMORY = 4  # the largest size is a quarter of the memory
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("transfer", "Time to reserve addresses by size", ("reserve",), "size_bytes"),
-        View("transfer", "Time to create physical memory by size", ("create",), "size_bytes"),
-        View("transfer", "Time to map physical memory by size and piece", ("map",), "size_bytes", by=("piece",)),
-        View("transfer", "Time to allow access by size", ("access",), "size_bytes", by=("peers",)),
-        View("transfer", "Time to unmap by size and piece", ("unmap",), "size_bytes", by=("piece",)),
+        gb.View("transfer", "Time to reserve addresses by size", ("reserve",), "size_bytes"),
+        gb.View("transfer", "Time to create physical memory by size", ("create",), "size_bytes"),
+        gb.View("transfer", "Time to map physical memory by size and piece", ("map",), "size_bytes", by=("piece",)),
+        gb.View("transfer", "Time to allow access by size", ("access",), "size_bytes", by=("peers",)),
+        gb.View("transfer", "Time to unmap by size and piece", ("unmap",), "size_bytes", by=("piece",)),
     ],
 )
 
 
-def _sizes(target: Target) -> Any:
+def _sizes(target: gb.Target) -> Any:
     most = _HOST_MOST_BYTES if target.is_host else (target.device.memory_bytes or 2**33) // _SHARE_OF_MEMORY
     every = tuple(size for size in (2**21, 2**24, 2**26, 2**28, 2**30, 2**32, 2**34) if size <= most)
-    return points((2**26 if target.is_host else min(2**30, every[-1]),), smoke=(2**21,), full=every)
+    return gb.points((2**26 if target.is_host else min(2**30, every[-1]),), smoke=(2**21,), full=every)
 
 
-def _one_size(target: Target) -> Any:
+def _one_size(target: gb.Target) -> Any:
     """Return the points of the axis `size_bytes`: one size, and in `full` all sizes."""
     large = 2**26 if target.is_host else 2**28
-    return points((large,), smoke=(2**21,), full=_sizes(target).full)
+    return gb.points((large,), smoke=(2**21,), full=_sizes(target).full)
 
 
-def _peers(target: Target) -> Any:
+def _peers(target: gb.Target) -> Any:
     """Return the points of the axis `peers`: 0; in `full` also one peer, and all peers."""
     count = len(target.device.peers)
-    return points((0,), full=tuple(sorted({0, min(1, count), count})))
+    return gb.points((0,), full=tuple(sorted({0, min(1, count), count})))
 
 
-def _has_pieces(_target: Target, params: Mapping[str, str | int | float]) -> bool:
+def _has_pieces(_target: gb.Target, params: Mapping[str, str | int | float]) -> bool:
     """Return whether to measure a point: there is one piece, or 2 to 2048 pieces."""
     piece_bytes, size_bytes = PIECES[str(params["piece"])], int(params["size_bytes"])
     return not piece_bytes or piece_bytes < size_bytes <= _MOST_PIECES * piece_bytes
@@ -64,7 +62,7 @@ class StepCosts:
 
     `peers` is the number of peers that get access. Raises Skip if the device has no virtual memory functions."""
 
-    def __init__(self, bench: Bench, size_bytes: int, piece: str = "whole", peers: int = 0) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int, piece: str = "whole", peers: int = 0) -> None:
         bench.need(size_bytes + PAGE_BYTES)
         self._bench, self._space, self._pattern = bench, open_space(bench), WordPattern(bench)
         self._size_bytes, self._piece_bytes, self._peers = size_bytes, piece_bytes_of(piece, size_bytes), peers
@@ -106,7 +104,7 @@ class StepCosts:
         self.seconds("unmap")
         missing = free_bytes - self._bench.device.free_bytes()
         most = max(self._size_bytes // 2, _SLACK_BYTES)
-        expect(missing < most, f"{missing} bytes are missing after the memory was given back")
+        gb.expect(missing < most, f"{missing} bytes are missing after the memory was given back")
 
     def _expect_memory(self, mapped: MappedRange) -> None:
         """Write a pattern to the mapped memory and compare it."""
@@ -114,40 +112,40 @@ class StepCosts:
         self._pattern.filler(array, _SEED)()
         wrong = self._pattern.wrong(array, _SEED)
         self._bench.device.synchronize()
-        expect(array.size == self._size_bytes, f"{array.size} of {self._size_bytes} bytes are mapped")
-        expect(wrong == 0, f"{wrong} of {array.size // 8} words differ from what was written to the mapped memory")
+        gb.expect(array.size == self._size_bytes, f"{array.size} of {self._size_bytes} bytes are mapped")
+        gb.expect(wrong == 0, f"{wrong} of {array.size // 8} words differ from what was written to the mapped memory")
 
-    def task(self, step: str) -> Task:
+    def task(self, step: str) -> gb.Task:
         """Return the task of the step `step`: seconds for all its calls."""
-        stage = Stage(lambda: self.seconds(step), Work(items=1), "item", clock="self", effort=POINT)
-        return Task.of(stage, check=self.check, notes={"pieces": str(-(-self._size_bytes // self._piece_bytes))})
+        stage = gb.Stage(lambda: self.seconds(step), gb.Work(items=1), "item", clock="self", effort=gb.POINT)
+        return gb.Task.of(stage, check=self.check, notes={"pieces": str(-(-self._size_bytes // self._piece_bytes))})
 
 
 @topic.case(size_bytes=_one_size)
-def reserve(bench: Bench, size_bytes: int) -> Task:
+def reserve(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Seconds to reserve a range of addresses."""
     return StepCosts(bench, size_bytes).task("reserve")
 
 
 @topic.case(size_bytes=_sizes, headline={"size_bytes": 2**30})
-def create(bench: Bench, size_bytes: int) -> Task:
+def create(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Seconds to create physical memory of that size in one piece."""
     return StepCosts(bench, size_bytes).task("create")
 
 
-@topic.case(size_bytes=_one_size, piece=points(("whole",), full=tuple(PIECES)), where=_has_pieces)
-def map_(bench: Bench, size_bytes: int, piece: str) -> Task:
+@topic.case(size_bytes=_one_size, piece=gb.points(("whole",), full=tuple(PIECES)), where=_has_pieces)
+def map_(bench: gb.Bench, size_bytes: int, piece: str) -> gb.Task:
     """Seconds to map physical memory of that size, all pieces together."""
     return StepCosts(bench, size_bytes, piece).task("map")
 
 
 @topic.case(size_bytes=_one_size, peers=_peers)
-def access(bench: Bench, size_bytes: int, peers: int) -> Task:
+def access(bench: gb.Bench, size_bytes: int, peers: int) -> gb.Task:
     """Seconds of one call that lets the device and a number of its peers read and write mapped memory."""
     return StepCosts(bench, size_bytes, peers=peers).task("access")
 
 
-@topic.case(size_bytes=_one_size, piece=points(("whole",), full=tuple(PIECES)), where=_has_pieces)
-def unmap(bench: Bench, size_bytes: int, piece: str) -> Task:
+@topic.case(size_bytes=_one_size, piece=gb.points(("whole",), full=tuple(PIECES)), where=_has_pieces)
+def unmap(bench: gb.Bench, size_bytes: int, piece: str) -> gb.Task:
     """Seconds to unmap memory that was mapped in pieces, all pieces together."""
     return StepCosts(bench, size_bytes, piece).task("unmap")

@@ -1,7 +1,5 @@
 """Measure programs that are suspended: the time of each step, which kinds of memory survive, migration and eviction."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -12,24 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.libraries import DriverCallError
-from gpubench.api.suite import (
-    Bench,
-    Effort,
-    KeyFigure,
-    Observation,
-    Observed,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 from ._held import CYCLES_PER_STEP, KINDS, TICK_S, HeldChild, limit_s
 from ._suspension import SuspendedProgram
@@ -44,26 +26,26 @@ _HEAD_START_S = 0.2
 _JOB_LIMIT_S = 60.0
 _MASK = "CUDA_VISIBLE_DEVICES"
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("transfer", "Suspension time by resident memory", ("suspend",), "resident_bytes"),
-        View("transfer", "Checkpoint time by resident memory", ("suspend",), "resident_bytes", series="checkpoint"),
-        View("transfer", "Restore time by resident memory", ("suspend",), "resident_bytes", series="restore"),
-        View("bars", "Suspension time by kind of memory", ("suspend_kinds",), by=("kind", "count")),
-        View("bars", "Turnaround time of a job that evicts or shares", ("evict",), by=("resident_bytes",)),
+        gb.View("transfer", "Suspension time by resident memory", ("suspend",), "resident_bytes"),
+        gb.View("transfer", "Checkpoint time by resident memory", ("suspend",), "resident_bytes", series="checkpoint"),
+        gb.View("transfer", "Restore time by resident memory", ("suspend",), "resident_bytes", series="restore"),
+        gb.View("bars", "Suspension time by kind of memory", ("suspend_kinds",), by=("kind", "count")),
+        gb.View("bars", "Turnaround time of a job that evicts or shares", ("evict",), by=("resident_bytes",)),
     ],
     key_figures=[
-        KeyFigure("Suspend and resume a program", "suspend", (("resident_bytes", _BARE_BYTES),)),
-        KeyFigure("Suspend and resume, per GiB", "suspend", (("resident_bytes", 2**34),), "per GiB"),
+        gb.KeyFigure("Suspend and resume a program", "suspend", (("resident_bytes", _BARE_BYTES),)),
+        gb.KeyFigure("Suspend and resume, per GiB", "suspend", (("resident_bytes", 2**34),), "per GiB"),
     ],
 )
 
 
-def _cycles(bench: Bench, nbytes: int) -> Effort:
+def _cycles(bench: gb.Bench, nbytes: int) -> gb.Effort:
     """Return the effort of a case that suspends `nbytes`: one suspension, or in `full` 20 for 1 GiB and else 3."""
     if bench.target.tier != "full":
-        return Effort.exactly(1)
-    return Effort.exactly(_OFTEN if nbytes == _OFTEN_BYTES else _SELDOM)
+        return gb.Effort.exactly(1)
+    return gb.Effort.exactly(_OFTEN if nbytes == _OFTEN_BYTES else _SELDOM)
 
 
 @contextlib.contextmanager
@@ -71,10 +53,10 @@ def _skip_if_unsupported() -> Iterator[None]:
     """Raise Skip in place of a DriverCallError of the enclosed code whose message contains NOT_SUPPORTED."""
     try:
         yield
-    except DriverCallError as error:
+    except lib.DriverCallError as error:
         if "NOT_SUPPORTED" not in str(error):
             raise
-        raise Skip(f"the driver does not suspend programs here ({error}), as under MPS, WSL or on a vGPU") from error
+        raise gb.Skip(f"the driver does not suspend programs here ({error}), as under MPS, WSL or on a vGPU") from error
 
 
 def _notes(program: SuspendedProgram) -> dict[str, str]:
@@ -98,18 +80,18 @@ def _fixed_s(program: SuspendedProgram, resident_bytes: int) -> float | None:
     return fixed_s
 
 
-def parts(downtime_s: float, fixed_s: float | None, resident_bytes: int) -> dict[str, Observed]:
+def parts(downtime_s: float, fixed_s: float | None, resident_bytes: int) -> dict[str, gb.Observed]:
     """Return `fixed`, which is `fixed_s`, and `per GiB`, the seconds that each resident GiB above 2 MiB adds to it.
 
     `downtime_s` is the downtime with `resident_bytes`. The result is empty if `fixed_s` is None."""
     if fixed_s is None:
         return {}
     gibibytes = (resident_bytes - _BARE_BYTES) / 2**30
-    return {"fixed": Observed(fixed_s, "s"), "per GiB": Observed((downtime_s - fixed_s) / gibibytes, "s/GiB")}
+    return {"fixed": gb.Observed(fixed_s, "s"), "per GiB": gb.Observed((downtime_s - fixed_s) / gibibytes, "s/GiB")}
 
 
-@topic.case(when=on_gpu, resident_bytes=points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30, 2**32, 2**34)))
-def suspend(bench: Bench, resident_bytes: int) -> Task:
+@topic.case(when=gb.on_gpu, resident_bytes=gb.points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30, 2**32, 2**34)))
+def suspend(bench: gb.Bench, resident_bytes: int) -> gb.Task:
     """Seconds to suspend another program and to resume it (downtime).
 
     Locking, checkpointing, restoring and unlocking are separate series. The program's device memory is copied to the
@@ -124,27 +106,27 @@ def suspend(bench: Bench, resident_bytes: int) -> Task:
             program.cycle()
         return program.suspension.downtime_s
 
-    def observed() -> Observation:
+    def observed() -> gb.Observation:
         return {**program.suspension.observed(), **parts(program.suspension.downtime_s, fixed_s, resident_bytes)}
 
-    def check() -> Observation:
+    def check() -> gb.Observation:
         """Return the seconds to start the `controller`, those to `initialise` its driver, and the bytes `freed`."""
         return {
-            "controller": Observed(program.controller.started_s, "s"),
-            "initialise": Observed(program.controller.opened_s, "s"),
-            "freed": Observed(float(program.use.freed_bytes), "B", "more"),
+            "controller": gb.Observed(program.controller.started_s, "s"),
+            "initialise": gb.Observed(program.controller.opened_s, "s"),
+            "freed": gb.Observed(float(program.use.freed_bytes), "B", "more"),
         }
 
-    stage = Stage(
+    stage = gb.Stage(
         downtime,
-        Work(items=1, payload=2 * resident_bytes),
+        gb.Work(items=1, payload=2 * resident_bytes),
         "item",
         clock="self",
         checked=True,
         probe=observed,
         effort=_cycles(bench, resident_bytes),
     )
-    return Task.of(stage, check=check, close=program.close, notes=_notes(program))
+    return gb.Task.of(stage, check=check, close=program.close, notes=_notes(program))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +145,17 @@ def _attempt(program: SuspendedProgram) -> SuspendOutcome:
     begin = time.perf_counter()
     try:
         program.cycle()
-    except DriverCallError as error:
+    except lib.DriverCallError as error:
         return SuspendOutcome(str(error), time.perf_counter() - begin)
     return SuspendOutcome("", program.suspension.downtime_s)
 
 
-def _counts(_: Target, params: Mapping[str, Any]) -> bool:
+def _counts(_: gb.Target, params: Mapping[str, Any]) -> bool:
     return bool(params["count"] == 1 or params["kind"] == "malloc")
 
 
-@topic.case(when=on_gpu, where=_counts, kind=points((), full=KINDS), count=(1, _MANY))
-def suspend_kinds(bench: Bench, kind: str, count: int) -> Task:
+@topic.case(when=gb.on_gpu, where=_counts, kind=gb.points((), full=KINDS), count=(1, _MANY))
+def suspend_kinds(bench: gb.Bench, kind: str, count: int) -> gb.Task:
     """Seconds to suspend and resume a program with memory of one kind, or until the driver refuses it (`refused` is 1).
 
     After a refusal the device must still be usable. A program that resumes must have all its data."""
@@ -192,11 +174,11 @@ def suspend_kinds(bench: Bench, kind: str, count: int) -> Task:
     program.use.expect_clean()
     ended = outcome.refusal or "resumed with all its data"
 
-    def check() -> Observation:
-        return {"refused": Observed(float(bool(outcome.refusal)))}
+    def check() -> gb.Observation:
+        return {"refused": gb.Observed(float(bool(outcome.refusal)))}
 
-    stage = Stage(lambda: outcome.seconds, Work(items=1), "item", clock="self", effort=Effort.exactly(1))
-    return Task.of(stage, check=check, notes={**_notes(program), "outcome": ended})
+    stage = gb.Stage(lambda: outcome.seconds, gb.Work(items=1), "item", clock="self", effort=gb.Effort.exactly(1))
+    return gb.Task.of(stage, check=check, notes={**_notes(program), "outcome": ended})
 
 
 def rotation(uuids: list[bytes]) -> list[tuple[bytes, bytes]]:
@@ -211,33 +193,35 @@ def expect_moved(
 
     `before` and `after` map a GPU's UUID to the number of processes that the driver lists on it."""
     if not before:
-        expect(reported_uuid == new, f"the program runs on GPU {reported_uuid.hex()}, not on {new.hex()}")
+        gb.expect(reported_uuid == new, f"the program runs on GPU {reported_uuid.hex()}, not on {new.hex()}")
         return
     changes = [after.get(uuid, 0) - before.get(uuid, 0) for uuid in (old, new)]
-    expect(changes == [-1, 1], f"processes on GPU {old.hex()} changed by {changes[0]}, on {new.hex()} by {changes[1]}")
+    gb.expect(
+        changes == [-1, 1], f"processes on GPU {old.hex()} changed by {changes[0]}, on {new.hex()} by {changes[1]}"
+    )
 
 
-def _need_one_model(bench: Bench, gpus: int) -> None:
+def _need_one_model(bench: gb.Bench, gpus: int) -> None:
     """Raise Skip if CUDA_VISIBLE_DEVICES is set, if the driver has fewer than 2 GPUs (`gpus`), or if models differ."""
     if os.environ.get(_MASK) is not None:
-        raise Skip(
+        raise gb.Skip(
             f"{_MASK} is set: a program is restored by pairs of all GPUs that the driver has, and may then land on one "
             "that the mask excludes; unset it"
         )
     if gpus < 2:
-        raise Skip(f"needs two GPUs; the driver has {gpus}")
+        raise gb.Skip(f"needs two GPUs; the driver has {gpus}")
     names = {device.name for device in bench.target.facts.devices if device.backend == bench.target.device.backend}
     if len(names) > 1:
-        raise Skip(f"programs move only between GPUs of one model; these are {', '.join(sorted(names))}")
+        raise gb.Skip(f"programs move only between GPUs of one model; these are {', '.join(sorted(names))}")
 
 
 @topic.case(
-    when=on_gpu,
+    when=gb.on_gpu,
     devices=lambda _: 2,
     path=("rotate",),
-    resident_bytes=points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30)),
+    resident_bytes=gb.points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30)),
 )
-def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
+def migrate(bench: gb.Bench, path: str, resident_bytes: int) -> gb.Task:
     """Seconds to suspend a program and to restore it on the next GPU (downtime), with each step as in `suspend`.
 
     The driver's lists of processes must show that it moved. `uuid` is 1 if the program itself sees the new UUID."""
@@ -261,20 +245,20 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
         expect_moved(old, place, reported_uuid, before, program.use.by_gpu())
         return program.suspension.downtime_s
 
-    def observed() -> Observation:
-        return {**program.suspension.observed(), "uuid": Observed(float(reported_uuid == place))}
+    def observed() -> gb.Observation:
+        return {**program.suspension.observed(), "uuid": gb.Observed(float(reported_uuid == place))}
 
-    stage = Stage(
+    stage = gb.Stage(
         downtime,
-        Work(items=1, payload=2 * resident_bytes),
+        gb.Work(items=1, payload=2 * resident_bytes),
         "item",
         clock="self",
         checked=True,
         probe=observed,
-        effort=Effort.exactly(_SELDOM if bench.target.tier == "full" else 1),
+        effort=gb.Effort.exactly(_SELDOM if bench.target.tier == "full" else 1),
     )
     notes = {**_notes(program), "path": f"from each of {len(uuids)} GPUs to the next"}
-    return Task.of(stage, check=lambda: None, close=program.close, notes=notes)
+    return gb.Task.of(stage, check=lambda: None, close=program.close, notes=notes)
 
 
 class UrgentJob:
@@ -282,7 +266,7 @@ class UrgentJob:
 
     The child holds `nbytes`. Raises Skip as SuspendedProgram does."""
 
-    def __init__(self, bench: Bench, nbytes: int) -> None:
+    def __init__(self, bench: gb.Bench, nbytes: int) -> None:
         self._bench, self._program = bench, SuspendedProgram(bench, "malloc", nbytes)
         self._counter = bench.xp.zeros(2, bench.xp.uint64)
         kernel = bench.kernel("sharing.cu", "tick")
@@ -328,29 +312,29 @@ class UrgentJob:
             self._launch()
             self._bench.device.synchronize()
         counted = int(self._bench.device.to_host(self._counter)[0])
-        expect(counted == _JOB_LAUNCHES, f"{counted} of the job's {_JOB_LAUNCHES} kernels have run")
+        gb.expect(counted == _JOB_LAUNCHES, f"{counted} of the job's {_JOB_LAUNCHES} kernels have run")
 
-    def both(self) -> Observation:
+    def both(self) -> gb.Observation:
         """Return `both`, the seconds from the child's start of work until both jobs had ended."""
-        return {"both": Observed(self._both_s, "s")}
+        return {"both": gb.Observed(self._both_s, "s")}
 
     def close(self) -> None:
         """End the child and the controller."""
         self._program.close()
 
 
-@topic.case(when=on_gpu, resident_bytes=points((), full=(2**30,)))
-def evict(bench: Bench, resident_bytes: int) -> Task:
+@topic.case(when=gb.on_gpu, resident_bytes=gb.points((), full=(2**30,)))
+def evict(bench: gb.Bench, resident_bytes: int) -> gb.Task:
     """Seconds from the arrival of a job to its end while another program works.
 
     The program is suspended for the job, or both share the device. Both run 1500 kernels of half a millisecond and wait
     after each. `both` is the time until both have ended."""
     job = UrgentJob(bench, resident_bytes)
 
-    def stage(call: Any) -> Stage:
-        work = Work(items=1, payload=2 * resident_bytes)
-        effort = Effort.exactly(_SELDOM)
-        return Stage(call, work, "item", clock="self", checked=True, probe=job.both, effort=effort)
+    def stage(call: Any) -> gb.Stage:
+        work = gb.Work(items=1, payload=2 * resident_bytes)
+        effort = gb.Effort.exactly(_SELDOM)
+        return gb.Stage(call, work, "item", clock="self", checked=True, probe=job.both, effort=effort)
 
     stages = {"evict": stage(job.evicting), "share": stage(job.sharing)}
-    return Task(stages, close=job.close, notes=job.notes, labels=("time-sliced",))
+    return gb.Task(stages, close=job.close, notes=job.notes, labels=("time-sliced",))

@@ -1,7 +1,5 @@
 """Suspend and resume a program step by step, and compare the device's memory and processes before and after."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator
@@ -10,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from gpubench.api.libraries import processes_on
-from gpubench.api.suite import Bench, Observed, Skip, expect, units
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 from ._children import BoundedChild
 from ._controller import STEPS, Controller, UuidPairs
@@ -32,7 +30,9 @@ def need_host_memory(nbytes: int) -> None:
     """Raise Skip unless the host has 2 × `nbytes` + 1 GiB free; the driver keeps and copies the memory there."""
     needed, free = 2 * nbytes + _SPARE_BYTES, int(psutil.virtual_memory().available)
     if free < needed:
-        raise Skip(f"needs {needed} bytes of free host memory for {units.size(nbytes)} on the device; {free} are free")
+        raise gb.Skip(
+            f"needs {needed} bytes of free host memory for {gb.units.size(nbytes)} on the device; {free} are free"
+        )
 
 
 def touch_host_memory(nbytes: int) -> float:
@@ -62,7 +62,7 @@ class Suspension:
             self.seconds["lock"] = self._controller.lock(self._child.pid, self._limit_s)
             self.seconds["checkpoint"] = self._controller.checkpoint(self._child.pid, self._limit_s)
             state = self._controller.state(self._child.pid)
-            expect(state == "CHECKPOINTED", f"after its checkpoint the process is {state}")
+            gb.expect(state == "CHECKPOINTED", f"after its checkpoint the process is {state}")
 
     def resume(self, pairs: UuidPairs = ()) -> None:
         """Restore and unlock the child, which is killed if that fails.
@@ -77,9 +77,9 @@ class Suspension:
         """The sum of the four steps: how long the child cannot work, if it is resumed at once."""
         return sum(self.seconds.values())
 
-    def observed(self) -> dict[str, Observed]:
+    def observed(self) -> dict[str, gb.Observed]:
         """Return the seconds of each step."""
-        return {step: Observed(seconds, "s") for step, seconds in self.seconds.items()}
+        return {step: gb.Observed(seconds, "s") for step, seconds in self.seconds.items()}
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
@@ -92,8 +92,8 @@ class Suspension:
 
 def expect_whole(state: HeldState, counted: int) -> None:
     """Raise WrongAnswer unless a resumed program has all its words and has counted `counted` kernels."""
-    expect(not state.wrong_words, f"{state.wrong_words} words differ after the process was resumed")
-    expect(state.counted == counted, f"{state.counted} kernels have run, {counted} were launched")
+    gb.expect(not state.wrong_words, f"{state.wrong_words} words differ after the process was resumed")
+    gb.expect(state.counted == counted, f"{state.counted} kernels have run, {counted} were launched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +111,15 @@ class DeviceUse:
 
     Create it before the child starts."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: gb.Bench) -> None:
         self._bench = bench
-        self._free_bytes, self._processes = bench.device.free_bytes(), processes_on(bench.target.device)
+        self._free_bytes, self._processes = bench.device.free_bytes(), lib.processes_on(bench.target.device)
         self._is_listed = False
         self.freed_bytes = 0
 
     def look_for_child(self) -> None:
         """Find out whether the driver lists the child, which has started: it then lists more processes than before."""
-        now = processes_on(self._bench.target.device)
+        now = lib.processes_on(self._bench.target.device)
         self._is_listed = now is not None and self._processes is not None and now > self._processes
 
     @property
@@ -129,7 +129,7 @@ class DeviceUse:
 
     def now(self) -> UseNow:
         """Return the free memory of the device, and the number of processes on it if the driver lists the child."""
-        processes = processes_on(self._bench.target.device) if self._is_listed else None
+        processes = lib.processes_on(self._bench.target.device) if self._is_listed else None
         return UseNow(self._bench.device.free_bytes(), processes)
 
     def by_gpu(self) -> dict[bytes, int]:
@@ -140,7 +140,9 @@ class DeviceUse:
             return {}
         own_device = self._bench.target.device
         counts = {
-            gpu.uuid: processes_on(gpu) for gpu in self._bench.target.facts.devices if gpu.backend == own_device.backend
+            gpu.uuid: lib.processes_on(gpu)
+            for gpu in self._bench.target.facts.devices
+            if gpu.backend == own_device.backend
         }
         return {uuid_bytes(uuid): count for uuid, count in counts.items() if count is not None}
 
@@ -150,12 +152,12 @@ class DeviceUse:
         The free memory is then overwritten, so that a restored word cannot be an old one that was never moved."""
         now = self.now()
         self.freed_bytes = now.free_bytes - before.free_bytes
-        expect(
+        gb.expect(
             self.freed_bytes >= _FREED_SHARE * held_bytes,
             f"the suspended process held {held_bytes} bytes, of which {self.freed_bytes} are free",
         )
         if now.processes is not None and before.processes is not None:
-            expect(
+            gb.expect(
                 now.processes == before.processes - 1,
                 f"{now.processes} processes are on the device after one of {before.processes} was suspended",
             )
@@ -172,7 +174,7 @@ class DeviceUse:
         while missing > _CLEAN_BYTES and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
             missing = self._free_bytes - self._bench.device.free_bytes()
-        expect(missing <= _CLEAN_BYTES, f"{missing} bytes of the device are still taken after the process has ended")
+        gb.expect(missing <= _CLEAN_BYTES, f"{missing} bytes of the device are still taken after the process has ended")
 
 
 def uuid_bytes(uuid: str) -> bytes:
@@ -185,9 +187,11 @@ class SuspendedProgram:
 
     `kind` is an element of KINDS; `touched_s` is the seconds of touching host memory before."""
 
-    def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
+    def __init__(self, bench: gb.Bench, kind: str, nbytes: int, count: int = 1) -> None:
         if bench.traits.vendor != "nvidia":
-            raise Skip("cuCheckpointProcess is a call of NVIDIA's driver; on AMD GPUs, CRIU suspends whole processes")
+            raise gb.Skip(
+                "cuCheckpointProcess is a call of NVIDIA's driver; on AMD GPUs, CRIU suspends whole processes"
+            )
         bench.need(2 * nbytes)  # the check overwrites the freed memory
         need_host_memory(nbytes)
         self._bench = bench

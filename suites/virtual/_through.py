@@ -1,27 +1,12 @@
 """Measure bandwidth and latency through memory of many handles, and bandwidth of memory that the GPU may compress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import (
-    POINT,
-    Bench,
-    Skip,
-    Stage,
-    Target,
-    Task,
-    Topic,
-    View,
-    Work,
-    expect,
-    on_gpu,
-    points,
-)
+from gpubench.api import suite as gb
 
 from .. import latency
 from .._stream import Drawn, open_stream
@@ -36,16 +21,16 @@ _STEPS = 2**12
 _REPEATS = 64  # words after which the data repeat
 _COPIED = 2  # arrays of a copy
 
-topic = Topic(
+topic = gb.Topic(
     views=[
-        View("bars", "Bandwidth through memory of many handles", ("mapped",), by=("access",), series="triad.hot"),
-        View("bars", "Latency through memory of many handles", ("mapped",), by=("access",), series="chase.hot"),
-        View("bars", "Bandwidth of compressible memory by data", ("compressible",)),
+        gb.View("bars", "Bandwidth through memory of many handles", ("mapped",), by=("access",), series="triad.hot"),
+        gb.View("bars", "Latency through memory of many handles", ("mapped",), by=("access",), series="chase.hot"),
+        gb.View("bars", "Bandwidth of compressible memory by data", ("compressible",)),
     ]
 )
 
 
-def _memory(bench: Bench, piece: str, nbytes: int) -> tuple[Any, Callable[[], None]]:
+def _memory(bench: gb.Bench, piece: str, nbytes: int) -> tuple[Any, Callable[[], None]]:
     """Return memory of the device (uint8, shape (nbytes,)) and the call that releases it."""
     if piece == "malloc":
         return bench.xp.empty(nbytes, bench.xp.uint8), lambda: None
@@ -58,18 +43,18 @@ def _memory(bench: Bench, piece: str, nbytes: int) -> tuple[Any, Callable[[], No
     return array_at(bench, mapped.address, nbytes), close
 
 
-def _sizes(target: Target) -> Any:
+def _sizes(target: gb.Target) -> Any:
     if target.is_host:
-        return points((2**26,), smoke=(2**22,), full=(2**26, 2**28))
-    return points((2**28,), smoke=(2**24,), full=(2**28, 2**32))
+        return gb.points((2**26,), smoke=(2**22,), full=(2**26, 2**28))
+    return gb.points((2**28,), smoke=(2**24,), full=(2**28, 2**32))
 
 
 @topic.case(
-    piece=points((), smoke=("malloc", "2MiB"), full=("malloc", *PIECES)),
+    piece=gb.points((), smoke=("malloc", "2MiB"), full=("malloc", *PIECES)),
     size_bytes=_sizes,
-    access=points(("triad",), full=("triad", "chase")),
+    access=gb.points(("triad",), full=("triad", "chase")),
 )
-def mapped(bench: Bench, piece: str, size_bytes: int, access: str) -> Task:
+def mapped(bench: gb.Bench, piece: str, size_bytes: int, access: str) -> gb.Task:
     """Triad or dependent loads in memory of many handles: bytes moved per second, or seconds per load.
 
     The memory is one allocation (`malloc`), or mapped from one handle for each piece. Triad moves 3 arrays of that
@@ -77,7 +62,7 @@ def mapped(bench: Bench, piece: str, size_bytes: int, access: str) -> Task:
     return _triad(bench, piece, size_bytes) if access == "triad" else _chase(bench, piece, size_bytes)
 
 
-def _triad(bench: Bench, piece: str, size_bytes: int) -> Task:
+def _triad(bench: gb.Bench, piece: str, size_bytes: int) -> gb.Task:
     """Return the task of STREAM triad on three arrays of `size_bytes`."""
     stream = open_stream(bench, size_bytes, "float32", _ARRAYS)
     memory, close = _memory(bench, piece, _ARRAYS * size_bytes)
@@ -88,12 +73,12 @@ def _triad(bench: Bench, piece: str, size_bytes: int) -> Task:
         stream.call("fill", drawn.array, stream.count, drawn.seed)()
     call = stream.call("triad", a, b, c, stream.count, stream.real(_FACTOR))
     limit = "dram" if _ARRAYS * size_bytes >= _CACHES * bench.target.device.cache_bytes else ""
-    stage = Stage(call, Work(moved=_ARRAYS * size_bytes, flops=2 * a.size), "moved", limit, effort=POINT)
+    stage = gb.Stage(call, gb.Work(moved=_ARRAYS * size_bytes, flops=2 * a.size), "moved", limit, effort=gb.POINT)
     verify = stream.verifier(a, inputs, (0, 1, _FACTOR))
-    return Task({"triad": stage}, verify, stream.poison(a), close, notes=dict(stream.notes))
+    return gb.Task({"triad": stage}, verify, stream.poison(a), close, notes=dict(stream.notes))
 
 
-def _chase(bench: Bench, piece: str, size_bytes: int) -> Task:
+def _chase(bench: gb.Bench, piece: str, size_bytes: int) -> gb.Task:
     """Return the task of 4096 dependent loads around a ring of `size_bytes`."""
     bench.need(size_bytes + PAGE_BYTES)
     memory, close = _memory(bench, piece, size_bytes)
@@ -103,16 +88,16 @@ def _chase(bench: Bench, piece: str, size_bytes: int) -> Task:
         walk = ring.walk(_STEPS, sweep=False)
     else:
         walk = host_walk(bench, memory.view(np.uint64))
-    return Task({"chase": walk.stage()}, walk.check, close=close)
+    return gb.Task({"chase": walk.stage()}, walk.check, close=close)
 
 
 @topic.case(
     memory=("plain", "compressible"),
-    data=points(("zeros", "random"), full=("zeros", "repeats", "random")),
-    size_bytes=points((2**28,), smoke=(2**24,), full=(2**28, 2**30)),
-    when=lambda target: on_gpu(target) and target.tier == "full",
+    data=gb.points(("zeros", "random"), full=("zeros", "repeats", "random")),
+    size_bytes=gb.points((2**28,), smoke=(2**24,), full=(2**28, 2**30)),
+    when=lambda target: gb.on_gpu(target) and target.tier == "full",
 )
-def compressible(bench: Bench, memory: str, data: str, size_bytes: int) -> Task:
+def compressible(bench: gb.Bench, memory: str, data: str, size_bytes: int) -> gb.Task:
     """A kernel copies an array within memory that the GPU may compress, or within plain memory: 2 arrays moved.
 
     Compressible memory can save bandwidth, but never capacity. Skipped if the driver gives plain memory instead."""
@@ -121,7 +106,7 @@ def compressible(bench: Bench, memory: str, data: str, size_bytes: int) -> Task:
     pages = MappedRange.filled(space, _COPIED * size_bytes, _COPIED * size_bytes)
     if memory == "compressible" and not space.is_compressed(pages.physical[0]):
         pages.close()
-        raise Skip("the driver gives no compressible memory on this GPU")
+        raise gb.Skip("the driver gives no compressible memory on this GPU")
     source, target = (array_at(bench, pages.address + start, size_bytes) for start in (0, size_bytes))
     elements = source.view(np.uint32)
     if data == "random":
@@ -131,7 +116,7 @@ def compressible(bench: Bench, memory: str, data: str, size_bytes: int) -> Task:
 
     def check() -> None:
         wrong = int(bench.xp.count_nonzero(target.view(np.uint32) != elements))
-        expect(wrong == 0, f"{wrong} of {elements.size} words of the copy differ from their source")
+        gb.expect(wrong == 0, f"{wrong} of {elements.size} words of the copy differ from their source")
 
     def close() -> None:
         bench.device.synchronize()
@@ -139,5 +124,5 @@ def compressible(bench: Bench, memory: str, data: str, size_bytes: int) -> Task:
 
     call = stream.call("copy", target.view(np.float32), source.view(np.float32), stream.count)
     limit = "dram" if memory == "plain" else ""  # a copy in compressed memory may move fewer bytes than it counts
-    stage = Stage(call, Work(moved=_COPIED * size_bytes), "moved", limit, effort=POINT)
-    return Task.of(stage, check=check, poison=lambda: target.fill(0xA5), close=close)
+    stage = gb.Stage(call, gb.Work(moved=_COPIED * size_bytes), "moved", limit, effort=gb.POINT)
+    return gb.Task.of(stage, check=check, poison=lambda: target.fill(0xA5), close=close)

@@ -1,7 +1,5 @@
 """Draw the allocations of training steps from a seed: sizes, order and lifetimes, without a device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A message is eight words of 64 bits, followed by data if it carries any. A client sends the number of a call and its
 arguments; a server makes the call and answers if it is asked to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Show after how many calls compilers have earned back their cost, as a table and as texts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ A view of the kind `amortisation` names cases of two kinds, distinguished by the
 (axis `by`), and builds of an operator (axes `op`, `by` and `cache`) with the times `compile` and `first`. The note
 `eager` of an operator names the providers that it is compared with, separated by commas."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

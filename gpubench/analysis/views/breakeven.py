@@ -3,8 +3,6 @@
 Rates are of *uncompressed* bytes, B/s. C compresses, D decompresses, the ratio r is uncompressed over compressed, and r
 · link is the rate at which uncompressed bytes cross a link in compressed form."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Place the cases of a suite's views on curves, one point for all replicates of a case."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Derive cache levels and transfer models from the curves of a run, with the sizes that the device reports."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

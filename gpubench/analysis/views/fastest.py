@@ -3,8 +3,6 @@
 The choice is the first axis of the view's `by`: for copies of blocks, the way to submit them. Paths that differ in no
 other axis are compared with each other."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

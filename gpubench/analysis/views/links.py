@@ -3,8 +3,6 @@
 A case that measures the rate of a link describes its method in notes named `link.…`: direction, engine, counted bytes,
 protocol. A table lists the figures of one link, each with the differences between its method and that of the best."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Show the break-even links of codecs as tables: measured transfers, break-even rates, and modelled links."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

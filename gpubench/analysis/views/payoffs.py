@@ -4,8 +4,6 @@ A case takes part if it has stages `compress` and `decompress` and the observed 
 it moved data over a link: its headline is the overlapped transfer, `staged` is the transfer block by block, and its
 note `ends` says which sides are charged (breakeven.ChargedSides)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

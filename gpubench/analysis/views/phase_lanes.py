@@ -1,7 +1,5 @@
 """Draw the phases of a profiled program and the counters of its devices as lanes over one axis of time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Make tables of a profiled program: its phases and, if it was traced, its kernels and copies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gpubench import stats

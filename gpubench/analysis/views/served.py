@@ -5,8 +5,6 @@ prefills (`tokens`) and sessions (`prompt`, `output`), whose observed series `sc
 hold the moments of every query. A session without them shows what a call takes longer in a session (series `call times`
 and `call contexts`): the host's share of it, and lower clocks where prefills make the device reach its power limit."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

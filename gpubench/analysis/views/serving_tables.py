@@ -1,7 +1,5 @@
 """Show the serving capacity of a run's models as tables: highest rates, latencies over the rate, sessions, energy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from gpubench.analysis.energy import Energy

@@ -1,7 +1,5 @@
 """Define a derived figure as a table of texts, which the terminal, Markdown and the page share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 NO_VALUE = "–"  # the text of a cell without a value

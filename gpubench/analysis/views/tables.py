@@ -1,7 +1,5 @@
 """Show the derived figures of a suite's views as tables: cache levels, transfer models, tails, and all others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 α and β are Hockney's start-up time and asymptotic rate, n½ = α·β his half-performance length (Parallel Computing 20,
 1994). The fit minimises relative residuals, because absolute ones would let the largest size decide α."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Launch a kernel so that it may begin before the previous launch has ended (CUDA's programmatic dependent launch)."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Time calls on a CuPy stream by device events: the gate, hot and cold batches, and graph replays."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import time

@@ -1,7 +1,5 @@
 """Flush a GPU's last-level cache."""
 
-from __future__ import annotations
-
 from importlib import resources
 from typing import Any
 

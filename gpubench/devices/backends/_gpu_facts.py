@@ -1,7 +1,5 @@
 """Read the facts that CuPy reports about a GPU: its properties, data types, traits and versions, for CUDA and ROCm."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any

@@ -1,7 +1,5 @@
 """Allocate host memory that another process can map: anonymous shared files, and files in /dev/shm."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Wrap a kernel that CuPy compiled: its launch, its symbols, and the resources that the compiler gave it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

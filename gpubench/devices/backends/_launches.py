@@ -1,7 +1,5 @@
 """Count the kernels of a call by capturing it into a CUDA graph; unlike profiling, this needs no privilege."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@
 `pool` a block of the driver's stream-ordered pool, `virtual` physical memory that is mapped explicitly. The last two
 need cuda-bindings and pass a file descriptor."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 from collections.abc import Callable

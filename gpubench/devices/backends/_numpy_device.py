@@ -1,7 +1,5 @@
 """Provide the common base of devices with NumPy arrays: a call returns when its work is done, and nothing is queued."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

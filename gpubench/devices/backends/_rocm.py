@@ -2,8 +2,6 @@
 
 Nothing here was run on an AMD GPU; docs/amd.md says what was checked instead."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Create further streams and events: for work beside the device's own stream, and events that processes can share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

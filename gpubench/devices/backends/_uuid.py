@@ -1,7 +1,5 @@
 """Find a GPU's UUID as CUDA reports it and nvidia-smi prints it: it connects a GPU with its counters."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from typing import Any

@@ -6,8 +6,6 @@ A kernel's source is JSON: `{"seconds": 1e-3}` and these optional fields: `warmu
 that take twice as long, and show as `thermal` in the device's condition), `backwards_every` (each n-th launch moves the
 clock back), `begin` (seconds before a launch that finds the device idle), `hangs` (the launch never ends)."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Measure GPUs through CuPy: one class for CUDA and ROCm, with different traits."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import time

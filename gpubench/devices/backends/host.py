@@ -1,7 +1,5 @@
 """Measure the host processor as a device: NumPy arrays, numba kernels, perf_counter, shared memory."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

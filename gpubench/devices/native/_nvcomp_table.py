@@ -4,8 +4,6 @@ Read from the headers of nvCOMP 6.0.0, whose option structs are 64 bytes each an
 zero; and from those of hipCOMP, a fork of nvCOMP 2.2 (snapshot of 2024-10-08), whose functions have other names and
 fewer arguments. hipCOMP's rows have never run on a device."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping
 from ctypes import POINTER, c_char, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p

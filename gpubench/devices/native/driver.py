@@ -1,7 +1,5 @@
 """Call functions of CUDA's driver that CuPy does not bind, through cuda-bindings: virtual memory, pools, launches."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -5,8 +5,6 @@ and numbers against the headers of hipBLASLt 1.1 (ROCm 7.1), and the functions t
 
 Matrices are stored row by row, which the library reads as their transposes: C = A·B is computed as Cᵀ = Bᵀ·Aᵀ."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

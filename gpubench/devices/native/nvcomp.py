@@ -4,8 +4,6 @@ A batch is one call over many chunks. Its arrays (addresses of chunks, their siz
 are on the device and are passed as plain integer addresses. Calls are queued on a stream and do not wait for it, with
 one exception (`Codec.decompress_waits`). The functions that return sizes need no GPU."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import importlib.util

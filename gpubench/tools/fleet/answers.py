@@ -1,7 +1,5 @@
 """Check the run file that a node sent, and store it in the fleet's folder only if the strict reader accepts it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A board is a folder that all nodes share, or a Ray actor. gpubench opens no port for it. A board holds bytes, and each
 reader checks them."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Compare the GPUs, links and hosts of a fleet with an earlier fleet, and with the least accepted figures (floors)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

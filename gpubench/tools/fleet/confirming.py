@@ -1,7 +1,5 @@
 """Choose the second measurement of a fleet: the suspects' nodes, and an equal number of healthy nodes as controls."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import NamedTuple

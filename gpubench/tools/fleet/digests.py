@@ -1,7 +1,5 @@
 """Read the run file of each node of a fleet once, into a digest, with one process per core."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Each process knows its rank from its environment, but not the random name of the
 into the folder, and accepts the name of the board only from an answer that repeats this token. So files that an earlier
 job left in the same folder are never mistaken for an answer."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import secrets

@@ -1,7 +1,5 @@
 """Judge a fleet: compare its GPUs, links and hosts with each other, with an earlier fleet, and with floors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gpubench.base.errors import FileError

@@ -1,7 +1,5 @@
 """Define what a launcher gives to the coordinator: a board, the nodes that it started, and which of them have ended."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Run one node of a fleet: report, measure when an order comes, and put the run file on the board."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

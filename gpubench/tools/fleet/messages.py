@@ -3,8 +3,6 @@
 A node is not trusted: its messages have a limited size and a strict schema. They contain durations and counts but no
 times of day, because the clocks of nodes can differ by hours."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 

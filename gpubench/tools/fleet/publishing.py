@@ -1,7 +1,5 @@
 """Write a fleet's judgement in the format that the suffix of a file selects."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gpubench import plugins

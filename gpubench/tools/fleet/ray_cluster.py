@@ -3,8 +3,6 @@
 The cluster must require a token. Ray pickles the values that tasks and actors exchange; the fleet sends only bytes, and
 checks them like the files of a shared folder."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

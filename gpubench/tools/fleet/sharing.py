@@ -1,7 +1,5 @@
 """Anonymise a fleet's judgement for sharing: number nodes and racks, and redact every text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

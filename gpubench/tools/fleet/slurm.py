@@ -1,7 +1,5 @@
 """Start a fleet by `srun`: one process per node, and a board in the fleet's folder, which the nodes share."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Read several measurements of a fleet and judge them in order of time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Find and save baselines: run files, folders of them, saved names, and the newest results of the history."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import shutil

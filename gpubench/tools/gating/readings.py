@@ -1,7 +1,5 @@
 """Read run files as the evidence of a gate, record by record; large files are read in parallel."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Open or create the database file, and report each of SQLite's errors in one line."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Find the file of the history: beside the run files, or where the user says."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

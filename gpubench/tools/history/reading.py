@@ -1,7 +1,5 @@
 """Read the history: its lines (the series of each case), their trends, and the newest results for a gate."""
 
-from __future__ import annotations
-
 import functools
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """Write runs into the history, each in a separate transaction, so that concurrent writers lose no run."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

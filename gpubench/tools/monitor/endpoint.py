@@ -3,8 +3,6 @@
 A web page in a browser on this machine could reach the endpoint under another host name (DNS rebinding), so it answers
 only to the machine's own names. The number and the duration of connections are limited."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import socket

@@ -1,7 +1,5 @@
 """Return the present state of a device as gauges, and keep the values of the last minute for display."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Keep the newest values of a machine's counters, and format them for a terminal, a log and Prometheus."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -2,8 +2,6 @@
 
 `ProcessList` is the parent's side, `main` the child's."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import sys

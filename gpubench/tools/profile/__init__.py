@@ -3,8 +3,6 @@
 `profile` starts the program as a child process. The sampling process reads every device meanwhile, and each sample is
 written as soon as it arrives. After the end the phases come from the program's marks, or are found in the counters."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import importlib.util

@@ -4,8 +4,6 @@ The activity counters are averaged over bins of equal length. E-divisive finds t
 once. Changes that are too small, or that leave too short a phase, are dropped. Each remaining change is placed between
 two samples."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ CUPTI's records go to a file undecoded, so that they delay the program little. N
 ended, in about 0.5 µs each; cupti-python knows the offset of each field in a record. If CUPTI cannot start, the reason
 is written to a file and the script runs without tracing."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import itertools

@@ -1,7 +1,5 @@
 """Read the NVTX ranges of a program with a small library that is compiled on demand and that NVTX loads."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 The terminal sends Ctrl-C to the whole group, so the program receives it directly. gpubench forwards signals that only
 gpubench receives. It blocks these signals and reads them with sigtimedwait, so that they interrupt none of its work."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

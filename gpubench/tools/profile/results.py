@@ -1,7 +1,5 @@
 """Make the results of a profiled program: one for the program, and one for each phase."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

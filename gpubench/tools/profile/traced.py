@@ -1,7 +1,5 @@
 """Find where the time of a traced device went, from the recorded kernels and copies."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import re

@@ -1,7 +1,5 @@
 """Read the processor time and memory of a program and its children from /proc."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator
