@@ -1,11 +1,11 @@
 """Shared by tests of the bandwidth suite: build a case on a device, and assert that its check can fail."""
 
 import dataclasses
-import sys
-from types import ModuleType
+from functools import partial
 from typing import Any
 
 import pytest
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -34,9 +34,7 @@ def ids(device: Device, tier: Tier) -> list[str]:
     return [case.id for case in SUITE.cases(Target(Facts((device,)), device, tier))]
 
 
-def sibling(name: str) -> ModuleType:
-    """Return a private module of the suite, such as `_cache`."""
-    return sys.modules[f"{SUITE.package}.{name}"]
+sibling = partial(suite_module, "bandwidth")
 
 
 def bench_of(name: str, params: dict[str, Any], backend: str = "host") -> Bench:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from _hostile import KINDS, MOST, buffers, mutated
+from _modules import suite_module
 
 from gpubench import plugins
 
@@ -21,7 +22,7 @@ SILENCE_S = 30  # a worker that is silent for longer counts as hanging
 
 
 def device_module():
-    return sys.modules[f"{plugins.load('suites', 'compression').package}._codecs_device"]
+    return suite_module("compression", "_codecs_device")
 
 
 def compressed(bench, codec, chunks):

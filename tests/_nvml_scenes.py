@@ -4,6 +4,7 @@
 log]. It prints for each scene, as JSON, the health before, the health after and the errors that appeared in between.
 """
 
+import inspect
 import json
 import sys
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from pathlib import Path
 from gpubench import plugins
 from gpubench.measuring import health
 
-PROTOTYPE = sys.modules[type(plugins.load("backends", "card")).__module__].PROTOTYPE
+PROTOTYPE = inspect.getmodule(type(plugins.load("backends", "card"))).PROTOTYPE
 NVML = plugins.load("collectors", "nvml")
 
 

@@ -6,13 +6,12 @@ copies in bulk; behind a copy engine's bulk copy it waits until that is done.
 
 import contextlib
 import dataclasses
-import importlib.util
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from _grid import SUITES, kernel
+from _modules import room_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -28,11 +27,6 @@ FIRST, SECOND = (
 )
 FACTS = Facts((FIRST, SECOND))
 SUITE = plugins.load("suites", "p2p")
-
-
-def part(name: str) -> Any:
-    """Return a private module of the suite, such as `._traffic`, or of the room, such as `.._copies`."""
-    return sys.modules[importlib.util.resolve_name(name, SUITE.package)]
 
 
 class PaperArray(np.ndarray):
@@ -153,13 +147,13 @@ class PairBench(Bench):
 
 def _fill(_: Any, __: Any, args: Any, ___: int = 0) -> None:
     array, words, seed = args
-    array[:] = part(".._between").pattern(int(words) * 8, int(seed))
+    array[:] = room_module("suites", "_between").pattern(int(words) * 8, int(seed))
 
 
 def _count_wrong(_: Any, __: Any, args: Any, ___: int = 0) -> None:
     """Add the number of words that differ from the pattern of `seed` to `counter`."""
     array, words, seed, counter = args
-    expected = part(".._between").pattern(int(words) * 8, int(seed))
+    expected = room_module("suites", "_between").pattern(int(words) * 8, int(seed))
     counter[0] += np.count_nonzero(np.asarray(array).view(np.uint64) != expected.view(np.uint64))
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
+from _modules import suite_module
 
-from gpubench import plugins
 from gpubench.api.libraries import DriverCallError
 
-SUITE = plugins.load("suites", "virtual")
-CHILDREN = sys.modules[f"{SUITE.package}._children"]
-HELD = sys.modules[f"{SUITE.package}._held"]
+CHILDREN = suite_module("virtual", "_children")
+HELD = suite_module("virtual", "_held")
 WORDS = 2**18
 FACTOR = np.uint64(0x9E3779B97F4A7C15)
 UUID = bytes(range(16))

@@ -1,8 +1,10 @@
 """Ranks of a case as threads of this process with shared memory, for tests that need several ranks and no death."""
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -29,9 +31,7 @@ class ThreadExchange:
         return values
 
 
-def part(name):
-    """Return a private module of the suite."""
-    return sys.modules[f"{planning.load_suite('patterns').package}.{name}"]
+part = partial(suite_module, "patterns")
 
 
 def benches(world, **params):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -28,7 +29,7 @@ from gpubench.measuring import inventory
 from gpubench.model import Case
 
 SUITE = plugins.load("suites", "bandwidth")
-BLOCKS = sys.modules[f"{SUITE.package}._blocks"]
+BLOCKS = suite_module("bandwidth", "_blocks")
 POINTS = [(2**12, 256), (2**14, 64), (2**14, 256), (2**14, 1024), (2**16, 256)]
 ROUNDS, SAMPLES = 6, 15  # rounds, and samples in a turn; each program has two turns per round
 Sampler = Callable[[], tuple[list[float], list[float]]]

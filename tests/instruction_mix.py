@@ -8,18 +8,15 @@ mma.sync), 128 bytes of shared memory per clock, four instructions issued per cl
 """
 
 import re
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import _grid
 import _nvrtc
+from _modules import suite_module
 
-from gpubench import plugins
-
-SUITE = plugins.load("suites", "tensor")
-RUNGS = sys.modules[f"{SUITE.package}._rungs"]
+RUNGS = suite_module("tensor", "_rungs")
 PEAK = 4096  # FLOP per clock and SM: the tensor cores' dense rate with float16
 MATRIX = {"HGMMA": 4096.0, "HMMA": 2723.0, "FFMA": 256.0}  # FLOP per clock and SM
 # bytes per instruction of a warp

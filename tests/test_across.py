@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import _files as files
@@ -14,6 +15,7 @@ import _fleet
 import _make as make
 import numpy as np
 import pytest
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -31,9 +33,7 @@ HERE = Path(__file__).parent
 GPUBENCH = [sys.executable, "-P", "-m", "gpubench"]
 
 
-def part(name):
-    """Return a private module of the suite."""
-    return sys.modules[f"{planning.load_suite('collectives').package}.{name}"]
+part = partial(suite_module, "collectives")
 
 
 def start(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[str]:

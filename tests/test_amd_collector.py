@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import _fake_sysfs as fake
 import pytest
+from _modules import room_module
 
 from gpubench import plugins
 from gpubench.base.errors import Unavailable
@@ -17,9 +18,8 @@ from gpubench.model import Device
 
 AMD = plugins.load("collectors", "amd")
 ROOM = type(AMD).__module__.rpartition(".")[0]
-CHILD = sys.modules[f"{ROOM}._amd_child"]
-VALUES = sys.modules[f"{ROOM}._amd_values"]
-COLLECTOR = sys.modules[type(AMD).__module__]
+CHILD = room_module("collectors", "_amd_child")
+VALUES = room_module("collectors", "_amd_values")
 NAMES = tuple(counter.name for counter in AMD.counters)
 
 

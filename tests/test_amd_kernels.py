@@ -5,7 +5,6 @@ ci/rocm.sh` fetches the compiler; without it Debian 12's older one is asked, for
 """
 
 import re
-import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -13,8 +12,7 @@ from pathlib import Path
 import _hiprtc
 import pytest
 from _hiprtc import Compiled, Instruction, loops
-
-from gpubench import plugins
+from _modules import suite_module
 
 ROOT = Path(__file__).parent.parent
 PRELUDE = ROOT / "suites" / "prelude.cuh"
@@ -27,7 +25,7 @@ SKINNY = [
     for kind in range(1, 5)
     for tiles, across in ((1, 8), (2, 1), (4, 1))
 ]
-INSTRUCTIONS = sys.modules[f"{plugins.load('suites', 'tensor').package}._mma"]
+INSTRUCTIONS = suite_module("tensor", "_mma")
 SCALAR = [
     {"OPERATION": f"fma_{dtype}", "INDEPENDENT": chains}
     for dtype in ("float64", "float32", "float16x2")

@@ -6,16 +6,14 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import _fake_sysfs as fake
 import _hiprtc
 import pytest
+from _modules import room_module
 
-from gpubench import plugins
-
-METRICS = sys.modules[f"{type(plugins.load('collectors', 'amd')).__module__.rpartition('.')[0]}._amd_metrics"]
+METRICS = room_module("collectors", "_amd_metrics")
 HERE = Path(__file__).parent
 COLLECTORS = HERE.parent / "collectors"
 NAMES = (

@@ -1,10 +1,10 @@
 """The watch of AMD GPUs, the processes on them, split cards and APUs: all on a simulated /sys (_fake_sysfs.py)."""
 
 import os
-import sys
 
 import _fake_sysfs as fake
 import pytest
+from _modules import room_module
 
 from gpubench import plugins
 from gpubench.base.errors import DeviceError, Unavailable
@@ -12,12 +12,11 @@ from gpubench.model import Device, EventClass
 from gpubench.plugins.collector import Condition, OpensWatch
 
 AMD = plugins.load("collectors", "amd")
-ROOM = type(AMD).__module__.rpartition(".")[0]
-WATCH = sys.modules[f"{ROOM}._amd_watch"]
-EVENTS = sys.modules[f"{ROOM}._amd_events"]
-METRICS = sys.modules[f"{ROOM}._amd_metrics"]
-PROCESSES = sys.modules[f"{ROOM}._amd_processes"]
-OTHERS = sys.modules[f"{ROOM}._strangers"]
+WATCH = room_module("collectors", "_amd_watch")
+EVENTS = room_module("collectors", "_amd_events")
+METRICS = room_module("collectors", "_amd_metrics")
+PROCESSES = room_module("collectors", "_amd_processes")
+OTHERS = room_module("collectors", "_strangers")
 PPT, HOTSPOT, PROCHOT = 1 << 0, 1 << 36, 1 << 47
 FIRST_PID = 10**7  # no process of this machine has such an id
 
@@ -143,7 +142,7 @@ def test_a_slow_table_is_read_for_two_per_cent_of_the_time_and_its_last_value_ho
         now[0] += 0.001
         return read(table)
 
-    monkeypatch.setattr(sys.modules[f"{ROOM}._amd_sysfs"], "parsed", slow)
+    monkeypatch.setattr(room_module("collectors", "_amd_sysfs"), "parsed", slow)
     watch = started_watch(root, "mi250x")
     write(root, throttle=HOTSPOT)
     verdicts = []

@@ -1,12 +1,12 @@
 """The STREAM kernels and copies: counting, checks, data, points."""
 
 import dataclasses
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from _bandwidth import A100, H200, MIB, SUITE, PlainGpu, assert_checked, bench_of, build, build_on, ids
+from _modules import room_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -18,7 +18,7 @@ MOVED = {"read": 1, "write": 1, "copy": 2, "scale": 2, "add": 3, "triad": 3, "do
 
 def stream_of(dtype: str, size_bytes: int = MIB, backend: str = "host", **shape: int) -> Any:
     """Return the three arrays of a stream case with their kernels; `shape` fixes the launch."""
-    stream = sys.modules[f"{SUITE.package.rpartition('.')[0]}._stream"]
+    stream = room_module("suites", "_stream")
     bench = bench_of("triad", {"size_bytes": size_bytes, "dtype": dtype}, backend)
     return stream.open_stream(bench, size_bytes, dtype, 3, stream.LaunchShape(**shape))
 

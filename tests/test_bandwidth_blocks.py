@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from _bandwidth import H200, SUITE, PlainGpu, assert_checked, build, build_on, ids, sibling
 from _grid_device import bench
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, SuiteError, WrongAnswer
@@ -25,9 +26,8 @@ def on_paper(way: str, direction: str, **params: Any) -> Any:
 def compiled() -> Any:
     """Return the module with the compiled loop over blocks, or skip the test without numba."""
     pytest.importorskip("numba")
-    import importlib
 
-    return importlib.import_module(f"{SUITE.package}._submit_loop")
+    return suite_module("bandwidth", "_submit_loop")
 
 
 @needs_compiler

@@ -1,12 +1,13 @@
 """Collectives: the data that each rank receives, the factors of bus bandwidth, a check that finds one wrong word."""
 
 import os
-import sys
+from functools import partial
 from types import SimpleNamespace
 
 import _make as make
 import numpy as np
 import pytest
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -19,9 +20,7 @@ NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"
 WORLDS = (2, 3, 4, 8)
 
 
-def part(name):
-    """Return a private module of the suite."""
-    return sys.modules[f"{planning.load_suite('collectives').package}.{name}"]
+part = partial(suite_module, "collectives")
 
 
 def collective(name):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pynvml
 import pytest
+from _modules import room_module
 
 from gpubench import plugins
 from gpubench.base.errors import DeviceError
@@ -26,14 +27,9 @@ def collector(name):
     return plugins.load("collectors", name)
 
 
-def sibling(name, module):
-    """Return a private module of a collector's room."""
-    return sys.modules[f"{type(collector(name)).__module__.rpartition('.')[0]}.{module}"]
-
-
-NVML = sibling("nvml", "_nvml_watch")
-OTHERS = sibling("nvml", "_strangers")
-WATCH = sibling("host", "_host_watch")
+NVML = room_module("collectors", "_nvml_watch")
+OTHERS = room_module("collectors", "_strangers")
+WATCH = room_module("collectors", "_host_watch")
 
 # ---- what is declared
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-
 import _grid
 import numpy as np
 import pytest
 from _grid_device import bench
+from _modules import suite_modules
 from scipy import special, stats
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
 
 SUITE = plugins.load("suites", "compilers")
-OPERATORS, PROVIDERS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_operators", "_providers"))
+OPERATORS, PROVIDERS = suite_modules("compilers", "_operators", "_providers")
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 RNG = np.random.default_rng(3)
 X, Y, WEIGHT, BIAS = RNG.normal(size=(5, 64)), RNG.normal(size=(5, 64)), RNG.normal(size=64), RNG.normal(size=64)

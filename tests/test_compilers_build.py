@@ -16,6 +16,7 @@ import psutil
 import pytest
 from _command import gpubench
 from _grid_device import PAPER
+from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -23,7 +24,7 @@ from gpubench.base.errors import FileError, Skip, Unavailable, Untrustworthy, Wr
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "compilers")
-BUILD, CHILD, FRESH = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_build", "_build_child", "_fresh"))
+BUILD, CHILD, FRESH = suite_modules("compilers", "_build", "_build_child", "_fresh")
 (HOST,) = plugins.load("backends", "host").devices()
 PROVIDERS = f"{SUITE.package}._by_"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -16,7 +17,7 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "compilers")
-BUILD, CHILD, FRESH = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_build", "_build_child", "_fresh"))
+BUILD, CHILD, FRESH = suite_modules("compilers", "_build", "_build_child", "_fresh")
 facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own
 BY_HAND = Path(__file__).with_name("_triton_by_hand.py")
 

@@ -20,18 +20,15 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import PaperGpu, bench
+from _modules import suite_modules
 from _ptx import PtxThreads
 
 from gpubench import plugins
 from gpubench.base.errors import FileError, Skip, Unavailable, WrongAnswer
 
 SUITE = plugins.load("suites", "compilers")
-CARRY, CARRIED, TVM, IREE = (
-    importlib.import_module(f"{SUITE.package}.{name}") for name in ("_carry", "_carried", "_tvm_cuda", "_iree_cuda")
-)
-OPERATORS, PROVIDERS, CASES = (
-    sys.modules[f"{SUITE.package}.{name}"] for name in ("_operators", "_providers", "_cases")
-)
+CARRY, CARRIED, TVM, IREE = suite_modules("compilers", "_carry", "_carried", "_tvm_cuda", "_iree_cuda")
+OPERATORS, PROVIDERS, CASES = suite_modules("compilers", "_operators", "_providers", "_cases")
 FOLDER = Path(__file__).parent / "carried_kernels"
 SHAPE = {"rows": 6, "cols": 320, "dtype": "float16"}
 RECORDED = ("bias-gelu", "softmax", "rmsnorm", "residual_norm")

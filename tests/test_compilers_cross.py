@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 
 import pytest
+from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -14,7 +14,7 @@ from gpubench.base.errors import Unavailable, WrongAnswer
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "compilers")
-CROSS, OFFLINE = (importlib.import_module(f"{SUITE.package}.{name}") for name in ("_cross", "_offline"))
+CROSS, OFFLINE = suite_modules("compilers", "_cross", "_offline")
 (HOST,) = plugins.load("backends", "host").devices()
 BENCH = Bench.untimed(Case("compilers", "cross"), Target(Facts((HOST,)), HOST, "full"), SUITE.package, 1)
 
@@ -54,7 +54,7 @@ def test_our_kernel_is_compiled_from_the_source_and_the_macros_that_a_gpu_gets(a
     device = OFFLINE.OfflineDevice(BENCH, arch, recorder)
     offline = dataclasses.replace(BENCH, open_device=device)
     assert (offline.traits.warp, offline.traits.is_gpu) == (warp, True)
-    operators, providers = (importlib.import_module(f"{SUITE.package}.{name}") for name in ("_operators", "_providers"))
+    operators, providers = suite_modules("compilers", "_operators", "_providers")
     providers.build(offline, operators.Problem(offline, "softmax", 64, 4096, "float16"), "nvrtc")
     ((source, asked, defines),) = recorder.asked
     assert asked == arch

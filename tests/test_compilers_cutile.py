@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from _grid_device import bench
+from _modules import suite_modules
 from _numpy_cutile import PaperCutile
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 
 SUITE = plugins.load("suites", "compilers")
-OPERATORS, PROVIDERS, CROSS, BY, KERNELS = (
-    importlib.import_module(f"{SUITE.package}.{name}")
-    for name in ("_operators", "_providers", "_cross", "_by_cutile", "_cutile_kernels")
+OPERATORS, PROVIDERS, CROSS, BY, KERNELS = suite_modules(
+    "compilers", "_operators", "_providers", "_cross", "_by_cutile", "_cutile_kernels"
 )
 STREAM = 12345
 

@@ -1,7 +1,6 @@
 """Operators by every provider on a real GPU: right, fused, on our stream, at the speed of the same kernel by hand."""
 
 import functools
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _modules import suite_module, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -23,9 +23,7 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "compilers")
-OPERATORS, PROVIDERS, CASES, SHAPES = (
-    sys.modules[f"{SUITE.package}.{name}"] for name in ("_operators", "_providers", "_cases", "_shapes")
-)
+OPERATORS, PROVIDERS, CASES, SHAPES = suite_modules("compilers", "_operators", "_providers", "_cases", "_shapes")
 facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own
 FUSED = ("nvrtc", "triton", "cutile", "inductor", "numba-cuda", "tvm")  # one kernel for each operator
 
@@ -152,7 +150,7 @@ def test_triton_is_as_fast_as_the_same_kernel_driven_by_hand(gpu: Any) -> None:
     torch, triton = pytest.importorskip("torch"), pytest.importorskip("triton")
     made = OPERATORS.Problem(bench(gpu), "softmax", 32768, 4096, "float16")
     built = PROVIDERS.build(bench(gpu), made, "triton")
-    kernels = sys.modules[f"{SUITE.package}._triton_kernels"]
+    kernels = suite_module("compilers", "_triton_kernels")
     block, warps = (int(built.notes["configuration"].split()[place]) for place in (0, 3))
     warm_up(lambda: gpu.time(built.call, 24))
     ours = [gpu.time(built.call, 24).device[0] for _ in range(15)]

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from _modules import suite_module, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -15,7 +16,7 @@ from gpubench.base.errors import Skip, Unavailable
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "compilers")
-OPERATORS, PROVIDERS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_operators", "_providers"))
+OPERATORS, PROVIDERS = suite_modules("compilers", "_operators", "_providers")
 (HOST,) = plugins.load("backends", "host").devices()
 BENCH = Bench.untimed(Case("compilers", "case"), Target(Facts((HOST,)), HOST), SUITE.package, 1)
 MODULES = {"tvm": "tvm", "iree": "iree.compiler"}
@@ -60,7 +61,7 @@ def test_a_compiler_of_the_host_has_no_operator_of_another_kind(by):
 
 
 def test_the_program_for_iree_repeats_vectors_and_reduces_rows():
-    iree = importlib.import_module(f"{SUITE.package}._by_iree")
+    iree = suite_module("compilers", "_by_iree")
     text = iree.linalg(OPERATORS.OPERATORS["rmsnorm"], 100, 320, "float32")
     assert text.startswith(
         "func.func @main(%x: tensor<100x320xf32>, %weight: tensor<320xf32>) -> (tensor<100x320xf32>)"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import shutil
-import sys
 import types
 from functools import partial
 
@@ -13,6 +11,7 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import bench, products_by_numpy
+from _modules import room_module, suite_module, suite_modules
 from scipy import stats
 
 from gpubench import plugins
@@ -21,7 +20,7 @@ from gpubench.model import Device
 from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "compilers")
-PRODUCTS, PROVIDERS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_products", "_providers"))
+PRODUCTS, PROVIDERS = suite_modules("compilers", "_products", "_providers")
 
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
@@ -58,16 +57,14 @@ def test_the_work_of_a_product_is_its_operations_and_each_matrix_once():
 
 
 def test_the_vendor_has_a_product_alone():
-    operators = sys.modules[f"{SUITE.package}._operators"]
+    operators = suite_module("compilers", "_operators")
     with pytest.raises(Skip, match="vendor has no softmax"):
         PROVIDERS.build(bench(SUITE), operators.Problem(bench(SUITE), "softmax", 8, 64, "float16"), "vendor")
     with pytest.raises(Skip, match="does not support this kind of float16 product"):
         PROVIDERS.build(bench(SUITE), product("float16"), "vendor")  # of AMD, where CuPy has no epilogue
 
 
-LAYOUT, FOLDING, CONVOLUTION = (
-    sys.modules[f"{SUITE.package}.{name}"] for name in ("_layout", "_folding", "_convolution")
-)
+LAYOUT, FOLDING, CONVOLUTION = suite_modules("compilers", "_layout", "_folding", "_convolution")
 SHAPE = (5, 16, 24)  # images, channels, side
 
 
@@ -195,7 +192,7 @@ def test_folding_leaves_the_result_as_it_is():
     np.testing.assert_allclose(forms["folded"].expression(np, x, scale, bias - mean * scale), written, atol=1e-12)
 
 
-DEQUANT = sys.modules[f"{SUITE.package}._dequant"]
+DEQUANT = suite_module("compilers", "_dequant")
 
 
 @pytest.fixture
@@ -229,9 +226,8 @@ def test_many_tokens_are_judged_by_their_operations_and_have_no_kernel_of_ours()
     assert not DEQUANT._has_kernel(None, {"by": "nvrtc", "tokens": 2048})
 
 
-LAYER = sys.modules[f"{SUITE.package}._layer"]
-SUITES = SUITE.package.rpartition(".")[0]
-MODELS, EXACT = (sys.modules[f"{SUITES}.{name}"] for name in ("_models", "inference._exact"))
+LAYER = suite_module("compilers", "_layer")
+MODELS, EXACT = room_module("suites", "_models"), suite_module("inference", "_exact")
 SMALL = MODELS.model(128, 128, 2, 1, 2, 2, 150, "nowhere")  # two heads of 64 elements over one KV head
 
 
@@ -270,7 +266,7 @@ def test_a_decoder_layer_is_that_of_the_suite_inference_in_double_precision():
 @pytest.mark.slow
 def test_a_decoder_layer_by_the_vendors_products_and_our_kernels_is_that_layer(monkeypatch):
     for name in ("_chain", "_prefill_attention"):
-        monkeypatch.setattr(sys.modules[f"{SUITES}.inference.{name}"], "vendor", products_by_numpy)
+        monkeypatch.setattr(suite_module("inference", name), "vendor", products_by_numpy)
     made = decoder_layer()
     built, error = computed(made, "vendor")
     assert 0 < error < 2e-3
@@ -291,7 +287,7 @@ def test_a_decoder_layer_in_halves_operation_by_operation_stays_within_its_bound
 
 @needs_compiler
 def test_attention_tells_its_launches_and_the_provider_that_it_is_compared_with(monkeypatch):
-    monkeypatch.setattr(sys.modules[f"{SUITES}.inference._prefill_attention"], "vendor", products_by_numpy)
+    monkeypatch.setattr(suite_module("inference", "_prefill_attention"), "vendor", products_by_numpy)
     paper = bench(SUITE, "nvidia")
     paper.open_device.launches_of = lambda call: 4
     task = LAYER.attention(paper, 20, 2, 1, 64, "unfused")
@@ -305,7 +301,7 @@ def test_the_providers_of_attention_that_need_torch_share_its_process():
     assert by == {"unfused": "", "torch": "torch", "cudnn": "torch"}
 
 
-STATIC = importlib.import_module(f"{SUITE.package}._static")
+STATIC = suite_module("compilers", "_static")
 ASSEMBLY = """
 .LBB0_1:
 	vmovss	(%rdi,%rax,4), %xmm0
@@ -347,7 +343,7 @@ def test_without_llvm_mca_there_is_no_value(monkeypatch):
 def test_full_has_the_cycles_of_what_numba_compiled():
     paper = bench(SUITE)
     paper.target = dataclasses.replace(paper.target, tier="full")
-    operators = sys.modules[f"{SUITE.package}._operators"]
+    operators = suite_module("compilers", "_operators")
     built = PROVIDERS.build(paper, operators.Problem(paper, "twelve", 48, 256, "float32"), "numba")
     built.call()
     assert 0.1 < built.static()["mca"].value < 4  # fourteen operations on eight elements, two or three a cycle

@@ -1,10 +1,10 @@
 """Further operators of the suite `compilers` on a real GPU: each provider without a library of its own is right."""
 
 import dataclasses
-import importlib
 from typing import Any
 
 import pytest
+from _modules import room_module, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -15,11 +15,10 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "compilers")
-PROVIDERS, LAYOUT, FOLDING, PRODUCTS, LAYER, DEQUANT, CONVOLUTION = (
-    importlib.import_module(f"{SUITE.package}.{name}")
-    for name in ("_providers", "_layout", "_folding", "_products", "_layer", "_dequant", "_convolution")
+PROVIDERS, LAYOUT, FOLDING, PRODUCTS, LAYER, DEQUANT, CONVOLUTION = suite_modules(
+    "compilers", "_providers", "_layout", "_folding", "_products", "_layer", "_dequant", "_convolution"
 )
-MODELS = importlib.import_module(f"{SUITE.package.rpartition('.')[0]}._models")
+MODELS = room_module("suites", "_models")
 SMALL = MODELS.model(1024, 2048, 8, 2, 2, 2, 150, "nowhere")
 
 

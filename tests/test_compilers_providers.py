@@ -14,6 +14,7 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import bench
+from _modules import room_module, suite_module, suite_modules
 from _numpy_triton import ElementPointer, PaperTriton
 
 from gpubench import plugins
@@ -23,15 +24,13 @@ from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "compilers")
-OPERATORS, PROVIDERS, CASES, SHAPES = (
-    sys.modules[f"{SUITE.package}.{name}"] for name in ("_operators", "_providers", "_cases", "_shapes")
-)
+OPERATORS, PROVIDERS, CASES, SHAPES = suite_modules("compilers", "_operators", "_providers", "_cases", "_shapes")
 NAMES = list(OPERATORS.OPERATORS)
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def provider(by):
-    return importlib.import_module(f"{SUITE.package}._by_{by.replace('-', '_')}")
+    return suite_module("compilers", f"_by_{by.replace('-', '_')}")
 
 
 def problem(name, rows=12, cols=96, dtype="float16", paper=None):
@@ -81,12 +80,11 @@ def test_a_block_in_triton_holds_a_row_and_has_warps_for_it(triton):
 
 
 SIMULATED = """
-import sys
+import importlib
 import numpy as np, numba.cuda as cuda
 from gpubench import plugins
 suite = plugins.load("suites", "compilers")
-operators = sys.modules[suite.package + "._operators"].OPERATORS
-import importlib
+operators = importlib.import_module(suite.package + "._operators").OPERATORS
 kernels = importlib.import_module(suite.package + "._numba_cuda_kernels")
 kernels.load(cuda)
 rng = np.random.default_rng(1)
@@ -146,7 +144,7 @@ def test_a_library_that_is_missing_is_skipped_with_the_command_that_installs_it(
 
 
 def test_numbas_gpu_target_that_needs_an_older_numpy_is_missing_with_the_command_that_installs_it(monkeypatch):
-    numba_cuda = importlib.import_module(f"{SUITE.package}._by_numba_cuda")
+    numba_cuda = suite_module("compilers", "_by_numba_cuda")
     numba_cuda.load_compiler()  # numba's own target finds all that it needs here
     typing_context = importlib.import_module("numba.cuda.descriptor").cuda_target.typing_context
     monkeypatch.setattr(typing_context, "refresh", lambda: np.dropped)
@@ -155,7 +153,7 @@ def test_numbas_gpu_target_that_needs_an_older_numpy_is_missing_with_the_command
 
 
 def test_triton_without_a_c_compiler_says_what_it_needs(monkeypatch):
-    module = sys.modules[f"{SUITE.package.rpartition('.')[0]}._triton"]
+    module = room_module("suites", "_triton")
     monkeypatch.setattr(module, "imported", PaperTriton)
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
     monkeypatch.delenv("CC", raising=False)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from functools import partial
 
 import pytest
+from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -16,7 +16,7 @@ from gpubench.model import Case, Device, Facts
 from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "compilers")
-STATIC, NVRTC = (importlib.import_module(f"{SUITE.package}.{name}") for name in ("_static", "_by_nvrtc"))
+STATIC, NVRTC = suite_modules("compilers", "_static", "_by_nvrtc")
 GPU = Device("cuda:0", "cupy", "GPU", "sm_90", units=2, details=(("clock.sm_most_hz", "1e9"),))
 LISTING = """	.section	.text.rows,"ax",@progbits
 .text.rows:

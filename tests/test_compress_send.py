@@ -5,9 +5,9 @@ import dataclasses
 import errno
 import os
 import socket
-import sys
 import threading
 import types
+from functools import partial
 
 import _codec_device as device_of
 import _grid
@@ -16,6 +16,7 @@ import _hiprtc
 import _nvrtc
 import numpy as np
 import pytest
+from _modules import suite_module
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,9 +34,7 @@ GPU = Device("cuda:0", "cupy", "GPU in host memory", "sm_90", memory_bytes=2**34
 SOURCE = _grid.source("compression/compress.cu")
 
 
-def part(name):
-    """Return a private module of the suite."""
-    return sys.modules[f"{SUITE.package}.{name}"]
+part = partial(suite_module, "compression")
 
 
 PARTS = ("blocks", "pipeline", "links", "message", "transfer", "send", "storage")

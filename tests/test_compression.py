@@ -9,6 +9,7 @@ import _codec_device as device_of
 import numpy as np
 import pytest
 from _compression_tasks import build, file_of, noise, run_back, sized, trip_of, verify
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -36,7 +37,7 @@ def suite():
 
 @pytest.fixture(scope="module")
 def corpora(suite):
-    return sys.modules[suite.module]._corpora
+    return suite_module("compression", "_corpora")
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def test_the_choice_and_its_regret_are_measured_on_the_host(suite, host):
 @pytest.mark.parametrize("name", ["deflate", "zstd"])
 def test_host_and_device_read_the_same_format(suite, gpu, monkeypatch, name):
     """The GPU in host memory always writes the format of zlib, so the host has to read that."""
-    host_codecs = sys.modules[suite.module]._codecs_host
+    host_codecs = suite_module("compression", "_codecs_host")
     monkeypatch.setattr(host_codecs, "FORMATS", {name: lambda: host_codecs.open_codec("zlib-1")})
     target = Target(Facts((GPU,)), GPU, "full")
     case = next(case for case in suite.cases(target) if case.name == "formats" and case.param("format") == name)

@@ -1,19 +1,16 @@
 """The choice of a codec: pure functions of the measured rates and ratios."""
 
-import sys
-
 import pytest
+from _modules import suite_module
 from hypothesis import given
 from hypothesis import strategies as st
-
-from gpubench import plugins
 
 LINK = 1e10
 
 
 @pytest.fixture(scope="module")
 def choice():
-    return sys.modules[f"{plugins.load('suites', 'compression').package}._codecs_choice"]
+    return suite_module("compression", "_codecs_choice")
 
 
 def figures(choice, name, ratio, compress_gb_s, decompress_gb_s):
@@ -84,7 +81,7 @@ def test_the_best_codec_has_no_regret_and_no_regret_is_negative(choice, rows, li
 def test_a_sample_is_chunks_evenly_spaced_over_the_data(choice):
     import numpy as np
 
-    trial = sys.modules[choice.__name__.replace("choice", "trial")]
+    trial = suite_module("compression", "_codecs_trial")
     data = np.repeat(np.arange(128, dtype=np.uint8), 64)
     chunks = trial.sampled(data, 64).reshape(-1, 64)
     assert (len(chunks), chunks[0, 0], chunks[-1, 0]) == (trial.SAMPLE_CHUNKS, 0, 127)

@@ -3,13 +3,10 @@
 pytest -m slow tests/test_compression_hostile.py
 """
 
-import sys
-
 import numpy as np
 import pytest
 from _hostile import buffers, mutated
-
-from gpubench import plugins
+from _modules import suite_module
 
 CODECS = ("lz4", "lz4-hc", "zstd-1", "zstd-3", "zlib-1", "zlib-6", "isal-1", "isal-3")
 FORMATS = ("lz4", "zstd", "deflate", "gzip")
@@ -18,7 +15,7 @@ FEW, MANY = 300, 10_000
 
 @pytest.fixture(scope="module")
 def codecs():
-    return sys.modules[f"{plugins.load('suites', 'compression').package}._codecs_host"]
+    return suite_module("compression", "_codecs_host")
 
 
 def opened(codecs, name):

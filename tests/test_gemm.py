@@ -1,7 +1,6 @@
 """The gemm suite: points, counting, checks that can fail, refusals with messages; its kernels on a GPU on paper."""
 
 import dataclasses
-import sys
 import threading
 import types
 
@@ -9,6 +8,7 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import DTYPES, PAPER, bench
+from _modules import room_module, suite_module, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -17,21 +17,10 @@ from gpubench.knowledge.floors import built_in_floors
 from gpubench.model import Device, Facts
 
 SUITE = plugins.load("suites", "gemm")
-ROOM = SUITE.package
-FORMATS, GEMV, FEW, PRODUCT, SHAPES, DECODER, DATA, VENDOR = (
-    sys.modules[f"{ROOM}.{name}"]
-    for name in (
-        "_formats",
-        "_gemv",
-        "_few",
-        "_product",
-        "_shapes",
-        "_decoder",
-        "_data",
-        "_vendor",
-    )
+FORMATS, GEMV, FEW, PRODUCT, SHAPES, DECODER, DATA, VENDOR = suite_modules(
+    "gemm", "_formats", "_gemv", "_few", "_product", "_shapes", "_decoder", "_data", "_vendor"
 )
-MODELS = sys.modules[f"{ROOM.rpartition('.')[0]}._models"]
+MODELS = room_module("suites", "_models")
 PRECISIONS, Shape = FORMATS.PRECISIONS, FORMATS.Shape
 MIB = 2**20
 H200 = Device(
@@ -394,6 +383,6 @@ def test_the_fused_activations_are_what_the_library_computes():
 
 
 def test_numpys_blas_is_named_with_its_threads():
-    host = sys.modules[f"{ROOM}._host"]
+    host = suite_module("gemm", "_host")
     assert host.library().startswith(f"NumPy {np.__version__} with ")
     assert int(host.threads()) > 0

@@ -1,10 +1,10 @@
 """Grouped products and FP8 products with scales on a real GPU: right answers, wrong ones found, shares of the dense."""
 
 import dataclasses
-import sys
 from typing import Any
 
 import pytest
+from _modules import suite_module, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -18,7 +18,7 @@ from gpubench.model import Case
 pytestmark = pytest.mark.gpu
 
 SUITE = plugins.load("suites", "gemm")
-GROUPED = sys.modules[f"{SUITE.package}._grouped"]
+GROUPED = suite_module("gemm", "_grouped")
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def test_scales_are_applied_where_they_belong(gpu: Any, name: str) -> None:
 
 
 def test_a_scale_that_changes_is_found(gpu: Any) -> None:
-    scaled = sys.modules[f"{SUITE.package}._scaled"]
-    formats, vendor = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_formats", "_vendor"))
+    scaled = suite_module("gemm", "_scaled")
+    formats, vendor = suite_modules("gemm", "_formats", "_vendor")
     case = Case("gemm", "scaled", (("format", "block128"), ("n", 1024)))
     bench = Bench(gpu, case, Target(inventory.facts(), gpu.device), SUITE.package)
     precision = formats.PRECISIONS["float8_e4m3"]

@@ -2,10 +2,10 @@
 
 import dataclasses
 import statistics
-import sys
 import time
 
 import pytest
+from _modules import room_module
 
 from gpubench import plugins
 from gpubench.base.errors import OptionalUnavailable
@@ -15,7 +15,7 @@ from gpubench.measuring.sampler import SamplingProcess
 pytestmark = pytest.mark.gpu
 
 COLLECTOR = plugins.load("collectors", "nvml")
-NVML = sys.modules[f"{type(COLLECTOR).__module__.rpartition('.')[0]}._nvml"]
+NVML = room_module("collectors", "_nvml")
 
 
 @pytest.fixture(scope="module")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import numpy as np
 import pytest
+from _modules import room_module
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gpubench import plugins
-
-HEAT = sys.modules[f"{type(plugins.load('reports', 'html')).__module__.rpartition('.')[0]}._heat"]
+HEAT = room_module("reports", "_heat")
 
 
 def painted(picture, shape):

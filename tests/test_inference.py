@@ -2,11 +2,11 @@
 
 import math
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from _modules import room_module, suite_modules
 
 from gpubench import plugins
 from gpubench.analysis import serving
@@ -18,10 +18,8 @@ from gpubench.measuring import plan
 from gpubench.model import Case, Device, Facts
 
 SUITE = plugins.load("suites", "inference")
-TOY, STEPS, SCHEDULER, SCENARIOS = (
-    sys.modules[f"{SUITE.package}.{name}"] for name in ("_toy", "_steps", "_scheduler", "_scenarios")
-)
-MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"].MODELS
+TOY, STEPS, SCHEDULER, SCENARIOS = suite_modules("inference", "_toy", "_steps", "_scheduler", "_scenarios")
+MODELS = room_module("suites", "_models").MODELS
 H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", memory_bytes=140 * 2**30, cache_bytes=60 * 2**20, units=132)
 DOCS = Path(__file__).parents[1] / "docs" / "inference.md"
 READ = 4.2e12  # B/s

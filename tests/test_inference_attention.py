@@ -1,19 +1,19 @@
 """Decode attention: its kernels against double precision on a grid on the host, its parts, its counting."""
 
 import dataclasses
-import sys
 
 import _grid
 import _nvrtc
 import numpy as np
 import pytest
 from _grid_device import PaperBench, bench
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
 
 SUITE = plugins.load("suites", "inference")
-ATTENTION = sys.modules[f"{SUITE.package}._attention"]
+ATTENTION = suite_module("inference", "_attention")
 Shape, DecodeAttention = ATTENTION.AttentionShape, ATTENTION.DecodeAttention
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 

@@ -1,22 +1,20 @@
 """One step of a whole model: its kernels on a grid on the host, against double precision."""
 
-import sys
-
 import _grid
 import _nvrtc
 import numpy as np
 import pytest
 from _grid_device import bench, products_by_numpy
+from _modules import room_module, suite_modules
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
 
 SUITE = plugins.load("suites", "inference")
-CHAIN, ATTENTION, WEIGHTS, MACHINE, SCENARIOS = (
-    sys.modules[f"{SUITE.package}.{name}"]
-    for name in ("_chain", "_prefill_attention", "_weights", "_machine", "_scenarios")
+CHAIN, ATTENTION, WEIGHTS, MACHINE, SCENARIOS = suite_modules(
+    "inference", "_chain", "_prefill_attention", "_weights", "_machine", "_scenarios"
 )
-MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
+MODELS = room_module("suites", "_models")
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SMALL = MODELS.model(128, 128, 2, 1, 2, 2, 150, "nowhere")  # two heads of 64 elements over one KV head, two layers
 PLAIN = MODELS.model(

@@ -1,12 +1,12 @@
 """Decode attention and steps on a real GPU: all are checked against double precision, and checks can fail."""
 
 import dataclasses
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from _grid import SUITES
+from _modules import room_module, suite_module, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -19,9 +19,9 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "inference")
-ATTENTION = sys.modules[f"{SUITE.package}._attention"]
-STEPS, MACHINE, SCENARIOS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_steps", "_machine", "_scenarios"))
-MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
+ATTENTION = suite_module("inference", "_attention")
+STEPS, MACHINE, SCENARIOS = suite_modules("inference", "_steps", "_machine", "_scenarios")
+MODELS = room_module("suites", "_models")
 Shape, DecodeAttention = ATTENTION.AttentionShape, ATTENTION.DecodeAttention
 SMALL = Shape(batch=3, context=2000, heads=32, kv_heads=8, dim=128)
 SHAPES = [

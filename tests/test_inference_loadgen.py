@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from _command import gpubench
+from _modules import suite_modules
 from test_inference import SUITE, host_bench, ids
 from test_inference_gpu import SMALL_MODEL
 
@@ -16,7 +17,7 @@ from gpubench.base.errors import Unavailable, WrongAnswer
 from gpubench.measuring import inventory
 from gpubench.model import Case
 
-LOADGEN, MACHINE = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_loadgen", "_machine"))
+LOADGEN, MACHINE = suite_modules("inference", "_loadgen", "_machine")
 CASE = {"model": "toy", "weights": "float32", "prompt": 8, "output": 3}
 
 

@@ -1,10 +1,10 @@
 """Attention of a prompt, ChatGLM-6B's layers and sessions on a real GPU, against double precision."""
 
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from _modules import room_module, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -16,10 +16,10 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "inference")
-ATTENTION, STEPS, MACHINE, SCENARIOS = (
-    sys.modules[f"{SUITE.package}.{name}"] for name in ("_prefill_attention", "_steps", "_machine", "_scenarios")
+ATTENTION, STEPS, MACHINE, SCENARIOS = suite_modules(
+    "inference", "_prefill_attention", "_steps", "_machine", "_scenarios"
 )
-MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
+MODELS = room_module("suites", "_models")
 PLAIN = MODELS.model(1024, 4096, 8, 8, 1, 3, 1500, "nowhere", norm="layer")  # as ChatGLM-6B, three layers
 MIXED = MODELS.mixture(1024, 512, 8, 16, 4, 3, 1500, "nowhere")
 

@@ -7,13 +7,14 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import bench, products_by_numpy
+from _modules import suite_modules
 from _numpy_triton import ElementPointer, NumpyTriton
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 
 SUITE = plugins.load("suites", "inference")
-ATTENTION, FLASH = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_prefill_attention", "_flash"))
+ATTENTION, FLASH = suite_modules("inference", "_prefill_attention", "_flash")
 SMALL = ATTENTION.PromptShape(tokens=72, heads=4, kv_heads=2, dim=64)
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 

@@ -1,16 +1,15 @@
 """The small kernels of a step, one by one, on a grid on the host: norm, gate, most likely token, joined parts."""
 
-import sys
-
 import _grid
 import numpy as np
 import pytest
 from _grid_device import bench
+from _modules import suite_module
 
 from gpubench import plugins
 
 SUITE = plugins.load("suites", "inference")
-ATTENTION = sys.modules[f"{SUITE.package}._attention"]
+ATTENTION = suite_module("inference", "_attention")
 pytestmark = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 

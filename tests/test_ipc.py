@@ -1,9 +1,7 @@
 """Between processes: the plan on each machine, skips with reasons, kernels that compile, bounded waits."""
 
 import errno
-import importlib
-import importlib.util
-import sys
+from functools import partial
 
 import _grid
 import _hiprtc
@@ -11,6 +9,7 @@ import _make as make
 import _nvrtc
 import numpy as np
 import pytest
+from _modules import room_module, suite_module
 
 from gpubench import plugins
 from gpubench.authoring.bench import Bench
@@ -26,9 +25,7 @@ ONE = make.facts(make.device(**H200))
 TWO = make.facts(make.device(peers=("cuda:1",), **H200), make.device("cuda:1", peers=("cuda:0",), **H200))
 
 
-def part(name):
-    """Return a private module of the suite, or of the room: `._between`."""
-    return sys.modules[importlib.util.resolve_name(f".{name}", planning.load_suite("ipc").package)]
+part = partial(suite_module, "ipc")
 
 
 def jobs(facts, suite, tier="quick", device="cuda:0"):
@@ -125,14 +122,14 @@ def test_a_refused_read_of_another_process_names_the_setting_that_permits_it(num
     ],
 )
 def test_a_refused_handle_names_a_setting_only_where_one_is_the_cause(error, mend):
-    assert mend in part("._between").remedy_for(error)
-    assert bool(part("._between").remedy_for(error)) is bool(mend)
+    assert mend in room_module("suites", "_between").remedy_for(error)
+    assert bool(room_module("suites", "_between").remedy_for(error)) is bool(mend)
 
 
 def test_an_exclusive_gpu_is_refused_before_a_second_process_opens_it():
     bench = type("B", (), {"target": type("T", (), {"device": make.device(details=(("compute_mode", "3"),))})})
     with pytest.raises(Unavailable, match="nvidia-smi -c 0"):
-        part("._between").need_shared_gpu(bench)
+        room_module("suites", "_between").need_shared_gpu(bench)
 
 
 @pytest.mark.parametrize(("scope", "message"), [("0", "0"), ("1", "1"), ("3", "3: no process may read")])
@@ -162,7 +159,7 @@ class FlagPages:
 @pytest.fixture(scope="module")
 def flags():
     pytest.importorskip("numba")
-    return importlib.import_module(f"{planning.load_suite('ipc').package.rpartition('.')[0]}._host_flags")
+    return room_module("suites", "_host_flags")
 
 
 def test_waiting_for_an_unanswered_flag_ends_after_the_given_number_of_polls(flags):
@@ -209,7 +206,7 @@ def test_the_case_that_times_opening_times_closing_too():
 
 
 def test_a_pattern_differs_at_every_word_and_with_the_seed():
-    common = part("._between")
+    common = room_module("suites", "_between")
     first, second = (common.pattern(8192, seed).view(np.uint64) for seed in (0, 1))
     assert len(set(first.tolist())) == 1024
     assert (first != second).all()

@@ -3,10 +3,12 @@
 import dataclasses
 import itertools
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from _modules import suite_module
 
 from gpubench import plugins, stats
 from gpubench.analysis.quantities import judged_values
@@ -34,8 +36,7 @@ H200 = Device(
 SUITE = plugins.load("suites", "latency")
 
 
-def module(name: str) -> Any:
-    return sys.modules[f"{SUITE.package}.{name}"]
+module = partial(suite_module, "latency")
 
 
 ORDER = module("_ring").RingOrder
@@ -222,7 +223,7 @@ def test_a_case_with_a_peer_needs_two_devices() -> None:
 def test_a_device_without_kernels_is_skipped_with_the_way_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     room = SUITE.package.rpartition(".")[0]
     monkeypatch.setitem(sys.modules, f"{room}._host", None)
-    monkeypatch.delattr(sys.modules[room], "_host", raising=False)
+    monkeypatch.delattr(f"{room}._host", raising=False)
     with pytest.raises(Skip, match=r"numba.*gpubench-suite\[host\]"):
         build("chase", size_bytes=2**14)
 

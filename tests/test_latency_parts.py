@@ -1,20 +1,16 @@
 """Computations of the latency suite outside of kernels: chains known in advance, banks, percentiles, slices."""
 
 import itertools
-import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from _modules import suite_module
 
-from gpubench import plugins
 from gpubench.authoring.task import Observed, Profile
 
-SUITE = plugins.load("suites", "latency")
-
-
-def module(name: str) -> Any:
-    return sys.modules[f"{SUITE.package}.{name}"]
+module = partial(suite_module, "latency")
 
 
 NEAR, SLICES = module("_near"), module("_slices")

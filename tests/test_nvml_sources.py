@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
+from _modules import room_module
 
 from gpubench import plugins
 from gpubench.base.errors import OptionalUnavailable, Unavailable
@@ -19,10 +19,9 @@ from gpubench.model import Device
 
 H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", pci="0000:01:00.0")
 GPM, NVML = plugins.load("collectors", "gpm"), plugins.load("collectors", "nvml")
-ROOM = type(GPM).__module__.rpartition(".")[0]
-COMMON = sys.modules[f"{ROOM}._nvml"]
-COUNTERS = sys.modules[f"{ROOM}._nvml_counters"]
-refusals = sys.modules[f"{ROOM}._refusals"].refusals
+COMMON = room_module("collectors", "_nvml")
+COUNTERS = room_module("collectors", "_nvml_counters")
+refusals = room_module("collectors", "_refusals").refusals
 
 
 def refuses(code):
@@ -104,7 +103,7 @@ class XidEvents:
 
 def test_xid_errors_are_counted_without_waiting_and_each_number_is_reported_once():
     nvml = XidEvents(13, 31)
-    xids = sys.modules[type(NVML).__module__].Xids(nvml, "gpu")
+    xids = room_module("collectors", "nvml").Xids(nvml, "gpu")
     assert xids.read() == 2
     nvml.xids.append(79)
     assert xids.read() == 3
@@ -124,7 +123,7 @@ SLOWEST = "nvml.pcie.tx"
 @pytest.fixture
 def source(monkeypatch):
     """Return NVML opened for two GPUs; a test patches its readings into `COUNTERS.READ`."""
-    module = sys.modules[type(NVML).__module__]
+    module = room_module("collectors", "nvml")
     monkeypatch.setattr(COMMON, "initialised", lambda: pynvml)
     opened = module.NvmlSource(())
     opened._handles = {"cuda:0": 0, "cuda:1": 1}
@@ -230,18 +229,18 @@ class GpmCard:
 def clock(monkeypatch):
     """Return the clock of GPM's samples, in seconds."""
     now = [100.0]
-    monkeypatch.setattr(sys.modules[type(GPM).__module__].time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(room_module("collectors", "gpm").time, "monotonic", lambda: now[0])
     return now
 
 
 def test_gpms_metrics_are_those_of_the_binding():
-    module = sys.modules[type(GPM).__module__]
+    module = room_module("collectors", "gpm")
     numbers = {metric.name: getattr(pynvml, f"NVML_GPM_METRIC_{metric.nvml_name}") for metric in module._METRICS}
     assert numbers == {metric.name: metric.number for metric in module._METRICS}
 
 
 def test_gpm_gives_figures_in_si_units_and_none_for_unsupported_metrics(clock):
-    samples = sys.modules[type(GPM).__module__].GpmSamples(GpmCard(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
+    samples = room_module("collectors", "gpm").GpmSamples(GpmCard(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
     clock[0] += 0.12
     values = samples.read()
     assert values["gpm.sm"] == (0, 2.0)
@@ -250,7 +249,7 @@ def test_gpm_gives_figures_in_si_units_and_none_for_unsupported_metrics(clock):
 
 
 def test_two_samples_of_gpm_are_at_least_a_tenth_of_a_second_apart(clock):
-    samples = sys.modules[type(GPM).__module__].GpmSamples(GpmCard(), "gpu")
+    samples = room_module("collectors", "gpm").GpmSamples(GpmCard(), "gpu")
     clock[0] += 0.09
     assert samples.read() == {}
     clock[0] += 0.011
@@ -269,7 +268,7 @@ def test_without_cupti_its_counters_are_unavailable_and_the_message_says_how_to_
 
 # ---- the host's energy
 
-HOST_MODULE = sys.modules[type(plugins.load("collectors", "host")).__module__]
+HOST_MODULE = room_module("collectors", "host")
 
 
 def package(folder, number, energy_uj, most_uj=1000):

@@ -8,7 +8,8 @@ import _grid
 import _nvrtc
 import numpy as np
 import pytest
-from _paper_pair import LINK, QUICK_S, SLOW_S, SUITE, bench, on_paper, part
+from _modules import room_module, suite_module
+from _paper_pair import LINK, QUICK_S, SLOW_S, SUITE, bench, on_paper
 
 from gpubench.authoring.axes import Target
 from gpubench.base.errors import Skip, WrongAnswer
@@ -29,7 +30,7 @@ def cases(tier):
 @pytest.fixture
 def small_bulk(monkeypatch):
     """Reduce bulk copies to 1 MiB, so that the host's kernels end soon."""
-    monkeypatch.setattr(part("._traffic"), "BULK_BYTES", MIB)
+    monkeypatch.setattr(suite_module("p2p", "_traffic"), "BULK_BYTES", MIB)
 
 
 def test_cases_run_in_the_released_order_with_control_last():
@@ -75,7 +76,7 @@ def test_a_device_without_bulk_copies_skips_them_and_says_why(case):
 
 @pytest.mark.parametrize("way", ["pull", "load", "bulk-load", "push", "store", "bulk-store"])
 def test_the_notes_of_a_copy_name_its_engine_and_whether_it_reads_or_writes(way):
-    notes = part(".._link").link_of("one way", way)
+    notes = room_module("suites", "_link").link_of("one way", way)
     engine = {"pu": "copy engine", "bu": "bulk copies (TMA) on all SMs"}.get(way[:2], "kernel on all compute units")
     assert notes["link.engine"].startswith(engine)
     assert notes["link.way"].startswith("reads" if way in ("pull", "load", "bulk-load") else "writes")
@@ -101,7 +102,7 @@ def test_a_copy_is_checked_and_its_check_can_fail(name, by):
 def test_a_bulk_copy_copies_every_byte_and_no_other(size, units):
     rng = np.random.default_rng(size)
     source, target = on_paper(rng.integers(0, 256, size, np.uint8)), on_paper(np.zeros(size + 16, np.uint8))
-    part(".._copies").bulk_copier(bench(), target[:size], source, units)()
+    room_module("suites", "_copies").bulk_copier(bench(), target[:size], source, units)()
     np.testing.assert_array_equal(target[:size], source)
     assert not target[size:].any()
 
@@ -130,7 +131,7 @@ def test_the_walk_of_loads_ends_where_its_order_says_and_each_load_has_a_time():
 
 @needs_compiler
 def test_a_walk_that_stopped_early_is_a_wrong_answer():
-    messages = part("._messages").PeerLoads(bench())
+    messages = suite_module("p2p", "_messages").PeerLoads(bench())
     messages.send()
     messages._ring.walked += 1
     with pytest.raises(WrongAnswer, match="after 1025 loads the walk is at line"):
@@ -190,7 +191,7 @@ def test_the_slowdown_is_the_time_beside_the_copies_over_the_time_alone(small_bu
 @needs_compiler
 def test_bulk_copies_that_cannot_last_long_enough_stay_nan_and_stay_bounded(small_bulk, monkeypatch):
     monkeypatch.setattr("_paper_pair.SLOW_S", 1.0)
-    monkeypatch.setattr(part("._traffic"), "_MOST_COPIES", 16)
+    monkeypatch.setattr(suite_module("p2p", "_traffic"), "_MOST_COPIES", 16)
     task, made = messages_beside("kernel")
     assert all(math.isnan(task.stages[""].call()) for _ in range(6))
     assert made.device.clock < 6 * (1.0 + 16 * MIB / LINK + 1)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import _make as make
 import pytest
+from _modules import room_module
 
-from gpubench import plugins
 from gpubench.analysis.overview import overview
 from gpubench.analysis.summary import Summary
 from gpubench.model import KeyFigure, SuiteInfo, View
 from gpubench.tools import rendering
 
-ROOM = type(plugins.load("reports", "html")).__module__.rpartition(".")[0]
 KEY = KeyFigure("Memory read", "read", (("size_bytes", 2**30),))
 GIB = 2**30
 
@@ -162,7 +160,7 @@ def test_each_bar_is_marked_with_its_own_peak_and_a_bar_without_one_has_no_mark(
 
 def ticks(values, unit, **fields):
     """Return the labels of an axis, and its unit."""
-    placed = sys.modules[f"{ROOM}._ticks"].axis(values, unit, 100.0, 400.0, **fields)
+    placed = room_module("reports", "_ticks").axis(values, unit, 100.0, 400.0, **fields)
     return [label for _, label in placed.ticks], placed.unit
 
 

@@ -1,17 +1,17 @@
 """Patterns between processes: overlap, schedules of topologies, the model of a sender; all without a device."""
 
 import dataclasses
-import importlib.util
 import itertools
 import os
-import sys
 import threading
 import types
+from functools import partial
 
 import _grid
 import mutations
 import numpy as np
 import pytest
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -24,9 +24,7 @@ SUITE = load_suite("patterns")
 RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33)
 
 
-def part(name):
-    """Return a private module of the suite, or of the room: `.._between`."""
-    return sys.modules[importlib.util.resolve_name(f".{name}", SUITE.package)]
+part = partial(suite_module, "patterns")
 
 
 def times(compute, transfer, together):
@@ -110,7 +108,7 @@ def chunks(count=3, words=2048):
 def test_the_kernel_the_host_and_the_closed_form_have_the_same_digests():
     words, rounds, digest = chunks(), 9, part("_digest")
     expected = digest.expected_digests(words, rounds)
-    compiled = plugins.load("backends", "host") and __import__(f"{SUITE.package}._host_digest", fromlist=["digest"])
+    compiled = part("_host_digest")
     numbers = (np.uint32(digest.FACTOR), np.uint32(digest.TERM))
     assert [compiled.digest(chunk, *numbers, rounds) for chunk in words] == expected.tolist()
     kernel, blocks = _grid.kernel("patterns/pipeline.cu", "digest"), np.zeros((3, 4 * 64), np.uint32)

@@ -1,10 +1,10 @@
 """On real GPUs (`pytest -m gpu`): pipelines, topologies, batches and the adaptive sender, and checks that can fail."""
 
-import importlib.util
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -22,9 +22,7 @@ SUITE = planning.load_suite("patterns")
 CASES = ("pipeline", "best_depth", "topology", "incast", "batch", "adaptive")
 
 
-def part(name):
-    """Return a private module of the suite."""
-    return sys.modules[importlib.util.resolve_name(f".{name}", SUITE.package)]
+part = partial(suite_module, "patterns")
 
 
 @pytest.fixture(scope="module")

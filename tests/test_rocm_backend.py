@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from _modules import room_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -16,7 +17,7 @@ from gpubench.knowledge import hardware
 from gpubench.model import Facts
 from gpubench.plugins.backend import Traits
 
-BACKEND = __import__("sys").modules[plugins.load("backends", "cupy").__class__.__module__]
+BACKEND = room_module("backends", "cupy")
 MI300X = {
     "name": b"AMD Instinct MI300X",
     "gcnArchName": b"gfx942:sramecc+:xnack-",

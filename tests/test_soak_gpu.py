@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from _command import gpubench
+from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.analysis.soak import ledger_of
@@ -19,7 +18,7 @@ from gpubench.model.store import read_run
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "soak")
-COPIES, MEMORY, PRODUCT = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_copies", "_memory", "_product"))
+COPIES, MEMORY, PRODUCT = suite_modules("soak", "_copies", "_memory", "_product")
 
 
 @pytest.fixture(scope="module")

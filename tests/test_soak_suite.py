@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -16,7 +15,7 @@ from gpubench.measuring.stopping import POLICIES
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "soak")
-MEMORY = sys.modules[f"{SUITE.package}._memory"]
+MEMORY = suite_module("soak", "_memory")
 (HOST,) = plugins.load("backends", "host").devices()
 (CLOCKWORK,) = plugins.load("backends", "clockwork").devices()
 

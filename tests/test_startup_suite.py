@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 import types
 
 import numpy as np
 import pytest
+from _modules import room_module, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -17,10 +16,8 @@ from gpubench.base.errors import Skip, Untrustworthy, WrongAnswer
 from gpubench.model import Case, Device, Facts
 
 SUITE = plugins.load("suites", "startup")
-CHILD, LEDGER, START = (
-    importlib.import_module(f"{SUITE.package}.{name}") for name in ("_child", "_ledger", "_host_start")
-)
-PROCESSES, FILES = (sys.modules[f"{SUITE.package.rpartition('.')[0]}.{name}"] for name in ("_processes", "_files"))
+CHILD, LEDGER, START = suite_modules("startup", "_child", "_ledger", "_host_start")
+PROCESSES, FILES = (room_module("suites", name) for name in ("_processes", "_files"))
 (HOST,) = plugins.load("backends", "host").devices()
 SIZE = 2**20
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import sys
 import types
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from _command import gpubench
 from _grid_device import bench as grid_bench
+from _modules import room_module, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -23,8 +23,8 @@ from gpubench.model import Case, Facts
 from gpubench.model.store import read_run
 
 SUITE = plugins.load("suites", "storage")
-FILES = sys.modules[f"{SUITE.package.rpartition('.')[0]}._files"]
-CUFILE, READERS, SOURCES = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_cufile", "_readers", "_sources"))
+FILES = room_module("suites", "_files")
+CUFILE, READERS, SOURCES = suite_modules("storage", "_cufile", "_readers", "_sources")
 (HOST,) = plugins.load("backends", "host").devices()
 SIZE = 2**20 + 4096 + 100  # not a whole number of blocks
 

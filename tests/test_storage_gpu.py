@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 
 import numpy as np
 import pytest
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -19,7 +19,7 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 STORAGE, STARTUP = (plugins.load("suites", name) for name in ("storage", "startup"))
-CUFILE = sys.modules[f"{STORAGE.package}._cufile"]
+CUFILE = suite_module("storage", "_cufile")
 SIZE = 2**24 + 4096 + 100
 
 

@@ -263,6 +263,17 @@ def test_tests_reach_rooms_through_plugins():
     assert wrong == []
 
 
+def test_tests_find_private_modules_by_their_helper_alone():
+    read = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in python_files("tests")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+        if ast.unparse(node.value) == "sys.modules"
+    ]
+    assert read == [], "see tests/_modules.py"
+
+
 def section(document: str, title: str) -> str:
     """Return the text below one heading of a Markdown document."""
     return re.split(r"^## ", document.split(f"\n## {title}\n")[1], flags=re.MULTILINE)[0]

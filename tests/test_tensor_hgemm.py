@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import sys
 from types import SimpleNamespace
 
 import _grid
@@ -10,6 +9,7 @@ import _nvrtc
 import instruction_mix
 import pytest
 from _grid_device import PAPER, bench
+from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -18,11 +18,8 @@ from gpubench.model import Facts
 from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "tensor")
-HGEMM, RUNGS, KERNELS, MAPS = (
-    sys.modules[f"{SUITE.package}.{name}"] for name in ("_hgemm", "_rungs", "_kernels", "_tensor_map")
-)
-ROOM = SUITE.package.rpartition(".")[0]
-DATA, FORMATS = (sys.modules[f"{ROOM}.gemm.{name}"] for name in ("_data", "_formats"))
+HGEMM, RUNGS, KERNELS, MAPS = suite_modules("tensor", "_hgemm", "_rungs", "_kernels", "_tensor_map")
+DATA, FORMATS = suite_modules("gemm", "_data", "_formats")
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 

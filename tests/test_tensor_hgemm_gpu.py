@@ -1,10 +1,10 @@
 """The HGEMM ladder on a real GPU: every rung gives the right product, and a wrong one is seen."""
 
 import dataclasses
-import sys
 from typing import Any
 
 import pytest
+from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -17,9 +17,8 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "tensor")
-HGEMM, RUNGS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_hgemm", "_rungs"))
-ROOM = SUITE.package.rpartition(".")[0]
-DATA, FORMATS = (sys.modules[f"{ROOM}.gemm.{name}"] for name in ("_data", "_formats"))
+HGEMM, RUNGS = suite_modules("tensor", "_hgemm", "_rungs")
+DATA, FORMATS = suite_modules("gemm", "_data", "_formats")
 VARIANTS = {
     **{name: rung for name, rung in RUNGS.RUNGS.items() if name != "mfma"},
     "bulk, 256 rows": RUNGS.bulk_rung((256, 128), (4, 2), stages=4),

@@ -1,18 +1,17 @@
 """The kernels of the HGEMV ladder, run on the host by a grid whose threads take turns."""
 
-import sys
-
 import _grid
 import _grid_device
 import numpy as np
 import pytest
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.api.suite import WrongAnswer
 
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SUITE = plugins.load("suites", "tensor")
-LADDER = sys.modules[f"{SUITE.package}._hgemv"]
+LADDER = suite_module("tensor", "_hgemv")
 THREADS = 256
 ROWS, COLS = 75, 1152  # the last block is incomplete, and the warps have different numbers of columns
 

@@ -2,21 +2,21 @@
 
 import dataclasses
 import re
-import sys
 
 import _grid
 import _grid_device
 import _nvrtc
 import numpy as np
 import pytest
+from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.api.suite import Case, Stage, Work, WrongAnswer
 from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "tensor")
-SCALAR, MMA, WGMMA, FRAGMENTS, CHAINS = (
-    sys.modules[f"{SUITE.package}.{name}"] for name in ("_instructions", "_mma", "_wgmma", "_fragments", "_chains")
+SCALAR, MMA, WGMMA, FRAGMENTS, CHAINS = suite_modules(
+    "tensor", "_instructions", "_mma", "_wgmma", "_fragments", "_chains"
 )
 
 

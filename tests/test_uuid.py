@@ -5,10 +5,9 @@ import uuid
 from types import SimpleNamespace
 
 import pytest
+from _modules import room_module
 
-from gpubench import plugins
-
-UUID_OF = sys.modules[plugins.load("backends", "cupy").__class__.__module__].uuid_of
+UUID_OF = room_module("backends", "cupy").uuid_of
 WHOLE = uuid.UUID("a2a62206-62ff-9cdf-5f16-4a142da77ed2")
 HOLED = uuid.UUID("4558bb29-d6ee-af00-25e8-724ad400f16c")
 PCI = "0000:00:06.0"

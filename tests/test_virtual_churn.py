@@ -1,17 +1,17 @@
 """The allocations of a training step, the arena that serves them, and checks that find an allocator's mistakes."""
 
 import errno
-import importlib
 import random
 
 import pytest
-from test_virtual_memory import SUITE, host_bench, task_of
+from _modules import suite_module
+from test_virtual_memory import host_bench, task_of
 
 from gpubench.base.errors import WrongAnswer
 
-CHURN = importlib.import_module(f"{SUITE.package}._churn")
-TRACE = importlib.import_module(f"{SUITE.package}._trace")
-ARENA = importlib.import_module(f"{SUITE.package}._arena")
+CHURN = suite_module("virtual", "_churn")
+TRACE = suite_module("virtual", "_trace")
+ARENA = suite_module("virtual", "_arena")
 PEAK = 2**24
 
 

@@ -1,17 +1,15 @@
 """The smallest forwarder of a driver's calls: every call arrives once and in order, and faults are found."""
 
-import importlib
 import threading
 
 import numpy as np
 import pytest
-from test_virtual_memory import SUITE, host_bench
+from _modules import suite_modules
+from test_virtual_memory import host_bench
 
 from gpubench.base.errors import WrongAnswer
 
-FORWARD, ENDS, DRIVERS, WIRE = (
-    importlib.import_module(f"{SUITE.package}.{name}") for name in ("_forward", "_ends", "_drivers", "_wire")
-)
+FORWARD, ENDS, DRIVERS, WIRE = suite_modules("virtual", "_forward", "_ends", "_drivers", "_wire")
 
 
 class TwoRankExchange:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 import pytest
+from _modules import suite_module
 from test_virtual_memory import SUITE, VIRTUAL_CASES
 from test_virtual_sharing_gpu import expect_ok, measured, values
 
@@ -19,7 +19,7 @@ from gpubench.measuring import inventory
 from gpubench.model import Case, Facts
 
 pytestmark = pytest.mark.gpu
-GROW = importlib.import_module(f"{SUITE.package}._grow")
+GROW = suite_module("virtual", "_grow")
 GIB = 2**30
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import _grid
 import _grid_device
 import numpy as np
 import pytest
+from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.base.errors import WrongAnswer
 
 pytestmark = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SUITE = plugins.load("suites", "virtual")
-LOADS, SLICE = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_loads", "_slice"))
+LOADS, SLICE = suite_modules("virtual", "_loads", "_slice")
 # Parts of the prelude for GPUs that the grid of the host does not have.
 MACROS = {
     "gb_vreg(word)": "(word)",

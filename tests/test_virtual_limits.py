@@ -1,16 +1,16 @@
 """The resources that a program really gets: how all memory is allocated, and the limits of a virtualiser."""
 
-import importlib
 from dataclasses import fields
 
 import pytest
 from _grid_device import PaperBench
 from _grid_device import bench as paper_bench
+from _modules import suite_module
 from test_virtual_memory import SUITE
 
 from gpubench.base.errors import WrongAnswer
 
-LIMITS = importlib.import_module(f"{SUITE.package}._limits")
+LIMITS = suite_module("virtual", "_limits")
 MIB = 2**20
 
 

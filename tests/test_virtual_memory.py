@@ -1,12 +1,12 @@
 """Virtual memory: its steps by the host's kernel, growth in place, and checks that find faults."""
 
-import importlib
 import types
 
 import numpy as np
 import pytest
 from _grid_device import PaperGpu
 from _grid_device import bench as paper_bench
+from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.api.libraries import Driver
@@ -18,9 +18,9 @@ from gpubench.model import Case, Device, Facts
 from gpubench.plugins.backend import Traits
 
 SUITE = load_suite("virtual")
-SPACE = importlib.import_module(f"{SUITE.package}._space")
-STEPS = importlib.import_module(f"{SUITE.package}._steps")
-GROW = importlib.import_module(f"{SUITE.package}._grow")
+SPACE = suite_module("virtual", "_space")
+STEPS = suite_module("virtual", "_steps")
+GROW = suite_module("virtual", "_grow")
 BACKEND = plugins.load("backends", "host")
 PAGE = SPACE.PAGE_BYTES
 VIRTUAL_CASES = (

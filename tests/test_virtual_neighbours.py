@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from _modules import room_module, suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -23,12 +24,11 @@ from gpubench.model import Case, Device, Facts
 SUITE = plugins.load("suites", "virtual")
 
 
-def module(name: str) -> Any:
-    return sys.modules[f"{SUITE.package}.{name}"]
+module = partial(suite_module, "virtual")
 
 
 AGGRESSOR, LOADS, NEIGHBOUR, GREEN = map(module, ("_aggressor", "_loads", "_neighbour", "_green"))
-CHECKS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._checks"]
+CHECKS = room_module("suites", "_checks")
 GPU = Device(id="cuda:0", backend="cupy", name="NVIDIA H200", arch="sm_90", memory_bytes=150 * 10**9, units=132)
 
 

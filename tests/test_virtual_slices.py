@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from _modules import suite_module
 
-from gpubench import plugins
 from gpubench.base.errors import WrongAnswer
 
-SLICE = sys.modules[f"{plugins.load('suites', 'virtual').package}._slice"]
+SLICE = suite_module("virtual", "_slice")
 
 
 def stamps(*begins_ns: int, length_ns: int = 10_000) -> Any:

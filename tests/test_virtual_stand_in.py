@@ -4,7 +4,6 @@ It shows that each call has the arguments that the driver takes, and nothing of 
 """
 
 import ctypes
-import importlib
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _modules import suite_module
 
 HERE = Path(__file__).parent
 CC = shutil.which("cc")
@@ -83,7 +83,7 @@ def main():
 
     suite = load_suite("virtual")
     names = ("_space", "_steps", "_grow", "_churn", "_trace", "_forward", "_drivers", "_ends")
-    modules = {name: importlib.import_module(f"{suite.package}.{name}") for name in names}
+    modules = {name: suite_module("virtual", name) for name in names}
     for module in modules.values():  # arrays in the memory of the stand-in are those of NumPy
         if hasattr(module, "array_at"):
             module.array_at = lambda _, address, size: np.ctypeslib.as_array(

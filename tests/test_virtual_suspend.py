@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,16 +15,13 @@ from typing import Any
 
 import _suspended
 import pytest
+from _modules import suite_modules
 from _suspended import CHILDREN, HELD, UUID, state_of
 
-from gpubench import plugins
 from gpubench.api.libraries import DriverCallError
 from gpubench.base.errors import Skip, WrongAnswer
 
-PACKAGE = plugins.load("suites", "virtual").package
-CONTROLLER, SUSPENSION, SUSPEND = (
-    sys.modules[f"{PACKAGE}.{name}"] for name in ("_controller", "_suspension", "_suspend")
-)
+CONTROLLER, SUSPENSION, SUSPEND = suite_modules("virtual", "_controller", "_suspension", "_suspend")
 TESTS = Path(__file__).parent
 
 

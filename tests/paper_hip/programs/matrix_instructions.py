@@ -5,6 +5,7 @@ Sources: "AMD matrix cores" (the matrix instruction calculator) and the CDNA 3 I
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import sys
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from gpubench import plugins
 
-MFMA = sys.modules[f"{plugins.load('suites', 'tensor').package}._mma"].MFMA
+MFMA = importlib.import_module("._mma", plugins.load("suites", "tensor").package).MFMA
 _KERNEL = """
 typedef {element} Word;
 typedef Word In __attribute__((ext_vector_type({count})));

@@ -5,6 +5,7 @@ The cases of the suite inference have a model of 8 billion weights, whose produc
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from gpubench import plugins
@@ -14,8 +15,8 @@ from gpubench.measuring import inventory
 from gpubench.model import Case
 
 SUITE = plugins.load("suites", "inference")
-CHAIN, WEIGHTS = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_chain", "_weights"))
-MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
+CHAIN, WEIGHTS = (importlib.import_module(f"{SUITE.package}.{name}") for name in ("_chain", "_weights"))
+MODELS = importlib.import_module(".._models", SUITE.package)
 SMALL = MODELS.model(128, 128, 2, 1, 2, 2, 150, "nowhere")  # two heads of 64 elements over one KV head, two layers
 
 
