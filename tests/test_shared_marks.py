@@ -25,7 +25,7 @@ from gpubench.cli import _sharing as sharing
 from gpubench.model import DataFile, NamedLink, Remark, Settings, SuiteInfo, View, store
 from gpubench.tools import identity
 from gpubench.tools.monitor import live
-from gpubench.tools.redact import redacted
+from gpubench.tools.redact import redacted, without_names
 
 EVERY_MARK = "\n".join((*(mark.text for mark in MARKS), f"{OTHER_HOST} is down"))
 KINDS = {secret: mark.kind for mark in MARKS for secret in mark.secrets} | {OTHER_HOST: "other host"}
@@ -167,6 +167,21 @@ def test_a_gate_shows_names_on_the_users_own_terminal_and_publishes_them_only_if
     assert HOST not in Path("m.md").read_text()
     call(*arguments, "--no-redact")
     assert HOST in Path("m.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "salt",
+    [
+        "ab4ced7360ed7872ce861a37bd765970e2c4245b7476f175d93a84148e37a516",
+        "ae5f8def7cd5021e05c9ab605fb581e20e9487249c50ba86fa09153df4ac4954",
+    ],
+)
+def test_the_digits_of_a_pseudonym_are_not_taken_for_a_secret(salt):
+    """These salts give pseudonyms with the digits aaaac3, with which every key of SSH begins."""
+    text = without_names(EVERY_MARK, (), bytes.fromhex(salt), (USER,))
+    assert "-aaaac3" in text
+    assert set(left(text)) == {"gpu17", OTHER_HOST}
+    assert [secret for secret in KINDS if re.fullmatch(r"[0-9a-f]{1,7}", secret.lower())] == []
 
 
 def test_progress_and_messages_are_anonymised_in_a_ci(call, monkeypatch):
