@@ -12,7 +12,7 @@ from gpubench.analysis.counters import CounterTable, Track
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.analysis.window import Window
-from gpubench.model import Case, Measure, Series, store
+from gpubench.model import Case, Measure, Samples, Series, store
 from gpubench.tools import rendering
 from gpubench.tools.profile import detection
 
@@ -21,6 +21,7 @@ BUSY = make.counter("nvml.utilization.gpu", "%", "window", 0.1, "")
 CPU = make.counter("program.cpu.busy", "core·s", "cumulative", 0.25, "")
 MEMORY = make.counter("nvml.memory.used", "B", "gauge", 0.1, "")
 EVENTS = make.counter("nvml.event_reasons", "bit mask", "event", 0.1, "")
+ACTIVE = make.counter("gpm.tensor", "%", "window", 0.12, "")
 RECORDING = Path(__file__).parent / "recordings/h200-profile.jsonl.gz"
 
 
@@ -81,14 +82,15 @@ def counted(*results):
     """Return ten seconds: 100 W, from 5 s on 300 W at the power cap with its energy, and memory with one peak."""
     at = tuple(np.round(np.arange(0, 10.05, 0.1), 3).tolist())
     late = [moment >= 5 for moment in at]
+    after = [moment > 5 for moment in at]  # the reading at 5 s is of the tenth of a second before it
     sampled = make.samples(
         at,
         power=[300.0 if is_late else 100.0 for is_late in late],
         energy=[100.0 * min(m, 5) + 300.0 * max(m - 5, 0) for m in at],
-        event_reasons=[4.0 if is_late else 1.0 for is_late in late],
+        event_reasons=[4.0 if is_after else 1.0 for is_after in after],
         **{
             "memory.used": [2e9 if m == 7.0 else 1e9 for m in at],
-            "utilization.gpu": [90.0 if e else 10.0 for e in late],
+            "utilization.gpu": [90.0 if is_after else 10.0 for is_after in after],
         },
     )
     return make.run(*results, sampled=[sampled], counters=(POWER, make.ENERGY, EVENTS, MEMORY, BUSY))
@@ -134,6 +136,55 @@ def test_a_phase_beyond_what_was_sampled_has_no_energy():
     assert figures(phase((8.0, 30.0))).energy is None
 
 
+def of_phase(counter, at, values, *spans):
+    """Return the figures of a phase with these spans, from these readings of one counter."""
+    readings = Samples("nvml", "cuda:0", tuple(at), ((counter.name, tuple(values)),))
+    run = make.run(phase(*spans), sampled=[readings], counters=(counter,))
+    return phases.figures(run.results[0], CounterTable.of_run(run), "cuda:0")
+
+
+def test_a_short_phase_has_the_readings_of_the_intervals_that_it_shares():
+    """Steps of 28 ms follow a first, idle one of half a second, which alone holds whole intervals of the counter."""
+    steps = [(1.0, 1.5), *((1.5 + 0.03 * n, 1.528 + 0.03 * n) for n in range(200))]
+    at = np.arange(1, 81) * 0.12
+    share = of_phase(ACTIVE, at, [95.0 if 1.5 < moment <= 7.5 else 0.0 for moment in at], *steps).shares
+    assert share[Measure.TENSOR_ACTIVITY] == pytest.approx(0.95 * 5.6 / 6.1, abs=0.01)
+
+
+def test_a_reading_counts_by_the_share_of_its_interval_that_the_phase_covers():
+    at = (1.0, 1.1, 1.2, 1.3)
+    one_and_a_quarter = of_phase(BUSY, at, (0, 80, 40, 0), (1.0, 1.125))
+    assert one_and_a_quarter.shares[Measure.BUSY] == pytest.approx((0.8 + 0.25 * 0.4) / 1.25)
+    nested = of_phase(BUSY, at, (0, 80, 40, 0), (1.0, 1.125), (1.02, 1.06))
+    assert nested.shares == pytest.approx(one_and_a_quarter.shares), "a phase inside itself counts once"
+    in_one = of_phase(BUSY, at, (0, 80, 40, 0), (1.11, 1.138))
+    assert in_one.shares[Measure.BUSY] == pytest.approx(0.4)
+
+
+def test_a_throttle_reason_counts_by_the_share_of_the_intervals_too():
+    (reason,) = of_phase(EVENTS, (1.0, 1.1, 1.2, 1.3), (0, 0, 4, 0), (1.05, 1.175)).throttled
+    assert reason.share == pytest.approx(0.75 / 1.25)
+    assert reason.seconds == pytest.approx(0.125 * 0.6)
+
+
+def test_a_phase_of_which_readings_cover_less_than_half_has_no_figure():
+    at, values = (1.0, 1.1, 1.2), (50.0, 50.0, 50.0)
+    assert of_phase(BUSY, at, values, (0.9, 1.49)).shares == {Measure.BUSY: pytest.approx(0.5)}
+    assert of_phase(BUSY, at, values, (0.9, 1.51)).shares == {}
+    assert of_phase(BUSY, at, values, (1.5, 1.5)).shares == {}
+    assert of_phase(EVENTS, at, (4, 4, 4), (0.9, 1.51)).throttled == ()
+    pause = (1.0, 2.0)  # the second reading covers the tenth of a second before it, not the pause
+    assert of_phase(BUSY, pause, (10.0, 90.0), (1.0, 2.0)).shares == {}
+    assert of_phase(BUSY, pause, (10.0, 90.0), (1.85, 2.0)).shares == {Measure.BUSY: pytest.approx(0.9)}
+
+
+def test_a_gauge_counts_where_it_lies():
+    gauge = replace(BUSY, kind="gauge")
+    spans = (1.05, 1.15), (1.29, 1.31)
+    assert of_phase(gauge, (1.0, 1.1, 1.2, 1.3), (0, 80, 0, 40), *spans).shares == {Measure.BUSY: pytest.approx(0.6)}
+    assert of_phase(gauge, (1.0, 1.1), (80, 80), (1.01, 1.09)).shares == {}
+
+
 @pytest.fixture(scope="module")
 def recorded():
     """Return a training loop of three seconds on an H200: it builds and warms up, trains, and rests."""
@@ -166,7 +217,7 @@ def test_samples_from_before_the_death_of_a_gpu_are_kept(recorded):
     """The counters of one of several devices may end during a run."""
     from gpubench.analysis.views.phase_tables import phase_tables
 
-    middle = recorded.results[2].window[0] + 1.0
+    middle = recorded.results[2].window[0] + 2.0
     cut = []
     for samples in recorded.samples:
         count = sum(moment < middle for moment in samples.at) if samples.device == "cuda:0" else len(samples.at)
@@ -174,7 +225,7 @@ def test_samples_from_before_the_death_of_a_gpu_are_kept(recorded):
         cut.append(replace(samples, at=samples.at[:count], columns=columns))
     (table,) = phase_tables(Summary(replace(recorded, samples=tuple(cut))))
     place = table.heads.index("busy")
-    assert [row[place] for row in table.rows][1:] == ["1 %", "97 %", "–"]
+    assert [row[place] for row in table.rows][1:] == ["2 %", "97 %", "–"]
 
 
 @pytest.mark.parametrize("kind", ["html", "md"])

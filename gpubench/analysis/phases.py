@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpubench.analysis.counters import CounterTable, Track
-from gpubench.analysis.window import EnergyUse, Span, Throttle, Window
+from gpubench.analysis.window import EnergyUse, Floats, Span, Throttle, Window, bit_shares
 from gpubench.model import Measure, Result, Run
 
 SUITE = "profile"
 PROGRAM, MARKED, FOUND, PART = "program", "phase", "found", "part"  # the names of its cases
 TIME = "time"
 SHARES = (Measure.BUSY, Measure.SM_ACTIVITY, Measure.TENSOR_ACTIVITY, Measure.DRAM_SHARE)
+_LEAST_COVERED = 0.5  # the least share of a phase that intervals of readings must cover for a figure
+_GAP_PERIODS = 2.0  # a reading that is later than this after the one before it covers its own period alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
     For the id `host` they are those of the program's processes: cores and memory."""
     spans = spans_of(result)
     window = Window(table, device, spans)
-    shares = {measure: reading.value for measure in SHARES if (reading := window.share(measure))}
+    shares = {measure: share for measure in SHARES if (share := _share(table.of(device, measure), spans)) is not None}
     cpu_s = window.rise(Measure.PROGRAM_CPU_TIME)
     return PhaseFigures(
         result,
@@ -79,8 +81,48 @@ def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
         window.most(Measure.MEMORY_USED),
         cpu_s / window.seconds if cpu_s is not None and window.seconds > 0 else None,
         _program_memory(table, device, spans),
-        window.throttling(),
+        tuple(
+            Throttle(bit, share, share * window.seconds)
+            for track in table.of(device, Measure.THROTTLE_REASONS)
+            for bit, share in bit_shares(track, *_weighted(track, spans))
+            if bit.slows
+        ),
     )
+
+
+def _share(tracks: Sequence[Track], spans: Sequence[Span]) -> float | None:
+    """Return the mean of the first of these percentage counters that has a figure, as a fraction; None without one."""
+    weighted = (_weighted(track, spans) for track in tracks)
+    return next((float(np.average(values, weights=weights)) / 100 for values, weights in weighted if len(values)), None)
+
+
+def _weighted(track: Track, spans: Sequence[Span]) -> tuple[Floats, Floats]:
+    """Return the readings that count in the spans, and the share of each one's interval that the spans cover.
+
+    A gauge has no interval and counts where it lies. Intervals that cover less than half of the spans give no readings.
+    """
+    ordered = np.array(sorted(spans)).reshape(-1, 2)
+    ends = np.maximum.accumulate(ordered[:, 1])
+    begins = np.maximum(ordered[:, 0], np.concatenate([[-np.inf], ends])[:-1])  # nested spans count once
+    nothing = track.values[:0], track.values[:0]
+    if not len(track.at) or not (ends > begins).any():
+        return nothing
+    if track.counter.kind not in ("window", "event"):
+        place = np.searchsorted(begins, track.at, "right") - 1
+        values = track.values[(place >= 0) & (track.at <= ends[place])]
+        return values, np.ones(len(values))
+    low = int(np.searchsorted(track.at, begins[0], "right"))
+    high = int(np.searchsorted(track.at, ends[-1], "left")) + 1  # the interval of the next reading begins inside
+    at, period_s = track.at[low:high], track.counter.period_s
+    before = np.concatenate([[-np.inf], track.at])[low : low + len(at)]
+    since = np.where(at - before <= _GAP_PERIODS * period_s, before, at - period_s)
+    edges, done_s = np.stack([begins, ends], 1).ravel(), np.cumsum(ends - begins)  # seconds of the phase until each end
+    done_at_edges_s = np.stack([done_s - (ends - begins), done_s], 1).ravel()
+    inside_s = np.interp(at, edges, done_at_edges_s) - np.interp(since, edges, done_at_edges_s)
+    if inside_s.sum() < _LEAST_COVERED * done_s[-1]:
+        return nothing
+    covered = inside_s > 0
+    return track.values[low:high][covered], inside_s[covered] / (at - since)[covered]
 
 
 def while_running(track: Track) -> Track:

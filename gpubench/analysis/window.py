@@ -207,7 +207,7 @@ class Window:
         return tuple(
             Throttle(bit, share, share * self.seconds)
             for track in self._table.of(self.device, Measure.THROTTLE_REASONS)
-            for bit, share in _bit_shares(track, self._inside(track)[1])
+            for bit, share in bit_shares(track, self._inside(track)[1])
             if bit.slows
         )
 
@@ -330,11 +330,16 @@ class Window:
         return max(end for _, end in self.spans) <= float(track.at[-1]) + _LOST_GAPS * gap
 
 
-def _bit_shares(track: Track, readings: Floats) -> list[tuple[EventBit, float]]:
-    """Return each bit that any reading of an event counter has set, with the fraction of the readings with it."""
+def bit_shares(track: Track, readings: Floats, weights: Floats | None = None) -> list[tuple[EventBit, float]]:
+    """Return each bit that any reading of an event counter has set, with the fraction of the readings with it.
+
+    Each reading counts alike, or by its weight.
+    """
     values = readings.astype(np.int64)
     all_bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
-    return [(bit, float(((values & bit.mask) > 0).mean())) for bit in track.counter.events(all_bits)]
+    return [
+        (bit, float(np.average((values & bit.mask) > 0, weights=weights))) for bit in track.counter.events(all_bits)
+    ]
 
 
 def _nominal_clock_hz(model: Device | None) -> float | None:
