@@ -169,6 +169,6 @@ wait "$kernels" || status=$?
 kernels=
 cat "$results/kernels"
 step "suite × architecture"
-"$python" tests/amd_table.py "$results/kernels.xml" || true
+"$python" tests/studies/amd_table.py "$results/kernels.xml" || true
 step "done"
 exit "$status"

@@ -1,4 +1,4 @@
-"""Faulty calls for tests/mutations.py: work that is left out, on repeats or always, and results that are wrong."""
+"""Faulty calls for the study `mutations`: work that is left out, on repeats or always, and results that are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fault in a case costs that case alone, and the next is measured; `tests/faults.py` has many more faults."""
+"""A fault in a case costs that case alone, and the next is measured; the study `faults` has many more."""
 
 import psutil
 import pytest

@@ -1,4 +1,4 @@
-"""The cases that the page of a large run leaves out, and its note on them; tests/large_runs.py measures the time."""
+"""The cases that the page of a large run leaves out, and its note on them; a study measures the time."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""Faults that are planted in calls are found: `python tests/mutations.py` prints the table of all of them."""
+"""Faults that are planted in calls are found: `bash ci/study.sh mutations` prints the table of all of them."""
 
 import pytest
 from _mutants import CLOCKWORK_FAULTS, HOST_MUTATIONS

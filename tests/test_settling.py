@@ -30,7 +30,7 @@ def test_a_transient_of_five_percent_is_waited_for(tier, tau_s):
 @pytest.mark.parametrize("tau_s", [0.05, 0.2, 1.0])
 @pytest.mark.parametrize("seconds", [1e-3, 1e-1])
 def test_a_figure_is_within_half_a_percent_of_the_settled_one_or_labelled(amplitude, tau_s, seconds):
-    """`python tests/settling_simulation.py` does the whole grid, with noise."""
+    """`bash ci/study.sh settling_simulation` does the whole grid, with noise."""
     assert outcome(SimulatedCall(seconds, amplitude, tau_s), "quick").is_handled
 
 

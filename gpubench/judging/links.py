@@ -8,8 +8,8 @@ after the other, and the suspects are all links up to the last one that is slow 
 1983). Then the effects aᵢ, fitted without these links, are compared with each other by the rule of `outliers`.
 
 A median polish finds the same slow nodes and links, but its residuals have no known distribution: with noise of 2 %, it
-accused a node or link in 11 to 23 % of healthy fleets, where this rule does so in 1 %. tests/links_simulation.py has
-the simulation."""
+accused a node or link in 11 to 23 % of healthy fleets, where this rule does so in 1 %. The study
+`links_simulation` has the simulation."""
 
 from __future__ import annotations
 

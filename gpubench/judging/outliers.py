@@ -6,7 +6,7 @@ components, including the suspect, misses slow components in small fleets, becau
 1)/√n standard deviations from the mean of all. A rule that removes one suspect after the other until none is left
 misses slow components if there are several, because they hide each other. The limit is Student's quantile corrected for
 the number of comparisons, which is the number of components times that of cases, so that the share of healthy fleets in
-which any component is accused stays below `ALPHA`. tests/fleet_simulation.py has the simulations."""
+which any component is accused stays below `ALPHA`. tests/studies/fleet_simulation.py has the simulations."""
 
 import functools
 from dataclasses import dataclass

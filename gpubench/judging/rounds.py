@@ -10,7 +10,7 @@ from gpubench.judging.evidence import Evidence, Key
 from gpubench.judging.judge import Finding, Judgement, settled
 from gpubench.model import Verdict
 
-ROUNDS = 3  # 5 processes become 20: what docs/gate.md promises (tests/gate_simulation.py)
+ROUNDS = 3  # 5 processes become 20: what docs/gate.md promises (tests/studies/gate_simulation.py)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Look up how much the medians of fresh processes differ on a model of GPU, from shipped recordings.
 
-`tests/reproducibility_table.py` writes `reproducibility.toml` from the recordings in `tests/recordings`."""
+`tests/studies/reproducibility_table.py` writes `reproducibility.toml` from the recordings in `tests/recordings`."""
 
 import tomllib
 from dataclasses import dataclass

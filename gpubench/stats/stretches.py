@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gpubench.stats.changepoints import LEAST, Floats
 from gpubench.stats.samples import Interval
 
-# tests/history_simulation.py sets the prices, _COINCIDENCE and the prior.
+# tests/studies/history_simulation.py sets the prices, _COINCIDENCE and the prior.
 LEAST_RUNS = 9  # the shortest series that can be divided, into five values and four
 _LEAST_DRIFT = 12  # the fewest values of a drift, because a line fits fewer values too easily
 _STEP_PRICE, _DRIFT_PRICE = 20.0, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain

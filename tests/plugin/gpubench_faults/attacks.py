@@ -1,4 +1,4 @@
-"""Cases that attack their worker and gpubench on purpose: each must cost itself alone. `tests/faults.py` runs them."""
+"""Cases that attack their worker and gpubench on purpose: each must cost itself alone. the study `faults` runs them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Plant faults in calls and print which checks find them: the host's suites, and calls of arithmetic time.
 
-    .venv/bin/python tests/mutations.py [SEEDS]      default 3 runs of each fault, with other random places
+    bash ci/study.sh mutations [SEEDS]      default 3 runs of each fault, with other random places
 
 A fault is found if the case fails its check or is invalid. The table says by what.
 """

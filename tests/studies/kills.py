@@ -1,6 +1,6 @@
 """Kill ranks a hundred times over the phases of their work: every death is noticed and survived, with nothing left.
 
-    .venv/bin/python tests/kills.py [COUNT] [DEVICE] [CASE]      default 100 on host, case death
+    bash ci/study.sh kills [COUNT] [DEVICE] [CASE]      default 100 on host, case death
 
 The case abort has the deaths in an all-reduce of NCCL between two GPUs. Several of these commands may run at once, each
 with a share of the deaths, which shortens the wait for processes to start; deaths in NCCL run alone, because kernels

@@ -1,6 +1,6 @@
 """Measure the cost of files made to take much time or memory: each is refused or shown in time linear in its size.
 
-    .venv/bin/python tests/costly_files.py [NAME…]        default all of them
+    bash ci/study.sh costly_files [NAME…]        default all of them
 
 Each file goes through commands in processes of their own. The table says of each file its size on the disk, and of each
 command its exit status, its processor time in seconds, and the largest memory of its process in MiB, but no less than

@@ -2,7 +2,7 @@
 
 The whole engine on the clockwork device, AR(1) noise about a known median::
 
-    python tests/coverage_of_intervals.py [CASES]
+    bash ci/study.sh coverage_of_intervals [CASES]
 """
 
 from __future__ import annotations

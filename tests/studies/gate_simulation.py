@@ -1,6 +1,6 @@
 """Simulate the gate's whole procedure on suites: how often it raises false alarms and how often it finds a slow-down.
 
-    .venv/bin/python tests/gate_simulation.py [SUITES]        default 400 for each line of the tables
+    bash ci/study.sh gate_simulation [SUITES]        default 400 for each line of the tables
 
 A process's median is its case's true value times a log-normal noise; effects, verdicts and rounds are the product's
 own. Three designs: `files` are judged once; a `stored` baseline stays as it is while `gpubench gate --run` measures the

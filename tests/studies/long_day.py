@@ -1,6 +1,6 @@
 """Write and report a day of thirty counters at 10 Hz, and measure the time and memory of each.
 
-    .venv/bin/python tests/long_day.py [SECONDS]        default 86400
+    bash ci/study.sh long_day [SECONDS]        default 86400
 
 Each step runs in a process of its own. The values are as a GPU's: few digits of most, a counter that rises, gaps.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from gpubench.model import Counter, Samples, store
 from gpubench.model.packed import Packed
 
-_RECORDING = Path(__file__).parent / "recordings/h200-quick.jsonl.gz"
+_RECORDING = Path(__file__).parents[1] / "recordings/h200-quick.jsonl.gz"
 _GPUBENCH = Path(sys.executable).parent / "gpubench"
 _COUNTERS = 30
 _HZ = 10

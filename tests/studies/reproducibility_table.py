@@ -1,6 +1,6 @@
 """Write gpubench/knowledge/reproducibility.toml from the recordings of identical code in fresh processes.
 
-.venv/bin/python tests/reproducibility_table.py
+bash ci/study.sh reproducibility_table
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gpubench.analysis.summary import Summary
 from gpubench.knowledge.recorded import RecordedDeviation
 from gpubench.model import Run, store
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests/recordings"
 TABLE = ROOT / "gpubench/knowledge/reproducibility.toml"
 NAMES = ("headline/1", "headline/2", "headline/3", "headline/4", "h200x2-headline", "longer/base")
 HEAD = """\
 # The deviation between processes of a case on a model of GPU: the standard deviation (n - 1) of the medians of new
-# processes in % of their mean, pooled over the named recordings. `.venv/bin/python tests/reproducibility_table.py`
+# processes in % of their mean, pooled over the named recordings. `bash ci/study.sh reproducibility_table`
 # writes this file from tests/recordings, and tests/test_reproducibility.py compares the two: do not edit it.
 """
 

@@ -1,6 +1,6 @@
 """Pass damaged run files to every reader: each file loads and is read, or is refused in one line.
 
-    .venv/bin/python tests/damaged_files.py [FILES] [SEED] [FOLDER]        default 10000 files, seed 1
+    bash ci/study.sh damaged_files [FILES] [SEED] [FOLDER]        default 10000 files, seed 1
 
 A damaged file is a part of a recording with one to three faults of one kind (`_damage.py`): numbers replaced by absurd
 ones, records dropped, swapped or torn, values of other types. A file that loads goes through every command that reads

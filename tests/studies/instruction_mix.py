@@ -1,6 +1,6 @@
 """Count the instructions in the main loop of each rung of the HGEMM ladder and compute their bounds: no GPU needed.
 
-    .venv/bin/python tests/instruction_mix.py        needs nvidia-cuda-nvrtc and nvidia-cuda-nvdisasm (pip)
+    bash ci/study.sh instruction_mix        needs nvidia-cuda-nvrtc and nvidia-cuda-nvdisasm (pip)
 
 Compiles the rungs for sm_90a, disassembles them, and counts the loop that multiplies. The bounds are of an SM of an
 H200: matrix instructions at the rates that the suite's own cases measured (4096 FLOP per clock for wgmma, 2723 for

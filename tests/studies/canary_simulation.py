@@ -1,6 +1,6 @@
 """Simulate a step of the machine between two sessions: a gate with a stored baseline, without and with canaries.
 
-    .venv/bin/python tests/canary_simulation.py [SUITES [PROCESSES…]]        default 200, for 5, 10 and 20 processes
+    bash ci/study.sh canary_simulation [SUITES [PROCESSES…]]        default 200, for 5, 10 and 20 processes
 
 Each suite has 100 cases, a quarter of them bound by each of four resources, and 1 % of noise between processes. Between
 the baseline's session and the candidate's, all cases or those of one resource become slower or faster by the step.

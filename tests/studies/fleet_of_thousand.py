@@ -1,6 +1,6 @@
 """Time a fleet of 1000 nodes × 8 GPUs × 30 cases: digest, judgement and page. Prints times and sizes.
 
-python tests/fleet_of_thousand.py [NODES]
+bash ci/study.sh fleet_of_thousand [NODES]
 """
 
 import itertools
@@ -18,7 +18,7 @@ from gpubench.model.fleet import FLEET_FILE, Fleet, FleetNode, encode_fleet
 from gpubench.tools.fleet.digests import read
 
 GPUS, CASES, REPLICATES, SAMPLES = 8, 30, 3, 30
-RECORDING = Path(__file__).parent / "recordings/h200-quick.jsonl.gz"
+RECORDING = Path(__file__).parents[1] / "recordings/h200-quick.jsonl.gz"
 
 
 def node_run(template, name, slow, draw):

@@ -1,6 +1,6 @@
 """How long reports and comparisons of large runs take, how much memory, and how both grow.
 
-    .venv/bin/python tests/large_runs.py [CASES…]        default 1000 10000 100000
+    bash ci/study.sh large_runs [CASES…]        default 1000 10000 100000
 
 The runs are made of a recording: its results over and over under other names, a hundred readings of counters a case.
 Each command runs in a process of its own; its processor time is what a machine without other work takes on one core.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gpubench.model import Case, Result, Run, Samples, SuiteInfo, View, store
 
-_RECORDING = Path(__file__).parent / "recordings/h200-quick.jsonl.gz"
+_RECORDING = Path(__file__).parents[1] / "recordings/h200-quick.jsonl.gz"
 _GPUBENCH = Path(sys.executable).parent / "gpubench"
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _PARTS = tuple(f"part{number}" for number in range(5))

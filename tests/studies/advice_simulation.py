@@ -4,7 +4,7 @@ A case of known change and noise is measured with some processes on each side. W
 measured anew with the number that `processes_needed` names, and judged again. `named` is the median of these numbers,
 `within 100` the share of the undecided cases that were given a number at all.
 
-    python tests/advice_simulation.py
+    bash ci/study.sh advice_simulation
 """
 
 from __future__ import annotations

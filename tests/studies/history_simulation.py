@@ -1,6 +1,6 @@
 """Simulate how often the history reports false changes, how soon it reports a step, and whether it recognises a drift.
 
-    .venv/bin/python tests/history_simulation.py [SERIES]        default 200 for each line of the tables
+    bash ci/study.sh history_simulation [SERIES]        default 200 for each line of the tables
 
 Every series is looked at after each of its runs, as somebody does who calls `gpubench history` every day. `now` is
 what the history does (`stretches`); `before` is one E-divisive test at 1 % after each run (`change_points`), as the
@@ -33,7 +33,7 @@ WATCHED = 100  # length of a watched series
 QUIET = 30  # runs before a step
 FOLLOWED = 60  # number of runs that are examined after a step
 WINDOW = 60  # length of a series in the confusion table
-RECORDINGS = sorted((Path(__file__).parent / "recordings" / "headline").glob("*.jsonl.gz"))
+RECORDINGS = sorted((Path(__file__).parents[1] / "recordings" / "headline").glob("*.jsonl.gz"))
 
 
 def normal(rng: np.random.Generator, count: int) -> Floats:

@@ -1,6 +1,6 @@
 """Simulated pairs of nodes: how often a slow node and a slow link are found, and how often a healthy one is accused.
 
-    python tests/links_simulation.py [--trials 400]
+    bash ci/study.sh links_simulation [--trials 400]
 
 One node is 10 % slow, one link between two other nodes 20 %, and each rate has normal noise of 0.5 %. `found`
 counts the trials in which both were found; `false` those in which anything else was accused, `healthy` those in which

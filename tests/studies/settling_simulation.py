@@ -3,7 +3,7 @@
 The whole engine on the clockwork device, whose time is arithmetic. A call takes its settled time, times
 1 + A·exp(−t/τ) after t seconds of work, times noise::
 
-    .venv/bin/python tests/settling_simulation.py [CASES]      default 40 of each kind of steady noise
+    bash ci/study.sh settling_simulation [CASES]      default 40 of each kind of steady noise
 
 A transient counts as handled where the median lies within ± 0.5 % of the settled time or the case has the label
 `unsettled`.

@@ -1,6 +1,6 @@
 """Photographs the head of a page for the README: docs/gallery/report.png, of the recording of one H200.
 
-.venv/bin/python tests/page_picture.py          needs Chromium
+bash ci/study.sh page_picture          needs Chromium
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from _browser import browser
 from gpubench.model import store
 from gpubench.tools import enclosing, rendering
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _RECORDING = _ROOT / "tests/recordings/whole/h200.jsonl.gz"
 _PICTURE = _ROOT / "docs/gallery/report.png"
 _WIDTH, _HEIGHT = 1280, 800

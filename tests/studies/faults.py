@@ -1,8 +1,8 @@
 """Print for each fault its status, the results that are kept, the processes that are left behind, and the time.
 
-    .venv/bin/python tests/faults.py [PART OF A NAME]              faults of a case
-    .venv/bin/python tests/faults.py --machine [PART OF A NAME]    faults of the machine
-    .venv/bin/python tests/faults.py --kills 200                   SIGKILL at random moments
+    bash ci/study.sh faults [PART OF A NAME]              faults of a case
+    bash ci/study.sh faults --machine [PART OF A NAME]    faults of the machine
+    bash ci/study.sh faults --kills 200                   SIGKILL at random moments
 
 Each fault has a run of its own. A case with a fault stands between two without one: it must fail, be invalid or be ok
 by itself, its reason is one line, the other two are ok, and the memory of the main process stays below 150 MiB. The
@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 import psutil
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 PLUGIN = str(TESTS / "plugin")
-sys.path[:0] = [PLUGIN, str(TESTS)]
+sys.path.insert(0, PLUGIN)
 
 from _machine_faults import FAULTS, MachineFault, has_begun  # noqa: E402
 from gpubench_faults.attacks import ATTACKS  # noqa: E402

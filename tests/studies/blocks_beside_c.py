@@ -2,7 +2,7 @@
 
 The same lists of addresses, memory, stream and driver functions serve both; only the program that submits differs::
 
-    python tests/blocks_beside_c.py [LIBRARY]      needs a C compiler, or the compiled blocks_by_hand.c
+    bash ci/study.sh blocks_beside_c [LIBRARY]      needs a C compiler, or the compiled blocks_by_hand.c
 
 A round takes samples of gpubench, C, C, gpubench, so that drift falls on both alike. The ratio is the median of the
 rounds' ratios. Both are checked: every word of every block must arrive. For the loop, CuPy's binding is a third party.

@@ -1,6 +1,6 @@
 """Simulate how often the rule for fleets accuses healthy fleets and finds slow GPUs, beside the rules of other tools.
 
-python tests/fleet_simulation.py [FLEETS]    # 4000 by default, some minutes; prints the table of docs/fleet.md
+bash ci/study.sh fleet_simulation [FLEETS]    # 4000 by default, some minutes; prints the table of docs/fleet.md
 
 Each fleet is measured in 20 cases of five families, with normal deviations between GPUs. For each slowdown there are a
 quarter as many fleets, in which one GPU is slow in one case.

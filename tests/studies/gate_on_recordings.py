@@ -1,6 +1,6 @@
 """Count false alarms of the gate on real replicates of identical code, and the slow-downs that it would find.
 
-    .venv/bin/python tests/gate_on_recordings.py [--draws N] [--threshold PERCENT] RUN…
+    bash ci/study.sh gate_on_recordings [--draws N] [--threshold PERCENT] RUN…
 
 Each run file (`--replicates`) is a session. Many times over, some processes are drawn from them as a baseline and
 others as a candidate, and judged by the product's own gate, files alone: nothing is measured again.
