@@ -97,17 +97,14 @@ def _share(tracks: Sequence[Track], spans: Sequence[Span]) -> float | None:
 
 
 def _weighted(track: Track, spans: Sequence[Span]) -> tuple[Floats, Floats]:
-    """Return the readings that count in the spans, and the share of each one's interval that the spans cover.
-
-    A gauge has no interval and counts where it lies. Intervals that cover less than half of the spans give no readings.
-    """
+    """Return the readings that count in the spans, and the share of each one's interval that the spans cover."""
     ordered = np.array(sorted(spans)).reshape(-1, 2)
     ends = np.maximum.accumulate(ordered[:, 1])
     begins = np.maximum(ordered[:, 0], np.concatenate([[-np.inf], ends])[:-1])  # nested spans count once
     nothing = track.values[:0], track.values[:0]
     if not len(track.at) or not (ends > begins).any():
         return nothing
-    if track.counter.kind not in ("window", "event"):
+    if track.counter.kind not in ("window", "event"):  # a value of a moment has no interval and counts where it lies
         place = np.searchsorted(begins, track.at, "right") - 1
         values = track.values[(place >= 0) & (track.at <= ends[place])]
         return values, np.ones(len(values))
@@ -119,7 +116,7 @@ def _weighted(track: Track, spans: Sequence[Span]) -> tuple[Floats, Floats]:
     edges, done_s = np.stack([begins, ends], 1).ravel(), np.cumsum(ends - begins)  # seconds of the phase until each end
     done_at_edges_s = np.stack([done_s - (ends - begins), done_s], 1).ravel()
     inside_s = np.interp(at, edges, done_at_edges_s) - np.interp(since, edges, done_at_edges_s)
-    if inside_s.sum() < _LEAST_COVERED * done_s[-1]:
+    if inside_s.sum() < _LEAST_COVERED * done_s[-1]:  # the rest of the phase is unknown
         return nothing
     covered = inside_s > 0
     return track.values[low:high][covered], inside_s[covered] / (at - since)[covered]
