@@ -8,12 +8,12 @@
 # Arguments are passed to `gpubench fleet judge`; without arguments, `--floor` is. `gpubench` must be on the PATH of the
 # batch node, or be named by GPUBENCH, and its environment must be on a path that all nodes have. Run files, fleet.json,
 # JUnit XML and Markdown are written to gpubench-runs/JOB/ below the folder from which the job was submitted. All nodes
-# must share that folder. The exit status is that of the judgement: 1 if a component is slow; 4 if that cannot be
-# judged, or if a node has not answered.
+# must share that folder and have the same number of GPUs; all of these are measured. The exit status is that of the
+# judgement: 1 if a component is slow; 4 if that cannot be judged, or if a node has not answered.
 #
 #SBATCH --job-name=gpubench-fleet
 #SBATCH --ntasks-per-node=1
-#SBATCH --gpus-per-node=1
+#SBATCH --exclusive
 #SBATCH --time=00:30:00
 #SBATCH --output=gpubench-%j.log
 
@@ -23,8 +23,11 @@ gpubench=${GPUBENCH:-gpubench}
 folder=gpubench-runs/${SLURM_JOB_ID:?this is a script for sbatch}
 [ $# -gt 0 ] || set -- --floor
 
+# An exclusive job has all GPUs of its nodes, but srun gives a step only those that are asked for (man srun, --gres).
+gpus=()
+[ -z "${SLURM_GPUS_ON_NODE:-}" ] || gpus=(-- "--gpus-per-node=$SLURM_GPUS_ON_NODE")
 measured=0
-"$gpubench" fleet run headline --slurm --out "$folder" || measured=$?
+"$gpubench" fleet run headline --slurm --out "$folder" ${gpus[@]+"${gpus[@]}"} || measured=$?
 case $measured in
     0 | 4) ;; # 4: some nodes have not answered; the others are judged
     *) exit "$measured" ;;

@@ -69,6 +69,7 @@ class ThreadFleet:
     """A folder, its board and nodes that run as threads until the session ends."""
 
     def __init__(self, folder, world):
+        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.launch = ThreadLaunch(boards.new_board(folder), world)
         self.threads = []

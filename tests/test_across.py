@@ -27,7 +27,7 @@ from gpubench.model import Case, Facts, Settings, Work, store
 from gpubench.tools.fleet import pairs
 from gpubench.tools.fleet.messages import NodeOrder
 from gpubench.tools.fleet.pairs import PairMeasurement, PairsRecord, PairsSession
-from gpubench.tools.fleet.session import FleetRequest, new_folder
+from gpubench.tools.fleet.session import FleetRequest
 
 HERE = Path(__file__).parent
 GPUBENCH = [sys.executable, "-P", "-m", "gpubench"]
@@ -281,7 +281,7 @@ def test_without_any_figure_there_is_no_verdict(tmp_path):
 @pytest.mark.slow
 def test_a_slow_node_is_measured_again_alone_beside_a_healthy_pair_and_confirmed(tmp_path, monkeypatch):
     monkeypatch.setattr(inventory, "facts", lambda: make.facts(make.device("host", "processor")))
-    fleet = _fleet.ThreadFleet(new_folder(tmp_path / "pairs"), 6)
+    fleet = _fleet.ThreadFleet(tmp_path / "pairs", 6)
     order = NodeOrder(pairs.SUITES, filters=pairs.FILTERS, time_limit_s=30.0)
     asked = Settings(pairs.SUITES, ("host",), filters=pairs.FILTERS)
     manifest = make.manifest(facts=make.facts(make.device("host", "processor")), settings=asked)

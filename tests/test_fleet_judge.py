@@ -1,10 +1,12 @@
 """Which GPU, node or link of a fleet is slow: the rule on fleets made from a recording, and on recorded runs."""
 
+import gzip
 import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import _command as command
 import numpy as np
 import pytest
 from _fleets import fleet
@@ -307,7 +309,16 @@ def test_a_node_that_is_listed_twice_counts_once(tmp_path):
     folder = saved(tmp_path / "fleet", a="headline/1")
     nodes = (FleetNode("a", "died"), FleetNode("a", "answered", 2.0, "a.jsonl.gz"))
     (folder / "fleet.json").write_bytes(encode_fleet(Fleet(nodes)))
-    assert [node.status for node in read(folder).fleet.nodes] == ["answered"]
+    fleet = read(folder)
+    assert [node.status for node in fleet.fleet.nodes] == ["answered"]
+    assert judging.judge(fleet, built_in()).notes[-1] == "2 nodes have the name a; only one of them counts (a.jsonl.gz)"
+
+
+def test_two_files_that_give_a_node_the_same_name_are_told(tmp_path):
+    folder = saved(tmp_path / "fleet", a="headline/1", b="headline/1")
+    (folder / "a.jsonl").write_bytes(gzip.decompress((folder / "b.jsonl.gz").read_bytes()))
+    told = command.gpubench("fleet", "judge", folder)
+    assert "- 2 nodes have the name a; only one of them counts (a.jsonl)" in told.stdout
 
 
 @pytest.mark.parametrize(

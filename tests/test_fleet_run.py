@@ -27,7 +27,7 @@ from gpubench.model.store import read_run
 from gpubench.tools.fleet import board as boards
 from gpubench.tools.fleet import collect, environment, member, messages
 from gpubench.tools.fleet.launch import read_racks
-from gpubench.tools.fleet.messages import NodeOrder, SeenGpu
+from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder, SeenGpu
 from gpubench.tools.fleet.session import new_folder
 
 TESTS = Path(__file__).parent
@@ -48,7 +48,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def fleet(tmp_path):
-    return lambda world: ThreadFleet(new_folder(tmp_path / "fleet"), world)
+    return lambda world: ThreadFleet(tmp_path / "fleet", world)
 
 
 def test_each_node_leaves_a_run_file_and_the_record_says_how_long_it_took(fleet, tmp_path):
@@ -196,6 +196,28 @@ def test_an_invalid_report_affects_only_its_own_node(fleet):
     assert all(node.reason.startswith("it sent a report that cannot be read") for node in nodes.values())
 
 
+def test_a_run_file_over_256_mib_or_a_pipe_in_place_of_a_message_affects_only_its_own_node(fleet, tmp_path):
+    four = fleet(4)
+    on_board = four.launch.board.folder
+    four.node(0, run_file(tmp_path / "good.jsonl.gz"), host="gpu0")
+    four.says(1, is_ready=True, ended=MeasurementEnd(0, 0, 1.0, has_file=True))
+    with (on_board / "run.1.0").open("wb") as large:
+        large.truncate(boards.MOST_BYTES + 1)
+    os.mkfifo(on_board / "report.2")
+    four.says(3, is_ready=True)
+    os.mkfifo(on_board / "order.3.0")
+    nodes = four.measure()
+    assert nodes["gpu0"].status == "answered"
+    refusals = [nodes[name] for name in ("gpu1", "rank-2", "gpu3")]
+    assert {node.status for node in refusals} == {"refused"}
+    assert [node.reason for node in refusals] == [
+        "its run file cannot be read: run.1.0 on the board has 268435457 bytes, more than 256 MiB",
+        "it sent a report that cannot be read: report.2 on the board is not a file of this user",
+        "it cannot be given an order: order.3.0 on the board is not a file",
+    ]
+    assert read_run(four.folder / nodes["gpu0"].file).complete
+
+
 def test_racks_come_from_slurm_or_from_a_map_that_names_a_node(fleet, tmp_path):
     assert member.rack_of({"SLURM_TOPOLOGY_ADDR": "spine.leaf2.gpu07"}) == "spine.leaf2"
     (tmp_path / "map").write_text("gpu0 rack9  # of the old room\n\nelsewhere rack1\n")
@@ -204,7 +226,7 @@ def test_racks_come_from_slurm_or_from_a_map_that_names_a_node(fleet, tmp_path):
         two.says(rank, rack="spine.leaf2", is_ready=True, end_reason="it ends")
     nodes = two.measure(racks=read_racks(tmp_path / "map"))
     assert [nodes["gpu0"].rack, nodes["gpu1"].rack] == ["rack9", "spine.leaf2"]
-    three = ThreadFleet(new_folder(tmp_path / "other"), 1)
+    three = ThreadFleet(tmp_path / "other", 1)
     three.says(0, is_ready=True)
     with pytest.raises(UsageError, match=r"the map names none of the nodes; a line for one of them is: gpu0 rack1"):
         three.measure(racks={"nobody": "rack1"})
@@ -227,11 +249,12 @@ def test_a_board_takes_keys_and_bytes_and_nothing_else(tmp_path):
         with pytest.raises(ValueError, match="not a key"):
             board.put(key, b"")
     (board.folder / "order.1.0").symlink_to("/etc/hostname")
-    with pytest.raises(boards.BoardGone):
+    with pytest.raises(boards.BadValue):
         board.get("order.1.0")
     os.mkfifo(board.folder / "order.2.0")
-    with pytest.raises(boards.BoardGone, match="not a file"):
-        board.get("order.2.0")
+    for use in (board.get, lambda key: board.put(key, b"")):
+        with pytest.raises(boards.BadValue, match="not a file"):
+            use("order.2.0")
     board.remove()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(boards.BoardGone):
@@ -293,6 +316,20 @@ def test_an_answer_of_an_earlier_job_in_the_same_folder_is_no_answer(tmp_path, m
         environment.find_board(tmp_path, environment.JobRank(1, 2))
 
 
+def test_a_process_of_another_job_is_not_shown_the_board_of_a_rank_that_has_reported(tmp_path):
+    board = boards.new_board(tmp_path)
+    meeting = boards.FolderBoard(boards.private_folder(tmp_path / boards.FOLDER / "meet"))
+    launch = environment.EnvironmentLaunch(board, meeting, board.folder.name, 2)
+    os.mkfifo(meeting.folder / "ask.0")  # costs this process its answer, and nothing else
+    meeting.put("ask.1", b"1" * 32)
+    launch.poll()
+    assert meeting.get("answer.1") == b"1" * 32 + board.folder.name.encode()
+    board.put(messages.report_key(1), b"{}")
+    meeting.put("ask.1", b"2" * 32)
+    launch.poll()
+    assert meeting.get("answer.1") == b"1" * 32 + board.folder.name.encode()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -322,8 +359,25 @@ def test_without_ray_one_line_names_the_extra(tmp_path, monkeypatch):
 
 def test_a_folder_that_holds_another_fleet_is_refused(tmp_path):
     (tmp_path / "gpu07.jsonl.gz").write_bytes(b"")
-    with pytest.raises(UsageError, match="holds another fleet"):
-        new_folder(tmp_path)
+    with pytest.raises(UsageError, match="holds another fleet"), new_folder(tmp_path):
+        pass
+
+
+def test_a_second_launcher_in_a_folder_is_told_that_another_fleet_uses_it(tmp_path):
+    with new_folder(tmp_path / "fleet") as folder:
+        refused = pytest.raises(UsageError, match="another fleet uses this folder now; name a new folder with --out")
+        with refused, new_folder(folder):
+            pass
+    with new_folder(folder):  # the first launcher has ended without a fleet
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["pairs.json", "pairs", "fleet.json"])
+def test_a_folder_with_measured_pairs_or_a_fleet_is_refused(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(UsageError, match=f"holds another fleet \\({name}\\)"), new_folder(tmp_path):
+        pass
 
 
 def test_the_nodes_are_measured_again_at_the_same_time_with_other_filters(fleet, tmp_path):
@@ -444,7 +498,8 @@ def test_the_nodes_of_an_ended_launcher_end_and_the_record_is_valid(tmp_path, sr
 
 @pytest.mark.slow
 def test_processes_of_a_job_find_each_other_despite_files_of_an_earlier_job(tmp_path):
-    folder = new_folder(tmp_path / "fleet")
+    folder = tmp_path / "fleet"
+    folder.mkdir()
     boards.FolderBoard(boards.private_folder(boards.new_board(folder).folder.parent / "meet")).put("ask.1", b"1" * 32)
     ranks = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in (1, 0)]
     second, first = (Launched(folder, *SMOKE, "--from-env", **rank) for rank in ranks)
@@ -539,7 +594,7 @@ def test_two_processes_of_a_job_measure_a_gpu_each_at_the_same_time(tmp_path):
         pytest.skip("needs exactly two GPUs")
     folder = tmp_path / "fleet"
     ranks = [{"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"} for rank in (1, 0)]
-    new_folder(folder)
+    folder.mkdir()
     second, first = (Launched(folder, *SMOKE, "--from-env", suites=("headline",), **rank) for rank in ranks)
     status, nodes = first.wait(300)
     assert (status, second.wait()[0]) == (0, 0)

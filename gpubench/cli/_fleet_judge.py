@@ -108,11 +108,12 @@ def _parts(judged: FleetJudgement) -> Iterator[Part]:
     from gpubench.judging.fleet import fleet_status
 
     end = fleet_status(judged) or (4 if judged.of("suspect") else 0)
-    yield _print.plain(fleet_text.fleet_answer(judged), f"bold {_ENDS[end]}")
+    answer = fleet_text.fleet_answer(judged)
+    yield _print.plain(answer, f"bold {_ENDS[end]}")
     yield _print.plain(fleet_text.devices_text(judged))
     if detectable := fleet_text.detectable_text(judged):
         yield _print.plain(f"smallest detectable slowdown: {detectable}")
-    notes = judged.notes if judged.is_judged or judged.sick else ()  # without a verdict, the answer contains the notes
+    notes = [note for note in judged.notes if note not in answer]  # without a verdict, the answer contains the first
     for line in (*map(fleet_text.failure_text, judged.failures), *fleet_text.population_sentences(judged), *notes):
         yield _print.plain(f"- {line}")
     if missing_nodes := fleet_text.missing_node_lines(judged):

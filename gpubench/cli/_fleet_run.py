@@ -243,8 +243,7 @@ def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -
             member.serve(environment.find_board(request.folder, place), place.rank, place.world)
             raise typer.Exit
         launch = environment.environment_launch(request.folder, place)
-    new_folder(request.folder)
-    with launch as started:
+    with new_folder(request.folder), launch as started:
         yield started
 
 

@@ -39,7 +39,8 @@ def check_answer(
     status, reason = _status_and_reason(ended)
     if data is None:
         status = "failed" if status == "answered" else status
-        return NodeOutcome(status, reason=reason or "it left no run file", exit_status=ended.exit_status)
+        last_line = f": {one_line(ended.last_line)[:500]}" if ended.last_line else ""
+        return NodeOutcome(status, reason=reason or f"it left no run file{last_line}", exit_status=ended.exit_status)
     file = f"{name}.jsonl.gz"
     with as_file_errors(folder / file):
         incoming = folder / f".{name}.incoming.jsonl.gz"

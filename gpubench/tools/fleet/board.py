@@ -27,14 +27,21 @@ class BoardGone(FileError):  # noqa: N818 - an event: the launcher does not wait
     """The board was removed, or does not belong to this user alone; a member that uses it ends."""
 
 
+class BadValue(FileError):  # noqa: N818 - an event: the node that should have written the value is refused
+    """A value of a board is not one that a fleet of this user wrote: a link, a pipe, a folder, or too large."""
+
+
 class Board(Protocol):
     """A store of bytes by key that the launcher and its nodes share; a later value of a key replaces an earlier one."""
 
     def put(self, key: str, value: bytes) -> None:
-        """Set the value of a key. Raises BoardGone once the board is removed."""
+        """Set the value of a key. Raises BoardGone once the board is removed, and BadValue if the key is blocked."""
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a key, None if the key has no value yet. Raises BoardGone once the board is removed."""
+        """Return the value of a key, None if the key has no value yet.
+
+        Raises BoardGone once the board is removed, and BadValue if no fleet wrote the value.
+        """
 
 
 def check_entry(key: str, value: bytes = b"") -> None:
@@ -58,32 +65,37 @@ class FolderBoard:
     def put(self, key: str, value: bytes) -> None:
         """Write the value of a key atomically, replacing an earlier value.
 
-        Raises BoardGone if the folder is missing, cannot be written or does not belong to this user alone, and
-        ValueError if the key is malformed or the value larger than MOST_BYTES."""
+        Raises BoardGone if the folder is missing, cannot be written or does not belong to this user alone, BadValue
+        if something other than a file has the name, and ValueError if the key is malformed or the value too large."""
         check_entry(key, value)
         self._check_folder()
+        path = self.folder / key
         try:
-            write_whole(self.folder / key, value)
+            if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+                raise BadValue(f"{key} on the board is not a file")  # writing into a pipe would wait for a reader
+            write_whole(path, value)
         except OSError as error:
             raise BoardGone(f"{self.folder}: {error.strerror}") from error
 
     def get(self, key: str) -> bytes | None:
         """Return the value of a key, None if the key has no value yet.
 
-        Raises BoardGone if the folder or the value's file is not this user's own or cannot be read, and ValueError
-        if the key is malformed."""
+        Raises BoardGone if the folder is missing or not this user's own, BadValue if the value is not a file of this
+        user, cannot be read or is larger than MOST_BYTES, and ValueError if the key is malformed."""
         check_entry(key)
         self._check_folder()
         try:
             with os.fdopen(os.open(self.folder / key, _READ), "rb") as file:
                 status = os.fstat(file.fileno())
-                if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and status.st_size <= MOST_BYTES:
-                    return file.read(MOST_BYTES)
+                if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+                    raise BadValue(f"{key} on the board is not a file of this user")
+                if status.st_size > MOST_BYTES:
+                    raise BadValue(f"{key} on the board has {status.st_size} bytes, more than {MOST_BYTES >> 20} MiB")
+                return file.read(MOST_BYTES)
         except OSError as error:
             if error.errno in _NOT_NOW:
                 return None
-            raise BoardGone(f"{self.folder / key}: {error.strerror}") from error
-        raise BoardGone(f"{self.folder / key}: not a file that a fleet of this user wrote")
+            raise BadValue(f"{key} on the board cannot be read: {error.strerror}") from error
 
     def _check_folder(self) -> None:
         """Raise BoardGone unless the folder exists, this user owns it, and no other user may write to it."""

@@ -17,7 +17,7 @@ from gpubench.base.clean import one_line
 from gpubench.base.errors import FileError, UsageError
 from gpubench.tools.fleet import messages
 from gpubench.tools.fleet.answers import NodeOutcome, check_answer
-from gpubench.tools.fleet.board import Board, BoardGone
+from gpubench.tools.fleet.board import BadValue, Board, BoardGone
 from gpubench.tools.fleet.launch import FleetLaunch, NodeNames, Racks, check_racks
 from gpubench.tools.fleet.member import DONE, HEARTBEAT_S
 from gpubench.tools.fleet.messages import NodeOrder, NodeReport
@@ -205,7 +205,8 @@ class NodeCoordinator:
         for rank, tracked in self.nodes.items():
             # the number of an interrupted turn is not used again
             turn = tracked.turn + (tracked.ordered_at is not None)
-            self._launch.board.put(messages.order_key(rank, turn), messages.encode(NodeOrder()))
+            with contextlib.suppress(BadValue):
+                self._launch.board.put(messages.order_key(rank, turn), messages.encode(NodeOrder()))
         deadline = time.monotonic() + _DISMISSAL_S
         while wait and any(map(self._is_staying, self.nodes)) and time.monotonic() < deadline:
             time.sleep(_TICK_S)
@@ -248,12 +249,14 @@ class NodeCoordinator:
         """Read the newest report of each of these nodes; an invalid report is recorded as the node's problem."""
         for rank in ranks:
             tracked = self.nodes[rank]
-            data = self._launch.board.get(messages.report_key(rank))
-            if data is None or data == tracked.data:
-                continue
-            tracked.data, tracked.changed_at = data, time.monotonic()
             try:
+                data = self._launch.board.get(messages.report_key(rank))
+                if data is None or data == tracked.data:
+                    continue
+                tracked.data, tracked.changed_at = data, time.monotonic()
                 tracked.report = messages.decode(NodeReport, data)
+            except BoardGone:
+                raise
             except FileError as error:
                 tracked.problem = f"it sent a report that cannot be read: {error}"
 
@@ -301,7 +304,10 @@ class NodeCoordinator:
                 and not self._reason_unfit(tracked)
             ):
                 message = messages.encode(self._order_for(rank, order))
-                self._launch.board.put(messages.order_key(rank, tracked.turn), message)
+                try:
+                    self._launch.board.put(messages.order_key(rank, tracked.turn), message)
+                except BadValue as error:
+                    tracked.problem = f"it cannot be given an order: {error}"
                 tracked.ordered_at = now
         active = sum(self.nodes[rank].ordered_at is not None and rank not in self._outcomes for rank in ranks)
         self.most_at_once = max(self.most_at_once, active)
@@ -338,7 +344,10 @@ class NodeCoordinator:
             return NodeOutcome("failed", seconds, reason=reason)
         if report.ended and report.ended.turn == tracked.turn and tracked.ordered_at is not None:
             node_order = self._order_for(rank, order)
-            data = self._launch.board.get(messages.run_key(rank, tracked.turn)) if report.ended.has_file else None
+            try:
+                data = self._launch.board.get(messages.run_key(rank, tracked.turn)) if report.ended.has_file else None
+            except BadValue as error:
+                return NodeOutcome("refused", seconds, reason=f"its run file cannot be read: {error}")
             gpus = zip(tracked.devices or (), tracked.uuids, strict=True)
             uuids = tuple(uuid for device, uuid in gpus if device in node_order.devices)
             return replace(

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ class ReadFleet:
     again: tuple[SecondMeasurement, ...]
     files: dict[str, Path]
     seconds: float
+    notes: tuple[str, ...] = ()  # names that several nodes have
 
 
 def read(folder: Path) -> ReadFleet:
@@ -59,7 +61,14 @@ def read(folder: Path) -> ReadFleet:
     nodes = tuple(_with_refusal(node, reasons) for node in _first_by_name(fleet.nodes))
     files = {node.name: folder / node.file for node in first if node.name not in reasons}
     read_again = tuple(entry for entry in again if entry)
-    return ReadFleet(replace(fleet, nodes=nodes), tuple(digests), read_again, files, time.monotonic() - start)
+    counts = Counter(node.name for node in fleet.nodes)
+    kept = {node.name: node.file or node.status for node in nodes}
+    notes = tuple(
+        f"{count} nodes have the name {name}; only one of them counts ({kept[name]})"
+        for name, count in counts.items()
+        if count > 1
+    )
+    return ReadFleet(replace(fleet, nodes=nodes), tuple(digests), read_again, files, time.monotonic() - start, notes)
 
 
 def _first_by_name(nodes: Sequence[FleetNode]) -> list[FleetNode]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubench.base.errors import UsageError
-from gpubench.tools.fleet.board import FOLDER, Board, BoardGone, FolderBoard, new_board, private_folder
+from gpubench.tools.fleet.board import FOLDER, BadValue, Board, BoardGone, FolderBoard, new_board, private_folder
 from gpubench.tools.fleet.member import MEMBER, supervised_child
+from gpubench.tools.fleet.messages import report_key
 
 SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
 _VARIABLES = (  # rank and number of processes: torchrun, Open MPI, other launchers of MPI (PMI), srun
@@ -75,11 +76,16 @@ class EnvironmentLaunch:
     def poll(self) -> None:
         """Answer each process that asks for the board: write its random token, followed by the name of the board."""
         for rank in range(self.world):
-            token = self.rendezvous.get(f"ask.{rank}")
-            if token and _TOKEN.fullmatch(token):
-                answer = token + self.name.encode()
-                if self.rendezvous.get(f"answer.{rank}") != answer:
-                    self.rendezvous.put(f"answer.{rank}", answer)
+            with contextlib.suppress(BadValue):  # a process that asks in such a way gets no answer
+                self._answer(rank)
+
+    def _answer(self, rank: int) -> None:
+        """Answer the process of a rank, unless it has reported: another job may use the same folder by mistake."""
+        token = self.rendezvous.get(f"ask.{rank}")
+        if token and _TOKEN.fullmatch(token) and self.board.get(report_key(rank)) is None:
+            answer = token + self.name.encode()
+            if self.rendezvous.get(f"answer.{rank}") != answer:
+                self.rendezvous.put(f"answer.{rank}", answer)
 
 
 @contextlib.contextmanager
@@ -115,5 +121,6 @@ def find_board(folder: Path, job: JobRank) -> FolderBoard:
                 return FolderBoard(folder / FOLDER / name.decode())
         time.sleep(_TICK_S)
     raise UsageError(
-        f"rank 0 has not answered in {folder} for {_RENDEZVOUS_S:.0f} s; is this folder shared by all nodes?"
+        f"rank 0 has not answered in {folder} for {_RENDEZVOUS_S:.0f} s; is this folder shared by all nodes, "
+        "and used by no other fleet?"
     )

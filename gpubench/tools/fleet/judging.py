@@ -1,5 +1,6 @@
 """Judge a fleet: compare its GPUs, links and hosts with each other, with an earlier fleet, and with floors."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from gpubench.base.errors import FileError
@@ -34,7 +35,8 @@ def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None,
         notes += (
             [] if comparison.compared else ["no floor is known for these models: write [[floor]] tables (docs/gate.md)"]
         )
-    return judge_fleet(current.fleet, current.digests, current.again, findings, bases, notes)
+    judgement = judge_fleet(current.fleet, current.digests, current.again, findings, bases, notes)
+    return replace(judgement, notes=(*judgement.notes, *current.notes))
 
 
 def read_baseline(folder_or_name: str) -> ReadFleet:

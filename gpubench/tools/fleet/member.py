@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpubench import __version__
 from gpubench.base.clean import one_line
-from gpubench.base.errors import GpubenchError, Terminated
+from gpubench.base.errors import FileError, GpubenchError, Terminated
 from gpubench.measuring import inventory, joining, keeper
 from gpubench.tools.fleet import messages
 from gpubench.tools.fleet.board import MOST_BYTES, Board, BoardGone
@@ -71,7 +71,7 @@ class NodeHeartbeat:
                 self._report = replace(self._report, beat=self._report.beat + 1, **fields)  # type: ignore[arg-type]
                 self._board.put(messages.report_key(self._rank), messages.encode(self._report))
             self._check_launcher()
-        except BoardGone as error:
+        except FileError as error:
             self.problem = str(error)
 
     def _check_launcher(self) -> None:

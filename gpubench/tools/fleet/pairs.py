@@ -26,9 +26,8 @@ from gpubench.tools.fleet.answers import NodeOutcome
 from gpubench.tools.fleet.collect import NodeCoordinator, WatchNodes
 from gpubench.tools.fleet.launch import FleetLaunch
 from gpubench.tools.fleet.messages import NodeOrder, PairPlace
-from gpubench.tools.fleet.session import FleetRequest
+from gpubench.tools.fleet.session import PAIRS, PAIRS_FILE, FleetRequest
 
-PAIRS_FILE, PAIRS = "pairs.json", "pairs"
 SUITES, FILTERS = ("collectives",), ("collectives/across[*,nodes=2,of=2,*",)
 _PORTS = range(20_000, 32_000)  # below the ports that Linux assigns to outgoing connections
 _MOST_REMEASURED = 8  # most suspects that are measured again

@@ -15,7 +15,7 @@ from typing import Any
 from gpubench import DISTRIBUTION
 from gpubench.base.clean import one_line
 from gpubench.base.errors import Unavailable, UsageError
-from gpubench.tools.fleet.board import Board, BoardGone, check_entry
+from gpubench.tools.fleet.board import BadValue, Board, BoardGone, check_entry
 from gpubench.tools.fleet.member import serve
 
 _HEAD = "node:__internal_head__"  # a resource that Ray gives to the head node alone
@@ -58,10 +58,10 @@ class RayBoard:
     def get(self, key: str) -> bytes | None:
         """Return the value of a key, None if the key has no value yet.
 
-        Raises BoardGone if the actor does not answer within 30 s, or answers with anything but bytes."""
+        Raises BoardGone if the actor does not answer within 30 s, and BadValue if its answer is not bytes."""
         value = self._call(self._actor.get, key)
         if value is not None and not isinstance(value, bytes):
-            raise BoardGone(f"the board returned no bytes for {key}")
+            raise BadValue(f"{key} on the board is not bytes")
         return value
 
     def _call(self, method: Any, *arguments: object) -> object:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import io
+import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +23,9 @@ from gpubench.tools.fleet.collect import NodeCoordinator, Patience, WatchNodes
 from gpubench.tools.fleet.launch import FleetLaunch, Racks
 from gpubench.tools.fleet.messages import NodeOrder
 
+PAIRS_FILE, PAIRS = "pairs.json", "pairs"  # the record and the folder of `fleet pairs`
+_LOCK = ".lock"
+_OF_A_FLEET = (FLEET_FILE, AGAIN, PAIRS_FILE, PAIRS)
 Role = Literal["suspect", "control"]
 _UNANSWERED = NodeOutcome("missing", reason="the launcher ended before this node had answered")
 
@@ -36,18 +43,43 @@ class FleetRequest:
     patience: Patience = field(default_factory=Patience)
 
 
-def new_folder(path: Path) -> Path:
-    """Make the folder of a fleet, with its parents, and return it; an existing folder without a fleet is used.
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Make the folder of a fleet, with its parents, and yield it; no other launcher can use it during the context.
 
-    Raises UsageError if the folder cannot be made or read, or if it already holds a fleet or run files."""
+    Raises UsageError if the folder cannot be made or read, if another launcher uses it, or if it already holds a fleet,
+    run files, or measurements of pairs."""
     try:
         path.mkdir(parents=True, exist_ok=True)
+        lock = _locked_file(path)
         names = [entry.name for entry in path.iterdir()]
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; name another folder with --out") from error
-    if held := next((name for name in names if name in (FLEET_FILE, AGAIN) or is_file_name(name)), ""):
-        raise UsageError(f"{path} holds another fleet ({held}); name a new folder with --out")
-    return path
+    try:
+        if held := next((name for name in names if name in _OF_A_FLEET or is_file_name(name)), ""):
+            raise UsageError(f"{path} holds another fleet ({held}); name a new folder with --out")
+        yield path
+    finally:
+        (path / _LOCK).unlink(missing_ok=True)
+        lock.close()
+
+
+def _locked_file(folder: Path) -> io.FileIO:
+    """Return the locked file of a folder, open as long as it is locked; raises UsageError if another holds it."""
+    path = folder / _LOCK
+    while True:
+        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise UsageError(f"{folder}: another fleet uses this folder now; name a new folder with --out") from error
+        except OSError:  # the file system has no locks
+            return file
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.lstat()):
+                return file
+        file.close()  # the launcher that held the lock has just removed the file
 
 
 class FleetSession:
