@@ -64,7 +64,7 @@ def _settings(run: gb.Run) -> Iterator[tuple[str, str]]:
     yield "devices", ", ".join(settings.devices)
     yield "tier", settings.tier
     yield "filters", ", ".join(settings.filters) or "none"
-    yield "cases", "one representative case per suite" if settings.headline else ""
+    yield "cases", "the representative cases of each suite" if settings.headline else ""
     yield "replicates", str(settings.replicates)
     yield "seed", str(settings.seed)
     for file in settings.data:

@@ -41,8 +41,8 @@ class ParsedTable(HTMLParser):
 def run(seconds, size_bytes=2**30, more=(), **fields):
     """Return a run of one read of `size_bytes` that takes `seconds`, with the results `more`."""
     timed = make.timing(*(seconds * factor for factor in (0.999, 1.0, 1.001) * 3), moved=4e9, limit="dram")
-    read = make.result(timed, of=make.case("read", size_bytes=size_bytes))
-    suites = (SuiteInfo("bandwidth", "memory bandwidth", key_figures=(KEY,)),)
+    read = make.result(timed, of=make.case("read", "mine", size_bytes=size_bytes))
+    suites = (SuiteInfo("mine", "memory bandwidth", key_figures=(KEY,)),)
     return make.run(read, *more, suites=suites, **fields)
 
 
@@ -67,8 +67,8 @@ def test_each_key_figure_and_case_is_a_row_with_its_change_against_the_first_run
 def test_key_figures_of_different_cases_name_their_case_and_have_no_change():
     rows = rows_of(run(1e-3), run(1e-3, size_bytes=2**28))
     assert rows["Memory read"] == [
-        "4000 GB/s 83.3 % of data sheet; bandwidth/read[size=1GiB]",
-        "4000 GB/s 83.3 % of data sheet; bandwidth/read[size=256MiB]",
+        "4000 GB/s 83.3 % of data sheet; mine/read[size=1GiB]",
+        "4000 GB/s 83.3 % of data sheet; mine/read[size=256MiB]",
     ]
     assert rows["read [size=256MiB]"] == ["–", "4000 GB/s"]
 

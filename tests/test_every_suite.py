@@ -1,10 +1,13 @@
 """Every present and future suite builds, runs and passes its own check on the host, with no mock."""
 
+import _make as make
 import pytest
 
 from gpubench import plugins
 from gpubench.analysis.quantities import headline, judged_values
+from gpubench.authoring.axes import Target
 from gpubench.base.errors import UsageError
+from gpubench.knowledge.key_figures import BUILT_IN_SUITES, OF_GPU, OF_HOST
 from gpubench.measuring import plan as planning
 from gpubench.measuring.runner import Runner
 from gpubench.measuring.sampler import SamplingProcess
@@ -64,13 +67,31 @@ def test_ids_are_unique_and_views_name_real_cases(name, tier):
         assert set(view.cases) <= set(suite.definitions), view.title
 
 
-@pytest.mark.parametrize("name", SUITES)
-def test_key_figures_are_of_cases_with_these_axes(name):
-    suite = planning.load_suite(name)
-    assert suite.info().key_figures
-    for figure in suite.key_figures:
-        axes = {axis for axis, _ in suite.definitions[figure.case].axes}
-        assert {axis for axis, _ in figure.params} <= axes, figure.title
+@pytest.mark.parametrize(("name", "figure"), [*OF_GPU, *OF_HOST])
+def test_key_figures_are_of_cases_with_these_axes(name, figure):
+    axes = {axis for axis, _ in planning.load_suite(name).definitions[figure.case].axes}
+    assert {axis for axis, _ in figure.params} <= axes
+
+
+def test_the_key_figures_of_every_run_are_no_suite_s_own_choice():
+    assert set(SUITES) == BUILT_IN_SUITES
+    assert not any(planning.load_suite(name).key_figures for name in SUITES)
+
+
+def test_quick_measures_every_key_figure_of_a_gpu_at_exactly_its_parameters_and_every_one_of_the_host():
+    facts = make.facts(
+        make.device(memory_bytes=2**37, cache_bytes=60 * 2**20, peers=("cuda:1",)),
+        make.device("cuda:1", memory_bytes=2**37, peers=("cuda:0",)),
+        make.device("host", "CPU", dtypes=("float64", "float32"), cache_bytes=2**25, memory_bytes=2**35),
+    )
+    for device_id, figures in (("cuda:0", OF_GPU), ("host", OF_HOST)):
+        for name, figure in figures:
+            cases = planning.load_suite(name).cases(Target(facts, facts.device(device_id), "quick"))
+            params = [set(case.params) for case in cases if case.name == figure.case]
+            wanted = {  # on the host sizes follow its caches
+                (axis, value) for axis, value in figure.params if axis != "size_bytes" or device_id != "host"
+            }
+            assert any(wanted <= those for those in params), figure.title
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -46,7 +46,7 @@ class PageElements(HTMLParser):
         return [attrs[name] for element, attrs, _ in self.found if element == tag and name in attrs]
 
 
-def read(size_bytes=GIB, seconds=1e-3, suite="bandwidth", name="read", **fields):
+def read(size_bytes=GIB, seconds=1e-3, suite="mine", name="read", **fields):
     timed = make.timing(*(seconds * factor for factor in (0.999, 1.0, 1.001) * 3), moved=4.6e12 * seconds, limit="dram")
     return make.result(timed, of=make.case(name, suite, size_bytes=size_bytes), **fields)
 
@@ -85,7 +85,7 @@ def test_the_markdown_begins_with_the_same_answer():
     assert "| key figure | median | of data sheet |" in head
     assert "| Memory read | **4600 GB/s** | 95.8 % |" in head
     assert "**Trustworthy: no, because 1 case failed (hang)**" in head
-    assert "| bandwidth | what bandwidth measures | 4 ok |" in head
+    assert "| mine | what mine measures | 4 ok |" in head
     assert head.splitlines()[2].startswith("tier quick · 5 cases")
 
 
@@ -93,15 +93,15 @@ def test_the_contents_and_the_line_of_each_suite_lead_to_its_section():
     page = PageElements(run_of(*sizes(), read(suite="my suite")))
     sections = [id_ for id_ in page.attributes("section", "id") if id_.startswith("suite-")]
     links = page.attributes("a", "href")
-    assert sections == ["suite-bandwidth", "suite-my_suite"]
+    assert sections == ["suite-mine", "suite-my_suite"]
     assert all(links.count(f"#{id_}") == 2 for id_ in sections), "in the contents, and in the table of suites"
 
 
 def test_each_case_in_a_folded_group_has_a_link_to_its_own_place():
     page = PageElements(run_of(*sizes()))
     rows = [(attrs["id"], inside) for tag, attrs, inside in page.found if tag == "tr" and "id" in attrs]
-    assert rows[-1] == ("bandwidth/read[size=1GiB]", ("fold of-cases",))
-    assert "#bandwidth/read%5Bsize=1GiB%5D" in page.attributes("a", "href")
+    assert rows[-1] == ("mine/read[size=1GiB]", ("fold of-cases",))
+    assert "#mine/read%5Bsize=1GiB%5D" in page.attributes("a", "href")
     assert not [attrs for tag, attrs, _ in page.found if tag == "details" and "open" in attrs]
     assert "4 cases" in page.words
 
@@ -109,7 +109,7 @@ def test_each_case_in_a_folded_group_has_a_link_to_its_own_place():
 def test_cases_of_one_name_on_several_devices_have_places_of_their_own():
     devices = [make.device("cuda:0"), make.device("cuda:1")]
     page = PageElements(run_of(*(read(devices=(device.id,)) for device in devices), facts=make.facts(*devices)))
-    assert {"bandwidth/read[size=1GiB]@cuda:0", "bandwidth/read[size=1GiB]@cuda:1"} <= set(page.attributes("tr", "id"))
+    assert {"mine/read[size=1GiB]@cuda:0", "mine/read[size=1GiB]@cuda:1"} <= set(page.attributes("tr", "id"))
 
 
 def test_two_charts_of_a_suite_are_open_and_the_others_are_folded_and_named():
@@ -194,4 +194,4 @@ def test_a_run_with_no_case_or_one_is_a_page_too(runs):
 def test_a_name_of_two_hundred_characters_and_one_from_right_to_left_fit_the_page():
     long, arabic = "n" * 200, "قراءة"
     page = PageElements(run_of(read(name=long), read(name=arabic)))
-    assert {f"bandwidth/{long}[size=1GiB]", f"bandwidth/{arabic}[size=1GiB]"} <= set(page.attributes("tr", "id"))
+    assert {f"mine/{long}[size=1GiB]", f"mine/{arabic}[size=1GiB]"} <= set(page.attributes("tr", "id"))

@@ -1,4 +1,4 @@
-"""The plan: the headline case of each suite, and the names that stand for several suites."""
+"""The plan: the headline cases of each suite, and the names that stand for several suites."""
 
 from __future__ import annotations
 
@@ -110,7 +110,6 @@ H200 = make.facts(
 @pytest.mark.parametrize(
     ("suite", "gpu", "host"),
     [
-        ("bandwidth", "triad[size=1GiB,dtype=float32]", "triad[size=128MiB,dtype=float32]"),
         ("latency", "chase[size=4GiB]", "chase[size=128MiB]"),
         ("gemm", "square[dtype=bfloat16,n=2048]", "square[dtype=float32,n=2048]"),
         ("ipc", "pull[path=same,size=1GiB]", "pull[path=same,size=256MiB]"),
@@ -126,16 +125,35 @@ def test_the_built_in_suites_have_the_agreed_headline_cases(suite, gpu, host):
     assert headline_of(suite, H200, "host", "quick") == [f"{suite}/{host}"]
 
 
+def test_the_headline_cases_of_bandwidth_are_two_key_figures_and_the_triad():
+    assert headline_of("bandwidth", H200, "cuda:0", "quick") == [
+        "bandwidth/read[size=4GiB,dtype=float32]",
+        "bandwidth/copy[size=1GiB,dtype=float32]",
+        "bandwidth/triad[size=1GiB,dtype=float32]",
+    ]
+    assert headline_of("bandwidth", H200, "host", "quick") == [
+        f"bandwidth/{name}[size=128MiB,dtype=float32]" for name in ("read", "copy", "triad")
+    ]
+
+
+def test_a_suite_has_one_headline_case_for_each_flagged_definition():
+    flagged = {"n": (1, 2), "headline": {}}
+    assert headline_ids(suite_of(one=flagged, other={"n": (3,)}, two=flagged)) == ["made/one[n=2]", "made/two[n=2]"]
+
+
 @pytest.mark.parametrize("tier", ["smoke", "quick", "full"])
-def test_a_headline_run_is_one_case_of_each_suite_on_each_device(tier):
+def test_a_headline_run_has_cases_of_each_suite_on_each_device(tier):
     names = planning.suite_names(["headline"])
     plan = planning.make(H200, Settings(names, ("cuda:0", "host"), tier, headline=True))
-    assert [(job.case.suite, job.devices[0].id) for job in plan.jobs] == [
+    measured = [(job.case.suite, job.devices[0].id) for job in plan.jobs]
+    assert list(dict.fromkeys(measured)) == [
         (name, device)
         for device in ("cuda:0", "host")
         for name in names
         if device != "host" or name not in ("p2p", "tensor")
     ]
+    several = {pair for pair in measured if measured.count(pair) > 1}
+    assert several == {("bandwidth", "cuda:0"), ("bandwidth", "host"), ("inference", "cuda:0")}
 
 
 def test_a_filter_selects_among_the_headline_cases_and_replaces_none():

@@ -752,8 +752,8 @@ def test_the_settings_name_a_headline_run():
     run = small_run()
     settings = dataclasses.replace(run.manifest.settings, headline=True)
     headline = dataclasses.replace(run, manifest=dataclasses.replace(run.manifest, settings=settings))
-    assert "cases one representative case per suite" in Tags(render("html", headline)).text
-    assert "one representative case" not in Tags(render("html", run)).text
+    assert "cases the representative cases of each suite" in Tags(render("html", headline)).text
+    assert "representative cases" not in Tags(render("html", run)).text
 
 
 def run_with_events(*values):

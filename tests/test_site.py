@@ -21,7 +21,7 @@ from gpubench.tools import site
 GPUBENCH = Path(sys.executable).parent / "gpubench"
 RECORDINGS = Path(__file__).parent / "recordings"
 HOST = "very-secret-host"
-SUITE = SuiteInfo("bandwidth", "sustained memory bandwidth", key_figures=(KeyFigure("Memory triad", "triad"),))
+SUITE = SuiteInfo("mine", "sustained memory bandwidth", key_figures=(KeyFigure("Memory triad", "triad"),))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -62,12 +62,14 @@ def write(path, day, seconds=1e-3, devices=(), results=3, tier="quick", **fields
     facts = make.facts(*devices, host=(("hostname", HOST), ("cpu", "EPYC")), versions=(("nvidia.driver", "580.1"),))
     measured = [
         make.result(
-            make.timing(seconds, seconds * 1.001, seconds * 1.002, moved=1e9), of=make.case(n=2**n), devices=ids
+            make.timing(seconds, seconds * 1.001, seconds * 1.002, moved=1e9),
+            of=make.case(suite="mine", n=2**n),
+            devices=ids,
         )
         for n in range(results)
     ]
     started = f"2026-01-{day:02d}T03:04:05+00:00"
-    settings = Settings(suites=("bandwidth",), devices=ids, tier=tier)
+    settings = Settings(suites=("mine",), devices=ids, tier=tier)
     run = make.run(*measured, facts=facts, started=started, settings=settings, suites=(SUITE,), **fields)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(store.encode_run(run, packed=path.suffix == ".gz"))
@@ -130,7 +132,7 @@ def test_each_run_is_compared_with_the_one_before_on_the_same_device_and_of_the_
     assert "b.jsonl.gz: compared with a.jsonl" in messages
     text = comparison.read_text()
     assert "2026-01-01 03:04 UTC" in text
-    assert "bandwidth/triad[n=1]" in re.sub(r"<wbr>", "", text)
+    assert "mine/triad[n=1]" in re.sub(r"<wbr>", "", text)
 
 
 def test_the_trends_are_of_the_key_figures_alone(built):

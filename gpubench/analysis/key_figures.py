@@ -1,13 +1,14 @@
-"""Find the values of a run's key figures, which each suite declares as its most important figures."""
+"""Find the values of a run's key figures: those of every run, then those that suites of other authors declare."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpubench.analysis.figure import Figure, Spread
 from gpubench.analysis.quantities import series_labelled
 from gpubench.analysis.summary import Summary
 from gpubench.knowledge.floors import Floor, built_in_floor
+from gpubench.knowledge.key_figures import BUILT_IN_SUITES, OF_GPU, OF_HOST
 from gpubench.model import KeyFigure
 
 
@@ -15,12 +16,12 @@ from gpubench.model import KeyFigure
 class KeyValue:
     """A key figure with its value in this run.
 
-    `title` is the name for people, and `case_id` the case that supplied the value. `floor` is the value expected of
-    this model of GPU, None if it is unknown."""
+    `title` is the name for people, and `case_id` the case that supplied the value. `series` is the label of its series,
+    empty for the headline. `floor` is the value expected of this model of GPU, None if it is unknown."""
 
     title: str
-    suite: str
     case_id: str
+    series: str
     devices: tuple[str, ...]
     figure: Figure
     floor: Floor | None = None
@@ -49,23 +50,33 @@ class KeyValue:
 
 
 def key_values(summary: Summary) -> list[KeyValue]:
-    """Return the key figures for which a run has values, by suite in the order of the manifest, then as declared.
+    """Return the key figures for which a run has values: those of GPUs, those of the host, then declared ones.
 
-    A key figure has one entry for each device with a value."""
+    A key figure has one entry for each device with a value. Only suites of other authors declare some."""
+    spreads = [spread for spread in summary.spreads() if spread.figure is not None]
+    measured: dict[bool, list[Spread]] = {True: [], False: []}  # by whether the host was measured
+    for spread in spreads:
+        measured[summary.device(spread.devices[0]).backend == "host"].append(spread)
+    declared = [
+        (suite.name, wanted)
+        for suite in summary.run.manifest.suites
+        if suite.name not in BUILT_IN_SUITES
+        for wanted in suite.key_figures
+    ]
     return [
         value
-        for suite in summary.run.manifest.suites
-        for wanted in suite.key_figures
-        for value in _values(summary, suite.name, wanted)
+        for figures, candidates in ((OF_GPU, measured[False]), (OF_HOST, measured[True]), (declared, spreads))
+        for suite, wanted in figures
+        for value in _values(summary, candidates, suite, wanted)
     ]
 
 
-def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
-    """Yield the value of the key figure `wanted` of a suite, one for each device that comes first in a case."""
+def _values(summary: Summary, spreads: Sequence[Spread], suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
+    """Yield the value of the key figure `wanted` of a suite among `spreads`, one for each first device of a case."""
     nearest: dict[str, tuple[float, Spread]] = {}  # first device → distance and case
-    for spread in summary.spreads():
+    for spread in spreads:
         case = spread.case
-        if (case.suite, case.name) != (suite, wanted.case) or spread.figure is None:
+        if (case.suite, case.name) != (suite, wanted.case):
             continue
         distance = _distance(dict(case.params), wanted)
         device = next(iter(spread.devices), "")
@@ -74,7 +85,7 @@ def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValu
     for _, spread in nearest.values():
         if figure := _figure(summary, spread, wanted.series):
             floor = None if wanted.series else _floor(summary, spread)  # floors exist for headlines only
-            yield KeyValue(wanted.title, suite, spread.case.id, spread.devices, figure, floor)
+            yield KeyValue(wanted.title, spread.case.id, wanted.series, spread.devices, figure, floor)
 
 
 def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | None:

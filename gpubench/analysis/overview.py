@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gpubench.analysis.key_figures import KeyValue, key_values
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.trust import doubts, limitations
+from gpubench.analysis.trust import doubts, limitations, trust_text
 from gpubench.base import units
 from gpubench.model import Device, Facts, Result, Run
 
@@ -46,8 +46,8 @@ class Overview:
 
     @property
     def trust(self) -> str:
-        """`trustworthy: yes`, or `trustworthy: no, because …`."""
-        return f"trustworthy: {'no, because ' + '; '.join(self.doubts) if self.doubts else 'yes'}"
+        """`trustworthy: yes`, `trustworthy: no, because …`, or `trustworthy: imported, not checked`."""
+        return f"trustworthy: {trust_text(self.doubts)}"
 
     @property
     def has_expectations(self) -> bool:

@@ -9,6 +9,7 @@ from gpubench.analysis.key_figures import KeyValue
 from gpubench.analysis.overview import overview
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.trend import Entry, Line, RunSource, Trend, TrendPoint, entries
+from gpubench.analysis.trust import trust_text
 from gpubench.model import Run
 
 
@@ -40,8 +41,8 @@ class SiteRun:
 
     @property
     def trust(self) -> str:
-        """`yes`, or `no, because …`."""
-        return f"no, because {'; '.join(self.doubts)}" if self.doubts else "yes"
+        """`yes`, `no, because …`, or `imported, not checked`."""
+        return trust_text(self.doubts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +127,7 @@ def _device_text(run: Run) -> str:
 
 def _key_entries(run: Run, values: tuple[KeyValue, ...]) -> list[Entry]:
     """Return the trend entries of the run that belong to the key figures `values` of its overview."""
-    wanted = {
-        (value.case_id, value.devices, key.series)
-        for value in values
-        for suite in run.manifest.suites
-        for key in suite.key_figures
-        if (suite.name, key.title) == (value.suite, value.title)
-    }
+    wanted = {(value.case_id, value.devices, value.series) for value in values}
     return [
         entry
         for entry in entries(run)

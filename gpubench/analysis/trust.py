@@ -7,7 +7,7 @@ from gpubench.analysis.disturbances import other_work, slowdowns
 from gpubench.analysis.key_figures import KeyValue
 from gpubench.analysis.summary import Summary
 from gpubench.base import units
-from gpubench.model import Result, Status
+from gpubench.model import SAMPLER, Result, Status
 
 HEALTH_SOURCE = "device health"  # the source of remarks on a sick device and on errors that appeared during the run
 STATE_SOURCE = "device state"  # the source of remarks on states because of which no gate refuses a run
@@ -25,19 +25,28 @@ _EXPLAINED = {  # the cause of a disturbance, by the label or the reason of a di
     "low-clock": "the clock was low for an unknown reason",
 }
 _POWER_CAPPED = "power-capped"
+_IMPORTED = "imported, not checked"
 
 
 def doubts(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
     """Return the reasons not to trust the figures of a run, each as a clause, the worst first; empty if there is none.
 
-    `values` are the key figures of the run."""
+    `values` are the key figures of the run. Noise of other cases is no reason."""
     return [
+        *_imported(summary),
         *_dry_run(summary),
         *_defects(summary),
         *_sick(summary),
-        *_disturbances(summary, values),
+        *_unsampled(summary),
+        *(clause for clause, is_doubt in _disturbances(summary, values) if is_doubt),
         *_uncertain(values),
     ]
+
+
+def trust_text(run_doubts: Sequence[str]) -> str:
+    """Return `yes`, `no, because …` with the doubts of a run, or `imported, not checked`."""
+    because = "no, because " if run_doubts and run_doubts[0] != _IMPORTED else ""
+    return because + "; ".join(run_doubts) or "yes"
 
 
 def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
@@ -49,6 +58,7 @@ def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
         *_cases_with_status(summary.run.results, "invalid", "without a valid result"),
         *(remark.words for remark in summary.run.remarks if (remark.source, remark.state) == (STATE_SOURCE, "event")),
         *_capped(summary),
+        *(clause for clause, is_doubt in _disturbances(summary, values) if not is_doubt),
         *_unwatched(summary),
         *_interposed(summary),
         *_unsettled(summary),
@@ -56,8 +66,17 @@ def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
     ]
 
 
+def _imported(summary: Summary) -> Iterator[str]:
+    """Yield that the run was imported: nothing is known about the conditions under which another tool measured it."""
+    devices = summary.run.manifest.facts.devices
+    if devices and all(device.backend == "imported" for device in devices):
+        yield _IMPORTED
+
+
 def _defects(summary: Summary) -> Iterator[str]:
-    """Yield up to three clauses: for an interrupted run, for failed cases, and for figures above the peak."""
+    """Yield up to four clauses: for an empty run, an interrupted run, failed cases, and figures above the peak."""
+    if not any(result.status in ("ok", "failed") for result in summary.run.results):
+        yield "nothing was measured"
     if not summary.run.complete:
         yield "the run was interrupted before all cases were measured (`run --resume` continues it)"
     yield from _cases_with_status(summary.run.results, "failed", "failed")
@@ -89,16 +108,23 @@ def _sick(summary: Summary) -> Iterator[str]:
     yield from dict.fromkeys(f"{remark.device} is unhealthy: {remark.words}" for remark in events)
 
 
-def _disturbances(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]:
-    """Yield a clause for other work and one for slowdowns, with the number of disturbed cases and the causes."""
+def _unsampled(summary: Summary) -> Iterator[str]:
+    """Yield that the sampler died, even if it was restarted: nobody saw what happened meanwhile."""
+    if any((remark.source, remark.state) == (SAMPLER, "lost") for remark in summary.run.remarks):
+        yield "the sampler died during the run, so counters are missing"
+
+
+def _disturbances(summary: Summary, values: Sequence[KeyValue]) -> Iterator[tuple[str, bool]]:
+    """Yield a clause for other work and one for slowdowns, and whether each is a doubt: about a key figure, if any."""
     measured = [result for result in summary.run.results if result.status == "ok"]
     key = {(value.case_id, value.devices) for value in values}
     for disturbances in (other_work, slowdowns):
         cases = {result.key: causes for result in measured if (causes := disturbances(result))}
-        if len(cases) >= _MANY * len(measured) > 0 or any(place[:2] in key for place in cases):
+        is_key = any(place[:2] in key for place in cases)
+        if is_key or len(cases) >= _MANY * len(measured) > 0:
             names = dict.fromkeys(name for causes in cases.values() for name in causes)
             explained = ", ".join(f"{_EXPLAINED[name]} ({name})" for name in names)
-            yield f"in {len(cases)} of {len(measured)} cases {explained}"
+            yield f"in {len(cases)} of {len(measured)} cases {explained}", is_key or not key
 
 
 def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:

@@ -49,11 +49,10 @@ class Definition:
 
 
 class Topic:
-    """Cases of a suite that one file builds, in declared order, with the views and key figures that show them."""
+    """Cases of a suite that one file builds, in declared order, with the views that show them."""
 
-    def __init__(self, views: Sequence[View] = (), key_figures: Sequence[KeyFigure] = ()) -> None:
+    def __init__(self, views: Sequence[View] = ()) -> None:
         self.views = tuple(views)
-        self.key_figures = tuple(key_figures)
         self.definitions: dict[str, Definition] = {}
         self.module = ""
 
@@ -80,7 +79,7 @@ class Topic:
         libraries that the case loads and that other cases must not share a process with: cases of one runtime run one
         after another, in their own worker. `when` returns False for a Target on which the case is left out, and `where`
         returns False for a Target and single points of the axes that are left out. Increase `version` when the method
-        changes. `headline` marks the case that represents the suite in a headline run: among the points that share most
+        changes. `headline` marks a case that represents the suite in a headline run: among the points that share most
         of these values, the last that can run.
 
         The decorator raises TypeError if the function does not take its axes in that order, or if the name is taken."""
@@ -121,12 +120,9 @@ class Suite(Topic):
         topics: Sequence[Topic] = (),
         key_figures: Sequence[KeyFigure] = (),
     ) -> None:
-        """Create a suite with its own views and key figures and all cases, views and key figures of its topics."""
-        parts = [Topic(views, key_figures), *topics]
-        super().__init__(
-            [view for part in parts for view in part.views], [figure for part in parts for figure in part.key_figures]
-        )
-        self.summary = summary
+        """Create a suite with its own views, the cases and views of its topics, and its key figures."""
+        super().__init__([*views, *(view for topic in topics for view in topic.views)])
+        self.summary, self.key_figures = summary, tuple(key_figures)
         for topic in topics:
             self.module = topic.module.rpartition(".")[0]
             for definition in topic.definitions.values():

@@ -32,7 +32,7 @@ Suites = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[SUITE…|all|headline]",
-        help="Suites to measure on every node. \\[default: headline, one representative case per suite]",
+        help="Suites to measure on every node. \\[default: headline, the representative cases of each suite]",
     ),
 ]
 Out = Annotated[

@@ -25,7 +25,7 @@ Suites = Annotated[
     typer.Argument(
         metavar="[SUITE…|PATH…|all|headline]",
         help="Suites: names, or paths of suite files or folders. Without any, all suites are selected. The word "
-        "`headline` selects one representative case per suite.",
+        "`headline` selects the representative cases of each suite.",
     ),
 ]
 Devices = Annotated[

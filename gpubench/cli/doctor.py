@@ -19,8 +19,8 @@ Noise = Annotated[
     bool,
     typer.Option(
         "--noise",
-        help="Measure one representative case per suite in many new processes, and print the between-process noise: "
-        "the smallest change that a gate can detect on this machine.",
+        help="Measure the representative cases of each suite in many new processes, and print the between-process "
+        "noise: the smallest change that a gate can detect on this machine.",
     ),
 ]
 Replicates = Annotated[

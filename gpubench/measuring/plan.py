@@ -122,18 +122,21 @@ def _cases(suite: Suite, target: Target, only_headline: bool) -> list[Case]:
 
 
 def headline(suite: Suite, target: Target) -> list[Case]:
-    """Return a list with the one case that represents a suite on the target's device; empty if it has none there.
+    """Return the cases that represent a suite on the target's device; empty if it has none there.
 
-    Of several such cases it is the last one that has enough devices."""
+    They are one case for each definition with a flag: of those with most of its values, the last with enough devices.
+    Without a flag it is the first case of the suite."""
     cases = list(suite.cases(target))
-    flags = {name: flag for name, definition in suite.definitions.items() if (flag := definition.headline) is not None}
-    differences = [
-        (len(flags[case.name].items() - dict(case.params).items()), case) for case in cases if case.name in flags
-    ]
-    fewest = min((count for count, _ in differences), default=0)
-    candidates = [case for count, case in differences if count == fewest] or cases[:1]
-    runnable = [case for case in candidates if len(_device_set(case, target.device, target.facts)) == case.devices]
-    return (runnable or candidates)[-1:]
+    chosen: list[Case] = []
+    for name, definition in suite.definitions.items():
+        if (flag := definition.headline) is None:
+            continue
+        differences = [(len(flag.items() - dict(case.params).items()), case) for case in cases if case.name == name]
+        fewest = min((count for count, _ in differences), default=0)
+        candidates = [case for count, case in differences if count == fewest]
+        runnable = [case for case in candidates if len(_device_set(case, target.device, target.facts)) == case.devices]
+        chosen += (runnable or candidates)[-1:]
+    return chosen or cases[:1]
 
 
 def missing_devices(job: Job) -> str:
@@ -250,7 +253,7 @@ def broken_suite_messages(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_headline(arguments: Sequence[str]) -> bool:
-    """Return whether these arguments select only the headline case of each suite."""
+    """Return whether these arguments select only the headline cases of each suite."""
     return _HEADLINE in arguments
 
 

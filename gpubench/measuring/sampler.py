@@ -19,7 +19,7 @@ from gpubench.measuring import boundary
 from gpubench.measuring.channel import BadMessage, ToChild, ToParent
 from gpubench.measuring.group import CounterGroup
 from gpubench.measuring.process import Child, to_parent
-from gpubench.model import Counter, Device, Remark, Samples, UnavailablePart
+from gpubench.model import SAMPLER, Counter, Device, Remark, Samples, UnavailablePart
 from gpubench.plugins.collector import Collector, CounterSource, ReportsUnsupported
 
 _CHUNK_S = 1.0  # the run file is synchronised to disk for each chunk
@@ -28,7 +28,6 @@ _STOP_S = 5.0
 _JOIN_S = 1.0  # seconds for a reading under way at the end; the longest one measured took 0.02 s
 _RESTARTS = 3  # a library that crashes now and then costs seconds of counters; one that keeps crashing is given up
 _STOPPED = "stopped"
-_SAMPLER = "the sampler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ class SamplingProcess:
     def _end_for(self, reason: str = "") -> None:
         """End sampling for the rest of the run, with a remark on the reason, by default how the process ended."""
         self.ended = f"the sampling process ended: {reason or self._child.describe_end()}"
-        self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", f"missing from here on: {self.ended}"))
+        self._remarks.append(Remark(self._now(), "lost", SAMPLER, "", f"missing from here on: {self.ended}"))
         self._child.kill()
 
     def _restart(self, reason: str) -> None:
@@ -195,7 +194,7 @@ class SamplingProcess:
         self._restarts += 1
         reason = reason or self._child.describe_end()
         message = f"some samples are missing: the sampling process ended ({reason}) and was restarted"
-        self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", message))
+        self._remarks.append(Remark(self._now(), "lost", SAMPLER, "", message))
         self._child.kill()
         self._child = _start_child()
         with contextlib.suppress(OSError):  # it has ended already, which the next `drain` finds out
@@ -237,7 +236,7 @@ def list_counters(devices: Sequence[Device]) -> tuple[list[DeviceCounter], list[
     reported = {name for name, _, _ in process.readers} | {entry.what for entry in process.unavailable}
     idle = [UnavailablePart(name, "no supported device", "") for name in plugins.names("collectors")]
     unavailable_sampler = [
-        UnavailablePart(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER
+        UnavailablePart(SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == SAMPLER
     ]
     return counters_here, [
         *unavailable_sampler,

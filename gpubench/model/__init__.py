@@ -4,7 +4,7 @@ Sizes are in bytes, times in seconds. Rates are never stored: a rate is `Work / 
 `gpubench.analysis`. Every record is validated strictly when it is read from a file (`gpubench.model.store`)."""
 
 from gpubench.model.cases import Case, Params
-from gpubench.model.counters import Counter, CounterKind, EventBit, EventClass, Measure, Remark, Samples
+from gpubench.model.counters import SAMPLER, Counter, CounterKind, EventBit, EventClass, Measure, Remark, Samples
 from gpubench.model.facts import DataFile, Device, Facts, UnavailablePart
 from gpubench.model.results import LIMITS, Better, Quantity, Result, Role, Series, SeriesMode, Status, Work
 from gpubench.model.run import KeyFigure, Manifest, NamedLink, Run, Settings, SuiteInfo, Tier, Verdict, View
@@ -12,6 +12,7 @@ from gpubench.model.schema import SCHEMA, STRICT
 
 __all__ = [
     "LIMITS",
+    "SAMPLER",
     "SCHEMA",
     "STRICT",
     "Better",

@@ -121,6 +121,9 @@ class Samples:
     late_s: Seconds = 0.0
 
 
+SAMPLER = "the sampler"  # the source of remarks on the end of the sampling process
+
+
 @dataclass(frozen=True, slots=True)
 class Remark:
     """A remark on the counters of a run: counters that do not exist here, or that were lost during the run.

@@ -50,7 +50,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class KeyFigure:
-    """A figure that represents its suite: it stands at the top of every summary of a run.
+    """A figure that stands at the top of every summary of a run.
 
     It is a figure of the case named `case` whose parameters equal the texts of `params`. Where `params` has numbers,
     the case with the nearest values is taken, so that every tier and device has one. `series` is the label of a series
@@ -99,7 +99,7 @@ class Settings:
     replicates: Count = 1
     seed: Whole = 0
     data: Many[DataFile] = ()
-    headline: bool = False  # only the headline case of each suite
+    headline: bool = False  # only the headline cases of each suite
     links: Many[NamedLink] = ()
     nodes: Count = 1  # machines that measured together, each with its own run file
 

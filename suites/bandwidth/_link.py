@@ -42,9 +42,6 @@ topic = gb.Topic(
         gb.View("transfer", "Device-to-host bandwidth", ("d2h",), "size_bytes", by=("memory",), series="hot"),
         log_curve("Bidirectional host link bandwidth", ("duplex",), "size_bytes", by=("memory",), series="sum.hot"),
     ],
-    key_figures=[
-        gb.KeyFigure("Host to device, pinned", "h2d", (("memory", "pinned"), ("size_bytes", 2**28))),
-    ],
 )
 
 

@@ -19,7 +19,8 @@ from ._sizes import array_sizes, log_curve, one_array_size
 
 _FACTOR = 0.5  # a power of two: products are exact, so every result has one right value
 _CACHED_BYTES = 2**23  # both arrays of a copy fit into the last-level cache of data-centre GPUs since the A100
-_FLOOR_BYTES = 2**32  # floors of read and copy are defined for arrays of this size
+_FLOOR_BYTES = 2**32  # the floor of `read` is defined for an array of this size
+_COPIED_BYTES = 2**30  # and that of `copy` for arrays of this size
 _NAMES = ("read", "write", "copy", "scale", "add", "triad", "dot")
 _DTYPES = gb.points(("float32",), full=("float32", "float64"))
 _KERNEL_NAMES = gb.points(("read",), full=_NAMES)
@@ -30,10 +31,6 @@ topic = gb.Topic(
         log_curve("Memory bandwidth by array size", (*_NAMES, "memcpy"), "size_bytes", by=("dtype",)),
         log_curve("Memory bandwidth by access width", ("access_width",), "width_bytes", by=("kernel",)),
         log_curve("Memory bandwidth by occupancy", ("occupancy",), "threads", by=("kernel",)),
-    ],
-    key_figures=[
-        gb.KeyFigure("Memory read", "read", (("size_bytes", 2**32), ("dtype", "float32"))),
-        gb.KeyFigure("Memory copy", "copy", (("size_bytes", 2**30), ("dtype", "float32"))),
     ],
 )
 
@@ -96,7 +93,7 @@ def _kernel(
     flops: int = 0,
     sizes: Any = array_sizes,
     dtypes: Any = _DTYPES,
-    headline: Mapping[str, str] | None = None,
+    headline: Mapping[str, str | int] | None = None,
     has_floor: Callable[[gb.Target, int, str], bool] = lambda *_: False,
 ) -> Callable[[Prepare], Prepare]:
     """Return a decorator that declares a STREAM kernel and the case of that name."""
@@ -118,7 +115,7 @@ def _kernel(
 
 
 def _is_floor_size(target: gb.Target, size_bytes: int, _dtype: str) -> bool:
-    """Return whether `read` and `copy` have a floor at that size: on a GPU from 4 GiB on, on the host always."""
+    """Return whether `read` has a floor at that size: on a GPU from 4 GiB on, on the host always."""
     return target.is_host or size_bytes >= _FLOOR_BYTES
 
 
@@ -129,7 +126,7 @@ def _linear(stream: Stream, name: str, factors: tuple[float, float, float], *sca
     return CheckedCall(call, stream.verifier(a, inputs, factors), stream.poison(a))
 
 
-@_kernel(arrays=1, sizes=_floor_sizes, has_floor=_is_floor_size)
+@_kernel(arrays=1, sizes=_floor_sizes, headline={"dtype": "float32"}, has_floor=_is_floor_size)
 def read(stream: Stream) -> CheckedCall:
     """Bandwidth of reading an array (exclusive or of its words): 1 array moved; each partial result is checked."""
     b, parts = stream.drawn(), stream.partial(np.uint64)
@@ -147,7 +144,12 @@ def write(stream: Stream) -> CheckedCall:
     return _linear(stream, "write", (s, 0, 0), s)
 
 
-@_kernel(arrays=2, sizes=_floor_sizes, has_floor=_is_floor_size)
+@_kernel(
+    arrays=2,
+    sizes=_floor_sizes,
+    headline={"dtype": "float32", "size_bytes": _COPIED_BYTES},
+    has_floor=lambda target, size_bytes, _dtype: target.is_host or size_bytes >= _COPIED_BYTES,
+)
 def copy(stream: Stream) -> CheckedCall:
     """Bandwidth of STREAM copy by a kernel, a = b: 2 arrays moved."""
     return _linear(stream, "copy", (0, 1, 0))

@@ -30,9 +30,6 @@ topic = gb.Topic(
         ),
         gb.View("transfer", "Message time between two nodes by size", ("message",), "size_bytes", by=("by",)),
     ],
-    key_figures=[
-        gb.KeyFigure("All-reduce between nodes", "across", (("operation", "all_reduce"), ("size_bytes", 2**28))),
-    ],
 )
 
 

@@ -41,9 +41,6 @@ topic = gb.Topic(
             log_y=True,
         ),
     ],
-    key_figures=[
-        gb.KeyFigure("All-reduce", "all_reduce", (("size_bytes", 2**30),)),
-    ],
 )
 
 

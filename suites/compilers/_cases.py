@@ -30,7 +30,6 @@ topic = gb.Topic(
         gb.View("bars", "Operators on rows: throughput by provider", _ROWWISE, by=("by",)),
         gb.View("bars", "Time of a call on a small operator by provider", ("dispatch",), by=("by",)),
     ],
-    key_figures=[gb.KeyFigure("Softmax, fused", "softmax", (("by", "nvrtc"),))],
 )
 
 

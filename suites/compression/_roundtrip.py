@@ -56,9 +56,6 @@ topic = gb.Topic(
             series="decompress.hot",
         ),
     ],
-    key_figures=[
-        gb.KeyFigure("LZ4 decompression", "roundtrip", (("corpus", "ids"), ("codec", "lz4")), series="decompress.hot"),
-    ],
 )
 
 

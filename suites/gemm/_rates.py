@@ -31,11 +31,6 @@ topic = gb.Topic(
         gb.View("bars", "GEMM throughput: burst, sustained, by data", ("burst", "sustained", "data")),
         gb.View("bars", "Language model layers: GEMM throughput", ("layer",), by=("model",)),
     ],
-    key_figures=[
-        gb.KeyFigure("GEMM float64", "square", (("dtype", "float64"), ("n", 2048))),
-        gb.KeyFigure("GEMM bfloat16", "square", (("dtype", "bfloat16"), ("n", 8192))),
-        gb.KeyFigure("GEMM float8", "square", (("dtype", "float8_e4m3"), ("n", 8192))),
-    ],
 )
 
 

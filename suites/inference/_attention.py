@@ -44,7 +44,6 @@ topic = gb.Topic(
         ),
         gb.View("bars", "Decode attention: bandwidth of a paged KV cache", ("kv_pages",)),
     ],
-    key_figures=[gb.KeyFigure("Decode attention", "decode_attention", (("batch", 32), ("context", 4096)))],
 )
 
 
@@ -291,7 +290,6 @@ def _is_a_model(target: gb.Target, params: Mapping[str, Any]) -> bool:
     dim=(128,),
     when=gb.on_gpu,
     where=_is_a_model,
-    headline={"batch": 32, "context": 4096, "heads": 32, "kv_heads": 8},
 )
 def decode_attention(bench: gb.Bench, batch: int, context: int, heads: int, kv_heads: int, dim: int) -> gb.Task:
     """Bandwidth of attention of one new token per sequence over its cached keys and values (float16).

@@ -28,8 +28,6 @@ _KINDS = {
     "chatglm-6b": ("float16", "int4"),
     "olmoe-1b-7b": ("float16",),
 }
-_LLAMA = (("model", "llama-3-8b"),)
-_ALONE = (("batch", 1), ("context", _CONTEXT))
 
 topic = gb.Topic(
     views=[
@@ -48,12 +46,6 @@ topic = gb.Topic(
             x="tokens",
             by=("model", "weights"),
         ),
-    ],
-    key_figures=[
-        gb.KeyFigure("Llama-3-8B step, float16", "step", (*_LLAMA, ("weights", "float16"), *_ALONE)),
-        gb.KeyFigure("Llama-3-8B step, int4", "step", (*_LLAMA, ("weights", "int4"), *_ALONE)),
-        gb.KeyFigure("ChatGLM-6B step, int4", "step", (("model", "chatglm-6b"), ("weights", "int4"), *_ALONE)),
-        gb.KeyFigure("Llama-3-8B prefill", "prefill", (*_LLAMA, ("weights", "float16"), ("tokens", 2048))),
     ],
 )
 
@@ -179,7 +171,6 @@ def _effort(bench: gb.Bench, is_representative: bool, seconds: float) -> gb.Effo
     batch=_batches,
     context=_contexts,
     where=_step_points,
-    headline={"weights": "float16", "batch": 1, "context": 2048},
 )
 def step(bench: gb.Bench, model: str, weights: str, batch: int, context: int) -> gb.Task:
     """Tokens per second of one step, which appends a token to each of `batch` sequences of `context` tokens.
@@ -209,7 +200,7 @@ def _prompts(target: gb.Target) -> Any:
     weights=_weights,
     tokens=_prompts,
     where=_prompt_points,
-    headline={"weights": "float16", "tokens": 2048},
+    headline={"model": "llama-3-8b", "weights": "float16", "tokens": 2048},
 )
 def prefill(bench: gb.Bench, model: str, weights: str, tokens: int) -> gb.Task:
     """Tokens of a prompt per second, from the prompt of `tokens` tokens to the first token of the answer.

@@ -30,9 +30,6 @@ topic = gb.Topic(
         gb.View("bars", "First-touch copy bandwidth", ("first_touch", "first_use"), by=("path",)),
         gb.View("bars", "IPC handle open time", ("open",), by=("path",)),
     ],
-    key_figures=[
-        gb.KeyFigure("Copy between processes", "pull", (("size_bytes", 2**30),)),
-    ],
 )
 
 

@@ -26,9 +26,6 @@ topic = gb.Topic(
         ),
         gb.View("staircase", "TLB latency by footprint", ("reach",), "reach_bytes", series="hot", log_x=True),
     ],
-    key_figures=[
-        gb.KeyFigure("Memory latency", "chase", (("size_bytes", 2**32),)),
-    ],
 )
 
 

@@ -31,9 +31,6 @@ topic = gb.Topic(
             log_x=True,
         )
     ],
-    key_figures=[
-        gb.KeyFigure("Kernel launch", "launch"),
-    ],
 )
 
 

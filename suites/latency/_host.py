@@ -27,9 +27,6 @@ topic = gb.Topic(
         gb.View("bars", "Core-to-core latency", ("core_to_core",)),
         gb.View("bars", "Memory latency by page size", ("pages",)),
     ],
-    key_figures=[
-        gb.KeyFigure("Core-to-core latency", "core_to_core", (("other", 1),)),
-    ],
 )
 
 

@@ -13,9 +13,6 @@ topic = gb.Topic(
         gb.View("matrix", "Peer write bandwidth", ("write",), x="peer", y="device", by=("by",)),
         gb.View("transfer", "Peer copy bandwidth by size", ("read", "write"), "size_bytes", by=("by", "peer")),
     ],
-    key_figures=[
-        gb.KeyFigure("Copy between GPUs", "read", (("by", "engine"), ("size_bytes", 2**30))),
-    ],
 )
 
 

@@ -44,10 +44,6 @@ topic = gb.Topic(
         gb.View("bars", "Worst regret of the advised topology", ("adapted",), by=("of",), series="topology regret"),
         gb.View("bars", "Worst regret of the advised number of ranks", ("adapted",), by=("of",), series="ranks regret"),
     ],
-    key_figures=[
-        gb.KeyFigure("Regret of the advised topology", "adapted", series="topology regret"),
-        gb.KeyFigure("Regret of the advised number of ranks", "adapted", series="ranks regret"),
-    ],
 )
 
 

@@ -27,7 +27,6 @@ topic = gb.Topic(
         gb.View("bars", "Worst regret of the adaptive sender", ("adaptive",), by=("link",), series="regret_worst"),
         gb.View("bars", "Adaptive sender throughput", ("adaptive",), by=("link",)),
     ],
-    key_figures=[gb.KeyFigure("Regret of the adaptive sender", "adaptive", series="regret_median")],
 )
 
 

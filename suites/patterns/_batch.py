@@ -27,7 +27,6 @@ topic = gb.Topic(
         ),
         gb.View("curve", "Message throughput by batch", ("batch",), "messages", by=("path",), log_x=True, log_y=True),
     ],
-    key_figures=[gb.KeyFigure("Small messages, in batches", "batch", (("messages", 1024),))],
 )
 
 

@@ -38,7 +38,6 @@ topic = gb.Topic(
             "bars", "Time to rebuild after the death of a rank", ("death",), by=("path", "phase"), series="rebuild.self"
         ),
     ],
-    key_figures=[gb.KeyFigure("Death of a rank detected", "death", (("phase", "mapped"),))],
 )
 
 

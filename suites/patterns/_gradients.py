@@ -43,7 +43,6 @@ topic = gb.Topic(
             series="overlap",
         ),
     ],
-    key_figures=[gb.KeyFigure("Scaling efficiency of gradients", "gradients", (("buckets", 4),), series="scaling")],
 )
 
 

@@ -46,14 +46,6 @@ topic = gb.Topic(
             "bars", "Compute slowdown beside a transfer", ("pipeline",), by=("path", "by"), series="compute_slowdown"
         ),
     ],
-    key_figures=[
-        gb.KeyFigure(
-            "Pipeline overlap, copy engine", "best_depth", (("compute", "equal"), ("by", "engine")), series="overlap"
-        ),
-        gb.KeyFigure(
-            "Pipeline overlap, host threads", "best_depth", (("compute", "equal"), ("by", "memcpy")), series="overlap"
-        ),
-    ],
 )
 
 

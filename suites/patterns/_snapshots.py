@@ -35,7 +35,6 @@ topic = gb.Topic(
         gb.View("bars", "Time to resume from a snapshot", ("snapshot",), by=("medium", "amid"), series="resume.self"),
         gb.View("bars", "Snapshot bandwidth", ("snapshot",), by=("medium",)),
     ],
-    key_figures=[gb.KeyFigure("Snapshot to memory", "snapshot", (("medium", "memory"),))],
 )
 
 

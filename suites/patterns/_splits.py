@@ -45,7 +45,6 @@ topic = gb.Topic(
         gb.View("bars", "Throughput of the unsplit layer", ("layer",), by=("of", "batch", "length")),
         gb.View("bars", "Regret of the predicted split", ("layer",), by=("of", "batch", "length"), series="regret"),
     ],
-    key_figures=[gb.KeyFigure("Regret of the predicted split", "layer", (("batch", 4),), series="regret")],
 )
 
 

@@ -30,7 +30,6 @@ topic = gb.Topic(
         ),
         gb.View("curve", "Incast throughput by number of senders", ("incast",), "senders", by=("size_bytes",)),
     ],
-    key_figures=[gb.KeyFigure("All-gather over a ring", "topology", (("topology", "ring"),))],
 )
 
 

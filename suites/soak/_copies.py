@@ -13,7 +13,6 @@ _LOCAL = "local"
 
 topic = gb.Topic(
     views=[gb.View("bars", "Soak: copy throughput", ("copy",), by=("direction",), series="self")],
-    key_figures=[gb.KeyFigure("Soak: copy", "copy", ())],
 )
 
 

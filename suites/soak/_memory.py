@@ -18,7 +18,6 @@ _GIB = 2**30
 
 topic = gb.Topic(
     views=[gb.View("bars", "Soak: memory pattern throughput", ("memory",), by=("pattern",), series="self")],
-    key_figures=[gb.KeyFigure("Soak: memory, random words", "memory", (("pattern", "random"),))],
 )
 
 

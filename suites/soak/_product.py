@@ -21,7 +21,6 @@ _DRAWN = 2**22  # elements that are drawn at random; a larger matrix repeats the
 
 topic = gb.Topic(
     views=[gb.View("bars", "Soak: product throughput", ("product",), by=("dtype", "size"), series="self")],
-    key_figures=[gb.KeyFigure("Soak: product, float64", "product", (("dtype", "float64"),))],
 )
 
 

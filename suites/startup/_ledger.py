@@ -38,12 +38,6 @@ topic = gb.Topic(
         gb.View("curve", "Time to contexts on several GPUs", ("contexts",), "of", series="whole.self"),
         gb.View("bars", "Time to load weights from disk", ("ledger",), by=("loading", "files"), series="weights.self"),
     ],
-    key_figures=[
-        gb.KeyFigure(
-            "First result of a process", "ledger", (("files", "cold"), ("loading", loading)), series="whole.self"
-        )
-        for loading in (_LAZY, _DEFAULT)
-    ],
 )
 
 

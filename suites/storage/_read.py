@@ -28,7 +28,6 @@ topic = gb.Topic(
             log_x=True,
         ),
     ],
-    key_figures=[gb.KeyFigure("File read past the page cache", "read", (("path", "direct"), ("depth", _USUAL_DEPTH)))],
 )
 
 

@@ -15,7 +15,6 @@ _SLOW = ("naive",)  # takes half a second for 8192³
 _MOST_SLOW = 4096
 _QUICK = ("mma", "async", "bulk", "wgmma", "mfma", "vendor")
 
-_BEST = (("rung", "wgmma"), ("n", 8192))
 
 topic = gb.Topic(
     views=[
@@ -24,10 +23,6 @@ topic = gb.Topic(
             "bars", "HGEMM ladder: share of the vendor's rate, timed in turn", ("hgemm",), by=("n",), series="of_vendor"
         ),
         gb.View("curve", "HGEMM ladder: throughput by size", ("hgemm",), x="n", by=("rung",), log_x=True),
-    ],
-    key_figures=[
-        gb.KeyFigure("HGEMM by wgmma", "hgemm", _BEST),
-        gb.KeyFigure("HGEMM by wgmma, share of the vendor's rate", "hgemm", _BEST, "of_vendor"),
     ],
 )
 

@@ -26,7 +26,6 @@ Call = Callable[[], None]
 
 topic = gb.Topic(
     views=[gb.View("bars", "HGEMV ladder: bandwidth of each kernel", ("hgemv",), by=("shape",))],
-    key_figures=[gb.KeyFigure("HGEMV, own kernel", "hgemv", (("rung", "split"), ("shape", _QUICK)))],
 )
 
 

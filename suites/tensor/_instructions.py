@@ -60,10 +60,6 @@ topic = gb.Topic(
             log_x=True,
         ),
     ],
-    key_figures=[
-        gb.KeyFigure("FMA float32", "fma", (("dtype", "float32"), ("independent", _FULL))),
-        gb.KeyFigure("FMA float64", "fma", (("dtype", "float64"), ("independent", _FULL))),
-    ],
 )
 
 

@@ -38,9 +38,6 @@ topic = gb.Topic(
             log_x=True,
         ),
     ],
-    key_figures=[
-        gb.KeyFigure("wgmma, 256 columns", "wgmma", (("columns", 256), ("dtype", "float16"), ("wait", "late")))
-    ],
 )
 
 

@@ -28,7 +28,6 @@ topic = gb.Topic(
     views=[
         gb.View("bars", "Time to allocate all memory, and of a kernel on all compute units", ("limits",), by=("of",))
     ],
-    key_figures=[gb.KeyFigure("Compute units reached", "limits", (("of", "units"),), "units reached")],
 )
 
 

@@ -48,9 +48,6 @@ topic = gb.Topic(
         _matrix("Rate ratio summed over both programs (above 1 sharing pays)", "sum"),
         _matrix("Operation time of a victim beside an aggressor", "self"),
     ],
-    key_figures=[
-        gb.KeyFigure("Decoding beside matrix products", "neighbour", (("victim", "decode"), ("aggressor", "gemm")))
-    ],
 )
 
 

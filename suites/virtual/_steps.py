@@ -127,7 +127,7 @@ def reserve(bench: gb.Bench, size_bytes: int) -> gb.Task:
     return StepCosts(bench, size_bytes).task("reserve")
 
 
-@topic.case(size_bytes=_sizes, headline={"size_bytes": 2**30})
+@topic.case(size_bytes=_sizes)
 def create(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Seconds to create physical memory of that size in one piece."""
     return StepCosts(bench, size_bytes).task("create")

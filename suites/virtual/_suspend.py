@@ -34,10 +34,6 @@ topic = gb.Topic(
         gb.View("bars", "Suspension time by kind of memory", ("suspend_kinds",), by=("kind", "count")),
         gb.View("bars", "Turnaround time of a job that evicts or shares", ("evict",), by=("resident_bytes",)),
     ],
-    key_figures=[
-        gb.KeyFigure("Suspend and resume a program", "suspend", (("resident_bytes", _BARE_BYTES),)),
-        gb.KeyFigure("Suspend and resume, per GiB", "suspend", (("resident_bytes", 2**34),), "per GiB"),
-    ],
 )
 
 
