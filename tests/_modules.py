@@ -17,6 +17,11 @@ def suite_modules(suite: str, *names: str) -> list[ModuleType]:
     return [suite_module(suite, name) for name in names]
 
 
+def shared_modules(*names: str) -> list[ModuleType]:
+    """Return modules that several suites share, such as `_matrix.data`."""
+    return [room_module("suites", name) for name in names]
+
+
 def room_module(room: plugins.Room, name: str) -> ModuleType:
     """Return a module of a room, such as `nvml` of the collectors or `_models` beside the suites."""
     (entry,) = entry_points(group=f"gpubench.{room}", name="builtin")

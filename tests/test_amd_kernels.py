@@ -49,12 +49,12 @@ BUILDS: dict[str, list[dict[str, object]]] = {
         {"REAL": "double", "WIDTH": 16},
     ],
     "bandwidth/access.cu": [{"WRITES": 0}, {"WRITES": 1}],
-    "gemm/gemv.cu": [*GEMV, GATED],
+    "gemv.cu": [*GEMV, GATED],
     "compilers/rows.cu": list(ROWS),
     "compilers/layout.cu": [{"WHAT": variant, "LOOP": 4} for variant in (0, 1, 2)],
     "copies.cu": [{}, {"FLIGHT": 1}],
     "ipc/signals.cu": [{}, {"ADDS": 1}],
-    "gemm/skinny.cu": [*SKINNY, GATED_SKINNY],
+    "skinny.cu": [*SKINNY, GATED_SKINNY],
     "inference/attention.cu": [
         {"DIM": 128, "GROUP": 4, "PAGE": 0},
         {"DIM": 128, "GROUP": 8, "PAGE": 64},
@@ -214,7 +214,7 @@ WIDE = [
     ("bandwidth/cache.cu", (), "cached_copy"),
     ("bandwidth/engines.cu", (), "load_store_resident"),
     ("copies.cu", (), "copy"),
-    *(("gemm/gemv.cu", tuple(macros.items()), "gemv") for macros in GEMV[:3]),
+    *(("gemv.cu", tuple(macros.items()), "gemv") for macros in GEMV[:3]),
 ]
 
 
@@ -242,7 +242,7 @@ def test_shared_memory_is_read_in_units_of_the_kernels_width(width: int, names: 
 @arch_of_amd
 @pytest.mark.parametrize("macros", SKINNY)
 def test_the_tensor_kernels_multiply_by_matrix_instructions(macros: dict[str, object], arch: str) -> None:
-    counts = counted(kernels("gemm/skinny.cu", arch, **macros)["skinny"])
+    counts = counted(kernels("skinny.cu", arch, **macros)["skinny"])
     wanted = "bf16" if macros["WEIGHTS"] == 2 else "f16"
     multiplies = {name: count for name, count in counts.items() if name.startswith("v_mfma_f32_16x16x16")}
     assert multiplies

@@ -8,7 +8,7 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import DTYPES, PAPER, bench
-from _modules import room_module, suite_module, suite_modules
+from _modules import shared_modules, suite_module, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -17,10 +17,10 @@ from gpubench.knowledge.floors import built_in_floors
 from gpubench.model import Device, Facts
 
 SUITE = plugins.load("suites", "gemm")
-FORMATS, GEMV, FEW, PRODUCT, SHAPES, DECODER, DATA, VENDOR = suite_modules(
-    "gemm", "_formats", "_gemv", "_few", "_product", "_shapes", "_decoder", "_data", "_vendor"
+FEW, SHAPES, DECODER = suite_modules("gemm", "_few", "_shapes", "_decoder")
+MODELS, FORMATS, GEMV, PRODUCT, DATA, VENDOR = shared_modules(
+    "_models", *(f"_matrix.{name}" for name in ("formats", "gemv", "product", "data", "vendor"))
 )
-MODELS = room_module("suites", "_models")
 PRECISIONS, Shape = FORMATS.PRECISIONS, FORMATS.Shape
 MIB = 2**20
 H200 = Device(

@@ -9,7 +9,7 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import bench, products_by_numpy
-from _modules import suite_modules
+from _modules import shared_modules, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -17,7 +17,8 @@ from gpubench.base.errors import Skip, SuiteError, WrongAnswer
 from gpubench.model import Device, Facts
 
 SUITE = plugins.load("suites", "gemm")
-GROUPED, SCALED, FORMATS, VENDOR = suite_modules("gemm", "_grouped", "_scaled", "_formats", "_vendor")
+GROUPED, SCALED = suite_modules("gemm", "_grouped", "_scaled")
+FORMATS, VENDOR = shared_modules("_matrix.formats", "_matrix.vendor")
 H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", memory_bytes=140 * 2**30, dtypes=("bfloat16", "float8_e4m3"))
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 HALF, EIGHT = FORMATS.PRECISIONS["float16"], FORMATS.PRECISIONS["float8_e4m3"]

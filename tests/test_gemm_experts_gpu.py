@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from _modules import suite_module, suite_modules
+from _modules import shared_modules, suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -76,7 +76,7 @@ def test_scales_are_applied_where_they_belong(gpu: Any, name: str) -> None:
 
 def test_a_scale_that_changes_is_found(gpu: Any) -> None:
     scaled = suite_module("gemm", "_scaled")
-    formats, vendor = suite_modules("gemm", "_formats", "_vendor")
+    formats, vendor = shared_modules("_matrix.formats", "_matrix.vendor")
     case = Case("gemm", "scaled", (("format", "block128"), ("n", 1024)))
     bench = Bench(gpu, case, Target(inventory.facts(), gpu.device), SUITE.package)
     precision = formats.PRECISIONS["float8_e4m3"]

@@ -21,7 +21,7 @@ WEIGHTS = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3, "int4": 4}
 
 
 def run(name, *args):
-    _grid.kernel("gemm/data.cu", name)((3,), (64,), args)
+    _grid.kernel("matrix_data.cu", name)((3,), (64,), args)
 
 
 def filled(dtype, count, seed=7, data=0, spread=1.0, first=0):
@@ -161,7 +161,7 @@ BOUND = {"float32": 2e-6, "float16": 4e-4, "bfloat16": 3e-3, "int8": 4e-4, "int4
 def test_a_matrix_vector_product_is_right_for_every_team_size(kind, team, share, ahead):
     w, scales, x, wide_w, wide_x = operands(kind, 1)
     y = np.full(ROWS, -1, x.dtype) if x.dtype.kind == "f" else np.full(ROWS, 0xFFFF, x.dtype)
-    kernel = _grid.kernel("gemm/gemv.cu", "gemv", WEIGHTS=WEIGHTS[kind], TEAM=team, SHARE=share, AHEAD=ahead)
+    kernel = _grid.kernel("gemv.cu", "gemv", WEIGHTS=WEIGHTS[kind], TEAM=team, SHARE=share, AHEAD=ahead)
     blocks = -(-ROWS // (256 // team * share))
     kernel((blocks,), (256,), (w, scales, x, y, np.uint32(ROWS), np.uint32(COLS)))
     assert relative(kind, y, 1, wide_x @ wide_w.T) < BOUND[kind]
@@ -182,7 +182,7 @@ def test_products_of_few_tokens_by_matrix_instructions_are_right_for_every_split
     w, scales, x, wide_w, wide_x = operands(kind, tokens, tiled=True)
     y = np.full(tokens * ROWS, 0xFFFF, "uint16")
     sizes = {"TILES": tiles, "PANELS": panels, "DOWN": down, "ACROSS": across, "AHEAD": ahead, "WARP": warp}
-    kernel = _grid.kernel("gemm/skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], **sizes)
+    kernel = _grid.kernel("skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], **sizes)
     blocks = -(-ROWS // (16 * panels * down))
     partial, arrived = np.full(splits * tokens * ROWS, np.nan, "float32"), np.zeros(blocks, "uint32")
     numbers = np.uint32(ROWS), np.uint32(COLS), np.uint32(tokens)
@@ -213,7 +213,7 @@ def gated_operands(kind, tokens, tiled):
 def test_a_gated_product_applies_each_row_as_the_gate_of_one_in_the_second_half(kind):
     w, scales, x, wide_w, wide_x = gated_operands(kind, 1, tiled=False)
     y = np.full(GATED_ROWS, 0xFFFF, "uint16")
-    kernel = _grid.kernel("gemm/gemv.cu", "gemv", WEIGHTS=WEIGHTS[kind], TEAM=64, SHARE=4, AHEAD=2, GATED=1)
+    kernel = _grid.kernel("gemv.cu", "gemv", WEIGHTS=WEIGHTS[kind], TEAM=64, SHARE=4, AHEAD=2, GATED=1)
     kernel((-(-GATED_ROWS // 8),), (256,), (w, scales, x, y, np.uint32(GATED_ROWS), np.uint32(COLS)))
     np.testing.assert_allclose(y.view("float16")[None].astype(float), gated(wide_x @ wide_w.T), rtol=2e-3, atol=2e-3)
 
@@ -227,7 +227,7 @@ def test_a_gated_product_by_matrix_instructions_is_the_same(kind, splits, tokens
     w, scales, x, wide_w, wide_x = gated_operands(kind, tokens, tiled=True)
     y = np.full(tokens * GATED_ROWS, 0xFFFF, "uint16")
     sizes = {"TILES": tiles, "PANELS": 4, "DOWN": 2, "ACROSS": 2 if tiles == 1 else 1, "AHEAD": 2, "WARP": warp}
-    kernel = _grid.kernel("gemm/skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], GATED=1, **sizes)
+    kernel = _grid.kernel("skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], GATED=1, **sizes)
     partial, arrived = np.full(2 * splits * tokens * GATED_ROWS, np.nan, "float32"), np.zeros(1, "uint32")
     numbers = np.uint32(GATED_ROWS), np.uint32(COLS), np.uint32(tokens)
     kernel((1, splits), (warp * 2 * sizes["ACROSS"],), (w, scales, x, y, *numbers, partial, arrived))
@@ -236,11 +236,11 @@ def test_a_gated_product_by_matrix_instructions_is_the_same(kind, splits, tokens
 
 
 BUILDS = [
-    ("gemm/data.cu", {}),
-    *(("gemm/gemv.cu", {"WEIGHTS": number, "TEAM": 64, "SHARE": 2, "AHEAD": 2}) for number in range(5)),
+    ("matrix_data.cu", {}),
+    *(("gemv.cu", {"WEIGHTS": number, "TEAM": 64, "SHARE": 2, "AHEAD": 2}) for number in range(5)),
 ]
 TENSOR = [
-    ("gemm/skinny.cu", {"WEIGHTS": number, "TILES": tiles, "PANELS": 1, "DOWN": 1, "ACROSS": across, "AHEAD": 1})
+    ("skinny.cu", {"WEIGHTS": number, "TILES": tiles, "PANELS": 1, "DOWN": 1, "ACROSS": across, "AHEAD": 1})
     for number in range(1, 5)
     for tiles, across in ((1, 8), (2, 1))
 ]

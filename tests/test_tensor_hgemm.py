@@ -9,7 +9,7 @@ import _nvrtc
 import instruction_mix
 import pytest
 from _grid_device import PAPER, bench
-from _modules import suite_modules
+from _modules import shared_modules, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -19,7 +19,7 @@ from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "tensor")
 HGEMM, RUNGS, KERNELS, MAPS = suite_modules("tensor", "_hgemm", "_rungs", "_kernels", "_tensor_map")
-DATA, FORMATS = suite_modules("gemm", "_data", "_formats")
+DATA, FORMATS = shared_modules("_matrix.data", "_matrix.formats")
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 

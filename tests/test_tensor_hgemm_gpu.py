@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from _modules import suite_modules
+from _modules import shared_modules, suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -18,7 +18,7 @@ from gpubench.model import Case
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "tensor")
 HGEMM, RUNGS = suite_modules("tensor", "_hgemm", "_rungs")
-DATA, FORMATS = suite_modules("gemm", "_data", "_formats")
+DATA, FORMATS = shared_modules("_matrix.data", "_matrix.formats")
 VARIANTS = {
     **{name: rung for name, rung in RUNGS.RUNGS.items() if name != "mfma"},
     "bulk, 256 rows": RUNGS.bulk_rung((256, 128), (4, 2), stages=4),

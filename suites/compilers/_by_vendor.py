@@ -5,8 +5,8 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._checks import in_turn
-from ..gemm._formats import PRECISIONS, MatrixProduct, Shape
-from ..gemm._vendor import vendor
+from .._matrix.formats import PRECISIONS, MatrixProduct, Shape
+from .._matrix.vendor import vendor
 from ..inference._chain import PrefillChain
 from ._layer import LayerProblem, inference_bench
 from ._operators import Problem

@@ -8,11 +8,9 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ..gemm._few import few_tokens_task
-from ..gemm._formats import PRECISIONS, MatrixProduct, Shape
-from ..gemm._gemv import GROUP, Vectors, Weights, tensor_call
-from ..gemm._vendor import ProductCall, vendor
-from ..inference._weights import product_bench
+from .._matrix.formats import PRECISIONS, MatrixProduct, Shape
+from .._matrix.gemv import GROUP, Vectors, Weights, few_tokens_task, tensor_call
+from .._matrix.vendor import ProductCall, vendor
 from ._layer import on_gpu_in_full, with_launches
 
 _ROWS, _COLS = 28672, 4096  # of an 8B model's feed-forward network
@@ -102,10 +100,7 @@ def dequant_gemm(bench: gb.Bench, weights: str, tokens: int, by: str) -> gb.Task
     Up to 64 tokens the figure is the bandwidth, beyond them the throughput; copies of the weights are used in turn, so
     that they come from memory. `nvrtc` is our kernel, which restores weights in registers. `vendor` restores them to
     halves in memory, for one product of the vendor's library, and `cupy` does so operation by operation."""
-    gemm_bench = product_bench(bench)
-    task = few_tokens_task(
-        gemm_bench, _product_of(gemm_bench, by, tokens), weights, _ROWS, _COLS, tokens, tiled=by == "nvrtc"
-    )
+    task = few_tokens_task(bench, _product_of(bench, by, tokens), weights, _ROWS, _COLS, tokens, tiled=by == "nvrtc")
     stage = task.stages[""]
     if tokens > _MOST_TOKENS:
         stage = replace(stage, quantity="flops", limit="tensor.float16")

@@ -4,7 +4,7 @@ An operator takes matrices of `rows` × `cols` elements, and vectors of `cols` e
 same shape."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, Literal
@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
-from .. import gemm
-from ..gemm._data import Maker
-from ..gemm._formats import FORMATS
+from .._matrix.data import Maker
+from .._matrix.formats import FORMATS
 
 EPSILON = 1e-5  # added to the variance by norms
 VECTORS = ("weight", "bias", "mean", "variance", "scale", "shift")  # inputs of one row; all others are matrices
@@ -211,7 +210,7 @@ def _normal(bench: gb.Bench, shape: tuple[int, ...], seed: int) -> Any:
     """Return seeded float32 numbers that are N(0, 1) in the memory of the device, as an array of its array module."""
     if bench.xp is np:
         return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
-    make = Maker(replace(bench, package=gemm.__name__))
+    make = Maker(bench)
     return make.drawn(FORMATS["float32"], prod(shape), seed).reshape(shape)
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._checks import in_turn
+from .._matrix.data import Maker
+from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
+from .._matrix.gemv import KINDS, Call, Vectors, Weights, distance, poison, tensor_call, warp_call
+from .._matrix.vendor import vendor
 from .._models import MODELS, Model
-from ._data import Maker
-from ._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
-from ._gemv import KINDS, Call, Vectors, Weights, distance, poison, tensor_call, warp_call
-from ._vendor import vendor
 
 PROMPT = 2048  # tokens of a prefill
 _COMPARED = 16  # tokens of a prefill for which the chain of products is repeated in double precision

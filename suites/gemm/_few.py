@@ -1,7 +1,7 @@
 """Measure few tokens against many weights: memory that is only read, GEMV, and products of up to 64 tokens."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,13 +9,11 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._checks import expect_equal
+from .._matrix.formats import MatrixProduct, Shape
+from .._matrix.gemv import GROUP, KINDS, Vectors, Weights, few_tokens_task, tensor_call, warp_call
+from .._matrix.vendor import ProductCall, vendor
 from .._stream import open_stream
-from ._data import Maker
-from ._formats import FORMATS, MatrixProduct, Shape
-from ._gemv import GROUP, KINDS, Vectors, Weights, compared, poison, tensor_call, warp_call
 from ._host import host_gemv
-from ._rotation import copies_of, rotated, rotation_notes
-from ._vendor import ProductCall, vendor
 
 _SUPPORTED = {  # kinds of weights that each path supports
     "warp": tuple(KINDS),
@@ -127,39 +125,3 @@ def few_tokens(bench: gb.Bench, path: str, kind: str, rows: int, cols: int, toke
         return vendor(bench, MatrixProduct(weights.kind.precision, shape, vectors.x, weights.words, vectors.y))
 
     return few_tokens_task(bench, product_of, kind, rows, cols, tokens, tiled=path == "tensor")
-
-
-def few_tokens_task(
-    bench: gb.Bench,
-    product_of: Callable[[Weights, Vectors], ProductCall],
-    kind: str,
-    rows: int,
-    cols: int,
-    tokens: int,
-    *,
-    tiled: bool,
-) -> gb.Task:
-    """Return Y = X·Wᵀ as a task, with copies of the weights in turn; every copy must give the same Y.
-
-    `kind`, a key of KINDS, `rows` and `cols` describe W, and X has `tokens` rows."""
-    bench.need(1.2 * (max(rows * cols * KINDS[kind].bits / 8, 4 * bench.target.device.cache_bytes) * 2) + 2**31)
-    make, rng = Maker(bench), bench.rng
-    seeds = [int(seed) for seed in rng.integers(2**63, size=2)]
-    weights = Weights(make, kind, rows, cols, seeds[0], tiled=tiled)
-    copies: list[Weights] = copies_of(bench, weights)
-    plain = FORMATS[weights.kind.vectors]
-    x, ys = make.drawn(plain, tokens * cols, seeds[1]), bench.xp.empty((len(copies), tokens * rows), plain.storage)
-    products = [product_of(copy, Vectors(x, y)) for copy, y in zip(copies, ys, strict=True)]
-
-    def check() -> gb.Observation:
-        """Compare one Y with double precision, and all other Ys with that Y bit by bit; return the errors of Y."""
-        written = make.written(ys)
-        first = int(written[0]) if written.size else 0
-        differing = make.differing(ys, first)
-        gb.expect(differing == 0, f"{differing} words of {len(written)} copies of y differ from the first copy")
-        return compared(make, weights, Vectors(x, ys[first]), tokens)
-
-    moved = float(weights.nbytes + plain.itemsize * tokens * (rows + cols))
-    stage = rotated([product.call for product in products], moved, 2.0 * rows * cols * tokens, gb.POINT)
-    notes = {**products[0].notes, **rotation_notes(rows, cols, copies)}
-    return gb.Task.of(stage, check=check, poison=lambda: poison(ys), notes=notes)

@@ -18,14 +18,14 @@ from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from .._graphs import replayed
+from .._matrix.data import Maker, Operands, judged
+from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Precision, Shape
+from .._matrix.freivalds import expect_host_product
+from .._matrix.product import on_nvidia, precision_of
+from .._matrix.vendor import NEEDS_NVMATH, WORKSPACE_BYTES, vendor
 from .._models import MODELS
 from ._beside import share_of_dense
-from ._data import Maker, Operands, judged
-from ._formats import FORMATS, PRECISIONS, MatrixProduct, Precision, Shape
-from ._freivalds import expect_host_product
 from ._host import library
-from ._product import on_nvidia, precision_of
-from ._vendor import NEEDS_NVMATH, WORKSPACE_BYTES, vendor
 
 _MODEL = "olmoe-1b-7b"
 _HOST_SIDE = 256  # rows and columns of an expert's weights on the host

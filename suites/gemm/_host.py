@@ -10,10 +10,10 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._data import CHECKED, judged
-from ._formats import PRECISIONS, Precision, Shape
-from ._freivalds import expect_host_product
-from ._rotation import copies_of, rotated, rotation_notes
+from .._matrix.data import CHECKED, judged
+from .._matrix.formats import PRECISIONS, Precision, Shape
+from .._matrix.freivalds import expect_host_product
+from .._matrix.rotation import copies_of, rotated, rotation_notes
 
 # OpenBLAS under the names of NumPy's wheels, of Linux distributions and of its 64-bit build; then BLIS and MKL.
 _QUESTIONS = (

@@ -7,13 +7,13 @@ from typing import Any
 
 from gpubench.api import suite as gb
 
+from .._matrix.data import Operands
+from .._matrix.formats import HALF_SUMS, PRECISIONS, Shape
+from .._matrix.product import FAST, HALVES, on_nvidia, precision_of, product
+from .._matrix.rotation import copies_of, rotated, rotation_notes
+from .._matrix.vendor import vendor
 from .._models import MODELS
-from ._data import Operands
-from ._formats import HALF_SUMS, PRECISIONS, Shape
 from ._host import host_product
-from ._product import FAST, HALVES, on_nvidia, precision_of, product
-from ._rotation import copies_of, rotated, rotation_notes
-from ._vendor import vendor
 
 _CUBE = "8192x8192x8192"
 _STEADY = {"smoke": gb.Effort.sustained(0.6), "full": gb.Effort.sustained(2.6)}

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
+from .._matrix.data import Operands
+from .._matrix.formats import MatrixProduct, Precision, Scales, Shape
+from .._matrix.product import on_nvidia, precision_of
+from .._matrix.vendor import heuristics
 from ._beside import share_of_dense
-from ._data import Operands
-from ._formats import MatrixProduct, Precision, Scales, Shape
-from ._product import on_nvidia, precision_of
-from ._vendor import heuristics
 
 _PART = 128  # one scale covers this many elements along K, and this many rows in a format by blocks
 _STRIDE = 4  # scales of a row of blocks begin at a multiple of this number

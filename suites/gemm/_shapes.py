@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
-from ._data import Maker, Operands
-from ._formats import Activation, Shape
-from ._product import HALVES, on_nvidia, precision_of, product
-from ._vendor import heuristics, vendor
+from .._matrix.data import Maker, Operands
+from .._matrix.formats import Activation, Shape
+from .._matrix.product import HALVES, on_nvidia, precision_of, product
+from .._matrix.vendor import heuristics, vendor
 
 _PROPOSALS = 8
 _TALL = ("131072x64x4096", "64x131072x4096", "4096x64x131072", "131072x128x128", "1024x1024x65536")

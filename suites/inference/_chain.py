@@ -14,10 +14,10 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
+from .._matrix.gemv import KINDS, Weights
+from .._matrix.vendor import WORKSPACE_BYTES, vendor
 from .._models import Model
-from ..gemm._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
-from ..gemm._gemv import KINDS, Weights
-from ..gemm._vendor import WORKSPACE_BYTES, vendor
 from ._attention import AttentionShape, launches, log2_scale
 from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
 from ._experts import Experts

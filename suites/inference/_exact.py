@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
-from ..gemm._formats import FORMATS
-from ..gemm._gemv import Weights
+from .._matrix.formats import FORMATS
+from .._matrix.gemv import Weights
 from ._weights import ModelWeights
 
 _HALF = FORMATS["float16"]

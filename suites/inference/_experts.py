@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
+from .._matrix.gemv import Weights
 from .._models import Model
-from ..gemm._gemv import Weights
 
 _THREADS, _MOST_THREADS, _MOST_TOKENS = 256, 1024, 64  # as in experts.cu
 

@@ -13,12 +13,11 @@ import numpy.typing as npt
 from gpubench.api import suite as gb
 
 from .._checks import in_turn
+from .._matrix.data import Maker
+from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
+from .._matrix.vendor import vendor
 from .._torch import imported
-from ..gemm._data import Maker
-from ..gemm._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
-from ..gemm._vendor import vendor
 from ._flash import FlashPlan, binary
-from ._weights import product_bench
 
 _HALF = FORMATS["float16"]
 _THREADS = 256  # threads per block, as in chain.cu
@@ -119,7 +118,7 @@ class Unfused:
     def _product(self, shape: Shape, a: Any, b: Any, c: Any) -> Call:
         """Return the call of a batched product by the vendor's library."""
         described = MatrixProduct(PRECISIONS["float16"], shape, a, b, c)
-        return vendor(product_bench(self._bench), described, self._workspace).call
+        return vendor(self._bench, described, self._workspace).call
 
     def poison(self) -> None:
         """Overwrite scores and results with NaN."""
@@ -261,7 +260,7 @@ class PrefillAttention:
         rows = 2 * shape.size + 2 * shape.tokens * shape.kv_heads * shape.dim
         bench.need(_HALF.itemsize * (rows + (shape.scores + shape.size) * (by == "unfused")) + _SPARE_BYTES)
         self._shape, self._to_host, self._rng = shape, bench.device.to_host, bench.rng
-        self._make = Maker(product_bench(bench))
+        self._make = Maker(bench)
         seeds = [int(seed) for seed in self._rng.integers(2**63, size=3)]
         draw, cached = partial(self._make.drawn, _HALF), shape.tokens * shape.kv_heads * shape.dim
         scale = math.log2(math.e) / math.sqrt(shape.dim)

@@ -1,26 +1,19 @@
 """Hold the seeded weights of a whole model in the memory of a GPU, in the formats of the suite gemm."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._matrix.data import Maker
+from .._matrix.formats import FORMATS
+from .._matrix.gemv import GROUP, KINDS, Launch, Vectors, Weights, compile_tensor_calls, tensor_call, warp_call
 from .._models import Layer, Model
-from ..gemm import _gemv
-from ..gemm._data import Maker
-from ..gemm._formats import FORMATS
-from ..gemm._gemv import KINDS, Launch, Vectors, Weights, compile_tensor_calls, tensor_call, warp_call
 
 _HALF = FORMATS["float16"]
 _SPARE_BYTES = 2**31
-
-
-def product_bench(bench: gb.Bench) -> gb.Bench:
-    """Return the bench with the package of the suite gemm, whose kernels it then compiles."""
-    return replace(bench, package=_gemv.__package__)
 
 
 class ModelWeights:
@@ -29,9 +22,9 @@ class ModelWeights:
     `kind` is a key of KINDS. `layers` has the matrices of each layer by name."""
 
     def __init__(self, bench: gb.Bench, model: Model, kind: str, further_bytes: float) -> None:
-        stored = KINDS[kind].bits / 8 + (2 / _gemv.GROUP if KINDS[kind].is_quantised else 0)
+        stored = KINDS[kind].bits / 8 + (2 / GROUP if KINDS[kind].is_quantised else 0)
         bench.need(1.05 * model.size * stored + _HALF.itemsize * model.head.size + further_bytes + _SPARE_BYTES)
-        self.bench, self.model, self.kind = product_bench(bench), model, kind
+        self.bench, self.model, self.kind = bench, model, kind
         self.make, self._rng = Maker(self.bench), bench.rng
         self._tiled = KINDS[kind].is_quantised and "matrix" in bench.traits.features
         self.layers = [{layer.name: self._drawn(layer) for layer in model.layers} for _ in range(model.depth)]

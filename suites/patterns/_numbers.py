@@ -1,13 +1,13 @@
 """Draw matrices of normal numbers in the number type of a device's products, the same for a seed on every rank."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from ..gemm import _data, _formats
+from .._matrix.data import Maker
+from .._matrix.formats import FORMATS
 
 HOST_TYPE, GPU_TYPE = "float32", "float16"
 _TOLERANCE = {HOST_TYPE: 1e-4, GPU_TYPE: 1e-2}  # relative to the largest number: rounding, and a sum over some ranks
@@ -30,14 +30,14 @@ class Normals:
 
     def __init__(self, bench: gb.Bench) -> None:
         self._bench = bench
-        self._maker = _data.Maker(replace(bench, package=_data.__package__ or "")) if bench.traits.is_gpu else None
+        self._maker = Maker(bench) if bench.traits.is_gpu else None
 
     def matrix(self, rows: int, cols: int, seed: int, spread: float = 1.0) -> Any:
         """Return a matrix on the device, shape (rows, cols), of numbers drawn from N(0, `spread`²).
 
         The type is `type_of`: float16 (CuPy) on a GPU, float32 (NumPy) on the host."""
         if self._maker is not None:
-            kind = _formats.FORMATS[GPU_TYPE]
+            kind = FORMATS[GPU_TYPE]
             return self._maker.drawn(kind, rows * cols, seed, spread=spread).reshape(rows, cols)
         rng = np.random.default_rng([self._bench.seed, seed])
         return np.float32(spread) * rng.standard_normal((rows, cols), dtype=np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ..gemm._product import on_nvidia
+from .._matrix.product import on_nvidia
 
 TARGET_CYCLES = 2**20  # cycles of a launch: half a millisecond, beside which its start and end are negligible
 ONE_WARP = (1, 2, 4, 8)  # numbers of independent chains that one warp of each scheduler has

@@ -6,9 +6,9 @@ from typing import Any
 
 from gpubench.api import suite as gb
 
-from ..gemm import _data
-from ..gemm._formats import PRECISIONS, Shape
-from ..gemm._vendor import vendor
+from .._matrix.data import Operands
+from .._matrix.formats import PRECISIONS, Shape
+from .._matrix.vendor import vendor
 from ._rungs import RUNGS
 
 _SLOW = ("naive",)  # takes half a second for 8192³
@@ -69,7 +69,7 @@ def hgemm(bench: gb.Bench, rung: str, n: int) -> gb.Task:
     """Throughput of one kernel of the HGEMM ladder, `rung`: C = A·Bᵀ of n × n float16 matrices, sums in float32.
 
     It counts 2·n³ operations. `of_vendor` is the rate as a share of the vendor's, timed in turn."""
-    operands = _data.Operands(replace(bench, package=_data.__package__), PRECISIONS["float16"], Shape(n, n, n, "nt"))
+    operands = Operands(bench, PRECISIONS["float16"], Shape(n, n, n, "nt"))
     by_vendor = vendor(bench, operands.product)
     effort = gb.TIER if bench.target.tier == "full" else gb.POINT
     if rung == "vendor":

@@ -1,19 +1,17 @@
 """Measure the HGEMV ladder: kernels for y = W·x of halves, from one thread per row to rows that several warps share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from ..gemm import _gemv
-from ..gemm._data import Maker
-from ..gemm._formats import FORMATS, PRECISIONS, MatrixProduct, Shape
-from ..gemm._gemv import Vectors, Weights, compared, poison
-from ..gemm._rotation import copies_of, rotated, rotation_notes
-from ..gemm._vendor import vendor
+from .._matrix.data import Maker
+from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
+from .._matrix.gemv import Vectors, Weights, compared, poison
+from .._matrix.rotation import copies_of, rotated, rotation_notes
+from .._matrix.vendor import vendor
 from ._kernels import resource_notes
 
 _THREADS = 256  # threads per block, as in hgemv.cu
@@ -75,7 +73,7 @@ def hgemv(bench: gb.Bench, rung: str, shape: str) -> gb.Task:
     come from memory."""
     rows, cols = (int(side) for side in shape.split("x"))
     bench.need(1.2 * 2 * max(_HALF.itemsize * rows * cols, 4 * bench.target.device.cache_bytes) + 2**31)
-    make, rng = Maker(replace(bench, package=_gemv.__package__)), bench.rng
+    make, rng = Maker(bench), bench.rng
     seeds = [int(seed) for seed in rng.integers(2**63, size=2)]
     weights = Weights(make, "float16", rows, cols, seeds[0])
     copies: list[Weights] = copies_of(bench, weights)

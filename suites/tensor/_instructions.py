@@ -9,7 +9,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._checks import expect_equal
-from ..gemm._product import on_nvidia
+from .._matrix.product import on_nvidia
 from ..latency._near import chained
 from ._chains import ONE_WARP, SCHEDULERS, Chains, chains_and_warps, cycle_words, on_nvidia_gpu, rounds_for
 from ._kernels import resource_notes

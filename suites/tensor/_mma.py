@@ -9,7 +9,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._checks import expect_equal
-from ..gemm._product import on_nvidia
+from .._matrix.product import on_nvidia
 from ._chains import ONE_WARP, REST_S, SCHEDULERS, Chains, chains_and_warps, cycle_words, matrix_limit, rounds_for
 from ._fragments import drawn, encoded, operand_words, sum_words
 from ._kernels import resource_notes

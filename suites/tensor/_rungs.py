@@ -12,7 +12,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ..gemm._formats import MatrixProduct
+from .._matrix.formats import MatrixProduct
 from ._kernels import resource_notes
 from ._tensor_map import tensor_map
 

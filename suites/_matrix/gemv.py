@@ -11,8 +11,10 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._data import Maker
-from ._formats import FORMATS, PRECISIONS, Precision
+from .data import Maker
+from .formats import FORMATS, PRECISIONS, Precision
+from .rotation import copies_of, rotated, rotation_notes
+from .vendor import ProductCall
 
 GROUP = 128  # weights that share a scale; the number of columns is a multiple of it
 _THREADS = 256  # threads per block, as in gemv.cu
@@ -310,3 +312,39 @@ def _tensor_plan(bench: gb.Bench, weights: Weights, tokens: int, launch: Launch)
     gb.expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")
     units, warp = bench.device.device.units, bench.traits.warp
     return tensor_plan(weights.kind, weights.rows, tokens, units, warp, launch.is_gated)
+
+
+def few_tokens_task(
+    bench: gb.Bench,
+    product_of: Callable[[Weights, Vectors], ProductCall],
+    kind: str,
+    rows: int,
+    cols: int,
+    tokens: int,
+    *,
+    tiled: bool,
+) -> gb.Task:
+    """Return Y = X·Wᵀ as a task, with copies of the weights in turn; every copy must give the same Y.
+
+    `kind`, a key of KINDS, `rows` and `cols` describe W, and X has `tokens` rows."""
+    bench.need(1.2 * (max(rows * cols * KINDS[kind].bits / 8, 4 * bench.target.device.cache_bytes) * 2) + 2**31)
+    make, rng = Maker(bench), bench.rng
+    seeds = [int(seed) for seed in rng.integers(2**63, size=2)]
+    weights = Weights(make, kind, rows, cols, seeds[0], tiled=tiled)
+    copies: list[Weights] = copies_of(bench, weights)
+    plain = FORMATS[weights.kind.vectors]
+    x, ys = make.drawn(plain, tokens * cols, seeds[1]), bench.xp.empty((len(copies), tokens * rows), plain.storage)
+    products = [product_of(copy, Vectors(x, y)) for copy, y in zip(copies, ys, strict=True)]
+
+    def check() -> gb.Observation:
+        """Compare one Y with double precision, and all other Ys with that Y bit by bit; return the errors of Y."""
+        written = make.written(ys)
+        first = int(written[0]) if written.size else 0
+        differing = make.differing(ys, first)
+        gb.expect(differing == 0, f"{differing} words of {len(written)} copies of y differ from the first copy")
+        return compared(make, weights, Vectors(x, ys[first]), tokens)
+
+    moved = float(weights.nbytes + plain.itemsize * tokens * (rows + cols))
+    stage = rotated([product.call for product in products], moved, 2.0 * rows * cols * tokens, gb.POINT)
+    notes = {**products[0].notes, **rotation_notes(rows, cols, copies)}
+    return gb.Task.of(stage, check=check, poison=lambda: poison(ys), notes=notes)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from gpubench.api import suite as gb
 
-from ._data import Operands
-from ._formats import PRECISIONS, Precision, Shape
-from ._vendor import vendor
+from .data import Operands
+from .formats import PRECISIONS, Precision, Shape
+from .vendor import vendor
 
 HALVES = ("float16", "bfloat16")
 FAST = (*HALVES, "float8_e4m3")

@@ -1,6 +1,6 @@
 """Make the operands of a product on a GPU, and check the result of a product on a GPU or on the host.
 
-data.cu makes the data: element i is a function of (seed, i). References are products in double precision of the same
+matrix_data.cu makes the data: element i is a function of (seed, i). References are products in double precision of the
 elements that the library was given."""
 
 import math
@@ -11,12 +11,12 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._formats import Format, MatrixProduct, Precision, Shape
-from ._freivalds import SIGN_BLOCK, element_bound, expect_product, sign_blocks
+from .formats import Format, MatrixProduct, Precision, Shape
+from .freivalds import SIGN_BLOCK, element_bound, expect_product, sign_blocks
 
 CHECKED = 64  # random rows that are compared (of double-precision products: a block of 64 × 64)
 _CONTENTS = {"normal": "N(0,1)", "uniform": "uniform in [-1, 1)", "constant": "all 1", "zeros": "all 0"}
-_NUMBERS = {data: number for number, data in enumerate(_CONTENTS)}  # the numbers that data.cu uses for them
+_NUMBERS = {data: number for number, data in enumerate(_CONTENTS)}  # the numbers that matrix_data.cu uses for them
 _BATCHES = 4  # at most this many products of a batch are checked
 _THREADS = 256
 _BLOCKS = 132 * 16
@@ -26,7 +26,7 @@ Epilogue = Callable[[Any], Any]  # the library's operation on whole rows of A·B
 
 
 class Maker:
-    """Fills, widens and inspects CuPy arrays of any format by the kernels of data.cu.
+    """Fills, widens and inspects CuPy arrays of any format by the kernels of matrix_data.cu.
 
     `xp` is CuPy, and `to_host` copies an array to NumPy."""
 
@@ -37,9 +37,9 @@ class Maker:
         self.to_host = bench.device.to_host
 
     def run(self, name: str, count: int, *args: Any) -> None:
-        """Launch the kernel `name` of data.cu with `args`; its threads stride through `count` elements."""
+        """Launch the kernel `name` of matrix_data.cu with `args`; its threads stride through `count` elements."""
         if name not in self._kernels:
-            self._kernels[name] = self._bench.kernel("data.cu", name)
+            self._kernels[name] = self._bench.kernel("matrix_data.cu", name)
         blocks = max(1, min(_BLOCKS, -(-count // _THREADS)))
         self._kernels[name]((blocks,), (_THREADS,), args)
 

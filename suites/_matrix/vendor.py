@@ -12,7 +12,7 @@ import numpy as np
 from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
-from ._formats import FORMATS, Format, MatrixProduct, Scales
+from .formats import FORMATS, Format, MatrixProduct, Scales
 
 NEEDS_NVMATH = "needs cuBLASLt through nvmath-python: pip install 'gpubench-suite[cuda13]' (or nvmath-python)"
 WORKSPACE_BYTES = 32 * 2**20  # NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace)

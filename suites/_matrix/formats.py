@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 _POISON_REAL = 0xFF  # this byte, repeated, is NaN in every floating-point format
-_POISON_INTEGER = 0x80  # 0x80808080 is no sum of products of int8; data.cu uses it too
+_POISON_INTEGER = 0x80  # 0x80808080 is no sum of products of int8; matrix_data.cu uses it too
 
 Activation = Literal["none", "bias", "relu", "gelu"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._formats import Precision
+from .formats import Precision
 
 SIGN_BLOCK = 256  # columns of C that one vector x covers
 _CHUNK = 2**24  # elements that are widened to double precision at once
