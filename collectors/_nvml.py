@@ -53,7 +53,7 @@ class NvidiaCollector:
 
     def accepts(self, device: gb.Device) -> bool:
         """Return whether the architecture is one that CUDA reports."""
-        return device.arch.startswith("sm_")
+        return device.architecture.vendor == "nvidia"
 
 
 class NvmlAccess:

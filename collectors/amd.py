@@ -146,7 +146,7 @@ class Amd:
 
     def accepts(self, device: gb.Device) -> bool:
         """Return whether the architecture is one that HIP reports."""
-        return device.arch.startswith("gfx")
+        return device.architecture.vendor == "amd"
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the driver and of the library by name.

@@ -23,7 +23,8 @@ _RESIDENT_THREADS = 1024  # threads of a block that has its compute unit to itse
 # MB.
 _BULK_THREADS, _BULK_BLOCKS = 32, 3
 _CHUNK_BYTES, _LEAST_CHUNK_BYTES, _CHUNKS = 2**12, 2**9, 8
-_RESIDENT_CHUNK_BYTES, _RESIDENT_CHUNKS = 2**13, 16
+_RESIDENT_CHUNK_BYTES, _RESIDENT_CHUNKS = 2**13, 16  # as many as fit: 12 in the 99 KiB of a block of sm_120
+_BARRIER_BYTES = 16 * 8  # `loaded` in bulk_copy.cu, in the same shared memory
 
 Call = Callable[[], object]
 
@@ -69,7 +70,8 @@ def bulk_copier(bench: gb.Bench, target: Any, source: Any, units: int = 0) -> Ca
     nbytes = int(source.nbytes)
     kernel = bench.kernel("bulk_copy.cu", "bulk_copy")
     if units:
-        blocks, chunk, chunks = units, _RESIDENT_CHUNK_BYTES, _RESIDENT_CHUNKS
+        room = bench.traits.max_shared_bytes - _BARRIER_BYTES
+        blocks, chunk, chunks = units, _RESIDENT_CHUNK_BYTES, min(_RESIDENT_CHUNKS, room // _RESIDENT_CHUNK_BYTES)
         ring_bytes = max(chunk * chunks, _more_than_half(bench))
     else:
         blocks, chunks = max(1, bench.target.device.units) * _BULK_BLOCKS, _CHUNKS

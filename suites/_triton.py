@@ -47,7 +47,7 @@ def on_stream(bench: gb.Bench) -> Any:
         raise gb.Unavailable("Triton finds no C compiler to build its launchers with", "install gcc, or name one in CC")
     nvidia = importlib.import_module("triton.backends.nvidia.driver")
     ordinal, stream = int(bench.xp.cuda.Device().id), bench.device.stream
-    capability = divmod(int(bench.traits.arch.removeprefix("sm_").rstrip("af")), 10)
+    capability = divmod(bench.traits.architecture.capability, 10)
 
     class StreamDriver(nvidia.CudaDriver):  # type: ignore[misc, name-defined]  # Triton has no types
         """Triton's CUDA driver, which answers with the device and the stream that gpubench times."""

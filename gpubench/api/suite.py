@@ -17,12 +17,13 @@ from gpubench.base.errors import (
     UsageError,
     WrongAnswer,
 )
-from gpubench.model import Case, DataFile, Device, Facts, KeyFigure, View, Work
+from gpubench.model import Architecture, Case, DataFile, Device, Facts, KeyFigure, View, Work
 from gpubench.plugins.backend import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Traits
 
 __all__ = [
     "POINT",
     "TIER",
+    "Architecture",
     "Bench",
     "Case",
     "DataFile",

@@ -114,7 +114,7 @@ _CLOCKS: dict[str, tuple[dict[str, float], str]] = {
 # Architectures whose memory moves two words per pin and cycle of the clock that the driver reports: 2 x 1593 MHz x
 # 5120 bit is the A100's 2.04 TB/s, 2 x 2619 MHz x 5120 bit the H100's 3.35, 2 x 1600 MHz x 4096 bit a die of the
 # MI250X. The MI300X reports another clock (1300 MHz for 5.2 Gbit/s): left out.
-_DOUBLE_RATE = ("sm_", "gfx90a")
+_DOUBLE_RATE = ("gfx90a",)
 
 
 def per_clock(device: Device, limit: str) -> Peak | None:
@@ -155,6 +155,6 @@ def bytes_per_memory_clock(device: Device) -> Peak | None:
 
     It is unknown without a bus width, and for architectures whose memory moves other than two words per cycle."""
     bits = dict(device.details).get("memory.bus_bits", "")
-    if not bits.isdigit() or not device.arch.startswith(_DOUBLE_RATE):
+    if not bits.isdigit() or not (device.architecture.vendor == "nvidia" or device.arch in _DOUBLE_RATE):
         return None
     return Peak(2 * int(bits) / 8, f"2 × {bits} bit, as the driver reports the bus")

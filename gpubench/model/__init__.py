@@ -5,7 +5,7 @@ Sizes are in bytes, times in seconds. Rates are never stored: a rate is `Work / 
 
 from gpubench.model.cases import Case, Params
 from gpubench.model.counters import SAMPLER, Counter, CounterKind, EventBit, EventClass, Measure, Remark, Samples
-from gpubench.model.facts import DataFile, Device, Facts, UnavailablePart
+from gpubench.model.facts import Architecture, DataFile, Device, Facts, UnavailablePart
 from gpubench.model.results import LIMITS, Better, Quantity, Result, Role, Series, SeriesMode, Status, Work
 from gpubench.model.run import KeyFigure, Manifest, NamedLink, Run, Settings, SuiteInfo, Tier, Verdict, View
 from gpubench.model.schema import SCHEMA, STRICT
@@ -15,6 +15,7 @@ __all__ = [
     "SAMPLER",
     "SCHEMA",
     "STRICT",
+    "Architecture",
     "Better",
     "Case",
     "Counter",

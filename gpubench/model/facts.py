@@ -1,10 +1,56 @@
 """Define the inventory of a machine: its devices, missing backends, versions, and the user's own files."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import re
+from dataclasses import dataclass, field
+from functools import total_ordering
+from typing import Any, ClassVar, Self
 
 from gpubench.model.limits import Count, Many, Name, Text, Word
 from gpubench.model.schema import STRICT
+
+_NAMES = {
+    "nvidia": re.compile(r"sm_(\d+)(\d)[af]?"),
+    "amd": re.compile(r"gfx(\d+)([0-9a-f])([0-9a-f])"),
+}
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The architecture of a device as a value with an order, which its name has not: "sm_100" < "sm_80".
+
+    Only architectures of one vendor have an order; to compare others raises TypeError.
+    `number` is (9, 0) for sm_90 and for sm_90a, and (9, 0, 10) for gfx90a: major, minor and on AMD the stepping.
+    Processors of hosts and unknown names have an empty `vendor` and no number."""
+
+    vendor: str
+    number: tuple[int, ...]
+    name: str = field(compare=False)
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Return the architecture that a compiler or driver calls `name`, such as sm_100, sm_90a or gfx942."""
+        for vendor, pattern in _NAMES.items():
+            if match := pattern.fullmatch(name):
+                major, *rest = match.groups()
+                return cls(vendor, (int(major), *(int(digit, 16) for digit in rest)), name)
+        return cls("", (), name)
+
+    @property
+    def capability(self) -> int:
+        """The compute capability of an NVIDIA GPU as one integer, as compilers take it: 90 for sm_90."""
+        major, minor = self.number
+        return 10 * major + minor
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, Architecture):
+            return NotImplemented
+        if not self.vendor or self.vendor != other.vendor:
+            raise TypeError(f"{self} and {other} are not two architectures of one vendor")
+        return self.number < other.number
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +74,11 @@ class Device:
     dtypes: Many[Word] = ()
     peers: Many[Word] = ()  # ids of the devices whose memory this device can access
     details: Many[tuple[Word, Text]] = ()
+
+    @property
+    def architecture(self) -> Architecture:
+        """`arch` as a value with an order and a vendor."""
+        return Architecture.parse(self.arch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from gpubench.model.facts import Device
+from gpubench.model.facts import Architecture, Device
 
 Mode = Literal["hot", "each", "cold", "graph"]
 
@@ -33,6 +33,11 @@ class Traits:
     max_shared_bytes: int = 0
     features: frozenset[str] = frozenset()
     is_dry_run: bool = False  # a stand-in for a GPU, whose figures are never stored
+
+    @property
+    def architecture(self) -> Architecture:
+        """`arch` as a value with an order."""
+        return Architecture.parse(self.arch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ FAST = (*HALVES, "float8_e4m3")
 
 def on_nvidia(target: gb.Target) -> bool:
     """Return whether the target is a GPU of NVIDIA."""
-    return target.device.arch.startswith("sm_")
+    return target.device.architecture.vendor == "nvidia"
 
 
 def precision_of(bench: gb.Bench, dtype: str) -> Precision:

@@ -24,6 +24,7 @@ _RING_BYTES = 8 * _LANE_BYTES  # shared memory of a thread's asynchronous copies
 _RESIDENT_THREADS = 1024  # threads of a block that has its compute unit to itself
 # Threads per block, and blocks per compute unit: the best values on an H200 at 256 MiB.
 _ASYNC_THREADS, _ASYNC_BLOCKS = 128, 4
+_AMPERE, _HOPPER = (gb.Architecture.parse(name) for name in ("sm_80", "sm_90"))
 _FEATURES = {"async-copy": "async_copy", "bulk-copy": "bulk_copy"}
 
 topic = gb.Topic(
@@ -45,9 +46,10 @@ topic = gb.Topic(
 
 def newest_engine(target: gb.Target) -> str:
     """Return the newest kernel of the architecture: bulk-copy since sm_90, async-copy since sm_80, else load-store."""
-    number = target.device.arch.removeprefix("sm_")
-    capability = int(number) if number.isdigit() else 0
-    return "bulk-copy" if capability >= 90 else "async-copy" if capability >= 80 else "load-store"
+    architecture = target.device.architecture
+    if architecture.vendor != "nvidia" or architecture < _AMPERE:
+        return "load-store"
+    return "async-copy" if architecture < _HOPPER else "bulk-copy"
 
 
 def engines(target: gb.Target) -> Any:

@@ -22,7 +22,7 @@ from ._providers import Built, Outputs, no_operator
 from ._static import of_code
 
 _INSTALL = "pip install 'gpubench-suite[cutile]'"
-_OLDEST = 80  # Ampere, the oldest GPUs that cuTile's assembler knows
+_OLDEST = gb.Architecture.parse("sm_80")  # Ampere, the oldest GPUs that cuTile's assembler knows
 _ELEMENTS = 2048  # elements of a tile of a pointwise chain and of short rows: 16 in each of 128 threads
 _BLOCK_ELEMENTS = 4096  # elements of a longer row that a block holds; a cluster of blocks shares the rest
 _MOST_BLOCKS = 8  # of a cluster
@@ -36,7 +36,7 @@ def build(bench: gb.Bench, problem: Problem) -> Built:
     name = problem.operator.name
     if name not in (*kernels.ELEMENTS, *kernels.ROWS):
         raise no_operator("cutile", problem)
-    if bench.traits.vendor != "nvidia" or int(bench.traits.arch.removeprefix("sm_").rstrip("af")) < _OLDEST:
+    if bench.traits.vendor != "nvidia" or bench.traits.architecture < _OLDEST:
         raise gb.Skip(f"cuTile does not compile for {bench.traits.arch}")
     tile = loaded()
     outputs = Outputs(bench, problem)

@@ -21,7 +21,7 @@ ARCHS = {"nvrtc": _NVIDIA, "hiprtc": _AMD, "triton": (*_NVIDIA, *_AMD), "cutile"
 _ROWS, _COLS, _DTYPE = 64, 4096, "float16"  # the code depends on the columns alone
 _WARPS = 8  # of a program in Triton with 4096 elements, as on a GPU
 _SAMPLES = 3
-_MACHINES = {"sm": 190, "gfx": 224}  # e_machine of an ELF file: EM_CUDA, EM_AMDGPU (llvm/BinaryFormat/ELF.h)
+_MACHINES = {"nvidia": 190, "amd": 224}  # e_machine of an ELF file: EM_CUDA, EM_AMDGPU (llvm/BinaryFormat/ELF.h)
 
 topic = gb.Topic(
     views=[gb.View("bars", "Time to compile for another GPU by provider", ("cross",), by=("op", "by", "arch"))]
@@ -70,9 +70,11 @@ def cross(bench: gb.Bench, op: str, by: str, arch: str) -> gb.Task:
 
 def expect_code(code: bytes, arch: str) -> None:
     """Raise WrongAnswer if `code` is not an ELF file for GPUs of the vendor of `arch` (sm_… or gfx…)."""
-    kind = "gfx" if arch.startswith("gfx") else "sm"
     machine = struct.unpack_from("<H", code, 18)[0] if code[:4] == b"\x7fELF" and len(code) >= 20 else None
-    gb.expect(machine == _MACHINES[kind], f"the {len(code)} bytes are no code for {arch}: machine {machine}")
+    gb.expect(
+        machine == _MACHINES[gb.Architecture.parse(arch).vendor],
+        f"the {len(code)} bytes are no code for {arch}: machine {machine}",
+    )
 
 
 _Compile = Callable[[], tuple[float, bytes]]
@@ -96,8 +98,9 @@ def _by_triton(_bench: gb.Bench, op: str, _by: str, arch: str) -> tuple[_Compile
     triton = triton_here.imported()
     kernels.load(triton.language)
     target_of = importlib.import_module("triton.backends.compiler").GPUTarget
-    amd = arch.startswith("gfx")
-    target = target_of("hip", arch, 64) if amd else target_of("cuda", int(arch.removeprefix("sm_")), 32)
+    architecture = gb.Architecture.parse(arch)
+    amd = architecture.vendor == "amd"
+    target = target_of("hip", arch, 64) if amd else target_of("cuda", architecture.capability, 32)
     types = {"x": "*fp16", "out": "*fp16", "cols": "i32", "block": "constexpr"}
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(3)}
     source = triton.compiler.ASTSource(triton.jit(kernels.ROWS[op]), types, {"block": _COLS}, aligned)

@@ -114,7 +114,7 @@ class OfflineDevice:
 
     def __init__(self, bench: gb.Bench, arch: str, compiler: OfflineCompiler) -> None:
         self._host, self._arch, self._compiler = bench.device, arch, compiler
-        amd = arch.startswith("gfx")
+        amd = gb.Architecture.parse(arch).vendor == "amd"
         self.traits = dataclasses.replace(
             bench.traits,
             vendor="amd" if amd else "nvidia",

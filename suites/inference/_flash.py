@@ -6,6 +6,8 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
+from gpubench.api import suite as gb
+
 from .._triton import imported
 
 tl: Any = None  # triton.language, once `binary` has imported it
@@ -88,7 +90,7 @@ def binary(arch: str, dim: int, plan: FlashPlan) -> FlashBinary:
     types = dict.fromkeys(_POINTERS, "*fp16") | dict.fromkeys(_NUMBERS, "i32") | dict.fromkeys(constants, "constexpr")
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(len(_POINTERS))}
     source = triton.compiler.ASTSource(triton.jit(flash), types, constants, aligned)
-    number = int(arch.removeprefix("sm_").rstrip("af"))
+    number = gb.Architecture.parse(arch).capability
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", number, 32)
     compiled = triton.compile(source, target=target, options={"num_warps": plan.warps, "num_stages": plan.stages})
     return FlashBinary(compiled.asm["cubin"], compiled.metadata.name, compiled.metadata.shared, str(triton.__version__))

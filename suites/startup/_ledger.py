@@ -43,7 +43,7 @@ topic = gb.Topic(
 
 def _usual_loading(target: gb.Target) -> tuple[str]:
     """Return how kernels of libraries are loaded unless a user chooses otherwise, as a tuple of one axis value."""
-    return (_LAZY if target.device.arch.startswith("sm_") else _DEFAULT,)
+    return (_LAZY if target.device.architecture.vendor == "nvidia" else _DEFAULT,)
 
 
 def _loadings(target: gb.Target) -> Any:
@@ -113,7 +113,7 @@ def _gpu_counts(target: gb.Target) -> tuple[int, ...]:
     return tuple(dict.fromkeys(number for number in (1, 2, 4, 8, 16, count) if number <= count))
 
 
-@topic.case(when=lambda target: _is_in_full(target) and target.device.arch.startswith("sm_"), of=_gpu_counts)
+@topic.case(when=lambda target: _is_in_full(target) and target.device.architecture.vendor == "nvidia", of=_gpu_counts)
 def contexts(bench: gb.Bench, of: int) -> gb.Task:
     """Seconds until a fresh interpreter that sees `of` GPUs has created a context on each of them.
 

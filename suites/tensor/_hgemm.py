@@ -30,7 +30,7 @@ topic = gb.Topic(
 def _rungs(target: gb.Target) -> Any:
     """Return the axis of rungs for the target's vendor by name; `vendor`, the vendor library's product, is the last."""
     nvidia, amd = ("wmma", "mma", "swizzled", "async", "bulk", "wgmma"), ("mfma",)
-    foreign = amd if target.device.arch.startswith("sm_") else nvidia
+    foreign = amd if target.device.architecture.vendor == "nvidia" else nvidia
     full = tuple(rung for rung in (*RUNGS, "vendor") if rung not in foreign)
     quick = tuple(rung for rung in full if rung in _QUICK)
     return gb.points(quick, full[:-1], full)

@@ -1,0 +1,111 @@
+"""Architectures have an order, and GPUs newer than Hopper get the cases and launches that fit them."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from _grid_device import PAPER, PaperGpu
+from _modules import room_module, suite_module
+
+from gpubench import plugins
+from gpubench.api.suite import Architecture, Bench, Case, Facts, Skip, Target, Traits
+
+KIB = 1024
+# Shared memory that a block may have: CUDA C++ Programming Guide, "Compute Capabilities"; on AMD its LDS.
+SHARED = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "sm_120": 99, "gfx90a": 64, "gfx942": 64}
+
+
+def stand_in(arch, suite="tensor"):
+    """Return a bench on a GPU of that architecture, by its traits alone; its kernels are compiled nowhere."""
+    is_amd, number = arch.startswith("gfx"), Architecture.parse(arch).number
+    features = frozenset({"matrix"} | ({"bulk_copy"} if not is_amd and number >= (9, 0) else set()))
+    traits = Traits(
+        "amd" if is_amd else "nvidia", arch, "hip" if is_amd else "cuda", ("hot",), "none", 64 if is_amd else 32,
+        is_gpu=True, max_shared_bytes=SHARED[arch] * KIB, features=features,
+    )  # fmt: skip
+    device = dataclasses.replace(PAPER, arch=arch)
+    target = Target(Facts((device,)), device, "full")
+    package = plugins.load("suites", suite).package
+    return Compiling(PaperGpu(traits), Case(suite, "case", ()), target, package, 1, devices=(device,))
+
+
+class Compiling(Bench):
+    """A bench whose kernels keep their launches."""
+
+    def kernel(self, file, name, **defines):
+        self.__dict__.setdefault("launches", [])
+        return lambda *launch: self.launches.append(launch)
+
+
+def test_architectures_of_one_vendor_have_an_order_and_others_none():
+    names = ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120"]
+    assert sorted(names[3:] + names[:3], key=Architecture.parse) == names
+    assert sorted(["gfx1100", "gfx942", "gfx950", "gfx90a"], key=Architecture.parse) == [
+        "gfx90a", "gfx942", "gfx950", "gfx1100",
+    ]  # fmt: skip
+    assert Architecture.parse("sm_90a") == Architecture.parse("sm_90")
+    assert Architecture.parse("gfx90a").number == (9, 0, 10)
+    assert Architecture.parse("sm_120").capability == 120
+    for left, right in [("sm_90", "gfx942"), ("sm_90", "x86_64"), ("x86_64", "x86_64"), ("", "sm_90")]:
+        with pytest.raises(TypeError, match="not two architectures of one vendor"):
+            assert Architecture.parse(left) < Architecture.parse(right)
+    assert Architecture.parse("x86_64").vendor == ""
+    assert (
+        stand_in("sm_100").traits.architecture
+        == Architecture.parse("sm_100")
+        == stand_in("sm_100").target.device.architecture
+    )
+
+
+# By nvcc 13.0 and nvdisasm: an instruction of the shape for the forms that are built, others in its place for the rest.
+FP8, WIDE = "m16n8k32 float8_e4m3", ["m16n8k4 float64", "m16n8k8 float64", "m16n8k16 float64"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "skipped"),
+    [
+        ("sm_80", [FP8, *WIDE]), ("sm_90", [FP8]), ("sm_100", [FP8, *WIDE]), ("sm_120", WIDE),
+        ("gfx90a", []), ("gfx942", []),
+    ],
+)  # fmt: skip
+def test_a_gpu_measures_every_matrix_instruction_that_it_has(arch, skipped, monkeypatch):
+    mma = suite_module("tensor", "_mma")
+    bench = stand_in(arch)
+    monkeypatch.setattr(type(bench), "kernel", lambda *_, **__: pytest.fail("reached", pytrace=False))
+    found = []
+    for shape, dtype, sums in mma._instructions(bench.target):
+        with pytest.raises((Skip, pytest.fail.Exception)) as ended:
+            mma.mma(bench, shape, dtype, sums, 1)
+        found += [f"{shape} {dtype}"] if ended.type is Skip else []
+    assert found == skipped
+
+
+@pytest.mark.parametrize(("arch", "chunks"), [("sm_90", 16), ("sm_100", 16), ("sm_120", 12)])
+def test_the_ring_of_bulk_copies_fits_the_shared_memory_of_a_block(arch, chunks):
+    bench = stand_in(arch, "bandwidth")
+    words = np.zeros(2**20, np.uint8)
+    copies = room_module("suites", "_copies")
+    for units in (4, 0):
+        copies.bulk_copier(bench, words, words, units)()
+    (alone, shared) = bench.launches
+    assert (int(alone[2][3]), int(alone[2][4])) == (8 * KIB, chunks)
+    assert alone[3] + copies._BARRIER_BYTES <= SHARED[arch] * KIB < 2 * alone[3]
+    assert 3 * shared[3] <= 96 * KIB
+    if arch != "sm_120":
+        assert alone[3] == 128 * KIB, "as on an H200, whose figures this is"
+
+
+@pytest.mark.parametrize(
+    ("arch", "engine"),
+    [
+        ("sm_75", "load-store"),
+        ("sm_80", "async-copy"),
+        ("sm_90a", "bulk-copy"),
+        ("sm_120", "bulk-copy"),
+        ("gfx942", "load-store"),
+    ],
+)
+def test_the_newest_engine_is_that_of_the_architecture(arch, engine):
+    target = SimpleNamespace(device=dataclasses.replace(PAPER, arch=arch))
+    assert suite_module("bandwidth", "_engines").newest_engine(target) == engine
