@@ -30,8 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") and not _has_gpu():
-        pytest.skip("no NVIDIA GPU answers nvidia-smi here")
+    if item.get_closest_marker("gpu"):
+        if not _has_gpu():
+            pytest.skip("no NVIDIA GPU answers nvidia-smi here")
+        # without NVLink multicast, because these tests run on shared machines; the product leaves it to NCCL
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """Collectives: the data that each rank receives, the factors of bus bandwidth, a check that finds one wrong word."""
 
+import ast
 import os
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import _make as make
@@ -18,6 +20,7 @@ from gpubench.model import Case, Facts, Settings
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
 WORLDS = (2, 3, 4, 8)
+ROOT, ROOMS = Path(__file__).parents[1], ("gpubench", "suites", "collectors", "reports", "ci")
 
 
 part = partial(suite_module, "collectives")
@@ -143,13 +146,33 @@ def test_all_reachable_gpus_take_part_and_the_full_tier_adds_cases_of_fewer_gpus
     assert {job.case.param("of") for job in full} == {2, 4, 8}
 
 
-def test_multicast_is_off_unless_the_user_turned_it_on(monkeypatch):
+def test_nccl_keeps_its_own_settings_and_the_notes_have_the_users(monkeypatch):
     module = part("_nccl")
-    binding = SimpleNamespace(available=True)
+    binding = SimpleNamespace(available=True, get_version=lambda: 22809)
     monkeypatch.setattr(module, "importlib", SimpleNamespace(import_module=lambda name: binding))
+    monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
+    rank = object.__new__(module.NcclRank)
+    rank._nccl = module.library()
+    assert "NCCL_NVLS_ENABLE" not in os.environ
+    assert rank.notes == {"nccl": "2.28.9", "NCCL_NVLS_ENABLE": "not set"}
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
-    module.library()
-    assert os.environ["NCCL_NVLS_ENABLE"] == "1"
-    monkeypatch.delenv("NCCL_NVLS_ENABLE")
-    module.library()
-    assert os.environ.pop("NCCL_NVLS_ENABLE") == "0"
+    assert rank.notes["NCCL_NVLS_ENABLE"] == "1"
+
+
+def test_the_product_writes_no_setting_of_nccl():
+    """A setting is named only where it is read and in a note, in a file that does nothing else to the environment."""
+    for path in (
+        path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file() and path.suffix != ".pyc"
+    ):
+        if path.suffix != ".py":
+            assert b"NCCL_" not in path.read_bytes(), path
+            continue
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+        settings = [node for node in nodes if isinstance(node, ast.Constant) and "NCCL_" in str(node.value)]
+        calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.environ.get"]
+        keys = [key for node in nodes if isinstance(node, ast.Dict) for key in node.keys]
+        assert {id(node) for node in settings} <= {id(node) for node in (*keys, *(call.args[0] for call in calls))}, (
+            path
+        )
+        touched = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr in ("environ", "putenv")]
+        assert not settings or len(touched) == len(calls), path

@@ -15,7 +15,6 @@ from gpubench.api import suite as gb
 
 from ._operations import WORD_BYTES, Collective
 
-_MULTICAST = "NCCL_NVLS_ENABLE"  # NVLink multicast (SHARP): off unless the user has set it
 _THREADS = 256
 _BLOCKS = 1056
 _SPARE_BYTES = 2**28
@@ -25,10 +24,7 @@ _SHM, _SHM_LEAST = "/dev/shm", 2**25
 
 
 def library() -> Any:
-    """Return CuPy's module of NCCL, with NVLink multicast off unless the user has set its variable.
-
-    Raises Unavailable if NCCL is not installed."""
-    os.environ.setdefault(_MULTICAST, "0")
+    """Return CuPy's module of NCCL; raises Unavailable if NCCL is not installed."""
     nccl = importlib.import_module("cupy.cuda.nccl")
     if not nccl.available:
         raise gb.Unavailable(
@@ -122,10 +118,10 @@ class NcclRank:
 
     @property
     def notes(self) -> dict[str, str]:
-        """The version of the library, and whether it may use NVLink multicast."""
+        """The version of the library, and the user's setting of NVLink multicast (SHARP)."""
         code = int(self._nccl.get_version())
         version = f"{code // 10000}.{code // 100 % 100}.{code % 100}"
-        return {"nccl": version, _MULTICAST: os.environ[_MULTICAST]}
+        return {"nccl": version, "NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "not set")}
 
     def meet(self) -> None:
         """Queue an all-reduce of one word, which ends when the device of every rank is ready.
