@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import _grid
 import numpy as np
@@ -87,6 +88,10 @@ suite = plugins.load("suites", "compilers")
 operators = importlib.import_module(suite.package + "._operators").OPERATORS
 kernels = importlib.import_module(suite.package + "._numba_cuda_kernels")
 kernels.load(cuda)
+kernels.load_probe(cuda)
+probed = np.full(1, 1.5, np.float16)
+cuda.jit(kernels.probe)[1, 1](probed, 1)
+assert probed == [3.0]
 rng = np.random.default_rng(1)
 for name, kernel in {**kernels.ELEMENTS, **kernels.ROWS}.items():
     operator = operators[name]
@@ -143,13 +148,68 @@ def test_a_library_that_is_missing_is_skipped_with_the_command_that_installs_it(
     assert "inputs" not in vars(made), "no input was drawn for it"
 
 
-def test_numbas_gpu_target_that_needs_an_older_numpy_is_missing_with_the_command_that_installs_it(monkeypatch):
-    numba_cuda = suite_module("compilers", "_by_numba_cuda")
-    numba_cuda.load_compiler()  # numba's own target finds all that it needs here
-    typing_context = importlib.import_module("numba.cuda.descriptor").cuda_target.typing_context
-    monkeypatch.setattr(typing_context, "refresh", lambda: np.dropped)
-    with pytest.raises(Unavailable, match=r"does not support NumPy .* 'dropped'\); pip install 'numpy<2\.5'"):
-        numba_cuda.load_compiler()
+class NumbaCuda:
+    """numba.cuda, whose compiler raises `error` for kernels with names in `broken`, or for every kernel."""
+
+    def __init__(self, error, broken=()):
+        self.error, self.broken, self.launched = error, broken, []
+
+    def jit(self, kernel=None, device=False):
+        return (lambda function: function) if device else Launched(self, kernel.__name__)
+
+    is_available = staticmethod(lambda: True)
+    external_stream = as_cuda_array = to_device = staticmethod(lambda array: array)
+
+
+class Launched:
+    def __init__(self, library, name):
+        self.library, self.name = library, name
+
+    def __getitem__(self, configuration):
+        return self
+
+    def __call__(self, *_):
+        if self.name in self.library.broken or not self.library.broken:
+            raise self.library.error
+        self.library.launched.append(self.name)
+
+
+MISFITS = [
+    AttributeError("module 'numpy' has no attribute 'row_stack'"),
+    TypeError("Signature mismatch: 3 argument types given, but function takes 4 arguments"),
+    ImportError("cannot import name 'types'"),
+    importlib.import_module("numba.core.errors").LoweringError("Failed in cuda mode pipeline\nmore"),
+]
+
+
+@pytest.mark.parametrize("error", MISFITS, ids=lambda error: type(error).__name__)
+def test_numbas_gpu_target_that_compiles_no_kernel_is_skipped_with_the_command_that_mends_it(monkeypatch, error):
+    monkeypatch.setitem(sys.modules, "numba.cuda", NumbaCuda(error))
+    with pytest.raises(Unavailable, match=r"pip install 'numba==.*' 'numba-cuda\[cu13\]==.*' 'numpy<2\.5'") as found:
+        PROVIDERS.build(bench(SUITE, "nvidia"), problem("softmax"), "numba-cuda")
+    assert str(error).partition("\n")[0] in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_a_kernel_of_ours_that_numba_does_not_compile_is_a_failure_where_it_compiles_others(monkeypatch):
+    numba_cuda = NumbaCuda(TypeError("a mistake of ours"), broken=("_softmax",))
+    monkeypatch.setitem(sys.modules, "numba.cuda", numba_cuda)
+    with pytest.raises(TypeError, match="a mistake of ours"):
+        PROVIDERS.build(bench(SUITE, "nvidia"), problem("softmax"), "numba-cuda")
+    assert numba_cuda.launched == ["probe"]
+    PROVIDERS.build(bench(SUITE, "nvidia"), problem("rmsnorm"), "numba-cuda")
+    assert numba_cuda.launched == ["probe", "_rmsnorm"], "no probe where the kernel is compiled"
+
+
+def test_numbas_gpu_target_whose_import_breaks_off_is_skipped_with_the_command_that_mends_it(tmp_path, monkeypatch):
+    (tmp_path / "broken_cuda.py").write_text("import numpy\nnumpy.dropped\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = provider("numba-cuda")
+    imported = importlib.import_module
+    paper = SimpleNamespace(import_module=lambda name: imported("broken_cuda" if name == "numba.cuda" else name))
+    monkeypatch.setattr(module, "importlib", paper)
+    with pytest.raises(Unavailable, match=r"'dropped'\); pip install 'numba=="):
+        PROVIDERS.build(bench(SUITE, "nvidia"), problem("softmax"), "numba-cuda")
 
 
 def test_triton_without_a_c_compiler_says_what_it_needs(monkeypatch):

@@ -35,7 +35,6 @@ LIBRARIES = {
 }
 # Libraries that a provider imports if they are installed, and does not need: Triton 3.6 looks for torch's tensors.
 _LEFT_OUT = {"triton": ("torch",)}
-_LEAST_S = 1e-9  # the shortest time to compile: it is a difference of two times, which noise can make negative
 _KIB = 1024  # the unit of ru_maxrss on Linux, getrusage(2)
 
 
@@ -134,10 +133,12 @@ def measured(order: Order, caches: Path, ledger: Ledger) -> BuildReport:
     error = build.compared()
     checked = ledger.now()
     again = build.again()
-    seconds |= {"compile": max(called - begun - again, _LEAST_S), "again": again}
+    if (compile_s := called - begun - again) > 0:  # a library that compiles nothing has only noise here
+        seconds["compile"] = compile_s
+    seconds["again"] = again
     seconds["first"] = checked - begun if order.is_up else checked
     if order.is_up:
-        seconds = {name: seconds[name] for name in ("first", "compile", "again")}
+        seconds = {name: seconds[name] for name in ("first", "compile", "again") if name in seconds}
     written = added(before, entries(caches))
     return BuildReport(seconds, len(before), len(written), sum(written.values()), _peak_bytes(), error)
 

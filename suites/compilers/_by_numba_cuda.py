@@ -4,6 +4,7 @@ The target comes with numba, or newer as the package numba-cuda."""
 
 import functools
 import importlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from ._operators import Problem
 from ._providers import Built, Outputs, no_operator
 
 _INSTALL = "pip install 'numba-cuda[cu13]' (or [cu12])"
-_OLDER_NUMPY = "pip install 'numpy<2.5'"
+_TRIED = "pip install 'numba==0.68.*' 'numba-cuda[cu13]==0.30.*' 'numpy<2.5' (or [cu12])"
 
 
 def build(bench: gb.Bench, problem: Problem) -> Built:
@@ -27,41 +28,63 @@ def build(bench: gb.Bench, problem: Problem) -> Built:
     if name not in (*kernels.ELEMENTS, *kernels.ROWS):
         raise no_operator("numba-cuda", problem)
     cuda = _imported()
-    outputs, is_pointwise = Outputs(bench, problem), name in kernels.ELEMENTS
-    kernel = _compiled(cuda, (kernels.ELEMENTS if is_pointwise else kernels.ROWS)[name])
-    arrays = (cuda.as_cuda_array(array.ravel()) for array in (*problem.inputs.values(), *outputs.arrays))
-    blocks = -(-problem.elements // kernels.THREADS) if is_pointwise else problem.rows
-    stream = cuda.external_stream(bench.device.stream)
+    outputs = Outputs(bench, problem)
+    try:
+        kernels.load(cuda)
+        launch = _launch(bench, problem, cuda, outputs)
+        launch()  # compiles the kernel
+    except _mismatches():
+        expect_compiler(cuda)
+        raise
     notes = {"library": f"numba {_version()}", "precision": "computed in float32", "kernels": "1"}
-    launch = partial(kernel[blocks, kernels.THREADS, stream], *arrays, problem.cols)
     return Built(launch, outputs.rows, outputs.poison, notes)
 
 
+def _launch(bench: gb.Bench, problem: Problem, cuda: Any, outputs: Outputs) -> Callable[[], object]:
+    name = problem.operator.name
+    is_pointwise = name in kernels.ELEMENTS
+    kernel = _compiled(cuda, (kernels.ELEMENTS if is_pointwise else kernels.ROWS)[name])
+    arrays = (cuda.as_cuda_array(array.ravel()) for array in (*problem.inputs.values(), *outputs.arrays))
+    blocks = -(-problem.elements // kernels.THREADS) if is_pointwise else problem.rows
+    return partial(kernel[blocks, kernels.THREADS, cuda.external_stream(bench.device.stream)], *arrays, problem.cols)
+
+
 def _imported() -> Any:
-    """Return the module numba.cuda with its compiler and our kernels loaded."""
+    """Return the module numba.cuda."""
     try:
         cuda = importlib.import_module("numba.cuda")
     except ImportError as error:
         raise gb.Unavailable(f"numba has no GPU target that can be imported here ({error})", _INSTALL) from error
+    except (AttributeError, TypeError) as error:
+        raise _misfit(error) from error
     if not cuda.is_available():
         raise gb.Unavailable("numba finds no GPU, or no compiler for it", _INSTALL)
-    load_compiler()
     importlib.import_module("numba").config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # for the operator that is small on purpose
-    kernels.load(cuda)
     return cuda
 
 
-def load_compiler() -> None:
-    """Load what numba's GPU target loads before it compiles its first function.
+def expect_compiler(cuda: Any) -> None:
+    """Raise Unavailable if numba's GPU target cannot compile even a kernel of three lines.
 
-    Raises Unavailable if the target uses a function that the installed NumPy does not have: numba-cuda 0.30.4 uses
-    `row_stack`, which NumPy 2.5 has dropped."""
+    It is asked after a kernel of ours was not compiled, so that a build's times hold no second kernel. numba-cuda
+    0.30.4 uses `row_stack`, for example, which NumPy 2.5 has dropped."""
     try:
-        importlib.import_module("numba.cuda.descriptor").cuda_target.typing_context.refresh()
-    except AttributeError as error:
-        raise gb.Unavailable(
-            f"numba's GPU target does not support NumPy {np.__version__} ({error})", _OLDER_NUMPY
-        ) from error
+        kernels.load_probe(cuda)
+        cuda.jit(kernels.probe)[1, 1](cuda.to_device(np.zeros(1, np.float16)), 1)
+    except _mismatches() as error:
+        raise _misfit(error) from error
+
+
+def _mismatches() -> tuple[type[Exception], ...]:
+    """Return the errors of a library that calls another as its other versions want it; numba wraps some of them."""
+    return AttributeError, ImportError, TypeError, importlib.import_module("numba.core.errors").NumbaError
+
+
+def _misfit(error: Exception) -> gb.Unavailable:
+    message = str(error).partition("\n")[0]
+    return gb.Unavailable(
+        f"numba's GPU target does not fit the installed numba or NumPy {np.__version__} ({message})", _TRIED
+    )
 
 
 def _version() -> str:
