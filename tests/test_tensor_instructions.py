@@ -135,7 +135,7 @@ class ThreeSmDevice:
         def launch(rounds):
             words[::2], words[1::2] = int(self.cycles * rounds**self.power), self.places
 
-        return CHAINS.Chains(DeviceOnlyBench(self), launch, words, 100, 6400, 4, CHAINS.Work(flops=64))
+        return CHAINS.Chains(DeviceOnlyBench(self), launch, words, 100, 6400, 4, Work(flops=64))
 
     power: float = 1.0
 
