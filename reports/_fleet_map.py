@@ -5,8 +5,7 @@ show every layer at once."""
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,14 +39,15 @@ class _Unit(NamedTuple):
 
 
 _SHARE = _Unit(100.0, 1, "%")
+_READINGS = (  # the name of a reading, its unit, and its attribute of a standing
+    ("temperature", _Unit(1.0, 0, "°C"), "temperature_c"),
+    ("power", _Unit(1.0, 0, "W"), "power_w"),
+    ("clock", _Unit(1e-9, 2, "GHz"), "clock_hz"),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
-    """A node of the map: its tiles start at the index `first`.
-
-    `gone` is empty for a node with tiles; otherwise it says why it has none: `no results`, or the status of the
-    node."""
+class NodeRow(NamedTuple):
+    """A node of the map, whose tiles start at the index `first`; `gone` says why it has none, or is empty."""
 
     node: str
     rack: str
@@ -55,8 +55,7 @@ class NodeRow:
     gone: str
 
 
-@dataclass(frozen=True, slots=True)
-class MapLayer:
+class MapLayer(NamedTuple):
     """One measure of all tiles: a share of the median, or a reading.
 
     `values`, shape (tiles,), are multiples of the last digit shown, NaN if missing; `text` writes one of them."""
@@ -94,12 +93,28 @@ class MapLayer:
         between = [f"{low} to {high}" for low, high in itertools.pairwise(ends)]
         return [f"below {ends[0]} {unit}", *between, f"from {ends[-1]}"] if ends else []
 
+    @property
+    def range_text(self) -> str:
+        """The lowest and the highest value with the unit: `93.3 to 100.6 %`; the layer must have a value."""
+        return f"{self.text(np.nanmin(self.values))} to {self.text(np.nanmax(self.values))} {self.unit.name}"
 
-@dataclass(frozen=True, slots=True)
-class FleetMap:
-    """The tiles of a fleet, numbered row by row.
+    @property
+    def data(self) -> dict[str, object]:
+        """The layer for the script, as plain values; `falls` says that lower values are darker, as for shares."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "unit": self.unit.name,
+            "digits": self.unit.digits,
+            "legend": self.legend,
+            "limits": self.limits,
+            "falls": self.is_share,
+            "values": [None if math.isnan(value) else int(value) for value in self.values.tolist()],
+        }
 
-    `marks` maps a tile to the anchor and the state of its suspect."""
+
+class FleetMap(NamedTuple):
+    """The tiles of a fleet, numbered row by row; `marks` has the anchor and the state of the suspect of a tile."""
 
     columns: tuple[str, ...]
     rows: tuple[NodeRow, ...]
@@ -109,84 +124,50 @@ class FleetMap:
     left_out: int  # the number of nodes without a row
     shown: int  # the index of the layer that the tables show
 
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """The column heads: the device ids, without the backend (`0` for `cuda:0`) if all GPUs are of one backend."""
-        kinds = {column.partition(":")[0] for column in self.columns} - {_HOST}
-        return tuple(
-            column.rpartition(":")[2] if len(kinds) == 1 and column != _HOST else column for column in self.columns
-        )
-
 
 def fleet_map(judgement: gb.FleetJudgement, anchors: dict[tuple[str, str], tuple[str, str]]) -> FleetMap:
-    """Return the map of a fleet, with at most 16 000 tiles and 64 columns.
+    """Return the map of a fleet, with at most 16 000 tiles and 64 columns: short ids first, the host last.
 
     `anchors` maps a node and a device id to the anchor and the state of their suspect."""
     standings_at: dict[tuple[str, str], list[gb.Standing]] = {}
     for standing in judgement.standings:
         for device in standing.place.devices:
             standings_at.setdefault((standing.place.node, device), []).append(standing)
-    columns = _columns(judgement)
-    all_nodes = _nodes(judgement, {node for node, _ in standings_at})
-    faults = _faults(judgement)
+    devices = {device for _, device in standings_at}
+    columns = tuple(sorted(devices, key=lambda device: (device == _HOST, len(device), device))[:_MOST_COLUMNS])
+    faults, measured = _faults(judgement), {node for node, _ in standings_at}
     reported = {node for node, _ in (*anchors, *faults)}
-    nodes = _fitting_nodes(all_nodes, reported, max(_MOST_TILES // max(len(columns), 1), 1))
+    racks = {rack: index for index, rack in enumerate(dict.fromkeys(node.rack for node in judgement.fleet.nodes))}
+    nodes = sorted(judgement.fleet.nodes, key=lambda node: racks[node.rack])
+    ranked = sorted(range(len(nodes)), key=lambda index: nodes[index].name in measured - reported)
+    most = max(_MOST_TILES // max(len(columns), 1), 1)
     rows: list[NodeRow] = []
     tiles: list[tuple[str, str]] = []
-    for node, rack, gone in nodes:
-        rows.append(NodeRow(node, rack, len(tiles), gone))
-        tiles += [] if gone else [(node, column) for column in columns]
-    marks = {index: anchors[place] for index, place in enumerate(tiles) if place in anchors}
+    for node in (nodes[index] for index in sorted(ranked[:most])):
+        has_tiles = node.name in measured
+        gone = "" if has_tiles else "no results" if node.status == "answered" else node.status
+        rows.append(NodeRow(node.name, node.rack, len(tiles), gone))
+        tiles += [(node.name, column) for column in columns] if has_tiles else []
     layers = tuple(_layers(judgement, [standings_at.get(place, []) for place in tiles]))
     worst = judgement.suspects[0].findings[0].family if judgement.suspects else ""
     return FleetMap(
         columns,
         tuple(rows),
         layers,
-        marks,
+        {index: anchors[place] for index, place in enumerate(tiles) if place in anchors},
         {index: faults[place] for index, place in enumerate(tiles) if place in faults},
-        len(all_nodes) - len(nodes),
+        len(nodes) - len(rows),
         next((index for index, layer in enumerate(layers) if layer.name == worst), 0),
     )
 
 
 def _faults(judgement: gb.FleetJudgement) -> dict[tuple[str, str], str]:
     """Return the devices with a fault as `sick` or `failed`, keyed by node and device id; `sick` wins over `failed`."""
-    failures = (failure for failure in judgement.failures if failure.status == "failed")
-    failed = [failure.place for failure in failures if len(failure.place.devices) == 1]
-    sick = [standing.place for standing in judgement.sick]
+    failed = [failure.place for failure in judgement.failures if failure.status == "failed"]
     return {
-        **{(place.node, device): "failed" for place in failed for device in place.devices},
-        **{(place.node, device): "sick" for place in sick for device in place.devices},
+        **{(place.node, device): "failed" for place in failed for device in place.devices if len(place.devices) == 1},
+        **{(part.place.node, device): "sick" for part in judgement.sick for device in part.place.devices},
     }
-
-
-def _columns(judgement: gb.FleetJudgement) -> tuple[str, ...]:
-    """Return the ids of all devices in the fleet, at most 64: short ids first, the host last."""
-    devices = {device for standing in judgement.standings for device in standing.place.devices}
-    return tuple(sorted(devices, key=lambda device: (device == _HOST, len(device), device))[:_MOST_COLUMNS])
-
-
-def _nodes(judgement: gb.FleetJudgement, measured: set[str]) -> list[tuple[str, str, str]]:
-    """Return the name, the rack and the end of each node, rack by rack."""
-    racks = {rack: index for index, rack in enumerate(dict.fromkeys(node.rack for node in judgement.fleet.nodes))}
-    nodes = sorted(judgement.fleet.nodes, key=lambda node: racks[node.rack])
-    return [
-        (
-            node.name,
-            node.rack,
-            "" if node.name in measured else "no results" if node.status == "answered" else node.status,
-        )
-        for node in nodes
-    ]
-
-
-def _fitting_nodes(nodes: list[tuple[str, str, str]], reported: set[str], most: int) -> list[tuple[str, str, str]]:
-    """Return at most `most` of `nodes` (name, rack, end) in their order."""
-    if len(nodes) <= most:
-        return nodes
-    ranked = sorted(range(len(nodes)), key=lambda index: not (nodes[index][2] or nodes[index][0] in reported))
-    return [nodes[index] for index in sorted(ranked[:most])]
 
 
 def _layers(judgement: gb.FleetJudgement, tiles: Sequence[list[gb.Standing]]) -> Iterator[MapLayer]:
@@ -197,22 +178,11 @@ def _layers(judgement: gb.FleetJudgement, tiles: Sequence[list[gb.Standing]]) ->
         values = [min((share[family] for share in tile if family in share), default=math.nan) for tile in shares]
         description = "the lowest share of each GPU and its links" if family in links else ""
         yield _layer(family, description or "share of the median of comparable components", _SHARE, values)
+    singles = [next((part for part in tile if len(part.place.devices) == 1), None) for tile in tiles]
     for name, unit, reading in _READINGS:
-        values = [_of_single_device(tile, reading) for tile in tiles]
+        values = [getattr(part, reading, math.nan) for part in singles]
         if any(map(math.isfinite, values)):
             yield _layer(name, "while the cases ran", unit, values)
-
-
-def _of_single_device(tile: Sequence[gb.Standing], reading: Callable[[gb.Standing], float]) -> float:
-    """Return the reading of the component in `tile` that is a single device, not a link; NaN if there is none."""
-    return next((reading(standing) for standing in tile if len(standing.place.devices) == 1), math.nan)
-
-
-_READINGS: tuple[tuple[str, _Unit, Callable[[gb.Standing], float]], ...] = (
-    ("temperature", _Unit(1.0, 0, "°C"), lambda standing: standing.temperature_c),
-    ("power", _Unit(1.0, 0, "W"), lambda standing: standing.power_w),
-    ("clock", _Unit(1e-9, 2, "GHz"), lambda standing: standing.clock_hz),
-)
 
 
 def _layer(name: str, description: str, unit: _Unit, values: Sequence[float]) -> MapLayer:
@@ -225,31 +195,16 @@ def _layer(name: str, description: str, unit: _Unit, values: Sequence[float]) ->
     return MapLayer(name, description, unit, scaled, tuple(limits))
 
 
-def layer_data(layers: Sequence[MapLayer]) -> list[dict[str, object]]:
-    """Return the layers for the script, each a dict of plain values; a missing value is None.
-
-    `falls` says that lower values are darker, as for shares."""
-    return [
-        {
-            "name": layer.name,
-            "description": layer.description,
-            "unit": layer.unit.name,
-            "digits": layer.unit.digits,
-            "legend": layer.legend,
-            "limits": layer.limits,
-            "falls": layer.is_share,
-            "values": [None if math.isnan(value) else int(value) for value in layer.values.tolist()],
-        }
-        for layer in layers
-    ]
-
-
 def tables(tile_map: FleetMap) -> Markup:
     """Return the layer `tile_map.shown` as HTML tables: one for each rack, or for each sixteen nodes without racks.
 
     End tags that HTML does not need are left out, because thousands of tiles make half of the page."""
     shades = tile_map.layers[tile_map.shown].shades.tolist() if tile_map.layers else []
-    heads = "".join(f"<th scope=col>{escape(head)}" for head in tile_map.heads)
+    backends = {column.partition(":")[0] for column in tile_map.columns} - {_HOST}
+    heads = "".join(  # `0` for `cuda:0` if all GPUs are of one backend
+        f"<th scope=col>{escape(column.rpartition(':')[2] if len(backends) == 1 else column)}"
+        for column in tile_map.columns
+    )
     parts = []
     for rack, rows in _blocks(tile_map.rows):
         caption = f"<caption>{escape(rack)}</caption>" if rack else ""
@@ -319,17 +274,11 @@ def overview(tile_map: FleetMap, layer: MapLayer) -> Markup:
     return svg.picture(description, cells.shape[0] * high, drawn, *marks, width=200.0)
 
 
-def range_text(layer: MapLayer) -> str:
-    """Return the lowest and the highest value of a layer with its unit: `93.3 to 100.6 %`; it must have a value."""
-    low, high = float(np.nanmin(layer.values)), float(np.nanmax(layer.values))
-    return f"{layer.text(low)} to {layer.text(high)} {layer.unit.name}"
-
-
 def readings_text(standing: gb.Standing) -> str:
     """Return a component's shares of the median, by family, and its known readings: `memory 99.8 %, power 612 W`."""
     parts = [f"{family} {gb.units.percent(share)}" for family, share in standing.shares]
     for name, unit, reading in _READINGS:
-        value = reading(standing)
+        value = getattr(standing, reading)
         if math.isfinite(value):
             parts.append(f"{name} {value * unit.factor:.{unit.digits}f} {unit.name}")
     return ", ".join(parts)

@@ -57,11 +57,10 @@ def _suspects(suspects: Sequence[gb.Suspect]) -> Iterator[str]:
 def _cells(suspect: gb.Suspect) -> tuple[str, ...]:
     """Return the cells of a suspect's row; case, family and slowdown are those of its slowest finding."""
     worst = suspect.findings[0]
-    place = suspect.place.node if suspect.unit == "node" else suspect.place.text
     state = gb.fleet_text.STATES[suspect.state]
     return (
         suspect.unit,
-        gb.escape(clipped(place)),
+        gb.escape(clipped(suspect.name)),
         gb.escape(clipped(worst.family)),
         gb.code(clipped(worst.case)) if worst.case else "all together",
         gb.units.percent(worst.slowdown),

@@ -15,10 +15,8 @@ from gpubench.analysis.digest import CaseFailure
 from gpubench.analysis.fingerprint import Fingerprint
 from gpubench.base.errors import FileError
 from gpubench.judging import fleet_text, outliers
-from gpubench.judging.causes import SlowCause
-from gpubench.judging.fleet import Place, fleet_status
-from gpubench.judging.fleet_again import SecondMeasurement
-from gpubench.judging.fleet_rule import judge_fleet
+from gpubench.judging.fleet import Place, SlowCause, fleet_status
+from gpubench.judging.fleet_rule import SecondMeasurement, judge_fleet
 from gpubench.judging.policy import built_in
 from gpubench.model.fleet import Fleet, FleetNode, Remeasured, encode_fleet, read_fleet
 from gpubench.tools.fleet import judging

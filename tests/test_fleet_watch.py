@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from _fleets import fleet
 
-from gpubench.judging.fleet_again import SecondMeasurement
-from gpubench.judging.fleet_rule import judge_fleet
+from gpubench.judging.fleet_rule import SecondMeasurement, judge_fleet
 from gpubench.judging.fleet_watch import WatchedFleet, newest_event_text, watch
 
 SLOW = ("gpu03", "cuda:0")

@@ -94,9 +94,8 @@ def _finding_text(finding: gb.FleetFinding) -> str:
         measured, expected = (gb.units.quantity(value, finding.unit) for value in (finding.value, finding.expected))
         figures = f", {measured} where {expected} is expected"
     slowdown, smallest = gb.units.percent(finding.slowdown), gb.units.percent(finding.detectable)
-    subject = finding.case or f"all cases of {finding.family} together"
     cause = gb.fleet_text.causes_text(finding)
-    return f"{subject}: {slowdown} slow{figures} ({smallest} would have been found), {cause}"
+    return f"{finding.subject}: {slowdown} slow{figures} ({smallest} would have been found), {cause}"
 
 
 def _suite_element(kind: str, tests: Sequence[_TestCase]) -> str:

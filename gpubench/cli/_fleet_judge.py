@@ -140,7 +140,6 @@ def _suspects(judged: FleetJudgement) -> Iterator[Part]:
     rows = []
     for suspect in judged.suspects[:_MOST_ROWS]:
         worst = suspect.findings[0]
-        place = suspect.place.node if suspect.unit == "node" else suspect.place.text
         count = len(suspect.findings)
         figures = (
             units.percent(worst.slowdown),
@@ -149,7 +148,11 @@ def _suspects(judged: FleetJudgement) -> Iterator[Part]:
             fleet_text.STATES[suspect.state],
         )
         rows.append(
-            NamedRow(suspect.unit, f"{place}, {worst.case or worst.family}: {fleet_text.causes_text(suspect)}", figures)
+            NamedRow(
+                suspect.unit,
+                f"{suspect.name}, {worst.case or worst.family}: {fleet_text.causes_text(suspect)}",
+                figures,
+            )
         )
     heads = ("kind", "component, slowest case, cause", "slowdown", "detectable", "cases", "state")
     yield from named_rows(heads, rows, shutil.get_terminal_size().columns)

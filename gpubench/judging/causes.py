@@ -1,16 +1,15 @@
-"""Name the causes that may explain why a component of a fleet is slow, from its own run compared with other runs."""
+"""Name the component of a fleet that is to blame for findings, and the causes that may explain why it is slow."""
 
 import math
 import statistics
 from collections import Counter as Tally
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gpubench.analysis.digest import CaseKey, CaseRate, Component
 from gpubench.base import units
+from gpubench.judging.fleet import CauseKind, FleetFinding, Place, SlowCause, Suspect
 
-CauseKind = Literal["thermal", "power", "clock", "link width", "health", "other programs", "NUMA", "device"]
 _STATES: dict[str, tuple[CauseKind, str]] = {
     "thermal": ("thermal", "heat slowed it down"),
     "hw-slowdown": ("thermal", "the hardware slowed it down"),
@@ -27,15 +26,7 @@ _USUAL = 0.5  # a state that more than this share of the other components has ex
 _CLOCK_SHARE = 0.5  # a lower clock explains a slowdown if it accounts for at least this share of it
 _OF_LINKS = ("host link",)
 
-
-@dataclass(frozen=True, slots=True)
-class SlowCause:
-    """An explanation of a slow component.
-
-    Causes are counted by `kind`. `text` is a sentence without a full stop."""
-
-    kind: CauseKind
-    text: str
+_Findings = dict[Place, list[FleetFinding]]
 
 
 def causes(
@@ -94,3 +85,46 @@ def disturbed_cases(component: Component) -> int:
     """Return the number of cases of the component in which other programs used it or its host."""
     others = {state for state, (kind, _) in _STATES.items() if kind == "other programs"}
     return sum(bool(rate.states & others) for rate in component.rates.values())
+
+
+def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Component]) -> list[Suspect]:
+    """Return the suspects: each component with findings, or the whole node if all GPUs of a node are slow.
+
+    `components` has every component of the fleet by place. A finding on a link names the slow GPUs at its ends."""
+    by_place: _Findings = {}
+    for finding in findings:
+        by_place.setdefault(finding.place, []).append(finding)
+    nodes = list(_slow_nodes(by_place, components))
+    in_slow_nodes = {(suspect.place.node, device) for suspect in nodes for device in suspect.place.devices}
+    slow = {(place.node, place.devices[0]) for place in by_place if components[place].kind == "GPU"}
+    parts = []
+    for place, of_place in by_place.items():
+        part = components[place]
+        if part.kind == "GPU" and (place.node, place.devices[0]) in in_slow_nodes:
+            continue
+        if part.kind == "link":
+            ends = [device for device in place.devices if (place.node, device) in slow]
+            more = tuple(SlowCause("device", f"{device} is slow by itself") for device in ends)
+            of_place = [replace(finding, causes=(*finding.causes, *more)) for finding in of_place]
+        parts.append(Suspect(part.kind, place, part.uuids, _slowest_first(of_place)))
+    return [*nodes, *parts]
+
+
+def _slow_nodes(by_place: _Findings, components: Mapping[Place, Component]) -> Iterator[Suspect]:
+    """Yield each node with at least two GPUs in which every GPU has a finding in the same family."""
+    gpus: dict[str, list[Place]] = {}
+    for place, component in components.items():
+        if component.kind == "GPU":
+            gpus.setdefault(place.node, []).append(place)
+    for node, places in gpus.items():
+        families = [{finding.family for finding in by_place.get(place, ())} for place in places]
+        if len(places) > 1 and set.intersection(*families):
+            node_findings = [finding for place in places for finding in by_place[place]]
+            uuids = tuple(uuid for place in places for uuid in components[place].uuids)
+            devices = tuple(device for place in places for device in place.devices)
+            yield Suspect("node", Place(node, devices), uuids, _slowest_first(node_findings))
+
+
+def _slowest_first(findings: Sequence[FleetFinding]) -> tuple[FleetFinding, ...]:
+    """Return the findings with the largest slowdown first."""
+    return tuple(sorted(findings, key=lambda finding: -finding.slowdown))

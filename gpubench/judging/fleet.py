@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpubench.analysis.digest import ComponentKind
-from gpubench.judging.causes import SlowCause
 from gpubench.model import Better
 from gpubench.model.fleet import Fleet
 from gpubench.model.limits import Word
@@ -17,6 +16,15 @@ from gpubench.model.limits import Word
 SuspectState = Literal["confirmed", "suspect", "transient"]
 _WORST_FIRST: tuple[SuspectState, ...] = ("confirmed", "suspect", "transient")
 Basis = Literal["others", "baseline", "floor"]
+CauseKind = Literal["thermal", "power", "clock", "link width", "health", "other programs", "NUMA", "device"]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCause:
+    """An explanation of a slow component: causes are counted by `kind`, and `text` is a clause."""
+
+    kind: CauseKind
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,11 @@ class FleetFinding:
     again: float = math.nan
     causes: tuple[SlowCause, ...] = ()
 
+    @property
+    def subject(self) -> str:
+        """The id of the case, or `all cases of memory together`."""
+        return self.case or f"all cases of {self.family} together"
+
 
 @dataclass(frozen=True, slots=True)
 class SuspectCase:
@@ -84,6 +97,11 @@ class Suspect:
     uuids: tuple[str, ...]
     findings: tuple[FleetFinding, ...]
     cases: tuple[SuspectCase, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of a slow node, or the place of any other suspect."""
+        return self.place.node if self.unit == "node" else self.place.text
 
     @property
     def parts(self) -> tuple[Place, ...]:

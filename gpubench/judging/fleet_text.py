@@ -50,11 +50,10 @@ def fleet_answer(judgement: FleetJudgement) -> str:
 def suspect_text(suspect: Suspect) -> str:
     """Return a suspect as text: `gpu07 cuda:3: memory 6.7 % below the others (its core clock was 1.4 GHz, …)`."""
     worst = suspect.findings[0]
-    place = suspect.place.node if suspect.unit == "node" else suspect.place.text
     families = list(dict.fromkeys(finding.family for finding in suspect.findings))
     named = ", ".join(families[:_MOST_NAMED]) + (", …" if len(families) > _MOST_NAMED else "")
     slowdown = f"{'up to ' if len(suspect.findings) > 1 else ''}{units.percent(worst.slowdown)}"
-    return f"{place}: {named} {slowdown} below {_BASES[worst.basis]} ({causes_text(suspect)})"
+    return f"{suspect.name}: {named} {slowdown} below {_BASES[worst.basis]} ({causes_text(suspect)})"
 
 
 def failure_text(failure: FailedCases) -> str:

@@ -15,7 +15,7 @@ from _fleets import template
 from gpubench.analysis.digest import CaseKey
 from gpubench.judging import outliers
 from gpubench.judging.fleet import Place
-from gpubench.judging.fleet_rows import ComparableGroup, Member, fleet_rows
+from gpubench.judging.fleet_rule import ComparableGroup, Member, judged_rows
 
 CASES, FAMILIES = 20, ("memory", "compute", "host link", "latency", "collectives")
 SPREADS, SIZES, SLOW = (0.002, 0.01, 0.025), (8, 32, 256), (0.0, 0.03, 0.05, 0.10, 0.25)
@@ -29,7 +29,7 @@ KEYS = tuple(
 def ours(rates):
     """Return the components that the rule accuses by cases, populations and families together."""
     members = tuple(Member(Place(str(number), ()), COMPONENT) for number in range(rates.shape[1]))
-    rows, matrix, errors, _ = fleet_rows(ComparableGroup(members, KEYS, rates, np.zeros_like(rates)))
+    rows, matrix, errors, _ = judged_rows(ComparableGroup(members, KEYS, rates, np.zeros_like(rates)))
     is_suspect = outliers.find(matrix, errors).is_suspect
     accused = np.zeros(rates.shape, dtype=bool)
     for row, suspects in zip(rows, is_suspect, strict=True):

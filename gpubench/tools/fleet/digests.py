@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpubench.analysis.digest import DigestBuilder, NodeDigest
 from gpubench.base.errors import FileError
-from gpubench.judging.fleet_again import SecondMeasurement
+from gpubench.judging.fleet_rule import SecondMeasurement
 from gpubench.model import store
 from gpubench.model.fleet import AGAIN, Fleet, FleetNode, Remeasured, read_fleet
 from gpubench.tools.gating.readings import garbage_collection_off
