@@ -263,7 +263,7 @@ def _differences(slow: Sequence[Member], fast: Sequence[Member]) -> Iterator[str
 def _finding(
     group: ComparableGroup, row: _Row, column: int, rates: Matrix, judged: outliers.Outliers, index: int
 ) -> FleetFinding:
-    """Return the finding about the member `column` in one row, which has the number `index` in the `judged` matrices."""
+    """Return the finding about the member `column` in one row, which is row `index` of the `judged` matrices."""
     place, component = group.members[column]
     slowdown = float(judged.slowdown[index, column])
     others = [
@@ -326,7 +326,7 @@ def _control_rates(key: CaseKey, again: Sequence[SecondMeasurement]) -> Iterator
 def _slowdown_and_limit(
     log: float, error: float, values: Sequence[float], moved: Sequence[float], suspects: int
 ) -> tuple[float, float]:
-    """Return the slowdown of a second measurement against the healthy `values`, and the limit of chance, as logarithms."""
+    """Return the slowdown of a second measurement against the healthy `values`, and its limit, as logarithms."""
     count = len(values)
     spread = max(statistics.stdev(values) if count > 1 else 0.0, error, LEAST_SPREAD)
     freedom = np.array([max(count - 1, 1)], dtype=float)
