@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
 COMPILER = shutil.which("g++")
 _BUILT = HERE.parent / ".pytest_cache" / "gpubench-kernels"
-_OPTIONS = ("-std=c++17", "-w", "-O1", "-shared", "-fPIC")
+_OPTIONS = ("-std=c++17", "-w", "-O1", "-fPIC")
 _SHARED_BYTES = 2**18  # bytes of dynamic shared memory, more than any GPU has
 _RUN = 'extern "C" void run_{0}(u32 x, u32 y, u32 n, void** a) {{ grid::run({0}, x, y, n, a); }}\n'
 
@@ -39,24 +39,43 @@ def library(file: str, defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
         rf"static \1 \2[{_SHARED_BYTES} / sizeof(\1)];",
         (SUITES / file).read_text(),
     )
-    text = (HERE / "_grid.h").read_text() + text
-    key = hashlib.sha256("\0".join([_compiler(), _RUN, *options, text]).encode()).hexdigest()
-    built = _BUILT / f"{key}.so"
+    grid = (HERE / "_grid.h").read_text()
+    built = _BUILT / f"{_key(_RUN, *options, grid, text)}.so"
     if not built.exists():
-        _build(text, options, built)
+        _build(grid, text, options, built)
     return ctypes.CDLL(str(built))
 
 
-def _build(text: str, options: list[str], built: Path) -> None:
+def _key(*texts: str) -> str:
+    return hashlib.sha256("\0".join([_compiler(), *texts]).encode()).hexdigest()
+
+
+def _build(grid: str, kernels: str, options: list[str], built: Path) -> None:
     """Build the kernels of a source under another name, since a second process may load or build the same library."""
     _BUILT.mkdir(parents=True, exist_ok=True)
+    includes = "".join(re.findall(r"^#include <.*\n", grid, re.MULTILINE))
+    text = re.sub(r"^#include <.*\n", "", grid, flags=re.MULTILINE) + kernels
     with tempfile.TemporaryDirectory(dir=_BUILT) as folder:
         source, library = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
         source.write_text(text)
-        kernels = re.findall(r'extern "C"\s+void\s+(\w+)\(', _compiled(*options, "-E", "-P", str(source)))
-        source.write_text(text + "".join(_RUN.format(name) for name in kernels))
-        _compiled(*options, str(source), "-o", str(library))
+        names = re.findall(r'extern "C"\s+void\s+(\w+)\(', _compiled(*options, "-E", "-P", str(source)))
+        calls = "".join(_RUN.format(name) for name in names)
+        source.write_text(f'#include "{_precompiled(includes)}"\n{text}{calls}')
+        _compiled(*options, "-shared", str(source), "-o", str(library))
         library.replace(built)
+
+
+@functools.cache
+def _precompiled(includes: str) -> Path:
+    """Return a header with the includes of the C++ library that g++ has parsed: parsing takes longer than a kernel."""
+    header = _BUILT / f"{_key(*_OPTIONS, includes)}.h"
+    parsed = header.with_suffix(".h.gch")
+    if not parsed.exists():
+        header.write_text(includes)
+        with tempfile.TemporaryDirectory(dir=_BUILT) as folder:
+            _compiled(*_OPTIONS, "-x", "c++-header", str(header), "-o", f"{folder}/parsed")
+            Path(folder, "parsed").replace(parsed)
+    return header
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import pytest
 from _modules import suite_module
 from test_virtual_memory import host_bench, task_of
 
+from gpubench.api.libraries import DriverCallError
 from gpubench.base.errors import WrongAnswer
 
 CHURN = suite_module("virtual", "_churn")
@@ -150,8 +151,8 @@ class RuntimeStatusError(RuntimeError):
         (OSError(errno.EPERM, "no"), False),
         (RuntimeStatusError(2), True),
         (RuntimeStatusError(700), False),
-        (CHURN.DriverCallError("CUDA_ERROR_OUT_OF_MEMORY from cuMemCreate"), True),
-        (CHURN.DriverCallError("CUDA_ERROR_ILLEGAL_ADDRESS from cuMemCreate"), False),
+        (DriverCallError("CUDA_ERROR_OUT_OF_MEMORY from cuMemCreate"), True),
+        (DriverCallError("CUDA_ERROR_ILLEGAL_ADDRESS from cuMemCreate"), False),
     ],
 )
 def test_only_exhausted_memory_counts_as_a_first_failure(error, is_full):
