@@ -25,8 +25,8 @@ from gpubench.measuring import inventory
 from gpubench.model.fleet import FLEET_FILE, read_fleet
 from gpubench.model.store import read_run
 from gpubench.tools.fleet import board as boards
-from gpubench.tools.fleet import collect, environment, member, messages
-from gpubench.tools.fleet.launch import read_racks
+from gpubench.tools.fleet import collect, launchers, member, messages
+from gpubench.tools.fleet.collect import read_racks
 from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder, SeenGpu
 from gpubench.tools.fleet.session import new_folder
 
@@ -293,7 +293,7 @@ def test_no_text_of_an_order_becomes_an_option():
     ],
 )
 def test_the_rank_comes_from_torchrun_mpirun_or_srun(variables, place):
-    rank = environment.job_rank(variables)
+    rank = launchers.job_rank(variables)
     assert (rank.rank, rank.world) == place
 
 
@@ -302,24 +302,24 @@ def test_the_rank_comes_from_torchrun_mpirun_or_srun(variables, place):
 )
 def test_an_environment_without_a_rank_is_refused(variables):
     with pytest.raises(UsageError, match="rank"):
-        environment.job_rank(variables)
+        launchers.job_rank(variables)
 
 
 def test_an_answer_of_an_earlier_job_in_the_same_folder_is_no_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "_RENDEZVOUS_S", 0.1)
-    monkeypatch.setattr(environment, "_TICK_S", 0.02)
+    monkeypatch.setattr(launchers, "_RENDEZVOUS_S", 0.1)
+    monkeypatch.setattr(launchers, "_TICK_S", 0.02)
     earlier = boards.new_board(tmp_path)
     meeting = boards.FolderBoard(boards.private_folder(tmp_path / boards.FOLDER / "meet"))
     meeting.put("ask.1", b"0" * 32)
     meeting.put("answer.1", b"0" * 32 + earlier.folder.name.encode())
     with pytest.raises(UsageError, match="rank 0 has not answered"):
-        environment.find_board(tmp_path, environment.JobRank(1, 2))
+        launchers.find_board(tmp_path, launchers.JobRank(1, 2))
 
 
 def test_a_process_of_another_job_is_not_shown_the_board_of_a_rank_that_has_reported(tmp_path):
     board = boards.new_board(tmp_path)
     meeting = boards.FolderBoard(boards.private_folder(tmp_path / boards.FOLDER / "meet"))
-    launch = environment.EnvironmentLaunch(board, meeting, board.folder.name, 2)
+    launch = launchers.EnvironmentLaunch(board, meeting, board.folder.name, 2)
     os.mkfifo(meeting.folder / "ask.0")  # costs this process its answer, and nothing else
     meeting.put("ask.1", b"1" * 32)
     launch.poll()

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
     from gpubench.model.fleet import Fleet
     from gpubench.tools.fleet.collect import NodeView
-    from gpubench.tools.fleet.environment import EnvironmentLaunch
-    from gpubench.tools.fleet.launch import FleetLaunch
-    from gpubench.tools.fleet.ray_cluster import RayLaunch
+    from gpubench.tools.fleet.launchers import EnvironmentLaunch, FleetLaunch, RayLaunch, SlurmLaunch
     from gpubench.tools.fleet.session import FleetRequest, FleetSession
-    from gpubench.tools.fleet.slurm import SlurmLaunch
 
 _SRUN = "gpubench.srun"  # the key of srun's options in the context of the command
 
@@ -132,8 +129,7 @@ def run(
     """Measure many machines at the same time: one run file per node, and fleet.json.
 
     The exit status is 0 if every node answered, 4 if some did not, 6 if no node has a device that is well."""
-    from gpubench.tools.fleet.collect import Patience
-    from gpubench.tools.fleet.launch import read_racks
+    from gpubench.tools.fleet.collect import Patience, read_racks
     from gpubench.tools.fleet.messages import NodeOrder
     from gpubench.tools.fleet.session import FleetRequest, FleetSession
 
@@ -196,7 +192,7 @@ def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
 
     A negative `rank` means that rank and number of nodes are read from srun's environment variables."""
     from gpubench.tools.fleet.board import FolderBoard
-    from gpubench.tools.fleet.environment import SLURM, job_rank
+    from gpubench.tools.fleet.launchers import SLURM, job_rank
     from gpubench.tools.fleet.member import serve
 
     if rank < 0:
@@ -227,22 +223,20 @@ def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -
     The launch talks to the nodes. `srun` are options of srun. With --from-env every process of the job calls this: a
     process whose rank is not 0 works as a node here and raises typer.Exit at the end. Raises UsageError if the folder
     of the request exists."""
-    from gpubench.tools.fleet import environment, member
-    from gpubench.tools.fleet.ray_cluster import ray_launch
+    from gpubench.tools.fleet import launchers, member
     from gpubench.tools.fleet.session import new_folder
-    from gpubench.tools.fleet.slurm import slurm_launch
 
     launch: AbstractContextManager[RayLaunch | SlurmLaunch | EnvironmentLaunch]
     if on:
-        launch = ray_launch(on)
+        launch = launchers.ray_launch(on)
     elif slurm:
-        launch = slurm_launch(request.folder, srun)
+        launch = launchers.slurm_launch(request.folder, srun)
     else:
-        place = environment.job_rank(os.environ)
+        place = launchers.job_rank(os.environ)
         if place.rank:
-            member.serve(environment.find_board(request.folder, place), place.rank, place.world)
+            member.serve(launchers.find_board(request.folder, place), place.rank, place.world)
             raise typer.Exit
-        launch = environment.environment_launch(request.folder, place)
+        launch = launchers.environment_launch(request.folder, place)
     with new_folder(request.folder), launch as started:
         yield started
 

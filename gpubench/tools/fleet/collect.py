@@ -5,10 +5,11 @@ as dead, and as alive again if they continue before the other nodes end. The str
 
 import contextlib
 import itertools
+import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from gpubench.base.errors import FileError, UsageError
 from gpubench.tools.fleet import messages
 from gpubench.tools.fleet.answers import NodeOutcome, check_answer
 from gpubench.tools.fleet.board import BadValue, Board, BoardGone
-from gpubench.tools.fleet.launch import FleetLaunch, NodeNames, Racks, check_racks
+from gpubench.tools.fleet.launchers import FleetLaunch
 from gpubench.tools.fleet.member import DONE, HEARTBEAT_S
 from gpubench.tools.fleet.messages import NodeOrder, NodeReport
 
@@ -47,6 +48,9 @@ class NodeView:
     outcome: NodeOutcome | None
 
 
+Racks = Mapping[str, str]  # the rack of a node by its name
+_MAP_BYTES = 2**24
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 WatchNodes = Callable[[Sequence[NodeView]], None]
 OnOutcome = Callable[[int, NodeOutcome], None]  # takes the rank of a node and its outcome
 AdaptOrder = Callable[[int, NodeOrder], NodeOrder]
@@ -109,7 +113,7 @@ class NodeCoordinator:
         self._racks = racks
         self._patience = patience
         self._watch = watch
-        self._names = NodeNames()
+        self._names: dict[int, str] = {}
         self._heartbeat = LauncherHeartbeat(launch.board)
         self._rank_by_gpu: dict[tuple[str, str], int] = {}
         self._outcomes: dict[int, NodeOutcome] = {}
@@ -139,7 +143,8 @@ class NodeCoordinator:
             self._read_reports(self.nodes)
             time.sleep(_TICK_S)
         hosts = [tracked.report.host for tracked in self.nodes.values() if tracked.report]
-        check_racks(self._racks, [*hosts, *map(self.name, self.nodes)])
+        if self._racks and hosts and not self._racks.keys() & {*hosts, *map(self.name, self.nodes)}:
+            raise UsageError(f"the map names none of the nodes; a line for one of them is: {hosts[0]} rack1")
         self._assign_gpus()
 
     def _find_nodes(self) -> None:
@@ -227,8 +232,16 @@ class NodeCoordinator:
     def name(self, rank: int) -> str:
         """Return the name of a node, which is unique in the fleet and safe as the name of its run file."""
         host = self.host(rank)
-        namesakes = sum(self.host(node) == host for node in self.nodes if node != rank)
-        return self._names.name(rank, host, namesakes if host else 0)
+        if not host:  # the node has sent no report; its report may still bring a host name
+            return f"rank-{rank}"
+        if rank not in self._names:
+            base = _UNSAFE.sub("-", host).lstrip("-")[:150] or f"rank-{rank}"
+            has_namesakes = any(self.host(node) == host for node in self.nodes if node != rank)
+            name = f"{base}-{rank}" if has_namesakes else base
+            while name in self._names.values():
+                name += "-again"
+            self._names[rank] = name
+        return self._names[rank]
 
     def host(self, rank: int) -> str:
         """Return the host name of a node, from the launcher or else from the node's report; empty if neither has it."""
@@ -391,3 +404,24 @@ class NodeCoordinator:
 def _phase_text(report: NodeReport) -> str:
     """Return the last phase that a node reported, as the end of a sentence: `during: …`."""
     return f"during: {one_line(report.phase)[:200]}"
+
+
+def read_racks(path: Path) -> Racks:
+    """Return the rack of each node by the node's name, from a text file with a node and its rack per line.
+
+    Text after `#` is a comment."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAP_BYTES).decode()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not a text file in UTF-8") from error
+    racks: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = line.partition("#")[0].split()
+        if fields and (len(fields) != 2 or fields[0] in racks):
+            raise UsageError(f"{path}:{number}: not a node with its rack; write each node once, as in: gpu07 rack2")
+        if fields:
+            racks[fields[0]] = fields[1]
+    return racks

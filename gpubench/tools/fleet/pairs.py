@@ -24,7 +24,7 @@ from gpubench.model.schema import STRICT
 from gpubench.model.store import read_run
 from gpubench.tools.fleet.answers import NodeOutcome
 from gpubench.tools.fleet.collect import NodeCoordinator, WatchNodes
-from gpubench.tools.fleet.launch import FleetLaunch
+from gpubench.tools.fleet.launchers import FleetLaunch
 from gpubench.tools.fleet.messages import NodeOrder, PairPlace
 from gpubench.tools.fleet.session import PAIRS, PAIRS_FILE, FleetRequest
 

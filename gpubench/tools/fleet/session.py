@@ -19,8 +19,8 @@ from gpubench.base.files import write_whole
 from gpubench.model.disk import as_file_errors
 from gpubench.model.fleet import AGAIN, FLEET_FILE, Fleet, FleetNode, Remeasured, encode_fleet, is_file_name
 from gpubench.tools.fleet.answers import NodeOutcome
-from gpubench.tools.fleet.collect import NodeCoordinator, Patience, WatchNodes
-from gpubench.tools.fleet.launch import FleetLaunch, Racks
+from gpubench.tools.fleet.collect import NodeCoordinator, Patience, Racks, WatchNodes
+from gpubench.tools.fleet.launchers import FleetLaunch
 from gpubench.tools.fleet.messages import NodeOrder
 
 PAIRS_FILE, PAIRS = "pairs.json", "pairs"  # the record and the folder of `fleet pairs`

@@ -1,0 +1,396 @@
+"""Start the nodes of a fleet by Ray or srun, or join those of a job that torchrun, mpirun or srun has started.
+
+A launch gives the coordinator a board and says which nodes have ended. A Ray cluster must require a token; Ray pickles
+what tasks and actors exchange, so the fleet sends only bytes and checks them like the files of a shared folder."""
+
+import contextlib
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from gpubench import DISTRIBUTION
+from gpubench.base.clean import one_line
+from gpubench.base.errors import Unavailable, UsageError
+from gpubench.tools.fleet.board import (
+    FOLDER,
+    BadValue,
+    Board,
+    BoardGone,
+    FolderBoard,
+    check_entry,
+    new_board,
+    private_folder,
+)
+from gpubench.tools.fleet.member import MEMBER, serve, supervised_child
+from gpubench.tools.fleet.messages import report_key
+
+SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
+_VARIABLES = (  # rank and number of processes: torchrun, Open MPI, other launchers of MPI (PMI), srun
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    SLURM,
+)
+_RENDEZVOUS = "meet"
+_RENDEZVOUS_S = 120.0
+_TICK_S = 0.2
+_TOKEN = re.compile(rb"[0-9a-f]{32}")
+_SRUN_GRACE_S = 20.0  # time for srun to end its processes
+_HEAD = "node:__internal_head__"  # a resource that Ray gives to the head node alone
+_UNMASKED = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}  # each node sees all its GPUs: nccl#1749
+_LOCAL = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", **_UNMASKED}
+_ANSWER_S = 30.0
+_STORE_BYTES = 2**28  # shared memory of each local node of Ray
+
+
+class FleetLaunch(Protocol):
+    """The nodes that a launcher started, by rank from 0, and the board through which they communicate.
+
+    `launcher` is the launcher's name (ray, slurm, environment). `world` is the number of nodes, 0 if only the nodes
+    know it, and `hosts` are their host names, empty if unknown. `may_queue` says that nodes may wait for other jobs."""
+
+    launcher: str
+    board: Board
+    world: int
+    hosts: tuple[str, ...]
+    may_queue: bool
+
+    def poll(self) -> None:
+        """Do the launcher's periodic work; the coordinator calls this several times per second."""
+
+    def reason_of_end(self, rank: int) -> str:
+        """Return why the process of a rank has ended; empty while it runs or if the launcher does not know."""
+
+
+class JobRank(NamedTuple):
+    """The rank of this process in its job, and the number of processes in the job."""
+
+    rank: int
+    world: int
+
+
+def job_rank(environment: Mapping[str, str], variables: Sequence[tuple[str, str]] = _VARIABLES) -> JobRank:
+    """Return the rank of this process in its job, by the first pair of `variables` that the environment sets.
+
+    Raises UsageError if no pair is set, or if the values are not a rank and a number of processes."""
+    for rank, world in variables:
+        if rank in environment and world in environment:
+            texts = environment[rank], environment[world]
+            if all(re.fullmatch(r"\d{1,6}", text) for text in texts) and int(texts[0]) < int(texts[1]):
+                return JobRank(int(texts[0]), int(texts[1]))
+            raise UsageError(f"{rank}={texts[0]} and {world}={texts[1]} are not a rank and a number of processes")
+    raise UsageError(
+        "--from-env finds no rank in the environment; start it by torchrun --no-python, mpirun or srun, as in: "
+        "mpirun -n 2 gpubench fleet run headline --from-env -o DIR"
+    )
+
+
+@dataclass(slots=True)
+class EnvironmentLaunch:
+    """A job as its rank 0 sees it: rank 0 knows the other processes only by what they write on the board.
+
+    They ask in the folder `rendezvous` for `name`, the random name of the board's folder. Each writes a random token
+    there, and accepts only an answer that repeats it, so that files of an earlier job are not taken for an answer."""
+
+    board: Board
+    rendezvous: FolderBoard
+    name: str
+    world: int
+    launcher: str = "environment"
+    hosts: tuple[str, ...] = ()
+    may_queue: bool = False
+
+    def reason_of_end(self, rank: int) -> str:
+        """Return an empty text: an ended process is known only by its last report, or because its reports stop."""
+        del rank
+        return ""
+
+    def poll(self) -> None:
+        """Answer each process that asks for the board: write its token, followed by the name of the board.
+
+        A rank that has reported gets no further answer: another job may use the same folder by mistake."""
+        for rank in range(self.world):
+            with contextlib.suppress(BadValue):  # a process that asks in such a way gets no answer
+                token = self.rendezvous.get(f"ask.{rank}")
+                if token and _TOKEN.fullmatch(token) and self.board.get(report_key(rank)) is None:
+                    answer = token + self.name.encode()
+                    if self.rendezvous.get(f"answer.{rank}") != answer:
+                        self.rendezvous.put(f"answer.{rank}", answer)
+
+
+@contextlib.contextmanager
+def environment_launch(folder: Path, job: JobRank) -> Iterator[EnvironmentLaunch]:
+    """Make a board in `folder`, start the node of rank 0 in a child process, and yield the launch; rank 0 calls this.
+
+    Raises FileError if the board cannot be made."""
+    board = new_board(folder)
+    rendezvous = FolderBoard(private_folder(folder / FOLDER / _RENDEZVOUS))
+    launch = EnvironmentLaunch(board, rendezvous, board.folder.name, job.world)
+    try:
+        with supervised_child([*MEMBER, str(board.folder), str(job.rank), str(job.world)]):
+            yield launch
+    finally:
+        rendezvous.remove()
+        board.remove()
+
+
+def find_board(folder: Path, job: JobRank) -> FolderBoard:
+    """Wait for rank 0 to name the board that it made in `folder`, and return that board; each other rank calls this.
+
+    Raises UsageError if rank 0 does not answer within 120 s."""
+    rendezvous = FolderBoard(folder / FOLDER / _RENDEZVOUS)
+    token = secrets.token_hex(16).encode()
+    deadline = time.monotonic() + _RENDEZVOUS_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(BoardGone):  # rank 0 has not made the folder yet
+            if rendezvous.get(f"ask.{job.rank}") != token:
+                rendezvous.put(f"ask.{job.rank}", token)
+            answer = rendezvous.get(f"answer.{job.rank}") or b""
+            name = answer.removeprefix(token)
+            if name != answer and _TOKEN.fullmatch(name):
+                return FolderBoard(folder / FOLDER / name.decode())
+        time.sleep(_TICK_S)
+    raise UsageError(
+        f"rank 0 has not answered in {folder} for {_RENDEZVOUS_S:.0f} s; is this folder shared by all nodes, "
+        "and used by no other fleet?"
+    )
+
+
+@dataclass(slots=True)
+class SlurmLaunch:
+    """The processes of one `srun`, which may first have to wait for nodes; only the nodes know number and hosts."""
+
+    board: Board
+    process: subprocess.Popen[bytes]
+    launcher: str = "slurm"
+    world: int = 0
+    hosts: tuple[str, ...] = ()
+    may_queue: bool = True
+
+    def poll(self) -> None:
+        """Check whether srun has ended."""
+        self.process.poll()
+
+    def reason_of_end(self, rank: int) -> str:
+        """Return why all ranks have ended, once srun has ended; empty before, because each node reports its own end."""
+        del rank
+        status = self.process.returncode
+        return "" if status is None else f"srun ended with exit status {status}"
+
+
+@contextlib.contextmanager
+def slurm_launch(folder: Path, options: Sequence[str]) -> Iterator[SlurmLaunch]:
+    """Start one node on each machine by `srun` with these options, and yield the launch.
+
+    Raises UsageError if the first of `options` is no option, which srun would run as a program, Unavailable if srun is
+    not installed, and FileError if the board cannot be made in `folder`, which all nodes must share."""
+    if options and not options[0].startswith("-"):
+        raise UsageError(f"{options[0]!r} is no option of srun; write srun's options last, as in: --slurm -- --nodes=4")
+    srun = shutil.which("srun")
+    if srun is None:
+        raise Unavailable(
+            "srun is not installed", "start gpubench on a machine of the Slurm cluster, or use --on or --from-env"
+        )
+    board = new_board(folder.resolve())
+    fixed = ["--ntasks-per-node=1", "--kill-on-bad-exit=0"]
+    try:
+        with subprocess.Popen(
+            [srun, *fixed, *options, *MEMBER, str(board.folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process:
+            try:
+                yield SlurmLaunch(board, process)
+            finally:
+                board.remove()  # members that still measure end when the board is gone
+                _end_srun(process)
+    finally:
+        board.remove()
+
+
+def _end_srun(process: subprocess.Popen[bytes]) -> None:
+    """Wait up to 20 s for srun to end, then send SIGTERM to its process group, and SIGKILL after 20 s more."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_SRUN_GRACE_S)
+            return
+
+
+class BytesByKey:
+    """The Ray actor that holds the values of the board."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set the value of a key. Raises ValueError if the key is malformed or the value larger than MOST_BYTES."""
+        check_entry(key, value)
+        self._values[key] = value
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key, None if it has none yet."""
+        return self._values.get(key)
+
+
+class RayBoard:
+    """A board whose values a Ray actor holds; `actor` is Ray's handle of a `BytesByKey`."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set the value of a key; raises as `FolderBoard.put` does, BoardGone if the actor does not answer in 30 s."""
+        check_entry(key, value)
+        self._call(self._actor.put, key, value)
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key, None if the key has no value yet.
+
+        Raises BoardGone if the actor does not answer within 30 s, and BadValue if its answer is not bytes."""
+        value = self._call(self._actor.get, key)
+        if value is not None and not isinstance(value, bytes):
+            raise BadValue(f"{key} on the board is not bytes")
+        return value
+
+    def _call(self, method: Any, *arguments: object) -> object:
+        import ray
+
+        try:
+            return ray.get(method.remote(*arguments), timeout=_ANSWER_S)
+        except (ray.exceptions.RayError, ConnectionError) as error:
+            raise BoardGone(f"Ray's board does not answer: {one_line(str(error))}") from error
+
+
+def ray_member(actor: Any, rank: int, world: int, host: str) -> None:
+    """Work as the node of a Ray task until the launcher dismisses it; raises as `member.serve` does."""
+    serve(RayBoard(actor), rank, world, host=host)
+
+
+def requires_token() -> bool:
+    """Return whether the Ray cluster that runs this function requires a token."""
+    from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+    return bool(is_token_auth_enabled())
+
+
+@dataclass(slots=True)
+class RayLaunch:
+    """The tasks on the nodes of a Ray cluster, by rank; `tasks` are Ray's references to their results."""
+
+    board: Board
+    world: int
+    hosts: tuple[str, ...]
+    tasks: Sequence[Any]
+    launcher: str = "ray"
+    may_queue: bool = False
+    end_reasons: dict[int, str] = field(default_factory=dict)
+
+    def poll(self) -> None:
+        """Ask Ray, without waiting, which tasks have ended, and record the reasons: the error as one line."""
+        import ray
+
+        running = {task: rank for rank, task in enumerate(self.tasks) if rank not in self.end_reasons}
+        ready, _ = ray.wait(list(running), num_returns=len(running), timeout=0) if running else ([], [])
+        for task in ready:
+            self.end_reasons[running[task]] = "its task is done"
+            try:
+                ray.get(task)
+            except ray.exceptions.RayError as error:
+                last_line = str(error).strip().splitlines()[-1]
+                self.end_reasons[running[task]] = one_line(f"{type(error).__name__}: {last_line}")[:500]
+
+    def reason_of_end(self, rank: int) -> str:
+        """Return Ray's reason why a task has ended; empty while it runs."""
+        return self.end_reasons.get(rank, "")
+
+
+@contextlib.contextmanager
+def ray_launch(on: str) -> Iterator[RayLaunch]:
+    """Start one task per node of a running cluster (`ray://HOST:PORT`), or of a new local one (`ray:local:N`).
+
+    Raises UsageError if `on` is malformed, or if the cluster cannot be used or requires no token, and Unavailable if
+    Ray is not installed."""
+    local = re.fullmatch(r"ray:local:([1-9]\d{0,2})", on)
+    if not local and not re.fullmatch(r"ray://[^/\s]+:\d+", on):
+        raise UsageError(f"--on {on}: neither ray://HOST:PORT nor ray:local:N, as in ray:local:4")
+    if importlib.util.find_spec("ray") is None:
+        raise Unavailable("Ray is not installed", f"run pip install '{DISTRIBUTION}[fleet]' here and on each node")
+    with contextlib.ExitStack() as stack:
+        if local:  # before the import: Ray reads these variables once
+            stack.enter_context(_environment_variables({**_LOCAL, "RAY_AUTH_TOKEN": secrets.token_hex(32)}))
+        import ray
+
+        try:
+            address = stack.enter_context(_local_cluster(int(local[1]))) if local else on
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+            stack.callback(ray.shutdown)
+            token_check = ray.remote(requires_token).options(num_cpus=0)
+            is_safe = ray.get(token_check.remote(), timeout=_ANSWER_S)
+        except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+            raise UsageError(f"cannot use the Ray cluster {on}: {one_line(str(error))}") from error
+        if not is_safe:
+            raise UsageError(
+                f"the Ray cluster {on} requires no token, so anybody on its network can run programs on it: start all "
+                "of its nodes with RAY_AUTH_MODE=token"
+            )
+        yield _start_tasks(ray)
+
+
+@contextlib.contextmanager
+def _local_cluster(count: int) -> Iterator[str]:
+    """Start a Ray cluster of `count` nodes on this machine, yield its address, and end it with the context."""
+    from ray.cluster_utils import Cluster
+
+    options = {"num_cpus": 1, "object_store_memory": _STORE_BYTES}
+    cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
+    try:
+        for _ in range(count - 1):
+            cluster.add_node(wait=False, **options)
+        cluster.wait_for_nodes()
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+@contextlib.contextmanager
+def _environment_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process during the context, and restore their former values after it."""
+    before = {name: os.environ[name] for name in values if name in os.environ}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+def _start_tasks(ray: Any) -> RayLaunch:
+    """Start the board on the head node and one task on each node that is alive, and return the launch."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    actor = ray.remote(BytesByKey).options(num_cpus=0, resources={_HEAD: 0.001}).remote()
+    nodes = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeID"]))
+    task = ray.remote(max_calls=1, max_retries=0, num_cpus=0)(ray_member)
+    tasks = [
+        task.options(
+            num_gpus=node["Resources"].get("GPU", 0),
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+            runtime_env={"env_vars": _UNMASKED},
+        ).remote(actor, rank, len(nodes), node["NodeManagerHostname"])
+        for rank, node in enumerate(nodes)
+    ]
+    return RayLaunch(RayBoard(actor), len(nodes), tuple(node["NodeManagerHostname"] for node in nodes), tasks)
