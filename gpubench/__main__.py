@@ -10,7 +10,7 @@ from types import FrameType
 from gpubench import DISTRIBUTION, __version__
 from gpubench.base import limits, streams
 from gpubench.base.clean import one_line
-from gpubench.base.errors import GpubenchError, Interrupted, ReaderLeft, Terminated, UsageError
+from gpubench.base.errors import FileError, GpubenchError, Interrupted, ReaderLeft, Terminated, UsageError
 
 _INTERNAL = 70
 
@@ -74,6 +74,10 @@ def _outside_cause(error: Exception) -> GpubenchError | None:
     """Return the error to report if `error` is no bug of gpubench; None if it is one."""
     if limit := limits.reason(error):
         return UsageError(limit)
+    from gpubench.base import files
+
+    if problem := files.path_problem(error):
+        return FileError(problem)
     if isinstance(error, ImportError):
         from gpubench.base import installation
 

@@ -272,11 +272,6 @@ def test_an_output_that_cannot_be_written_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_device_is_written_to_and_not_replaced():
-    files.write_whole(Path("/dev/null"), b"page")
-    assert Path("/dev/null").is_char_device()
-
-
 def test_shared_memory_has_no_name_that_could_be_left_behind():
     backend = plugins.load("backends", "host")
     memory = backend.open(backend.devices()[0]).shared_memory("file")

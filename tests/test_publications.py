@@ -18,7 +18,7 @@ from test_injection import TAGS_OF_MARKDOWN, UNSEEN, is_inert_json, is_inert_mar
 
 from gpubench import plugins
 from gpubench.base.clean import tidy
-from gpubench.cli import _verdicts
+from gpubench.cli import _sharing
 from gpubench.judging.answer import answer
 from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import Judgement, exit_status, settled
@@ -213,5 +213,5 @@ def test_a_publication_is_written_whole_beside_its_name_and_through_no_link(tmp_
     victim, target = tmp_path / "victim", tmp_path / "gate.xml"
     victim.write_text("kept")
     target.symlink_to(victim)
-    _verdicts._write(target, "new")
+    _sharing.write(target, "new")
     assert (victim.read_text(), target.read_text()) == ("kept", "new")

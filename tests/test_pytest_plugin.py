@@ -209,6 +209,13 @@ def test_a_missing_device_fails_the_tests_and_names_the_available_ones(project):
 
 
 @pytest.mark.slow
+def test_a_run_file_whose_name_is_too_long_fails_the_tests_in_one_line(project):
+    done = project("--gpubench-out", "n" * 256, test_it="def test_it(gpubench): pass")
+    assert done.returncode == 1
+    assert re.search(r"^gpubench: \S+: File name too long$", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.slow
 def test_parallel_pytest_workers_measure_nothing(project):
     source = "def test_timed(gpubench): pass\ndef test_plain(): pass\n"
     done = project("-n", 2, "-rs", test_it=source)

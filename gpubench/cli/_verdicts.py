@@ -113,7 +113,7 @@ def publish(
 
     for path, form, limit in ((junit, "junit", 0), (markdown, "markdown", _COMMENT_BYTES)):
         if path is not None:
-            _write(path, render(form, limit))
+            sharing.write(path, render(form, limit))
     if step_summary:
         _append(Path(step_summary), render("markdown", max(_SUMMARY_BYTES - _size(Path(step_summary)), 1)))
     if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -127,24 +127,17 @@ def publish(
 
 
 def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _write(path: Path, text: str) -> None:
-    """Write `text` to the file `path` completely or not at all. Raises UsageError if that fails."""
-    from gpubench.base.errors import UsageError
-    from gpubench.base.files import write_whole
-
     try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another place") from error
+        return path.stat().st_size
+    except OSError:  # the file does not exist yet, or `_append` says what is wrong with it
+        return 0
 
 
 def _append(path: Path, text: str) -> None:
     """Append `text` to the file `path`, or print a warning if that fails."""
+    from gpubench.base.files import append
+
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
+        append(path, text.encode())
     except OSError as error:
         _print.err().print(_print.plain(f"cannot write {path}: {error.strerror}", "yellow"), soft_wrap=True)

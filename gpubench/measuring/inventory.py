@@ -19,9 +19,11 @@ import pydantic
 from gpubench import __version__, plugins
 from gpubench.base import units
 from gpubench.base.errors import DeviceError, FileError, Unavailable
+from gpubench.base.files import open_to_read
 from gpubench.devices import interposed, rocm
 from gpubench.measuring import boundary
 from gpubench.model import Device, Facts, UnavailablePart
+from gpubench.model.disk import as_file_errors
 from gpubench.plugins.backend import Backend
 from gpubench.plugins.collector import Collector, ReportsSettings, ReportsVersions
 
@@ -80,10 +82,8 @@ def from_file(path: Path) -> Facts:
     """Return the facts in a file that `doctor --json` wrote.
 
     Raises FileError if it cannot be read or is no inventory."""
-    try:
-        return from_json(path.read_bytes())
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror}") from error
+    with as_file_errors(path), os.fdopen(open_to_read(path), "rb") as file:
+        return from_json(file.read())
 
 
 def to_json(inventory: Facts) -> str:

@@ -13,15 +13,21 @@ from pathlib import Path
 from types import TracebackType
 
 from gpubench import __version__
+from gpubench.base.errors import UsageError
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import SCHEMA, Counter, Device, Facts, Manifest, Remark, Result, Run, Samples, Settings, SuiteInfo
+from gpubench.model.record import FIRST_YEAR, LAST_YEAR
 from gpubench.model.store import RunWriter
 
 
 def new_manifest(facts: Facts, settings: Settings, suites: Sequence[SuiteInfo], argv: Sequence[str]) -> Manifest:
     """Return the manifest of a run that starts now; `argv` is its command line.
 
-    Its counters are still empty: they are known when the sampler has started."""
+    Its counters are still empty: they are known when the sampler has started. Raises UsageError if the system clock is
+    so wrong that no run file can have its date."""
+    started = datetime.now(UTC)
+    if not FIRST_YEAR <= started.year <= LAST_YEAR:
+        raise UsageError(f"the system clock says {started:%Y-%m-%d}; set it: a run file needs the date of the run")
     return Manifest(
         schema=SCHEMA,
         gpubench=__version__,
@@ -30,7 +36,7 @@ def new_manifest(facts: Facts, settings: Settings, suites: Sequence[SuiteInfo], 
         suites=tuple(suites),
         counters=(),
         argv=tuple(argv),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started=started.isoformat(timespec="seconds"),
         started_at=time.monotonic(),
     )
 

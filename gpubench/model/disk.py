@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.base.errors import FileError, UsageError
-from gpubench.base.files import open_to_read
+from gpubench.base.files import name_beside, open_to_read
 from gpubench.model import limits
 
 _INFLATE_BYTES = 2**18
@@ -146,7 +146,8 @@ class DurableFile:
     def _copy_to_new_name(self) -> None:
         """Copy the content to a new file `rescued-…` in the same folder, because the file lost its name meanwhile."""
         problem = f"{self.path} was removed or replaced while it was being written"
-        rescued = self.path.with_name(f"rescued-{secrets.token_hex(4)}-{self.path.name}")
+        name = os.fsdecode(os.fsencode(self.path.name)[-200:])  # the limit of a name, 255, is in bytes
+        rescued = self.path.with_name(f"rescued-{secrets.token_hex(4)}-{name}")
         try:
             with Path(f"/proc/self/fd/{self.file.fileno()}").open("rb") as source, io.FileIO(rescued, "x") as target:
                 while data := source.read(_INFLATE_BYTES):
@@ -169,7 +170,7 @@ class DurableFile:
 
     def _rewrite(self, size_bytes: int) -> None:
         """Replace a gzip file by a new one with its first `size_bytes` unpacked bytes."""
-        beside = self.path.with_name(f".{self.path.name[:100]}.{secrets.token_hex(8)}.part.gz")
+        beside = name_beside(self.path, ".part.gz")
         with contextlib.ExitStack() as undo:
             new = DurableFile(beside, io.FileIO(beside, "x"))
             undo.callback(beside.unlink)

@@ -59,7 +59,7 @@ _COUNTED = (
     (b"{", limits.RECORD_NESTED, "objects"),
     (b"[", limits.RECORD_NESTED, "lists"),
 )
-_FIRST_YEAR, _LAST_YEAR = 1970, 9998  # the years of a start that Python can represent in every time zone
+FIRST_YEAR, LAST_YEAR = 1970, 9998  # the years of a start that Python can represent in every time zone
 
 
 class Malformed(ValueError):  # noqa: N818 - the line is malformed
@@ -331,11 +331,11 @@ def _check_series(series: Series) -> None:
 def _check_started(started: str) -> None:
     """Raise Malformed unless the start is an ISO 8601 time of the years 1970 to 9998, or empty as from another tool."""
     try:
-        year = datetime.fromisoformat(started).year if started else _FIRST_YEAR
+        year = datetime.fromisoformat(started).year if started else FIRST_YEAR
     except ValueError as error:
         raise Malformed(f"started: {started!r} is not a time (ISO 8601)") from error
-    if not _FIRST_YEAR <= year <= _LAST_YEAR:
-        raise Malformed(f"started: the year {year} is not from {_FIRST_YEAR} to {_LAST_YEAR}")
+    if not FIRST_YEAR <= year <= LAST_YEAR:
+        raise Malformed(f"started: the year {year} is not from {FIRST_YEAR} to {LAST_YEAR}")
 
 
 def check_events(samples: Samples, events: Collection[str]) -> None:

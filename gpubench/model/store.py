@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from gpubench.base import units
 from gpubench.base.errors import FileError, UsageError
-from gpubench.base.files import open_to_read
+from gpubench.base.files import open_regular, open_to_read
 from gpubench.model import Manifest, Remark, Result, Run, Samples, limits
 from gpubench.model.disk import DurableFile, as_file_errors, read_lines, sync_folder
 from gpubench.model.record import (
@@ -230,7 +230,7 @@ class RunWriter:
         there was an end."""
         path = Path(path)
         with as_file_errors(path), contextlib.ExitStack() as undo:
-            sink = DurableFile(path, undo.enter_context(io.FileIO(path, "r+")))
+            sink = DurableFile(path, undo.enter_context(io.FileIO(open_regular(path, os.O_RDWR), "r+")))
             file_scan, run = _scan_and_run(path)
             sink.cut(file_scan.tally.size_bytes)
             undo.pop_all()

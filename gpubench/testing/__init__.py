@@ -88,6 +88,7 @@ def _gpubench_session(request: pytest.FixtureRequest) -> Iterator[MeasuringSessi
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
         pytest.skip("gpubench measures one thing at a time: run these tests with -n 0")
     from gpubench.base.errors import GpubenchError
+    from gpubench.base.files import path_problem
     from gpubench.testing.fixture import case_of
     from gpubench.testing.progress import Progress
     from gpubench.testing.session import MeasuringSession, Options
@@ -107,6 +108,10 @@ def _gpubench_session(request: pytest.FixtureRequest) -> Iterator[MeasuringSessi
         session = MeasuringSession(options, request.config.rootpath, nodes, cases, Progress(request.config))
     except GpubenchError as error:
         raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
+    except OSError as error:
+        if problem := path_problem(error):
+            raise pytest.fail.Exception(f"gpubench: {problem}", pytrace=False) from None
+        raise
     yield session
     request.config.stash[_LINES] = session.end()
 

@@ -3,6 +3,7 @@
 Facts that the output does not state are missing: such a run has no start time, no tier and no counters, and its devices
 have only the properties that the tool printed."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 from gpubench import __version__, plugins
 from gpubench.base import units
 from gpubench.base.errors import BadOutput, FileError, UsageError
+from gpubench.base.files import open_to_read
 from gpubench.model import SCHEMA, Device, Facts, Manifest, Result, Run, Settings, SuiteInfo
+from gpubench.model.disk import as_file_errors
 from gpubench.model.record import Malformed, decode, encode
 from gpubench.plugins.importer import Imported, Importer
 
@@ -65,11 +68,8 @@ def _check_record(record: Manifest | Result, part: str) -> None:
 
 def _read_text(path: Path) -> str:
     """Return the text of a file with its line ends as newlines; bytes that are no UTF-8 are replaced."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror}") from error
+    with as_file_errors(path), os.fdopen(open_to_read(path), "rb") as file:
+        data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise FileError(f"{path}: larger than {units.round_size(_MOST_BYTES)}; cut the tool's output out of it")
     text = data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")

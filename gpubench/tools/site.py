@@ -122,7 +122,7 @@ def _make_folders(out: Path) -> None:
     """Make the folder of the site and those of its pages."""
     index = out / INDEX
     with _reporting_errors(out):
-        if index.exists() and _MARK not in index.read_bytes():
+        if index.exists() and _MARK not in _content(index):
             raise UsageError(f"{index} exists and is not the index of a site; choose another folder with -o")
         for name in (_RUNS, _COMPARISONS, _TRENDS):
             (out / name).mkdir(parents=True, exist_ok=True)
@@ -141,8 +141,13 @@ def _write(path: Path, content: str | bytes) -> None:
     """Write a file atomically, unless it already has this content. Raises UsageError if that fails."""
     data = content if isinstance(content, bytes) else content.encode()
     with _reporting_errors(path):
-        if not path.exists() or path.read_bytes() != data:
+        if _content(path) != data:
             write_whole(path, data)
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a regular file; it is empty for anything else, of which reading might never end."""
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _remove(path: Path) -> None:
@@ -173,7 +178,7 @@ def _read_entry(path: Path, out: Path, sharing: Sharing) -> _SiteEntry:
 def _write_page(out: Path, entry: _SiteEntry, sharing: Sharing, tell: Callable[[str], None]) -> bool:
     """Write the page of a run and return True; return False if the page exists."""
     page = out / _RUNS / f"{entry.name}.html"
-    if page.exists():
+    if page.is_file():
         return False
     with readings.garbage_collection_off():
         shared = sharing.run(store.read_run(entry.path))
@@ -186,7 +191,7 @@ def _write_page(out: Path, entry: _SiteEntry, sharing: Sharing, tell: Callable[[
 def _stored_run(entry_file: Path, sharing: Sharing) -> SiteRun | None:
     """Return the summary in the file beside a page; None if it is missing or damaged."""
     try:
-        entry = _STORED_RUN.validate_json(entry_file.read_bytes())
+        entry = _STORED_RUN.validate_json(_content(entry_file))
     except (OSError, pydantic.ValidationError):
         return None
     return entry.run if (entry.gpubench, entry.is_redacted) == (__version__, sharing.is_redacted) else None
@@ -249,7 +254,7 @@ def _write_comparison(
 ) -> str:
     """Write the page that compares two runs, unless it exists, and return its address relative to the index."""
     address = f"{_COMPARISONS}/{before.name}-{after.name}.html"
-    if (out / address).exists():
+    if (out / address).is_file():
         return address
     run_readings = readings.read_all([before.path, after.path])
     manifests = [reading.manifest for reading in run_readings]

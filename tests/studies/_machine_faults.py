@@ -289,6 +289,7 @@ FAULTS: dict[str, MachineFault] = {
     "sampler's keeper killed": MachineFault(meanwhile=on_child("sampler", [signal.SIGKILL], keeper=True)),
     "sampler stopped": MachineFault(meanwhile=on_child("sampler", [signal.SIGSTOP])),
     # the real-time clock
+    "a clock before 1970": MachineFault((_USAGE,), env={"CLOCK_SHIFT_S": "-86400"}, wrapper=shifted),
     "a clock of 1970": MachineFault(env={"CLOCK_SHIFT_S": "0"}, wrapper=shifted),
     "a clock of 2106": MachineFault(env={"CLOCK_SHIFT_S": "4300000000"}, wrapper=shifted),
     "a clock that steps back each second": MachineFault(env={"CLOCK_STEP_S": "3600"}, wrapper=shifted),

@@ -5,6 +5,7 @@ as dead, and as alive again if they continue before the other nodes end. The str
 
 import contextlib
 import itertools
+import os
 import re
 import threading
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from gpubench import __version__
 from gpubench.base.clean import one_line
 from gpubench.base.errors import FileError, UsageError
+from gpubench.base.files import open_to_read
 from gpubench.tools.fleet import messages
 from gpubench.tools.fleet.answers import NodeOutcome, check_answer
 from gpubench.tools.fleet.board import BadValue, Board, BoardGone
@@ -411,7 +413,7 @@ def read_racks(path: Path) -> Racks:
 
     Text after `#` is a comment."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_to_read(path), "rb") as file:
             text = file.read(_MAP_BYTES).decode()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error

@@ -11,6 +11,8 @@ from annotated_types import Interval
 from pydantic import AllowInfNan, StringConstraints, TypeAdapter, ValidationError
 
 from gpubench.base.errors import FileError
+from gpubench.base.files import refuse_special
+from gpubench.model.disk import as_file_errors
 
 Row = TypeVar("Row")
 Key = Annotated[int, Interval(ge=0, lt=2**63)]
@@ -50,7 +52,10 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
     """Open the history in the file `path`; with `create`, make it if it does not exist.
 
     Committed transactions are on the disk."""
-    if not create and not path.exists():
+    with as_file_errors(path):
+        refuse_special(path)  # SQLite would take a device for an empty file and write to it
+        is_missing = not path.exists()
+    if is_missing and not create:
         raise FileError(f"there is no history at {path}; `gpubench history import FOLDER` makes one of run files")
     with reported(path), contextlib.ExitStack() as undo:
         connection = sqlite3.connect(_uri(path, create), timeout=WAIT_S, isolation_level=None, uri=True)
