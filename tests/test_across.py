@@ -21,6 +21,8 @@ from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.base.errors import WrongAnswer
 from gpubench.judging import links
+from gpubench.judging.fleet import fleet_status
+from gpubench.judging.fleet_text import fleet_answer
 from gpubench.measuring import inventory, joining
 from gpubench.measuring import plan as planning
 from gpubench.model import Case, Facts, Settings, Work, store
@@ -241,11 +243,10 @@ ROUNDS = [
 def test_a_slow_node_is_found_from_the_run_files_of_pairs(tmp_path):
     verdict = pairs.judge(written(tmp_path, ROUNDS, {3: 0.9}), tmp_path)
     (suspect,) = verdict.suspects
-    assert (suspect.name, suspect.case) == ("gpu03", ACROSS.id)
+    assert (suspect.unit, suspect.name, suspect.findings[0].case) == ("node", "gpu03", ACROSS.id)
     assert suspect.slowdown == pytest.approx(0.1, abs=0.01)
-    assert 3 in suspect.pair
-    assert verdict.exit_status == 0, "nobody is guilty before it was measured again"
-    assert verdict.failures == ()
+    assert fleet_status(verdict) == 0, "nobody is guilty before it was measured again"
+    assert not [note for note in verdict.notes if note.startswith("not measured")]
 
 
 def test_rates_of_pairs_that_were_alone_are_kept_apart(tmp_path):
@@ -256,11 +257,21 @@ def test_rates_of_pairs_that_were_alone_are_kept_apart(tmp_path):
     assert rates[2, 3] / rates[0, 1] == pytest.approx(0.8, rel=0.02)
 
 
+def test_a_slow_link_is_named_by_both_of_its_nodes_in_the_family_of_links(tmp_path):
+    pair = ROUNDS[0].pair
+    rates = pairs.rates_of(written(tmp_path, ROUNDS, {}), tmp_path)
+    rates[ACROSS.id][pair] *= 0.8
+    (suspect,) = links.judge_pairs(NODES, rates).suspects
+    assert (suspect.unit, suspect.name) == ("link", " to ".join(NODES[node] for node in pair))
+    assert suspect.findings[0].family == "links between nodes"
+    assert links.pair_of(suspect.findings[0], NODES, rates[ACROSS.id]) == pair
+
+
 @pytest.mark.parametrize(("alone", "status"), [(None, 0), (0.01, 0), (0.08, 1)])
 def test_only_a_suspect_that_is_also_slow_alone_is_confirmed(tmp_path, alone, status):
     verdict = pairs.judge(written(tmp_path, ROUNDS, {3: 0.9}), tmp_path)
-    suspects = tuple(dataclasses.replace(suspect, alone=alone) for suspect in verdict.suspects)
-    assert dataclasses.replace(verdict, suspects=suspects).exit_status == status
+    (finding,) = verdict.suspects[0].findings
+    assert fleet_status(pairs.confirmed(verdict, {finding: alone})) == status
 
 
 def test_a_pair_that_was_not_measured_is_reported_and_the_others_are_judged(tmp_path):
@@ -268,14 +279,14 @@ def test_a_pair_that_was_not_measured_is_reported_and_the_others_are_judged(tmp_
     first = dataclasses.replace(ROUNDS[0], reason="gpu00 died: its process ended")
     verdict = pairs.judge(dataclasses.replace(record, meetings=(first, *ROUNDS[1:])), tmp_path)
     names = " and ".join(NODES[node] for node in first.pair)
-    assert verdict.failures == (f"{names} in round 1: gpu00 died: its process ended",)
-    assert len(verdict.rates[ACROSS.id]) == len(ROUNDS) - 1
-    assert verdict.too_few == ""
+    assert f"not measured: {names} in round 1: gpu00 died: its process ended" in verdict.notes
+    assert [group.components for group in verdict.groups] == [8, len(ROUNDS) - 1]
+    assert verdict.is_judged
 
 
 def test_without_any_figure_there_is_no_verdict(tmp_path):
     verdict = pairs.judge(PairsRecord(NODES), tmp_path)
-    assert (verdict.too_few, verdict.exit_status) == ("no pair has a figure", 4)
+    assert (fleet_answer(verdict), fleet_status(verdict)) == ("cannot be judged: no pair has a figure", 4)
 
 
 @pytest.mark.slow
@@ -300,6 +311,6 @@ def test_a_slow_node_is_measured_again_alone_beside_a_healthy_pair_and_confirmed
         thread.join(20)
         assert not thread.is_alive()
     (suspect,) = answer.suspects
-    assert (suspect.name, suspect.is_confirmed, answer.exit_status) == ("gpu-3", True, 1)
-    assert suspect.alone == pytest.approx(0.1, abs=0.005)
+    assert (suspect.name, suspect.state, fleet_status(answer)) == ("gpu-3", "confirmed", 1)
+    assert suspect.findings[0].again == pytest.approx(0.1, abs=0.005)
     assert sorted(path.name for path in (fleet.folder / pairs.PAIRS).iterdir()) == [*"12345", "alone-0", "alone-1"]

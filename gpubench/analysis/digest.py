@@ -20,7 +20,7 @@ from gpubench.analysis.quantities import headline, judged_better, judged_median,
 from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
 from gpubench.model import Better, Manifest, Measure, Remark, Result, Samples, Series, Tier
 
-ComponentKind = Literal["GPU", "host", "link"]
+ComponentKind = Literal["GPU", "node", "host", "link"]
 _SHOWN = (Measure.TEMPERATURE, Measure.BOARD_POWER)
 _LINK_DETAILS = ("pcie.generation", "pcie.width")
 _ON_CHIP = ("dram", "l2", "shared")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from gpubench.cli import _options as options
 from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
-    from gpubench.judging.fleet_watch import ComponentHistory
+    from gpubench.tools.fleet.watching import ComponentHistory
 
 _MOST_ROWS = 60
 _MOST_TRENDS = 2
@@ -29,47 +28,32 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
     Lists the components that were slow, those that recovered, and those whose figures became worse by the rules of
     `gpubench history`. The exit status is 1 if a component is slow in the newest fleet and was before."""
     from gpubench.cli import _print
-    from gpubench.judging.fleet_watch import watch as watched
     from gpubench.tools.fleet import watching
 
     fleets = watching.read_all(folders)
-    histories = watched(fleets)
+    histories = watching.watch(fleets)
     if json:
-        _print.document(
-            [watching.document(component) for component in sharing.shareable_histories(histories, no_redact)]
-        )
+        _print.document([component.document for component in sharing.shareable_histories(histories, no_redact)])
     else:
-        printed = sharing.shareable_histories(histories, no_redact) if sharing.is_ci() else histories
-        _show(printed, len(fleets))
+        _show(sharing.shareable_histories(histories, no_redact) if sharing.is_ci() else histories, len(fleets))
     raise typer.Exit(1 if any(component.is_slow_again for component in histories) else 0)
 
 
 def _show(histories: list[ComponentHistory], fleets: int) -> None:
-    """Print a table of the first 60 components with a slow or a worse figure, and a line that says how many there are.
-
-    `fleets` is the number of measurements that were compared.
-    """
-    from gpubench.cli import _print
-    from gpubench.cli._layout import NamedRow, named_rows
+    """Print a line on each of the first 60 components, and their changes for the worse as `gpubench history` does."""
+    from gpubench.cli import _findings, _print, _trends
     from gpubench.judging.finding_text import plural
-    from gpubench.judging.fleet_watch import newest_event_text
 
     if not histories:
         _print.echo(f"{plural(fleets, 'measurement')}: no component was slow, and none became slower")
         return
     _print.echo(f"{plural(fleets, 'measurement')}: {plural(len(histories), 'component')} with a slow or a worse figure")
-    rows = [
-        NamedRow(
-            component.place.text,
-            "; ".join(map(newest_event_text, component.trends[:_MOST_TRENDS])) or "no change over time",
-            (f"{component.suspected} of {len(component.states)}", str(component.transient)),
-            "bold red" if component.is_slow_again else "",
-        )
-        for component in histories[:_MOST_ROWS]
-    ]
-    for part in named_rows(
-        ("component", "newest changes", "slow", "recovered"), rows, shutil.get_terminal_size().columns
-    ):
-        _print.out().print(part)
+    out, listed = _print.out(), histories[:_MOST_ROWS]
+    for component in listed:
+        counts = f"slow in {component.suspected} of {len(component.states)}, recovered in {component.transient}"
+        style = "bold red" if component.is_slow_again else ""
+        out.print(_print.plain(f"{component.place.text}: {counts}", style), soft_wrap=True)
+    if trends := [trend for component in listed for trend in component.trends[:_MOST_TRENDS]]:
+        _findings.show(_trends.trend_rows(trends, True, out.width))
     if len(histories) > _MOST_ROWS:
         _print.echo(f"not listed: {len(histories) - _MOST_ROWS} more; --json has them all")

@@ -13,8 +13,8 @@ import typer
 if TYPE_CHECKING:
     from gpubench.analysis.trend import Trend
     from gpubench.judging.fleet import FleetJudgement
-    from gpubench.judging.fleet_watch import ComponentHistory
     from gpubench.model import Manifest, Run
+    from gpubench.tools.fleet.watching import ComponentHistory
 
 Value = TypeVar("Value")
 NoRedact = Annotated[

@@ -29,15 +29,17 @@ class SlowCause:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a component: the name of its node and its devices there."""
+    """The place of a component: the name of its node and its devices there.
+
+    A link between nodes has no node of its own, and the names of both nodes instead of devices."""
 
     node: str
     devices: tuple[Word, ...]
 
     @property
     def text(self) -> str:
-        """`gpu07 cuda:3`, of a link `gpu07 cuda:0 to cuda:1`."""
-        return f"{self.node} {' to '.join(self.devices)}"
+        """`gpu07 cuda:3`, of a link `gpu07 cuda:0 to cuda:1`, of a link between nodes `gpu07 to gpu08`."""
+        return f"{self.node} {' to '.join(self.devices)}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Suspect:
     `uuids` are those of its devices. `findings` start with the slowest. `cases` are all cases of the suspect, also
     those in which it is not slow, the lowest share first."""
 
-    unit: Literal["GPU", "node", "host", "link"]
+    unit: ComponentKind
     place: Place
     uuids: tuple[str, ...]
     findings: tuple[FleetFinding, ...]
@@ -178,10 +180,10 @@ class Standing:
     kind: ComponentKind
     group: int  # the index of its group
     shares: tuple[tuple[Word, float], ...]
-    temperature_c: float
-    power_w: float
-    clock_hz: float
-    state: Literal["ok", "confirmed", "suspect", "transient", "not compared"]
+    temperature_c: float = math.nan
+    power_w: float = math.nan
+    clock_hz: float = math.nan
+    state: Literal["ok", "confirmed", "suspect", "transient", "not compared"] = "ok"
     sick: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

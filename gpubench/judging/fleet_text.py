@@ -83,6 +83,8 @@ def devices_text(judgement: FleetJudgement) -> str:
         group.text.split(",")[0] for group in judgement.groups for _ in range(group.components) if group.kind == "GPU"
     )
     answered = sum(node.status == "answered" for node in judgement.fleet.nodes)
+    if any(group.kind == "node" for group in judgement.groups):
+        return plural(answered, "node")
     devices = " + ".join(f"{count} × {model}" for model, count in models.items()) or "no GPU"
     return f"{devices} in {plural(answered, 'node')}"
 
@@ -131,10 +133,14 @@ def next_steps_text(judgement: FleetJudgement) -> list[str]:
         place = confirmed[0].place
         if any(cause.kind == "other programs" for cause in confirmed[0].causes):
             return [f"stop the other programs on {place.text}, or wait until they end, and measure again"]
+        if not place.node:
+            return [f"have the link from {place.text} examined: cables, switch ports and network adapters"]
         drain = f"scontrol update nodename={shlex.quote(place.node)} state=drain reason='slow, found by gpubench'"
         return [f"take the node out of service and have it examined; with Slurm: {drain}"]
     if judgement.of("suspect"):
-        return ["measure the suspects again beside healthy nodes: gpubench fleet run … --confirm"]
+        of_pairs = any(group.kind == "node" for group in judgement.groups)
+        command = "fleet pairs …" if of_pairs else "fleet run … --confirm"
+        return [f"measure the suspects again beside healthy nodes: gpubench {command}"]
     return []
 
 

@@ -13,16 +13,35 @@ accused a node or link in 11 to 23 % of healthy fleets, where this rule does so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from gpubench import stats
+from gpubench.analysis.digest import ComponentKind
+from gpubench.base import units
 from gpubench.judging import outliers
+from gpubench.judging.fleet import (
+    Basis,
+    FleetCase,
+    FleetFinding,
+    FleetGroup,
+    FleetJudgement,
+    Place,
+    Standing,
+    Suspect,
+    worst_first,
+)
+from gpubench.model.fleet import Fleet, FleetNode
 
 Pair = tuple[int, int]  # the lower number first
+FAMILY = "links between nodes"
+_KINDS: tuple[ComponentKind, ...] = ("node", "link")
+_NO_FIGURE = "no pair has a figure"
 Vector = npt.NDArray[np.float64]
 _ALPHA = 0.001  # the share of fleets in which chance accuses a link; it is small because there are many pairs
 _MOST_SHARE = 0.2  # the largest share of the links that can be suspects
@@ -90,6 +109,73 @@ def judge(rates: Mapping[Pair, float]) -> LinkJudgement:
         dict(zip(numbers, _node_effects(node_effects), strict=True)),
         dict(zip(pairs, links, strict=True)),
     )
+
+
+def judge_pairs(
+    names: Sequence[str], rates: Mapping[str, Mapping[Pair, float]], failures: Sequence[str] = ()
+) -> FleetJudgement:
+    """Return the judgement of a fleet in one family, the links between nodes; nothing is judged with too few pairs.
+
+    `names` are those of the nodes by number. `rates` has the rates of pairs in B/s by the id of the case, and
+    `failures` are sentences about pairs without a rate."""
+    cases = {case: judge(of_case) for case, of_case in rates.items()}
+    too_few = [judged.too_few for judged in cases.values() if judged.too_few] or ([] if cases else [_NO_FIGURE])
+    findings: dict[tuple[ComponentKind, Place], list[FleetFinding]] = {}
+    shares: dict[tuple[ComponentKind, Place], list[float]] = {}
+    notes = [*too_few[:1], *(f"not measured: {failure}" for failure in failures)]
+    groups = {kind: FleetGroup(kind, f"{kind}s by their pairs", 0, ()) for kind in _KINDS}
+    for case, judged in cases.items():
+        slowest = min(rates[case], key=lambda pair: rates[case][pair])
+        low, usual = (units.quantity(rate, "B/s", 4) for rate in (rates[case][slowest], judged.typical))
+        notes.append(f"{case}: typical {usual}, slowest {_place(names, slowest).text} with {low}")
+        of_kind = {
+            "node": [(Place(names[node], ()), effect, math.nan) for node, effect in judged.nodes.items()],
+            "link": [(_place(names, pair), effect, rates[case][pair]) for pair, effect in judged.links.items()],
+        }
+        for kind in _KINDS:
+            limit = float(np.median([effect.detectable for _, effect, _ in of_kind[kind]]))
+            listed = FleetCase(case, FAMILY, "B/s", len(of_kind[kind]), judged.typical, math.nan, limit)
+            groups[kind] = replace(groups[kind], components=listed.components, cases=(*groups[kind].cases, listed))
+            for place, effect, rate in of_kind[kind]:
+                shares.setdefault((kind, place), []).append(1 - effect.slowdown)
+                if effect.is_suspect:
+                    expected, sizes = rate / (1 - effect.slowdown), (effect.slowdown, effect.detectable)
+                    finding = FleetFinding(
+                        place, kind, FAMILY, case, "others", "suspect", *sizes, rate, expected, "B/s"
+                    )
+                    findings.setdefault((kind, place), []).append(finding)
+    state: Literal["ok", "not compared"] = "not compared" if too_few else "ok"
+    suspects = [
+        Suspect(*of, (), tuple(sorted(of_place, key=lambda finding: -finding.slowdown)))
+        for of, of_place in findings.items()
+    ]
+    standings = [
+        Standing(
+            place,
+            kind,
+            _KINDS.index(kind),
+            ((FAMILY, float(np.mean(values))),),
+            state="suspect" if (kind, place) in findings else state,
+        )
+        for (kind, place), values in shares.items()
+    ]
+    fleet = Fleet(tuple(FleetNode(name, "answered") for name in names))
+    bases: tuple[Basis, ...] = () if too_few else ("others",)
+    of_kinds = tuple(groups.values()) if cases else ()
+    return FleetJudgement(fleet, of_kinds, worst_first(suspects), tuple(standings), bases, tuple(notes))
+
+
+def _place(names: Sequence[str], pair: Pair) -> Place:
+    return Place("", tuple(names[node] for node in pair))
+
+
+def pair_of(finding: FleetFinding, names: Sequence[str], rates: Mapping[Pair, float]) -> Pair:
+    """Return the pair to measure again for a finding: the slow link, or the pair of a slow node nearest to normal.
+
+    In that pair, the link does not explain the slowdown. `rates` are those of the case of the finding."""
+    ends = {names.index(name) for name in finding.place.devices or (finding.place.node,)}
+    effects = judge(rates).links
+    return min((pair for pair in effects if ends <= set(pair)), key=lambda pair: abs(effects[pair].slowdown))
 
 
 def _reason_too_few(ends: npt.NDArray[np.intp], count: int) -> str:

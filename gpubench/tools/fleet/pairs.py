@@ -17,7 +17,8 @@ import pydantic
 from gpubench.analysis.quantities import headline
 from gpubench.base.files import write_whole
 from gpubench.judging import links
-from gpubench.judging.links import LinkJudgement, Pair
+from gpubench.judging.fleet import FleetFinding, FleetJudgement, worst_first
+from gpubench.judging.links import Pair
 from gpubench.model.disk import as_file_errors
 from gpubench.model.limits import Count, Many, Name, Text
 from gpubench.model.schema import STRICT
@@ -68,52 +69,6 @@ class PairsRecord:
 _RECORD = pydantic.TypeAdapter(PairsRecord)
 
 
-@dataclass(frozen=True, slots=True)
-class PairsSuspect:
-    """A node or a link that is slow in a case, with its slowdown as a share of the expected rate.
-
-    `case` is the case's id, and `name` that of the node, or of both nodes of the link."""
-
-    case: str
-    pair: Pair
-    name: str
-    slowdown: float
-    detectable: float
-    alone: float | None = None
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Return whether the pair was measured alone and was then slower by at least `detectable`."""
-        return self.alone is not None and self.alone >= self.detectable
-
-
-@dataclass(frozen=True, slots=True)
-class PairsJudgement:
-    """The judgement of all pairs: rates in B/s and verdicts by case id, the suspects, and the failed measurements.
-
-    `nodes` are the names of the nodes by number. A text in `failures` names a pair, its round and the reason."""
-
-    nodes: tuple[str, ...]
-    rates: dict[str, dict[Pair, float]]
-    cases: dict[str, LinkJudgement]
-    suspects: tuple[PairsSuspect, ...]
-    failures: tuple[str, ...]
-
-    @property
-    def too_few(self) -> str:
-        """Return the first reason (a clause) why a case is not judged, or `no pair has a figure`; else empty."""
-        if not self.cases:
-            return "no pair has a figure"
-        return next((judgement.too_few for judgement in self.cases.values() if judgement.too_few), "")
-
-    @property
-    def exit_status(self) -> int:
-        """Return 1 if a suspect is confirmed, else 4 if `too_few` has a reason, else 0."""
-        if any(suspect.is_confirmed for suspect in self.suspects):
-            return 1
-        return 4 if self.too_few else 0
-
-
 class PairsSession:
     """A measurement of the pairs of a fleet; enter the context and call `measure`. Leaving it dismisses the nodes."""
 
@@ -129,7 +84,7 @@ class PairsSession:
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         self._coordinator.end(wait=kind is None)
 
-    def measure(self, rounds: int) -> PairsJudgement:
+    def measure(self, rounds: int) -> FleetJudgement:
         """Measure all rounds, then the suspects alone, and return the judgement.
 
         In each of the `rounds`, each node is paired with another node; with an odd number of nodes, one pauses."""
@@ -139,22 +94,21 @@ class PairsSession:
         for number, pairs in enumerate(links.schedule(len(self._record.nodes), rounds), 1):
             self._measure_round(number, pairs, str(number))
         judgement = judge(self._record, self._request.folder)
-        return self._measure_suspects_again(judgement) if judgement.suspects else judgement
+        return self._measured_again(judgement) if judgement.suspects else judgement
 
-    def _measure_suspects_again(self, judgement: PairsJudgement) -> PairsJudgement:
-        """Measure the pairs of the suspects and one healthy pair alone."""
-        slow = [suspect.pair for suspect in judgement.suspects]
-        suspect_nodes = {node for pair in slow for node in pair}
-        healthy = [pair for pair in sorted(next(iter(judgement.rates.values()))) if not suspect_nodes & set(pair)]
-        remeasured = list(dict.fromkeys(slow))[:_MOST_REMEASURED]
+    def _measured_again(self, judgement: FleetJudgement) -> FleetJudgement:
+        """Measure the pairs of the suspects and one healthy pair alone, and return the judgement with the results."""
+        names, rates = self._record.nodes, rates_of(self._record, self._request.folder)
+        findings = [finding for suspect in judgement.suspects for finding in suspect.findings]
+        pairs = {finding: links.pair_of(finding, names, rates[finding.case]) for finding in findings}
+        suspect_nodes = {node for pair in pairs.values() for node in pair}
+        healthy = [pair for pair in sorted(next(iter(rates.values()))) if not suspect_nodes & set(pair)]
+        remeasured = list(dict.fromkeys(pairs.values()))[:_MOST_REMEASURED]
         for position, pair in enumerate([*healthy[:1], *remeasured]):
             self._measure_round(0, [pair], f"alone-{position}")
         alone = rates_of(self._record, self._request.folder, is_alone=True)
-        suspects = tuple(
-            replace(suspect, alone=_slowdown(alone.get(suspect.case, {}), suspect.pair, healthy))
-            for suspect in judgement.suspects
-        )
-        return replace(judgement, suspects=suspects)
+        slowdowns = {finding: _slowdown(alone.get(finding.case, {}), pair, healthy) for finding, pair in pairs.items()}
+        return confirmed(judgement, slowdowns)
 
     def _measure_round(self, number: int, pairs: Sequence[Pair], name: str) -> None:
         """Let these pairs measure at the same time, and add them to the record."""
@@ -226,29 +180,28 @@ def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[
     }
 
 
-def judge(record: PairsRecord, folder: Path) -> PairsJudgement:
-    """Return the judgement of all measurements of rounds, case by case; `folder` is that of the record.
+def judge(record: PairsRecord, folder: Path) -> FleetJudgement:
+    """Return the judgement of all measurements of rounds; `folder` is that of the record.
 
     Raises FileError if a run file cannot be read."""
-    rates = rates_of(record, folder)
-    cases = {case: links.judge(case_rates) for case, case_rates in rates.items()}
-    suspects = [suspect for case, judgement in cases.items() for suspect in _find_suspects(record, case, judgement)]
     failures = [
         f"{record.nodes[meeting.first]} and {record.nodes[meeting.second]} in round {meeting.round}: {meeting.reason}"
         for meeting in record.meetings
         if meeting.reason
     ]
-    return PairsJudgement(record.nodes, rates, cases, tuple(suspects), tuple(failures))
+    return links.judge_pairs(record.nodes, rates_of(record, folder), failures)
 
 
-def _find_suspects(record: PairsRecord, case: str, judgement: LinkJudgement) -> Iterable[PairsSuspect]:
-    """Yield the slow nodes of a case, then its slow links."""
-    for node, effect in judgement.nodes.items():
-        if effect.is_suspect:
-            node_pairs = [pair for pair in judgement.links if node in pair]
-            pair = min(node_pairs, key=lambda link: abs(judgement.links[link].slowdown))
-            yield PairsSuspect(case, pair, record.nodes[node], effect.slowdown, effect.detectable)
-    for pair, effect in judgement.links.items():
-        if effect.is_suspect:
-            name = " – ".join(record.nodes[node] for node in pair)
-            yield PairsSuspect(case, pair, name, effect.slowdown, effect.detectable)
+def confirmed(judgement: FleetJudgement, slowdowns: Mapping[FleetFinding, float | None]) -> FleetJudgement:
+    """Return the judgement with the slowdowns of findings whose pair was measured alone; None leaves a finding open.
+
+    A finding is confirmed if the pair was slower than a healthy pair by the smallest detectable slowdown or more."""
+
+    def again(finding: FleetFinding) -> FleetFinding:
+        alone = slowdowns.get(finding)
+        if alone is None:
+            return finding
+        return replace(finding, again=alone, state="confirmed" if alone >= finding.detectable else "transient")
+
+    suspects = [replace(part, findings=tuple(map(again, part.findings))) for part in judgement.suspects]
+    return replace(judgement, suspects=worst_first(suspects))
