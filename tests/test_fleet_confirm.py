@@ -5,7 +5,7 @@ import random
 from _fleets import fleet
 
 from gpubench.judging.fleet_rule import judge_fleet
-from gpubench.tools.fleet.confirming import plan_second_measurement
+from gpubench.tools.fleet.judging import plan_second_measurement
 
 
 def second_measurement(slow):

@@ -20,7 +20,7 @@ from gpubench.base.errors import UsageError
 from gpubench.base.walk import with_texts
 from gpubench.judging.fleet import FailedCases, Place, TwoPopulations
 from gpubench.judging.fleet_rule import judge_fleet
-from gpubench.tools.fleet import publishing
+from gpubench.tools.fleet import judging
 from gpubench.tools.fleet.sharing import anonymised
 
 SLOW = ("gpu03", "cuda:3")
@@ -55,7 +55,7 @@ def with_sick(judgement):
 
 
 def rendered(form, judgement):
-    return publishing.rendered(Path(f"fleet.{form}"), judgement)
+    return judging.rendered(Path(f"fleet.{form}"), judgement)
 
 
 class MapTiles(HTMLParser):

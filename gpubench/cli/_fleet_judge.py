@@ -78,16 +78,16 @@ def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: boo
     import sys
 
     from gpubench.base.clean import tidy
-    from gpubench.tools.fleet import publishing
+    from gpubench.tools.fleet import judging
 
     printed = tidy(judged)
     if json or out or sharing.is_ci():
         shared = sharing.shareable_fleet(printed, no_redact)
         for path in out:
             sharing.check_target(path, force)
-            sharing.write(path, publishing.rendered(path, shared))
+            sharing.write(path, judging.rendered(path, shared))
         if json:
-            sys.stdout.write(publishing.document(shared))
+            sys.stdout.write(judging.rendered(Path("fleet.json"), shared))
             return
         printed = shared if sharing.is_ci() else printed
     show(printed)

@@ -162,10 +162,9 @@ def _measure_suspects_again(session: FleetSession, folder: Path) -> Fleet:
     from gpubench.cli._print import say
     from gpubench.judging.policy import built_in
     from gpubench.tools.fleet import judging
-    from gpubench.tools.fleet.confirming import plan_second_measurement
     from gpubench.tools.fleet.digests import read
 
-    second_measurement = plan_second_measurement(judging.judge(read(folder), built_in()), random.SystemRandom())
+    second_measurement = judging.plan_second_measurement(judging.judge(read(folder), built_in()), random.SystemRandom())
     if not second_measurement.roles:
         return session.fleet
     say(f"measuring again: {', '.join(f'{node} ({role})' for node, role in second_measurement.roles.items())}")

@@ -1,40 +1,54 @@
 """Judge a fleet: compare its GPUs, links and hosts with each other, with an earlier fleet, and with floors."""
 
+import math
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from gpubench.base.errors import FileError
-from gpubench.judging.fleet import Basis, FleetFinding, FleetJudgement
+from gpubench import plugins
+from gpubench.analysis.digest import Component
+from gpubench.base.clean import tidy
+from gpubench.base.errors import FileError, UsageError
+from gpubench.judging import effect
+from gpubench.judging.causes import causes
+from gpubench.judging.evidence import Evidence, Side
+from gpubench.judging.fleet import Basis, FleetFinding, FleetJudgement, Place
 from gpubench.judging.fleet_rule import judge_fleet
+from gpubench.judging.judge import Finding, SideFigures, decide
+from gpubench.judging.noise import LEAST_TO_FAIL
 from gpubench.judging.policy import Policy
-from gpubench.tools.fleet import comparing
+from gpubench.model import Verdict
+from gpubench.plugins.gate import Gate
+from gpubench.tools import rendering
 from gpubench.tools.fleet.digests import ReadFleet, read
-from gpubench.tools.gating import baselines
+from gpubench.tools.fleet.session import Role
+from gpubench.tools.gating import baselines, readings
+
+_JUNIT = ".xml"
+_REPORTS = {".html": "html", ".md": "md", ".json": "json"}
+_MOST_CASES = 40  # cases of a second measurement, the slowest findings, so that it takes about a minute
 
 
 def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None, floor: bool = False) -> FleetJudgement:
     """Return the judgement of a fleet: its components are compared with each other and, on request, with other figures.
 
-    With `baseline`, each component is also compared with the component of the same UUID in that earlier fleet."""
+    With `baseline`, each component is also compared with the component of the same UUID in that earlier fleet, with
+    `floor` with the least accepted figures of its model. Raises FileError and UsageError for a bad file or table."""
     findings: list[FleetFinding] = []
     bases: list[Basis] = []
     notes: list[str] = []
     if baseline:
-        comparison = comparing.compare_with_baseline(current, baseline, policy)
-        findings += comparison.findings
-        bases += ["baseline"] if comparison.compared else []
-        notes += (
-            []
-            if comparison.compared
-            else ["no component of this fleet was measured with the same cases in the baseline"]
-        )
+        slower, compared = _compared_with_baseline(current, baseline, policy)
+        findings += slower
+        bases += ["baseline"] if compared else []
+        notes += [] if compared else ["no component of this fleet was measured with the same cases in the baseline"]
     if floor:
-        comparison = comparing.compare_with_floors(current, policy)
-        findings += comparison.findings
-        bases += ["floor"] if comparison.compared else []
-        notes += (
-            [] if comparison.compared else ["no floor is known for these models: write [[floor]] tables (docs/gate.md)"]
-        )
+        slower, compared = _compared_with_floors(current, policy)
+        findings += slower
+        bases += ["floor"] if compared else []
+        notes += [] if compared else ["no floor is known for these models: write [[floor]] tables (docs/gate.md)"]
     judgement = judge_fleet(current.fleet, current.digests, current.again, findings, bases, notes)
     return replace(judgement, notes=(*judgement.notes, *current.notes))
 
@@ -48,3 +62,146 @@ def read_baseline(folder_or_name: str) -> ReadFleet:
             return read(folder)
     saved = ", ".join(baselines.names()) or "none"
     raise FileError(f"no baseline {folder_or_name!r}: neither the folder of a fleet nor a saved name (saved: {saved})")
+
+
+class _Pair(NamedTuple):
+    """One case of one component, at its place in the current fleet, as measured in both fleets."""
+
+    place: Place
+    component: Component
+    earlier: Component
+    before: Side
+    after: Side
+
+    @property
+    def unjudged(self) -> Finding:
+        (kind, *_) = self.after.kinds
+        sides = SideFigures.of(self.before), SideFigures.of(self.after)
+        case, devices = self.after.case, self.after.devices
+        return Finding(case, devices, Verdict.INCONCLUSIVE, "", "", kind.unit, kind.better, *sides)
+
+
+def _compared_with_baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy) -> tuple[list[FleetFinding], int]:
+    """Return the findings on slower components by the statistics of a gate, and the number of compared cases."""
+    # A condition that keeps a gate from judging, such as other programs on the device, becomes a cause here.
+    pairs = list(_comparable_pairs(current, earlier))
+    effects = effect.effects([effect.pair(pair.before, pair.after) for pair in pairs])
+    findings = decide([pair.unjudged for pair in pairs], effects, policy.threshold)
+    return [
+        _fleet_finding(pair.place, pair.component, finding, "baseline", [pair.earlier])
+        for pair, finding in zip(pairs, findings, strict=True)
+        if finding.verdict is Verdict.SLOWER
+    ], len(pairs)
+
+
+def _compared_with_floors(current: ReadFleet, policy: Policy) -> tuple[list[FleetFinding], int]:
+    """Return the findings on components below the floor of their GPU model, and the number of compared cases."""
+    gate: Gate = plugins.load("gates", "floor")
+    slower, compared = [], 0
+    for digest in current.digests:
+        components = {component.devices: component for component in digest.components}
+        findings = gate.judge(Evidence([]), _evidence(current, digest.node), policy).findings
+        compared += len(findings)
+        slower += [
+            _fleet_finding(Place(digest.node, finding.devices), components[finding.devices], finding, "floor", [])
+            for finding in findings
+            if finding.verdict is Verdict.SLOWER and finding.devices in components
+        ]
+    return slower, compared
+
+
+def _evidence(fleet: ReadFleet, node: str) -> Evidence:
+    return Evidence([[readings.read(fleet.files[node])]])
+
+
+def _comparable_pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]:
+    """Yield a pair of measurements for each case of each component that both fleets measured with equal settings."""
+    before_by_key = {
+        _key(digest.node, part): (digest.node, part) for digest in earlier.digests for part in digest.components
+    }
+    for digest in current.digests:
+        matches = [
+            (part, *before_by_key[_key(digest.node, part)])
+            for part in digest.components
+            if _key(digest.node, part) in before_by_key
+        ]
+        if not matches:
+            continue
+        after = _evidence(current, digest.node)
+        before = {node: _evidence(earlier, node) for node in dict.fromkeys(node for _, node, _ in matches)}
+        for part, node, former in matches:
+            for key in part.rates if former.fingerprint == part.fingerprint else ():
+                old = before[node].sides.get((key.case, former.devices))
+                new = after.sides.get((key.case, part.devices))
+                if old and new and old.kinds == new.kinds and effect.is_judgeable(old) and effect.is_judgeable(new):
+                    yield _Pair(Place(digest.node, part.devices), part, former, old, new)
+
+
+def _key(node: str, component: Component) -> tuple[str, ...]:
+    """Return the key of a component in every fleet: its UUIDs, or for a host its node and device ids."""
+    return component.uuids if all(component.uuids) else (node, *component.devices)
+
+
+def _fleet_finding(
+    place: Place, component: Component, finding: Finding, basis: Basis, others: Sequence[Component]
+) -> FleetFinding:
+    """Return a gate's finding about one component as a finding of the fleet, with the probable causes."""
+    key = next((key for key in component.rates if key.case == finding.case.id), None)
+    shift = finding.effect.shift if finding.effect else math.nan
+    before = finding.before.processes or LEAST_TO_FAIL  # a floor has no processes, because it is not measured
+    is_sure = min(finding.after.processes, before) >= LEAST_TO_FAIL
+    family = key.family if key else ""
+    return FleetFinding(
+        place,
+        component.kind,
+        family,
+        finding.case.id,
+        basis,
+        "confirmed" if is_sure else "suspect",
+        -math.expm1(-shift),
+        -math.expm1(-finding.threshold),
+        finding.after.median,
+        finding.before.median,
+        finding.unit,
+        finding.better,
+        causes=causes(key, family, shift, component, others),
+    )
+
+
+def rendered(path: Path, judgement: FleetJudgement) -> str:
+    """Return the judgement in the format that the suffix of `path` selects: .html, .md, .json, or .xml for JUnit.
+
+    Raises UsageError for another suffix. Nothing is written."""
+    suffix = path.suffix.lower()
+    if suffix == _JUNIT:
+        text: str = plugins.load("publications", "junit").fleet(tidy(judgement))
+        return text
+    if suffix not in _REPORTS:
+        endings = ", ".join((*_REPORTS, _JUNIT))
+        raise UsageError(f"{path}: the ending of the file chooses the form of a report: {endings}")
+    return rendering.report(_REPORTS[suffix]).fleet(judgement)
+
+
+class SecondMeasurementPlan(NamedTuple):
+    """The role of each node to measure again, by name, and the ids of the cases; empty if there is no suspect."""
+
+    roles: dict[str, Role]
+    cases: tuple[str, ...]
+
+
+def plan_second_measurement(judgement: FleetJudgement, draw: random.Random) -> SecondMeasurementPlan:
+    """Return the nodes and cases to measure again: every suspect's node, as many healthy controls, the slowest cases.
+
+    At most 40 cases are chosen; a finding about a family stands for all of its cases."""
+    suspects = dict.fromkeys(suspect.place.node for suspect in judgement.suspects)
+    answered = [node.name for node in judgement.fleet.nodes if node.status == "answered"]
+    healthy = [name for name in answered if name not in suspects]
+    controls = draw.sample(healthy, min(len(suspects), len(healthy)))
+    roles: dict[str, Role] = {**dict.fromkeys(suspects, "suspect"), **dict.fromkeys(controls, "control")}
+    family_cases = [case for group in judgement.groups for case in group.cases]
+    cases: dict[str, None] = {}
+    findings = [finding for suspect in judgement.suspects for finding in suspect.findings]
+    for finding in sorted(findings, key=lambda finding: -finding.slowdown):
+        of_family = [case.case for case in family_cases if case.family == finding.family]
+        cases |= dict.fromkeys([finding.case] if finding.case else of_family)
+    return SecondMeasurementPlan(roles, tuple(cases)[:_MOST_CASES])
