@@ -11,14 +11,20 @@ from gpubench.api import suite as gb
 
 @dataclass(frozen=True, slots=True)
 class CheckedCall:
-    """A call to time, the check of its result, and the overwriting of the result before a check.
+    """A call to time, the check of its result, and its outputs, which are overwritten before a check.
 
-    `rotation` is the same call on other buffers, as in a Stage."""
+    `rotation` is the same call on other buffers, as in a Stage; `poison` overwrites what is not in `outputs`."""
 
     call: Callable[[], object]
     check: Callable[[], None]
-    poison: Callable[[], None]
+    outputs: tuple[Any, ...] = ()
     rotation: tuple[Callable[[], object], ...] = ()
+    poison: Callable[[], None] = lambda: None
+
+    def overwrite(self, bench: gb.Bench) -> None:
+        """Overwrite the outputs, for a call that the engine does not check."""
+        bench.poison(*self.outputs)
+        self.poison()
 
 
 def expect_equal(results: Any, expected: Any, items: str) -> None:

@@ -108,10 +108,6 @@ class Stream(ABC):
         """Return the value as a scalar of the arrays' dtype."""
         return self._dtype.type(value)
 
-    def poison(self, a: Any) -> Call:
-        """Return a call that fills an array with NaN by the array module, as the kernel `write` may be timed."""
-        return lambda: a.fill(math.nan)
-
     def empty(self) -> Any:
         """Return an array of `size_bytes` full of NaN, first touched by the threads that will work on it."""
         array = self.bench.xp.empty(self._elements, self._dtype)

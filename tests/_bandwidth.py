@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from _modules import suite_module
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -59,7 +60,7 @@ def build_on(open_device: Any, name: str, **params: Any) -> Task:
 def assert_checked(task: Task) -> None:
     """Assert that a poisoned output fails the check, a fresh one passes, and a poisoned one fails again."""
     for _ in range(2):
-        task.poison()
+        overwrite(task)
         with pytest.raises(WrongAnswer):
             task.check()
         for stage in task.stages.values():

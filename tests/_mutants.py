@@ -191,10 +191,10 @@ def _without_barrier(original: Function, args: tuple[Any, ...]) -> None:
 def _only_own(original: Function, args: tuple[Any, ...]) -> None:
     """Meet the other ranks, but receive only half of the words."""
     (rank,) = args
-    before = rank._received.copy()
+    before = rank.received.copy()
     original(rank)
     half = len(before) // 2
-    rank._received[half:] = before[half:]
+    rank.received[half:] = before[half:]
 
 
 HOST_MUTATIONS = (
@@ -278,10 +278,6 @@ class ClockworkOutputs:
         self.chunks = np.full(_CHUNKS, _OVERWRITTEN)
         self._numbers = itertools.count()
 
-    def poison(self) -> None:
-        """Overwrite every chunk."""
-        self.chunks.fill(_OVERWRITTEN)
-
     def call(self, copy: int = 0) -> None:
         """Write the chunks, as far as the fault lets it."""
         number = next(self._numbers)
@@ -337,5 +333,5 @@ def clockwork_task(device: Any, fault: str) -> Task:
     outputs = ClockworkOutputs(device, fault)
     copies = tuple((lambda copy=copy: outputs.call(copy)) for copy in range(4)) if fault.startswith("rotation") else ()
     modes: tuple[Any, ...] = () if copies else ("hot",)
-    stage = Stage(outputs.call, Work(items=1), "item", modes=modes, rotation=copies)
-    return Task.of(stage, check=outputs.check, poison=outputs.poison)
+    stage = Stage(outputs.call, Work(items=1), "item", modes=modes, rotation=copies, outputs=(outputs.chunks,))
+    return Task.of(stage, check=outputs.check)

@@ -203,12 +203,12 @@ class SingleRankBench:
 def test_a_received_word_that_is_wrong_fails_the_check():
     """A ring of one rank connects to itself: the listener accepts the connection that the same thread has begun."""
     rank = part("_tcp").TcpRank(SingleRankBench(), part("_operations").COLLECTIVES["send_recv"], 2**20)
-    rank.poison()
+    rank.received.fill(np.nan)
     with pytest.raises(WrongAnswer, match="262144 of 262144"):
         rank.check()
     rank.call()
     rank.check()
-    rank._received[3] += 1
+    rank.received[3] += 1
     with pytest.raises(WrongAnswer, match="1 of 262144"):
         rank.check()
     rank.close()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from _bandwidth import A100, H200, MIB, SUITE, PlainGpu, assert_checked, bench_of, build, build_on, ids
 from _modules import room_module
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -54,7 +55,7 @@ def test_one_thread_gives_the_same_result_as_all_and_the_thread_count_is_restore
 
 def test_a_copy_that_does_not_happen_fails_its_check() -> None:
     task = build("memcpy", size_bytes=MIB)
-    task.poison()
+    overwrite(task)
     with pytest.raises(WrongAnswer, match=f"{MIB // 4} of {MIB // 4} elements are wrong"):
         task.check()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from _modules import room_module, suite_modules
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -83,7 +84,7 @@ def test_quantised_weights(bench: Any, monkeypatch: pytest.MonkeyPatch, weights:
     monkeypatch.setattr(DEQUANT, "_ROWS", 1024)
     monkeypatch.setattr(DEQUANT, "_COLS", 512)
     task = DEQUANT.dequant_gemm(bench, weights, 16, by)
-    task.poison()
+    overwrite(task)
     for call in task.stages[""].rotation:
         call()
     assert task.check()["error"].value < 1e-3

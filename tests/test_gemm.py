@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from _grid_device import DTYPES, PAPER, bench
 from _modules import shared_modules, suite_module, suite_modules
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -42,7 +43,7 @@ def ids(device=H200, tier="quick"):
 
 def check_once(task):
     """Call everything in a task once on poisoned outputs, and return the checked values."""
-    task.poison()
+    overwrite(task)
     for stage in task.stages.values():
         for call in stage.rotation or (stage.call,):
             call()
@@ -191,10 +192,10 @@ def test_a_matrix_times_a_vector_takes_turns_on_copies_and_counts_weights_scales
     assert 0 < observed["error"] < 2e-3
     assert ("quantisation_error" in observed) == (kind == "int8")
     for call in (stage.rotation[-1], stage.rotation[0]):  # each call by itself must pass the check
-        task.poison()
+        overwrite(task)
         call()
         task.check()
-    task.poison()
+    overwrite(task)
     with pytest.raises(WrongAnswer, match="65 elements of y are not written"):
         task.check()
 
@@ -302,7 +303,7 @@ def test_decoding_runs_every_matrix_of_the_model_in_order(monkeypatch, kind, ven
     bits = {"float16": 16, "int8": 8 + 16 / 128, "int4": 4 + 16 / 128}[kind]
     assert stage.work.moved == small_model().size * bits / 8 + 2 * sum(m.rows + m.cols for m in small_model().matrices)
     assert 0 < check_once(task)["error"] < 5e-3
-    task.poison()
+    overwrite(task)
     with pytest.raises(WrongAnswer, match="not written"):
         task.check()
 

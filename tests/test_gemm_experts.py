@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from _grid_device import bench, products_by_numpy
 from _modules import shared_modules, suite_modules
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -81,7 +82,7 @@ def host_task(skew=1):
 def test_the_host_multiplies_each_experts_tokens_and_checks_every_element():
     task = host_task()
     stage = task.stages["loop"]
-    task.poison()
+    overwrite(task)
     with pytest.raises(WrongAnswer, match="not written"):
         task.check()
     stage.call()

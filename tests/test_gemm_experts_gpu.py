@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from _modules import shared_modules, suite_module
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -39,7 +40,7 @@ def task_of(gpu: Any, name: str, **params: Any) -> Any:
 def test_every_way_of_grouped_products_is_checked(gpu: Any, skew: float) -> None:
     task = task_of(gpu, "grouped", experts=8, tokens=300, skew=skew)
     for stage in task.stages.values():
-        task.poison()
+        overwrite(task)
         with pytest.raises(WrongAnswer):
             task.check()
         stage.call()
@@ -52,7 +53,7 @@ def test_experts_that_have_no_tokens_are_left_out(gpu: Any) -> None:
     task = task_of(gpu, "grouped", experts=64, tokens=16, skew=1.5)
     assert "of 64 experts have tokens" in task.notes["tokens of an expert"]
     for stage in task.stages.values():
-        task.poison()
+        overwrite(task)
         stage.call()
         task.check()
 
@@ -67,7 +68,7 @@ def test_the_share_of_the_dense_product_is_measured_beside_it(gpu: Any) -> None:
 @pytest.mark.parametrize("name", ["block128", "vector128", "row"])
 def test_scales_are_applied_where_they_belong(gpu: Any, name: str) -> None:
     task = task_of(gpu, "scaled", format=name, n=1024)
-    task.poison()
+    overwrite(task)
     with pytest.raises(WrongAnswer):
         task.check()
     task.stages[""].call()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from _poison import overwrite
 
 from gpubench import plugins, stats
 from gpubench.authoring.axes import Target
@@ -55,7 +56,7 @@ def measured(pair, task, tier="smoke"):
 def test_a_bulk_copy_is_checked_and_its_check_can_fail(build, name, size):
     task = build(name, by="bulk", size_bytes=size)
     for _ in range(2):
-        task.poison()
+        overwrite(task)
         with pytest.raises(WrongAnswer):
             task.check()
         task.stages[""].call()

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from _modules import room_module, suite_modules
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.analysis import serving
@@ -158,7 +159,7 @@ def test_the_check_of_a_step_finds_a_wrong_cache_and_unwritten_logits():
     step()
     assert step.check()["error"].value < 1e-5
     assert step.check()["differing"].value == 0
-    step.poison()
+    overwrite(step)
     with pytest.raises(WrongAnswer, match="not written"):
         step.check()
     step.model.keys[0, :, 0, 2] += 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from _grid_device import PaperBench, bench
 from _modules import suite_module
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
@@ -33,7 +34,7 @@ def attention(shape=SMALL, order="ordered"):
 
 def error_once(case):
     """Run the attention over every copy once on overwritten results, and return the error of the check."""
-    case.poison()
+    overwrite(case)
     for call in case.calls():
         call()
     return case.check()["error"].value
@@ -78,7 +79,7 @@ def test_waves_of_64_lanes_give_the_same(shape, page):
 @pytest.mark.slow
 def test_a_case_builds_runs_and_checks_itself_on_a_gpu_on_paper():
     task = ATTENTION.kv_pages(bench(SUITE), page=16, order="shuffled", batch=2, context=100)
-    task.poison()
+    overwrite(task)
     for call in task.stages[""].rotation:
         call()
     assert task.check()["error"].value < 2**-11
@@ -110,7 +111,7 @@ def test_the_check_sees_results_that_are_wrong_missing_or_differ_between_copies(
     decode.caches[1].out[5] ^= 1
     with pytest.raises(WrongAnswer, match="1 results of 2 copies differ"):
         decode.check()
-    decode.poison()
+    overwrite(decode)
     with pytest.raises(WrongAnswer, match="no copy"):
         decode.check()
 

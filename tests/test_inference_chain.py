@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from _grid_device import bench, products_by_numpy
 from _modules import room_module, suite_modules
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
@@ -32,7 +33,7 @@ def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **m
 
 def error_once(task):
     """Run every call of the chain once and return the error of its check."""
-    task.poison()
+    overwrite(task)
     for call in task.calls:
         call()
     return task.check()["error"].value
@@ -100,7 +101,7 @@ def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_log
     decode.tokens[0] += 1
     with pytest.raises(WrongAnswer, match="largest logit"):
         decode.check()
-    decode.poison()
+    overwrite(decode)
     with pytest.raises(WrongAnswer, match="not written"):
         decode.check()
 
@@ -152,7 +153,7 @@ def test_the_check_of_a_prefill_finds_a_wrong_cache_and_unwritten_logits(prefill
     with pytest.raises(WrongAnswer, match="key or value of layer 1"):
         task.check()
     task.chain.caches[1][0][:] = keys
-    task.poison()
+    overwrite(task)
     with pytest.raises(WrongAnswer, match="not written"):
         task.check()
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from _grid_device import bench
 from _modules import suite_module
+from _poison import overwrite
 
 from gpubench import plugins
 
@@ -73,7 +74,7 @@ def test_the_parts_of_a_sequence_join_to_the_same_result_for_any_number_of_parts
     plan = ATTENTION.AttentionPlan(threads, chunk, -(-shape.context // chunk))
     monkeypatch.setattr(ATTENTION.AttentionShape, "plan", lambda shape, _: plan)
     decode = ATTENTION.DecodeAttention(bench(SUITE), shape)
-    decode.poison()
+    overwrite(decode)
     for call in decode.calls():
         call()
     assert decode.check()["error"].value < 2**-11

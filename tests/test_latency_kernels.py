@@ -9,6 +9,7 @@ import _hiprtc
 import _nvrtc
 import numpy as np
 import pytest
+from _poison import overwrite
 from test_latency import H200, SUITE, module
 
 from gpubench.authoring.axes import Target
@@ -155,7 +156,7 @@ def test_every_case_of_a_gpu_hands_its_kernels_what_they_take(monkeypatch: pytes
     monkeypatch.setattr(CheckedKernel, "launched", [])
     for case in SUITE.cases(Target(Facts((H200,)), H200, "full")):
         task = SUITE.build(bench_of(case))
-        task.poison()
+        overwrite(task)
         for stage in task.stages.values():
             stage.call()
     parameter_names = {name for file in FILES for name in parameters(_grid.source(file))}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from _modules import room_module, suite_module
 from _paper_pair import LINK, QUICK_S, SLOW_S, SUITE, bench, on_paper
+from _poison import overwrite
 
 from gpubench.authoring.axes import Target
 from gpubench.base.errors import Skip, WrongAnswer
@@ -88,7 +89,7 @@ def test_the_notes_of_a_copy_name_its_engine_and_whether_it_reads_or_writes(way)
 def test_a_copy_is_checked_and_its_check_can_fail(name, by):
     task = SUITE.build(bench(name, by=by, size_bytes=2**16))
     for _ in range(2):
-        task.poison()
+        overwrite(task)
         with pytest.raises(WrongAnswer):
             task.check()
         for stage in task.stages.values():
@@ -208,7 +209,7 @@ def test_a_copy_queued_behind_a_bulk_copy_of_the_copy_engine_waits_for_it(small_
 @pytest.mark.parametrize("traffic", ["read", "write", "both"])
 def test_a_bulk_byte_that_did_not_arrive_is_a_wrong_answer(small_bulk, traffic):
     task, _ = messages_beside("engine", traffic)
-    task.poison()
+    overwrite(task)
     with pytest.raises(WrongAnswer):
         task.check()
     while not isinstance(task.stages[""].call(), list):

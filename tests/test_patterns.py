@@ -12,6 +12,7 @@ import mutations
 import numpy as np
 import pytest
 from _modules import suite_module
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -132,16 +133,16 @@ def test_a_wrong_or_stale_chunk_has_another_digest(damage):
 
 def test_a_pipeline_whose_slots_are_overwritten_too_early_fails_its_check():
     message = built("pipeline", path="memory", by="memcpy", chunk_bytes=2**14, compute="equal", depth=2)
-    message.poison()
+    overwrite(message)
     message.stages[""].call()
     message.check()
-    line = message.poison.__self__
+    line = message.check.__self__._pipeline
     copy_all = line._compiled.copy_all
     line._compiled = types.SimpleNamespace(
         copy_all=lambda words, slots, depth, *more: copy_all(words, slots[:1], 1, *more),
         digest_all=line._compiled.digest_all,
     )
-    message.poison()
+    overwrite(message)
     message.stages[""].call()
     with pytest.raises(WrongAnswer, match="digests of chunks are wrong"):
         message.check()
@@ -309,12 +310,12 @@ def together(name, world, **params):
 @pytest.mark.parametrize("topology", ["ring", "star", "mesh", "tree"])
 def test_a_rank_that_answers_wrongly_fails_the_check_of_those_that_received_it(topology):
     tasks, on_all = together("topology", 3, by="memory", topology=topology, of=3, size_bytes=2**12)
-    assert on_all(lambda rank: tasks[rank].poison()) == []
+    assert on_all(lambda rank: overwrite(tasks[rank])) == []
     assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
     assert on_all(lambda rank: tasks[rank].check()) == []
     liar = tasks[1].stages[""].call.__self__
     liar._blocks.own[9] ^= 1
-    assert on_all(lambda rank: tasks[rank].poison()) == []
+    assert on_all(lambda rank: overwrite(tasks[rank])) == []
     assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
     answers = on_all(lambda rank: tasks[rank].check())
     assert answers
@@ -351,7 +352,7 @@ def test_of_two_processes_that_claim_a_rank_at_once_the_first_one_notices():
 @pytest.mark.parametrize(("name", "path", "fault"), [("batch", "socket", "1 of 8 messages differ")])
 def test_a_message_that_arrives_wrongly_fails_the_check_of_a_batch(name, path, fault):
     tasks, on_all = together(name, 2, path=path, messages=8)
-    assert on_all(lambda rank: tasks[rank].poison()) == []
+    assert on_all(lambda rank: overwrite(tasks[rank])) == []
     assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
     assert on_all(lambda rank: tasks[rank].check()) == []
     receiver = tasks[1].check.__self__

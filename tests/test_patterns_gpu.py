@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from _modules import suite_module
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -86,11 +87,11 @@ def test_a_pipeline_whose_slots_are_overwritten_too_early_fails_its_check(facts,
         bench = bench_of(facts, gpu, path=path, by=by)
         message = part("_pipeline").PipelinedMessage(bench, path, by, 2**22, "double", 2)
         line = message._pipeline
-        line.poison()
+        overwrite(line)
         line.together(2)
         message.check()
         line._copying = UnwaitingStream(line._copying)
-        line.poison()
+        overwrite(line)
         gpu.synchronize()
         line.together(2)
         gpu.synchronize()

@@ -9,6 +9,7 @@ import _nvrtc
 import numpy as np
 import pytest
 from _modules import suite_modules
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.api.suite import Case, Stage, Work, WrongAnswer
@@ -282,7 +283,7 @@ def test_a_kernel_that_computes_nothing_fails_its_check(name, params):
     bench = IdleBench(*(getattr(paper, field.name) for field in dataclasses.fields(paper)))
     bench.case = Case("tensor", name, tuple(params.items()))
     task = SUITE.build(bench)
-    task.poison()
+    overwrite(task)
     task.stages[""].call()
     assert task.stages[""].probe()["cycles"].value > 0
     assert "40 registers" in task.notes["resources"]

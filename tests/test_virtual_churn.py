@@ -5,6 +5,7 @@ import random
 
 import pytest
 from _modules import suite_module
+from _poison import overwrite
 from test_virtual_memory import host_bench, task_of
 
 from gpubench.api.libraries import DriverCallError
@@ -171,7 +172,7 @@ def test_bandwidth_and_latency_through_many_handles_are_checked():
         for access, stage in (("triad", "triad"), ("chase", "chase")):
             task = task_of("mapped", piece=piece, size_bytes=2**22, access=access)
             if access == "triad":
-                task.poison()
+                overwrite(task)
                 with pytest.raises(WrongAnswer):
                     task.check()
             task.stages[stage].call()

@@ -9,6 +9,7 @@ import _grid_device
 import numpy as np
 import pytest
 from _modules import suite_modules
+from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.base.errors import WrongAnswer
@@ -40,7 +41,7 @@ def test_spinning_threads_end_with_the_predicted_value_of_their_chain(bench: Any
     load = LOADS.spin(bench, 2, seconds=2e-8)
     load.call()
     load.check()
-    load.poison()
+    overwrite(load)
     with pytest.raises(WrongAnswer, match="2048 of 2048 threads"):
         load.check()
     shorter = LOADS.spin(bench, 2, seconds=1e-8)
@@ -109,6 +110,6 @@ def test_unwritten_results_of_decode_and_gemm_loads_are_found(bench: Any) -> Non
     for load in (LOADS.decode(bench, 3, 128), LOADS.gemm(bench, 64)):
         load.call()
         load.check()
-        load.poison()
+        overwrite(load)
         with pytest.raises(WrongAnswer, match="relative error"):
             load.check()

@@ -6,6 +6,7 @@ import pytest
 from _grid_device import PaperBench
 from _grid_device import bench as paper_bench
 from _modules import suite_module
+from _poison import overwrite
 from test_virtual_memory import SUITE
 
 from gpubench.base.errors import WrongAnswer
@@ -53,7 +54,7 @@ class MarkingBench(PaperBench):
 def test_the_sms_that_blocks_ran_on_are_counted_and_zero_is_a_wrong_answer():
     made = paper_bench(SUITE, "nvidia")
     task = LIMITS._units(MarkingBench(**{field.name: getattr(made, field.name) for field in fields(made)}))
-    task.poison()
+    overwrite(task)
     with pytest.raises(WrongAnswer, match="no block of the kernel has run"):
         task.check()
     task.stages[""].call()

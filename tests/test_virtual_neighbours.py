@@ -166,7 +166,7 @@ def test_the_failure_of_an_aggressor_is_reported_at_once_and_raised_at_its_end(b
 
 def test_a_wrong_result_of_an_aggressor_is_found(bench: Bench) -> None:
     load = LOADS.gemm(bench, 64)
-    wrong = CHECKS.CheckedCall(lambda: (load.call(), load.poison())[0], load.check, load.poison)
+    wrong = CHECKS.CheckedCall(lambda: (load.call(), load.overwrite(bench))[0], load.check, load.outputs)
     board = AGGRESSOR.NeighbourBoard.within(bench)
     running = aggressor(bench, wrong, board)
     board.wait_until_ready()
@@ -284,7 +284,7 @@ def test_a_victim_that_takes_turns_with_its_neighbour_keeps_less_of_its_rate(ben
 
 def test_a_wrong_result_of_a_victim_is_found(bench: Bench) -> None:
     load = LOADS.gemm(bench, 64)
-    wrong = CHECKS.CheckedCall(lambda: (load.call(), load.poison())[0], load.check, load.poison)
+    wrong = CHECKS.CheckedCall(lambda: (load.call(), load.overwrite(bench))[0], load.check, load.outputs)
     board = AGGRESSOR.NeighbourBoard.within(bench)
     neighbour = aggressor(bench, sleeping(0.001), board)
     idle = LOADS.LaunchQueue(LOADS.nothing, LOADS.nothing)

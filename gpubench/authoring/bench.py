@@ -14,6 +14,7 @@ import numpy as np
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
+from gpubench.authoring.outputs import poison
 from gpubench.base import units
 from gpubench.base.errors import Skip
 from gpubench.model import Case, Device
@@ -101,6 +102,10 @@ class Bench:
         free_bytes = self.open_device.free_bytes()
         if free_bytes < nbytes:
             raise Skip(f"needs {units.round_size(nbytes)} of memory, {units.round_size(free_bytes)} are free")
+
+    def poison(self, *arrays: Any) -> None:
+        """Overwrite `arrays` as the engine overwrites the `outputs` of a stage, for a `Task.poison` that does more."""
+        poison(self.open_device, arrays)
 
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
         """Return the kernel `name`, compiled from the .cu file `file` with the macros `defines` and their values.

@@ -12,6 +12,7 @@ from gpubench.model import LIMITS, Better, Work, limits
 BETTER: tuple[Better, ...] = ("more", "less")
 _WORKS = ("moved", "payload", "flops", "items")
 _MOST_LETTERS = 8192  # the longest note, into which a traceback fits
+_KINDS = tuple("biufc")  # NumPy's kinds of numbers
 _NAME = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029]{1,200}")
 
 
@@ -105,6 +106,22 @@ def functions(field: str, values: object) -> tuple[Callable[[], object], ...]:
     Raises SuiteError, which names `field`, for any other value."""
     if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(callable, values)):
         raise invalid_value(field, values, "a sequence of functions")
+    return tuple(values)
+
+
+def arrays(field: str, values: object) -> tuple[Any, ...]:
+    """Return `values`, a tuple or list of arrays that can be overwritten, as a tuple.
+
+    Each array is one of NumPy or CuPy (it has `fill`, `nbytes` and a `dtype` of numbers) and can be written to. Raises
+    SuiteError, which names `field`, for any other value, also for a single array."""
+    if not isinstance(values, tuple | list):
+        raise invalid_value(field, values, "a tuple of arrays")
+    for value in values:
+        kind = getattr(getattr(value, "dtype", None), "kind", None)
+        if kind not in _KINDS or not callable(getattr(value, "fill", None)) or not hasattr(value, "nbytes"):
+            raise invalid_value(field, value, "an array of numbers; overwrite anything else in Task.poison")
+        if not getattr(getattr(value, "flags", None), "writeable", True):
+            raise SuiteError(f"{field} has an array of {value.nbytes} bytes that is read-only")
     return tuple(values)
 
 

@@ -6,9 +6,9 @@ only that case."""
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from gpubench.authoring import checks
 from gpubench.authoring.effort import TIER, Effort
@@ -90,7 +90,9 @@ class Stage:
     in other ways, each as its own series: a rate in addition to the sum of both directions. `rest_s` is the idle time
     of the device before each sample, which shows its speed in a burst, before its power cap acts. `item` names an item
     if the quantity is `items`: the figure is then in `token/s`. `checked` marks a call that times itself, overwrites
-    its output and compares all of it in each call: it is not called again for a check."""
+    its output and compares all of it in each call: it is not called again for a check. `outputs` are the arrays that
+    the call writes, on the host or the device: the engine overwrites them before each checked call, floats with NaN
+    and whole numbers with all bits set."""
 
     call: Callable[[], object]
     work: Work = field(default_factory=Work)
@@ -108,6 +110,7 @@ class Stage:
     rest_s: float = 0.0
     item: str = "item"
     checked: bool = False
+    outputs: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         """Check every field, and convert numbers and sequences to plain floats, ints, bools and tuples."""
@@ -127,6 +130,7 @@ class Stage:
         also = checks.mapping("Stage.also", self.also).items()
         works = {checks.name("Stage.also", name): checks.work("Stage.also", work, self.quantity) for name, work in also}
         put(self, "also", works)
+        put(self, "outputs", checks.arrays("Stage.outputs", self.outputs))
         put(self, "waits", bool(self.waits))
         put(self, "checked", bool(self.checked))
         if self.checked and self.clock != "self":
@@ -158,9 +162,10 @@ def no_values() -> Observation:
 class Task:
     """The result of building a case: stages by name (the first is the headline), a check, and a clean-up.
 
-    `poison` overwrites the outputs before the call that is checked. `check` raises WrongAnswer, or returns observed
-    values or None. `close` releases what this rank opened; `release`, which runs after every rank has closed, releases
-    the objects that other ranks had open. `labels` describe the state in which its figures hold: `time-sliced`."""
+    `poison` overwrites, before the call that is checked, what is not in the `outputs` of a stage. `check` raises
+    WrongAnswer, or returns observed values or None. `close` releases what this rank opened; `release`, which runs after
+    every rank has closed, releases the objects that other ranks had open. `labels` describe the state in which its
+    figures hold: `time-sliced`."""
 
     stages: Mapping[str, Stage]
     check: Callable[[], Observation | None] = no_values

@@ -5,6 +5,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from gpubench.authoring.outputs import poison
 from gpubench.authoring.task import Observed, Profile, Stage, Task, observed
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.plugins.backend import OpenDevice
@@ -21,6 +22,13 @@ class Agree(Protocol):
 def agree_alone(value: T) -> T:
     """Return `value`: the agreement of a single rank with itself."""
     return value
+
+
+def overwrite(task: Task, device: OpenDevice) -> None:
+    """Poison the outputs of every stage, each array once, and then what the task itself overwrites."""
+    outputs = {id(array): array for stage in task.stages.values() for array in stage.outputs}
+    poison(device, outputs.values())
+    task.poison()
 
 
 class AnswerChecks:
@@ -81,7 +89,7 @@ class AnswerChecks:
 
     def overwrite(self) -> None:
         """Poison the outputs, so that a call that writes nothing is found; return when all ranks have done so."""
-        self.task.poison()
+        overwrite(self.task, self._device)
         self._device.synchronize()
         self._agree(None)
 

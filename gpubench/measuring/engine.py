@@ -16,7 +16,7 @@ from gpubench.authoring import checks
 from gpubench.authoring.task import Observed, Profile, Stage, Task, observed, observed_series
 from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
-from gpubench.measuring.answers import Agree, AnswerChecks, agree_alone
+from gpubench.measuring.answers import Agree, AnswerChecks, agree_alone, overwrite
 from gpubench.measuring.stopping import SampleTrace, StoppingPolicy
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.measuring.timed_series import TimedSeries
@@ -72,7 +72,7 @@ class Engine:
         Raises WrongAnswer, Untrustworthy (disturbed, calls skip work), SuiteError (too many values), Skip (no mode)."""
         answers = self._answers_of(task)
         observations = answers.verify()
-        task.poison()
+        overwrite(task, self._device)
         for watch in self._watches:
             watch.begin()
         series: list[Series] = []

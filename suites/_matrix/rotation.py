@@ -13,12 +13,18 @@ def copies_of(bench: gb.Bench, weights: Any) -> list[Any]:
     return [weights, *(weights.copy() for _ in range(bench.copies(weights.nbytes) - 1))]
 
 
-def rotated(calls: Sequence[Callable[[], object]], moved: float, flops: float, effort: gb.Effort = gb.TIER) -> gb.Stage:
+def rotated(
+    calls: Sequence[Callable[[], object]],
+    moved: float,
+    flops: float,
+    effort: gb.Effort = gb.TIER,
+    outputs: Sequence[Any] = (),
+) -> gb.Stage:
     """Return the calls, one for each copy of the weights, as a stage judged by the bytes that a call moves.
 
-    `moved` and `flops` are the bytes and the operations of one call."""
-    work = gb.Work(moved=moved, flops=flops)
-    return gb.Stage(calls[0], work, "moved", "dram", modes=(), rotation=tuple(calls), effort=effort)
+    `moved` and `flops` are the bytes and the operations of one call, and `outputs` the arrays that the calls write."""
+    work, rotation = gb.Work(moved=moved, flops=flops), tuple(calls)
+    return gb.Stage(calls[0], work, "moved", "dram", (), rotation=rotation, effort=effort, outputs=outputs)
 
 
 def rotation_notes(rows: int, cols: int, copies: Sequence[Any]) -> Mapping[str, str]:

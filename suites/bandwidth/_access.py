@@ -88,10 +88,10 @@ def _task(bench: gb.Bench, access: str, pattern: AccessPattern) -> gb.Task:
         accesses.check()
         return {"used": gb.Observed(pattern.payload / pattern.moved, "", "more")}
 
-    work, sectors = gb.Work(payload=pattern.payload), gb.Work(payload=pattern.moved)
-    limit = memory_limit(bench.target, pattern.size_bytes)
-    stage = gb.Stage(accesses.call, work, "payload", limit, effort=gb.POINT, also={"sectors": sectors})
-    return gb.Task.of(stage, check=check, poison=accesses.poison)
+    work, also = gb.Work(payload=pattern.payload), {"sectors": gb.Work(payload=pattern.moved)}
+    limit, outputs = memory_limit(bench.target, pattern.size_bytes), accesses.outputs
+    stage = gb.Stage(accesses.call, work, "payload", limit, effort=gb.POINT, also=also, outputs=outputs)
+    return gb.Task.of(stage, check=check)
 
 
 def _prepare_reads(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
@@ -106,7 +106,7 @@ def _prepare_reads(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
         compute(grid, (_THREADS,), (random_words.seed, count, expected, *pattern.args))
         expect_equal(to_host(parts), to_host(expected), "partial results")
 
-    return CheckedCall(lambda: read(grid, (_THREADS,), args), check, lambda: parts.fill(0))
+    return CheckedCall(lambda: read(grid, (_THREADS,), args), check, (parts,))
 
 
 def _prepare_writes(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
@@ -121,4 +121,4 @@ def _prepare_writes(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
         wrong_args = (array, count, key, mistakes, *pattern.args)
         expect_no_mistakes(bench, lambda: compare(grid, (_THREADS,), wrong_args), mistakes, pattern.count, "words")
 
-    return CheckedCall(lambda: write(grid, (_THREADS,), args), check, lambda: array.fill(0))
+    return CheckedCall(lambda: write(grid, (_THREADS,), args), check, (array,))

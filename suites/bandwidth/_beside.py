@@ -4,7 +4,7 @@ Each call times one of the two, first alone and then while the other runs withou
 ratio have the same clock and are taken at the same moment."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -82,11 +82,13 @@ def _product_beside_copies(bench: gb.Bench, engine: str, units: int = 0) -> gb.T
     pair = WorkloadPair(bench, product.call, copy)
 
     stages = {
-        "gemm": pair.stage("gemm", product.work, "tensor.float16"),
-        "copy": pair.stage("copy", gb.Work(moved=2 * _COPIED_BYTES, payload=_COPIED_BYTES), "dram"),
+        "gemm": replace(pair.stage("gemm", product.work, "tensor.float16"), outputs=(product.c,)),
+        "copy": replace(
+            pair.stage("copy", gb.Work(moved=2 * _COPIED_BYTES, payload=_COPIED_BYTES), "dram"),
+            outputs=(copied_words.copied,),
+        ),
     }
-    check, poison = in_turn(product.check, copied_words.check), in_turn(product.poison, copied_words.poison)
-    return gb.Task(stages, check, poison, notes=_NOTES)
+    return gb.Task(stages, in_turn(product.check, copied_words.check), notes=_NOTES)
 
 
 class HalfProduct:
@@ -98,17 +100,13 @@ class HalfProduct:
         drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32).astype(np.float16)
         self._host = [np.resize(np.roll(drawn, shift), (_N, _N)) for shift in (0, _DRAWN // 2)]
         self._a, self._b = (bench.xp.asarray(matrix) for matrix in self._host)
-        self._c = bench.xp.zeros((_N, _N), np.float16)
+        self.c = bench.xp.zeros((_N, _N), np.float16)
         self._xp, self._rng, self._to_host = bench.xp, bench.rng, bench.device.to_host
-        self.work = gb.Work(flops=2.0 * _N**3, moved=3.0 * self._c.nbytes)
+        self.work = gb.Work(flops=2.0 * _N**3, moved=3.0 * self.c.nbytes)
 
     def call(self) -> None:
         """Queue one product on the current stream."""
-        self._xp.matmul(self._a, self._b, out=self._c)
-
-    def poison(self) -> None:
-        """Overwrite the result with zeros."""
-        self._c.fill(0)
+        self._xp.matmul(self._a, self._b, out=self.c)
 
     def check(self) -> None:
         """Raise WrongAnswer if C differs from a product in double precision by a relative error above 0.2 %.
@@ -116,7 +114,7 @@ class HalfProduct:
         The compared elements are those of 16 random rows in 256 random columns; the error is a Frobenius norm."""
         rows, columns = (self._rng.choice(_N, count, replace=False) for count in (_ROWS, _COLUMNS))
         expected = self._host[0][rows].astype(np.float64) @ self._host[1][:, columns].astype(np.float64)
-        result = self._to_host(self._c)[rows][:, columns].astype(np.float64)
+        result = self._to_host(self.c)[rows][:, columns].astype(np.float64)
         error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
         gb.expect(error <= _TOLERANCE, f"the relative error of the product is {error:.3g}, above {_TOLERANCE:.3g}")
 
@@ -141,7 +139,7 @@ class WorkloadPair:
     Creating the pair runs and times each alone, to choose how many calls of the other workload cover a sample."""
 
     def __init__(self, bench: gb.Bench, product: Call, copy: Call) -> None:
-        self._device, self._cuda = bench.device, bench.xp.cuda
+        self._device, self.cuda = bench.device, bench.xp.cuda
         for call in (product, copy):  # the library's first call waits for the device
             call()
         self._device.synchronize()
@@ -149,8 +147,8 @@ class WorkloadPair:
             name: _Workload(call, count, self._device.time(call, count).device[0])
             for name, call, count in (("gemm", product, _PRODUCTS), ("copy", copy, _COPIES))
         }
-        self._cover = dict.fromkeys(self._workloads, _COVER)
-        self._alone, self._free, self._begun, self._ended, self._covered = (self._cuda.Event() for _ in range(5))
+        self.cover = dict.fromkeys(self._workloads, _COVER)
+        self._alone, self._free, self._begun, self._ended, self.covered = (self.cuda.Event() for _ in range(5))
         self._slowdown = dict.fromkeys(self._workloads, math.nan)
 
     def stage(self, name: str, work: gb.Work, limit: str) -> gb.Stage:
@@ -171,18 +169,18 @@ class WorkloadPair:
     def _seconds(self, name: str) -> float:
         """Return the seconds of one sample of the workload `name` while the other workload runs."""
         timed, other = self._workloads[name], self._workloads["copy" if name == "gemm" else "gemm"]
-        covering = math.ceil(self._cover[name] * timed.count * timed.seconds / other.seconds) + 1
+        covering = math.ceil(self.cover[name] * timed.count * timed.seconds / other.seconds) + 1
 
         def cover() -> None:
             other.run(covering)
-            self._covered.record()
+            self.covered.record()
 
         self._queue_sample(timed, self._alone, self._free)
         self._device.together(lambda: self._queue_sample(timed, self._begun, self._ended), cover)
         self._device.synchronize()
         beside = self._elapsed(self._begun, self._ended)
-        if self._elapsed(self._begun, self._covered) < beside:
-            self._cover[name] = min(2 * self._cover[name], _MOST_COVER)
+        if self._elapsed(self._begun, self.covered) < beside:
+            self.cover[name] = min(2 * self.cover[name], _MOST_COVER)
             return math.nan
         self._slowdown[name] = beside / self._elapsed(self._alone, self._free)
         return beside
@@ -196,4 +194,4 @@ class WorkloadPair:
 
     def _elapsed(self, begun: Any, ended: Any) -> float:
         """Return the seconds between two events."""
-        return float(self._cuda.get_elapsed_time(begun, ended)) * _MILLI
+        return float(self.cuda.get_elapsed_time(begun, ended)) * _MILLI

@@ -84,9 +84,8 @@ def _gpu_task(bench: gb.Bench, kernel: str, size_bytes: int) -> gb.Task:
     passes = _GpuPasses(bench, size_bytes // arrays, size_bytes <= cache)
     checked = {"read": passes.read, "write": passes.write, "copy": passes.copy}[kernel]()
     work = gb.Work(moved=arrays * passes.nbytes, payload=passes.nbytes)
-    return gb.Task.of(
-        gb.Stage(checked.call, work, "moved", limit, effort=gb.POINT), check=checked.check, poison=checked.poison
-    )
+    stage = gb.Stage(checked.call, work, "moved", limit, effort=gb.POINT, outputs=checked.outputs)
+    return gb.Task.of(stage, check=checked.check)
 
 
 def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, int, int]:
@@ -129,20 +128,20 @@ class _GpuPasses:
             expect_equal(to_host(parts), to_host(expected), "partial results")
 
         call = self._launch("cached_read", self._words.array, *self._layout, parts)
-        return CheckedCall(call, check, lambda: parts.fill(0))
+        return CheckedCall(call, check, (parts,))
 
     def write(self) -> CheckedCall:
         array, key = self._words.array, np.uint32(self._bench.rng.integers(2**32))
         mistakes, vectors = self._bench.xp.zeros(1, np.uint64), self._layout[0]
         count = self._launch("cached_mistakes", array, vectors, key, mistakes)
         check = partial(expect_no_mistakes, self._bench, count, mistakes, int(vectors), "vectors")
-        return CheckedCall(self._launch("cached_write", array, *self._layout, key), check, lambda: array.fill(0))
+        return CheckedCall(self._launch("cached_write", array, *self._layout, key), check, (array,))
 
     def copy(self) -> CheckedCall:
         """Return the passes as copies of the array to a second one of the same size, with their check."""
         target = self._bench.xp.zeros_like(self._words.array)
         call = self._launch("cached_copy", target, self._words.array, *self._layout)
-        return CheckedCall(call, self._words.verifier(target), lambda: target.fill(0))
+        return CheckedCall(call, self._words.verifier(target), (target,))
 
 
 @topic.case(access=("read", "write"), width_bytes=WIDTHS, when=gb.on_gpu)
@@ -173,8 +172,8 @@ def shared(bench: gb.Bench, access: str, width_bytes: int) -> gb.Task:
         expect_equal(bench.device.to_host(parts), expected, "threads' results")
 
     work = gb.Work(moved=grid * passes * block_bytes, payload=grid * passes * block_bytes)
-    stage = gb.Stage(call, work, "moved", "shared", probe=per_clock, effort=gb.POINT)
-    return gb.Task.of(stage, check=check, poison=lambda: parts.fill(0))
+    stage = gb.Stage(call, work, "moved", "shared", probe=per_clock, effort=gb.POINT, outputs=(parts,))
+    return gb.Task.of(stage, check=check)
 
 
 def _expected(access: str, drawn: npt.NDArray[np.uint32], width_bytes: int, passes: int) -> npt.NDArray[np.uint64]:

@@ -154,5 +154,6 @@ def _copy_task(bench: gb.Bench, engine: str, size_bytes: int, units: int = 0) ->
     bench.need(2 * size_bytes + _SPARE_BYTES)
     arrays = CopiedWords(bench, size_bytes)
     work, limit = gb.Work(moved=2 * size_bytes, payload=size_bytes), memory_limit(bench.target, size_bytes)
-    stage = gb.Stage(copy_call(bench, arrays, engine, units), work, "moved", limit, effort=gb.POINT)
-    return gb.Task.of(stage, check=arrays.check, poison=arrays.poison)
+    call = copy_call(bench, arrays, engine, units)
+    stage = gb.Stage(call, work, "moved", limit, effort=gb.POINT, outputs=(arrays.copied,))
+    return gb.Task.of(stage, check=arrays.check)

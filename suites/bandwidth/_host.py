@@ -125,7 +125,8 @@ def working_set(bench: gb.Bench, kernel: str, size_bytes: int) -> gb.Task:
     else:
         checked = _write_passes(rows, passes, np.uint64(bench.rng.integers(2**63)))
     moved = passes * rows.nbytes * (2 if kernel == "copy" else 1)
-    stage = gb.Stage(checked.call, gb.Work(moved=moved, payload=passes * rows.nbytes), "moved", effort=gb.POINT)
+    work = gb.Work(moved=moved, payload=passes * rows.nbytes)
+    stage = gb.Stage(checked.call, work, "moved", effort=gb.POINT, outputs=checked.outputs)
     return gb.Task.of(stage, check=checked.check, poison=checked.poison)
 
 
@@ -134,16 +135,12 @@ def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
     factor = np.uint64((5**passes - 1) // 4 % 2**64)  # closed form of `passes` times x = 5·x + xor of the row, from 0
     expected = np.bitwise_xor.reduce(rows, axis=1) * factor
     check = partial(expect_equal, parts, expected, "threads' results")
-    return CheckedCall(lambda: _read(rows, passes, parts), check, lambda: parts.fill(0))
+    return CheckedCall(lambda: _read(rows, passes, parts), check, (parts,))
 
 
 def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
     """Return the call that copies `rows` there and back, `passes` / 2 times each, with its check."""
     there, back, half = placed(np.zeros_like(rows)), placed(rows), np.uint64(passes // 2)
-
-    def poison() -> None:
-        there.fill(0)
-        np.copyto(back, rows)
 
     def check() -> None:
         """Raise WrongAnswer unless the words counted whole calls and both arrays hold those of the last round trip."""
@@ -153,13 +150,13 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
         expect_equal(back, rows + turns, "words")
         expect_equal(there, last, "words")
 
-    return CheckedCall(lambda: _copy(there, back, passes), check, poison)
+    return CheckedCall(lambda: _copy(there, back, passes), check, (there,), poison=partial(np.copyto, back, rows))
 
 
 def _write_passes(rows: _Rows, passes: int, value: np.uint64) -> CheckedCall:
     """Return the call that writes all of `rows` `passes` times, with its check for the word of the last pass."""
     check = partial(expect_equal, rows, value + np.uint64(passes - 1), "words")
-    return CheckedCall(lambda: _write(rows, passes, value), check, lambda: rows.fill(0))
+    return CheckedCall(lambda: _write(rows, passes, value), check, (rows,))
 
 
 def accesses(bench: gb.Bench, access: str, pattern: AccessPattern) -> CheckedCall:
@@ -183,7 +180,7 @@ def _read_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...
     parts = np.zeros(_PARTS, np.uint32)
     expected = np.bitwise_xor.reduce(array[places].reshape(_PARTS, -1), axis=1)
     check = partial(expect_equal, parts, expected, "partial results")
-    return CheckedCall(lambda: kernel(array, *args, parts), check, lambda: parts.fill(0))
+    return CheckedCall(lambda: kernel(array, *args, parts), check, (parts,))
 
 
 def _write_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...]) -> CheckedCall:
@@ -194,7 +191,7 @@ def _write_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ..
         expected = np.arange(count, dtype=np.uint32) ^ key
         expect_equal(array[places].reshape(count, -1), expected[:, None], "words")
 
-    return CheckedCall(lambda: kernel(array, *args), check, lambda: array.fill(0))
+    return CheckedCall(lambda: kernel(array, *args), check, (array,))
 
 
 def _permuted_places(count: int, bits: int, turn: int) -> npt.NDArray[np.uint64]:

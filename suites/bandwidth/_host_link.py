@@ -67,16 +67,18 @@ def host_link(bench: gb.Bench, device: str, node: int, direction: str, size_byte
         LinkCopy(bench, _registered(bench, memory), way == _H2D, draw)
         for draw, (way, memory) in enumerate(zip(ways, memories, strict=True))
     ]
+    outputs = [array for transfer in transfers for array in transfer.outputs]
     if both:
         call = partial(bench.device.together, *(transfer.call for transfer in transfers))
-        stage = gb.Stage(call, gb.Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, effort=gb.POINT)
+        work = gb.Work(payload=2 * size_bytes)
+        stage = gb.Stage(call, work, "payload", max_calls=_MOST_CALLS, effort=gb.POINT, outputs=outputs)
     else:
-        stage = gb.Stage(transfers[0].call, gb.Work(payload=size_bytes), "payload", _LIMITS[direction], effort=gb.POINT)
+        work, limit = gb.Work(payload=size_bytes), _LIMITS[direction]
+        stage = gb.Stage(transfers[0].call, work, "payload", limit, effort=gb.POINT, outputs=outputs)
     notes = {**_place_notes(bench), **memories[0].expect_placed()}
     return gb.Task.of(
         stage,
         check=in_turn(*(memory.expect_placed for memory in memories), *(transfer.check for transfer in transfers)),
-        poison=in_turn(*(transfer.poison for transfer in transfers)),
         close=in_turn(*(transfer.close for transfer in transfers)),
         notes=notes,
     )
@@ -99,14 +101,19 @@ def host_link_all(bench: gb.Bench, of: int, direction: str, size_bytes: int) -> 
     transfer = LinkCopy(bench, _registered(bench, memory), direction == _H2D)
     works = {"sum": gb.Work(payload=of * size_bytes)}
     stage = gb.Stage(
-        transfer.call, gb.Work(payload=size_bytes), "payload", _LIMITS[direction], also=works, effort=gb.POINT
+        transfer.call,
+        gb.Work(payload=size_bytes),
+        "payload",
+        _LIMITS[direction],
+        also=works,
+        effort=gb.POINT,
+        outputs=transfer.outputs,
     )
     devices = bench.peers[:of]
     shared = shared_upstream([device.id for device in devices], [device.pci for device in devices])
     return gb.Task.of(
         stage,
         check=in_turn(memory.expect_placed, transfer.check),
-        poison=transfer.poison,
         close=transfer.close,
         notes={"shared upstream": shared, **memory.expect_placed()},
     )

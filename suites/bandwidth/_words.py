@@ -51,7 +51,3 @@ class CopiedWords(RandomWords):
         super().__init__(bench, size_bytes, draw)
         self.copied = bench.xp.zeros(size_bytes, np.uint8)
         self.check = self.verifier(self.copied)
-
-    def poison(self) -> None:
-        """Overwrite the copy with zeros."""
-        self.copied.fill(0)

@@ -107,9 +107,9 @@ def across(bench: gb.Bench, by: str, nodes: int, of: int, operation: str, size_b
 
     work = gb.Work(payload=size_bytes * collective.factor(of), items=1)
     also = {"algbw": gb.Work(payload=size_bytes, items=1)}
-    stage = gb.Stage(rank.call, work, "payload", lead=rank.meet, also=also, effort=gb.POINT)
+    stage = gb.Stage(rank.call, work, "payload", lead=rank.meet, also=also, effort=gb.POINT, outputs=(rank.received,))
     notes = {"nodes": str(nodes), "counts": collective.counts, **rank.notes}
-    return gb.Task.of(stage, check=check, poison=rank.poison, close=rank.close, notes=notes)
+    return gb.Task.of(stage, check=check, close=rank.close, notes=notes)
 
 
 @topic.case(
@@ -136,8 +136,7 @@ def message(bench: gb.Bench, by: str, nodes: int, size_bytes: int) -> gb.Task:
         first: float = bench.exchange(trips / 2)[0]
         return first
 
-    stage = gb.Stage(
-        seconds, gb.Work(payload=size_bytes, items=1), "payload", clock="self", lead=rank.meet, effort=gb.POINT
-    )
+    work, outputs = gb.Work(payload=size_bytes, items=1), (rank.received,)
+    stage = gb.Stage(seconds, work, "payload", clock="self", lead=rank.meet, effort=gb.POINT, outputs=outputs)
     notes = {"nodes": str(nodes), "counts": MESSAGE.counts, **rank.notes}
-    return gb.Task.of(stage, check=rank.check, poison=rank.poison, close=rank.close, notes=notes)
+    return gb.Task.of(stage, check=rank.check, close=rank.close, notes=notes)

@@ -1,6 +1,7 @@
 """Measure six collectives of arrays of many sizes, by NCCL or RCCL, or on the host through shared memory."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from gpubench.api import suite as gb
@@ -125,12 +126,13 @@ def _task(bench: gb.Bench, name: str, by: str, of: int, size_bytes: int) -> gb.T
     also = {"algbw": gb.Work(payload=size_bytes, items=1)}
     tail = gb.POINT.with_tail(_TAIL if size_bytes <= _TAIL_BYTES else 0)
     limit = "" if is_host else LIMIT
+    stage = partial(gb.Stage, rank.call, work, lead=rank.meet, outputs=(rank.received,))
     stages = {
-        "": gb.Stage(rank.call, work, "payload", limit, modes, lead=rank.meet, also=also, effort=gb.POINT),
-        "tail": gb.Stage(rank.call, work, "item", modes=("each",), lead=rank.meet, effort=tail),
+        "": stage("payload", limit, modes, also=also, effort=gb.POINT),
+        "tail": stage("item", modes=("each",), effort=tail),
     }
     notes = {"devices": ", ".join(device.id for device in bench.devices), **rank.notes}
     if not is_host:
         direction = ONE_WAY if name == "broadcast" else BOTH_WAYS
         notes |= link(direction, LIBRARY, WRITES, counts=operation.counts, protocol=_PROTOCOL)
-    return gb.Task(stages, rank.check, rank.poison, rank.close, notes)
+    return gb.Task(stages, rank.check, close=rank.close, notes=notes)

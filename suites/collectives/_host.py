@@ -49,7 +49,7 @@ class HostRank:
 
         self._memory = RankMemory(bench, _HEAD_BYTES + sent.nbytes, fill)
         self._shared = self._memory.buffers
-        self._received = np.empty(operation.receives(self._words, bench.world), np.float32)
+        self.received = np.empty(operation.receives(self._words, bench.world), np.float32)
         self._steps = 0
         self._checks = 0
         bench.barrier()
@@ -71,15 +71,11 @@ class HostRank:
         """Make the collective between two barriers; every rank must call it."""
         self.meet()
         for segment in self._operation.segments(self._words, self._world, self._rank):
-            part = self._received[segment.offset : segment.offset + segment.count]
+            part = self.received[segment.offset : segment.offset + segment.count]
             np.copyto(part, self._sent(segment.low, segment.first, segment.count))
             for rank in range(segment.low + 1, segment.high):
                 np.add(part, self._sent(rank, segment.first, segment.count), out=part)
         self.meet()
-
-    def poison(self) -> None:
-        """Overwrite the received words."""
-        self._received.fill(np.nan)
 
     def check(self) -> None:
         """Raise WrongAnswer if a received word is wrong or a barrier is missing; every rank must call it.
@@ -88,7 +84,7 @@ class HostRank:
         for segment in self._operation.segments(self._words, self._world, self._rank):
             ranks, (first, count) = range(segment.low, segment.high), (segment.first, segment.count)
             expected = sum(drawn(self._seed + rank, first, count) for rank in ranks)
-            wrong = int(np.count_nonzero(self._received[segment.offset : segment.offset + count] != expected))
+            wrong = int(np.count_nonzero(self.received[segment.offset : segment.offset + count] != expected))
             gb.expect(wrong == 0, f"{wrong} of {count} received words are wrong on rank {self._rank}")
         self._expect_barrier()
 

@@ -94,7 +94,7 @@ class NcclRank:
         self._nccl = library()
         xp = bench.xp
         self._sent = xp.empty(operation.sends(self._words, world), xp.float32)
-        self._received = xp.empty(operation.receives(self._words, world), xp.float32)
+        self.received = xp.empty(operation.receives(self._words, world), xp.float32)
         self._meeting = xp.zeros(1, xp.float32)
         self._wrong = xp.zeros(1, xp.uint32)
         self._seed = np.uint64(bench.rng.integers(2**62, dtype=np.uint64))
@@ -130,21 +130,17 @@ class NcclRank:
         place = self._meeting.data.ptr
         self._ranks.allReduce(place, place, 1, self._nccl.NCCL_FLOAT32, self._nccl.NCCL_SUM, self._stream)
 
-    def poison(self) -> None:
-        """Overwrite the received words."""
-        self._received.fill(np.nan)
-
     def check(self) -> None:
         """Raise WrongAnswer if a received word differs from the sum of the words that the ranks sent."""
         bench = self._bench
         self._wrong.fill(0)
         for segment in self._operation.segments(self._words, bench.world, bench.rank):
-            part = self._received[segment.offset : segment.offset + segment.count]
+            part = self.received[segment.offset : segment.offset + segment.count]
             place = tuple(np.uint64(number) for number in (segment.low, segment.high, segment.first))
             args = (part, np.uint64(segment.count), self._seed, *place, self._wrong)
             self._mistakes((_BLOCKS,), (_THREADS,), args)
         wrong = int(bench.device.to_host(self._wrong)[0])
-        gb.expect(wrong == 0, f"{wrong} of {self._received.size} received words are wrong on rank {bench.rank}")
+        gb.expect(wrong == 0, f"{wrong} of {self.received.size} received words are wrong on rank {bench.rank}")
 
     def close(self) -> None:
         """Keep the communicator: the next case takes it."""
@@ -152,7 +148,7 @@ class NcclRank:
     def _calls(self) -> dict[str, Callable[[], object]]:
         """Return the functions that queue the collectives on the current stream, by the name of the collective."""
         nccl, ranks, stream = self._nccl, self._ranks, self._stream
-        sent, received = int(self._sent.data.ptr), int(self._received.data.ptr)
+        sent, received = int(self._sent.data.ptr), int(self.received.data.ptr)
         word, total = nccl.NCCL_FLOAT32, nccl.NCCL_SUM
         world, rank = self._bench.world, self._bench.rank
         part = self._words // world

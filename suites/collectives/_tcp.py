@@ -190,7 +190,7 @@ class TcpRank:
         self._summable = SummableWords(int(bench.rng.integers(2**62)), bench.world)
         self._sent = np.empty(elements, np.float32)
         self._summable.write(self._sent, bench.rank)
-        self._received = np.empty(elements, np.float32)
+        self.received = np.empty(elements, np.float32)
         bounds = [elements * part // bench.world for part in range(bench.world + 1)]
         self._parts = [slice(*pair) for pair in itertools.pairwise(bounds)]
         self._arriving = np.empty(-(-elements // bench.world), np.float32)
@@ -202,20 +202,20 @@ class TcpRank:
         self.setup_s = self._ring.seconds + time.perf_counter() - start
 
     def _send_recv(self) -> None:
-        self._ring.turn(_raw(self._sent), _raw(self._received))
+        self._ring.turn(_raw(self._sent), _raw(self.received))
 
     def _message(self) -> None:
         """Rank 0: send the array to rank 1 and wait until it is back. Rank 1: receive the array and send it back."""
         if self._rank == 0:
             self._ring.send(_raw(self._sent))
-            self._ring.await_answer(_raw(self._received))
+            self._ring.await_answer(_raw(self.received))
         else:
-            self._ring.receive(_raw(self._received))
-            self._ring.answer(_raw(self._received))
+            self._ring.receive(_raw(self.received))
+            self._ring.answer(_raw(self.received))
 
     def _all_reduce(self) -> None:
         """Add up one part of the array at each step round the ring, then pass the sums on; every rank must call it."""
-        world, rank, received = self._world, self._rank, self._received
+        world, rank, received = self._world, self._rank, self.received
         np.copyto(received, self._sent)
         for step in range(world - 1):
             sent_part, received_part = (self._parts[(rank - step - back) % world] for back in (0, 1))
@@ -226,14 +226,10 @@ class TcpRank:
             sent_part, received_part = (self._parts[(rank + 1 - step - back) % world] for back in (0, 1))
             self._ring.turn(_raw(received[sent_part]), _raw(received[received_part]))
 
-    def poison(self) -> None:
-        """Overwrite the received words."""
-        self._received.fill(np.nan)
-
     def check(self) -> None:
         """Raise WrongAnswer if a received word differs from the sum of the words that the ranks sent."""
-        for segment in self._operation.segments(self._received.size, self._world, self._rank):
-            part = self._received[segment.offset : segment.offset + segment.count]
+        for segment in self._operation.segments(self.received.size, self._world, self._rank):
+            part = self.received[segment.offset : segment.offset + segment.count]
             wrong = self._summable.mistakes(part, segment.first, segment.low, segment.high)
             gb.expect(wrong == 0, f"{wrong} of {segment.count} received words are wrong on rank {self._rank}")
 

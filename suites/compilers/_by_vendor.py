@@ -1,5 +1,7 @@
 """Build operators by the vendor's library: products with bias and GELU in the epilogue, and a layer of its products."""
 
+from functools import partial
+
 import numpy as np
 
 from gpubench.api import suite as gb
@@ -42,4 +44,5 @@ def _layer(bench: gb.Bench, problem: LayerProblem) -> Built:
     chain.turns[..., 0], chain.turns[..., 1] = problem.inputs["cosine"], problem.inputs["sine"]
     stream = chain.stream.reshape(tokens, problem.cols)
     notes = {"library": "the vendor's products, chain.cu", "precision": "sums and the residual stream in float32"}
-    return Built(in_turn(*prefill.calls[:-1]), lambda: (problem.rows_of(stream),), prefill.poison, notes)
+    poison = partial(bench.poison, *prefill.outputs)
+    return Built(in_turn(*prefill.calls[:-1]), lambda: (problem.rows_of(stream),), poison, notes)

@@ -15,7 +15,7 @@ from gpubench.api import suite as gb
 from .._checks import in_turn
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
-from .._matrix.gemv import KINDS, Call, Vectors, Weights, distance, poison, tensor_call, warp_call
+from .._matrix.gemv import KINDS, Call, Vectors, Weights, distance, tensor_call, warp_call
 from .._matrix.vendor import vendor
 from .._models import MODELS, Model
 
@@ -64,11 +64,6 @@ class ModelChain:
         self.inputs = (first, *self.outputs[:-1])  # a matrix reads only the first columns of each row
         self.nbytes = sum(weights.nbytes for weights in self.matrices)  # bytes of all weights and scales
 
-    def poison(self) -> None:
-        """Fill every output with NaN."""
-        for output in self.outputs:
-            poison(output)
-
     def check(self, lines: Any) -> gb.Observation:
         """Compare the tokens `lines` after the last layer, and the last token after the head, with double precision.
 
@@ -98,9 +93,11 @@ def _decode_task(bench: gb.Bench, model: Model, kind: str) -> gb.Task:
         calls.append(tensor_call(bench, weights, vectors, 1) if by_tensor else warp_call(bench, weights, vectors))
     moved = chain.nbytes + sum(_HALF.itemsize * (weights.rows + weights.cols) for weights in chain.matrices)
     work = gb.Work(moved=float(moved), flops=2.0 * model.size, items=1)
-    stage = gb.Stage(in_turn(*calls), work, "items", "dram", modes=("graph",), max_calls=4, item="token")
+    stage = gb.Stage(
+        in_turn(*calls), work, "items", "dram", ("graph",), max_calls=4, item="token", outputs=chain.outputs
+    )
     notes = _notes(model, kind, "skinny.cu" if by_tensor else "gemv.cu")
-    return gb.Task.of(stage, check=partial(chain.check, np.zeros(1, np.int64)), poison=chain.poison, notes=notes)
+    return gb.Task.of(stage, check=partial(chain.check, np.zeros(1, np.int64)), notes=notes)
 
 
 def _prefill_task(bench: gb.Bench, model: Model, kind: str) -> gb.Task:
@@ -120,10 +117,10 @@ def _prefill_task(bench: gb.Bench, model: Model, kind: str) -> gb.Task:
     calls.append(warp_call(bench, head, Vectors(x[(PROMPT - 1) * pitch :], y)))
     flops = 2.0 * PROMPT * sum(weights.rows * weights.cols for weights in chain.matrices[:-1])
     work = gb.Work(moved=float(chain.nbytes), flops=flops + 2.0 * model.head.size, items=PROMPT)
-    stage = gb.Stage(in_turn(*calls), work, "items", "tensor.float16", max_calls=2, item="token")
+    stage = gb.Stage(in_turn(*calls), work, "items", "tensor.float16", max_calls=2, item="token", outputs=chain.outputs)
     lines = np.append(bench.rng.integers(0, PROMPT, _COMPARED - 1), PROMPT - 1)
     notes = _notes(model, kind, f"{library}, the head by gemv.cu")
-    return gb.Task.of(stage, check=partial(chain.check, lines), poison=chain.poison, notes=notes)
+    return gb.Task.of(stage, check=partial(chain.check, lines), notes=notes)
 
 
 def _notes(model: Model, kind: str, kernels: str) -> Mapping[str, str]:

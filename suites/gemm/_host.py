@@ -74,8 +74,8 @@ def host_product(bench: gb.Bench, precision: Precision, shape: Shape) -> gb.Task
         return judged(precision, shape.k, c[rows][:, columns], wide_a @ wide_b, scale)
 
     work = gb.Work(flops=shape.flops, moved=shape.moved(precision))
-    stage = gb.Stage(lambda: np.matmul(a, b, out=c), work, "flops", precision.a, max_calls=64)
-    return gb.Task.of(stage, check=check, poison=lambda: c.fill(np.nan), notes=_notes())
+    stage = gb.Stage(lambda: np.matmul(a, b, out=c), work, "flops", precision.a, max_calls=64, outputs=(c,))
+    return gb.Task.of(stage, check=check, notes=_notes())
 
 
 def host_gemv(bench: gb.Bench, rows: int, cols: int) -> gb.Task:
@@ -93,6 +93,6 @@ def host_gemv(bench: gb.Bench, rows: int, cols: int) -> gb.Task:
         return judged(PRECISIONS["float32"], cols, y, reference, scale)
 
     calls = [functools.partial(np.matmul, copy, x, out=y) for copy in copies]
-    stage = rotated(calls, moved=4.0 * (rows * cols + rows + cols), flops=2.0 * rows * cols)
+    stage = rotated(calls, 4.0 * (rows * cols + rows + cols), 2.0 * rows * cols, outputs=(y,))
     notes = {**_notes(), **rotation_notes(rows, cols, copies)}
-    return gb.Task.of(stage, check=check, poison=lambda: y.fill(np.nan), notes=notes)
+    return gb.Task.of(stage, check=check, notes=notes)

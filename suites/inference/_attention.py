@@ -215,11 +215,6 @@ class DecodeAttention:
         attend = launches(self._bench, self._shape, self._device_lengths, self._queries, self._device_table)
         return tuple(attend(cache.keys, cache.values, cache.out) for cache in self.caches)
 
-    def poison(self) -> None:
-        """Overwrite all results with NaN."""
-        for cache in self.caches:
-            cache.out.view("uint8").fill(0xFF)
-
     def check(self) -> gb.Observation:
         """Compare sampled heads with double precision; every copy that was written must have the same results.
 
@@ -265,7 +260,10 @@ class DecodeAttention:
     def task(self) -> gb.Task:
         """Return the attention over each copy in turn as a task that is judged by the bytes that a call moves."""
         calls, shape = self.calls(), self._shape
-        stage = gb.Stage(calls[0], self.work, "moved", "dram", modes=(), rotation=calls, effort=gb.POINT)
+        outputs = [cache.out for cache in self.caches]
+        stage = gb.Stage(
+            calls[0], self.work, "moved", "dram", modes=(), rotation=calls, effort=gb.POINT, outputs=outputs
+        )
         plan = shape.plan(self._bench.device.device.units)
         layout = f"pages of {shape.page} tokens" if shape.page else "contiguous"
         notes = {
@@ -273,7 +271,7 @@ class DecodeAttention:
             "cache": f"{shape.cache_bytes} bytes, {layout}, {len(calls)} copies in turn, NaN beyond each length",
             "data": f"seeded, uniform with variance 1; lengths {self._lengths.min()} to {self._lengths.max()}",
         }
-        return gb.Task.of(stage, check=self.check, poison=self.poison, notes=notes)
+        return gb.Task.of(stage, check=self.check, notes=notes)
 
 
 def _is_a_model(target: gb.Target, params: Mapping[str, Any]) -> bool:

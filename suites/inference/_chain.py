@@ -68,6 +68,7 @@ class Chain:
         widths |= {"gated": model.layer("down").cols, **{layer.name: layer.rows for layer in model.layers}}
         self.room = {name: xp.empty(rows * width, "uint16") for name, width in widths.items()}
         self.stream = xp.empty(rows * model.head.cols, "float32")
+        self.outputs = (*self.room.values(), self.stream)
         self._kernels: dict[str, gb.Kernel] = {}
         self._is_early = is_early
 
@@ -119,11 +120,6 @@ class Chain:
         blocks = -(-vocabulary // _LIKELY_LOGITS)
         cells = (logits, tokens, np.uint32(vocabulary), xp.empty(rows * blocks, "uint64"), xp.zeros(rows, "uint32"))
         return self.launch("most_likely", (blocks, rows), *cells)
-
-    def poison(self) -> None:
-        """Overwrite every output of the layers with NaN."""
-        for array in (*self.room.values(), self.stream):
-            array.view("uint8").fill(0xFF)
 
     def exact(self, routes: Any = None) -> ExactChain:
         """Return the chain in double precision; `routes` are the chosen experts of a mixture."""
@@ -197,17 +193,13 @@ class DecodeChain:
         """Return the call of one product of all sequences, from array `x` of the room to array `y`."""
         return self.chain.weights.product(weights, self.chain.room[x], self.chain.room[y], self._batch)
 
-    def poison(self) -> None:
-        """Overwrite every output with NaN, and the keys and values that the step appends."""
-        self.chain.poison()
-        if self._experts:
-            self._experts.poison()
-        for array in (self.logits, self.tokens):
-            array.view("uint8").fill(0xFF)
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        """Every array that a step writes, and the keys and values that it appends."""
         places = (self._batch * self._model.kv_heads, self._context, self._model.dim)
-        for cache in self.chain.caches:
-            for array in cache:
-                array.view("uint16").reshape(places)[:, -1].fill(0xFFFF)
+        appended = [array.reshape(places)[:, -1] for cache in self.chain.caches for array in cache]
+        experts = self._experts.outputs if self._experts else ()
+        return (*self.chain.outputs, *experts, self.logits, self.tokens, *appended)
 
     def check(self) -> gb.Observation:
         """Compare a random sequence with double precision, and each token with the largest of its logits.
@@ -337,12 +329,11 @@ class PrefillChain:
         product = vendor(self.chain.weights.bench, described, self._workspace)
         return [partial(weights.restore, self._halves), product.call] if quantised else [product.call]
 
-    def poison(self) -> None:
-        """Overwrite every output with NaN, and the keys and values too."""
-        self.chain.poison()
-        self._unfused.poison()
-        for array in (self.logits, *(part for cache in self.chain.caches for part in cache)):
-            array.view("uint8").fill(0xFF)
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        """Every array that the prefill writes, with the keys and values."""
+        cached = (part for cache in self.chain.caches for part in cache)
+        return (*self.chain.outputs, *self._unfused.outputs, self.logits, *cached)
 
     def check(self) -> gb.Observation:
         """Compare the logits, and random tokens' keys and values in every layer, with double precision.

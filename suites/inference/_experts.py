@@ -37,6 +37,7 @@ class Experts:
         self._shares = xp.empty(self._pairs, "float32")
         self._gated = xp.empty(self._pairs * model.layer("down").cols, "uint16")
         self._parts = xp.empty(self._pairs * model.head.cols, "float32")
+        self.outputs = (self.chosen, self._ranks, self._shares, self._gated, self._parts)
         names = ("choose", "expert_up", "expert_down", "join_experts")
         sizes = {"EXPERTS": model.experts, "ACTIVE": model.active}
         self._kernels = {name: bench.kernel("experts.cu", name, **sizes) for name in names}
@@ -65,11 +66,6 @@ class Experts:
     ) -> Call:
         """Return the launch of the kernel `name` of experts.cu on these arrays and 32-bit numbers."""
         return partial(self._kernels[name], grid, (threads,), (*arrays, *map(np.uint32, numbers)))
-
-    def poison(self) -> None:
-        """Overwrite every output with NaN, and the chosen experts with a number that no expert has."""
-        for array in (self.chosen, self._ranks, self._shares, self._gated, self._parts):
-            array.view("uint8").fill(0xFF)
 
     def routes(self) -> npt.NDArray[np.int64]:
         """Return the chosen experts of the last calls as a NumPy array, int64, shape (layers, tokens, ranks)."""

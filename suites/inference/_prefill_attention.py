@@ -95,6 +95,7 @@ class Unfused:
         self._bench, self._shape, self._workspace = bench, shape, workspace
         self._scores = bench.xp.empty(shape.scores, "uint16")
         self._joined = bench.xp.empty(shape.size, "uint16")  # head after head, the tokens of each head in order
+        self.outputs = (self._scores, self._joined)
         vectors = -(-shape.tokens // (8 * _THREADS))  # vectors of a row of scores that a thread holds
         is_whole = shape.tokens % 8 == 0 and vectors <= _MOST_VECTORS
         self._softmax = bench.kernel("chain.cu", "causal_softmax", VECTORS=vectors if is_whole else 0)
@@ -120,11 +121,6 @@ class Unfused:
         described = MatrixProduct(PRECISIONS["float16"], shape, a, b, c)
         return vendor(self._bench, described, self._workspace).call
 
-    def poison(self) -> None:
-        """Overwrite scores and results with NaN."""
-        for array in (self._scores, self._joined):
-            array.view("uint8").fill(0xFF)
-
 
 class Provider(Protocol):
     """A library that computes the attention of a prompt."""
@@ -146,17 +142,16 @@ class Provider(Protocol):
 class OurKernels:
     """A provider of our own kernels or of the vendor's products, which write halves to our array `out`.
 
-    `poison` overwrites intermediate results."""
+    `poison` overwrites it and the intermediate results `between`."""
 
-    def __init__(self, calls: list[Call], out: Any, poison: Call, notes: Mapping[str, str]) -> None:
-        self._call, self._out, self._poison, self.notes = in_turn(*calls), out, poison, notes
+    def __init__(
+        self, bench: gb.Bench, calls: list[Call], out: Any, notes: Mapping[str, str], between: tuple[Any, ...] = ()
+    ) -> None:
+        self._call, self._out, self.notes = in_turn(*calls), out, notes
+        self.poison = partial(bench.poison, out, *between)
 
     def __call__(self) -> None:
         self._call()
-
-    def poison(self) -> None:
-        self._poison()
-        self._out.view("uint8").fill(0xFF)
 
     def results(self) -> Any:
         return self._out
@@ -166,7 +161,7 @@ def _unfused(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     """Return the provider of two batched products of the vendor's library with a softmax between them."""
     unfused, out = Unfused(bench, shape), bench.xp.empty(shape.size, "uint16")
     notes = {"library": "two batched products of the vendor's library, softmax of chain.cu"}
-    return OurKernels(unfused.calls(prompt, out), out, unfused.poison, notes)
+    return OurKernels(bench, unfused.calls(prompt, out), out, notes, unfused.outputs)
 
 
 def _triton(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
@@ -190,7 +185,7 @@ def _triton(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     launch = partial(kernel, grid, block, args, shared_mem=compiled.shared_bytes)
     blocks = f"blocks of {plan.rows} × {plan.cols}, {plan.warps} warps, {plan.stages} stages"
     notes = {"library": f"our kernel in Triton {compiled.version}: {blocks}"}
-    return OurKernels([launch], out, lambda: None, notes)
+    return OurKernels(bench, [launch], out, notes)
 
 
 class TorchAttention:

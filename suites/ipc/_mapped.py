@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gpubench.api import suite as gb
@@ -152,12 +153,11 @@ def plain(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
         expect_pattern(bench, near, bench.seed, "copied in one process")
 
     limit = LIMIT if path == "peer" else ""
-    stage = gb.Stage(
-        lambda: bench.device.copy(near, far), gb.Work(payload=size_bytes), "payload", limit, effort=gb.POINT
-    )
+    call, work = partial(bench.device.copy, near, far), gb.Work(payload=size_bytes)
+    stage = gb.Stage(call, work, "payload", limit, effort=gb.POINT, outputs=(near,))
     tags = {"devices": " ← ".join(device.id for device in bench.devices), "processes": "1"}
     tags |= link_of(ONE_WAY, "pull", protocol="none (one process)") if path == "peer" else {}
-    return gb.Task.of(stage, check=check, poison=lambda: near.fill(POISON), notes=tags)
+    return gb.Task.of(stage, check=check, notes=tags)
 
 
 def owner(bench: gb.Bench, nbytes: int) -> gb.Task:

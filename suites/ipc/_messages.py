@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import POISON, hand_over, pattern, sizes
+from .._between import hand_over, pattern, sizes
 
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama allows to access this one
@@ -91,8 +91,8 @@ def _message(bench: gb.Bench, by: str, size_bytes: int) -> gb.Task:
         connection.close()
         answer.close()
 
-    stage = gb.Stage(fetch, gb.Work(payload=size_bytes), "payload", effort=gb.POINT)
-    return gb.Task.of(stage, check=check, poison=lambda: received.fill(POISON), close=close)
+    stage = gb.Stage(fetch, gb.Work(payload=size_bytes), "payload", effort=gb.POINT, outputs=(received,))
+    return gb.Task.of(stage, check=check, close=close)
 
 
 def _serve(bench: gb.Bench, by: str, sent: bytes) -> gb.Task:
@@ -149,8 +149,8 @@ def direct(bench: gb.Bench, size_bytes: int) -> gb.Task:
         copy()
     except OSError as error:
         raise refusal_error(error.errno or 0, _YAMA.read_text().strip() if _YAMA.exists() else "") from error
-    stage = gb.Stage(copy, gb.Work(payload=size_bytes), "payload", effort=gb.POINT)
-    return gb.Task.of(stage, check=check, poison=lambda: received.fill(POISON))
+    stage = gb.Stage(copy, gb.Work(payload=size_bytes), "payload", effort=gb.POINT, outputs=(received,))
+    return gb.Task.of(stage, check=check)
 
 
 def refusal_error(number: int, ptrace_scope: str) -> gb.Unavailable:

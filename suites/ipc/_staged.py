@@ -11,7 +11,6 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import (
-    POISON,
     devices_of,
     expect_pattern,
     fill_pattern,
@@ -48,9 +47,15 @@ def staged(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     tags = {**notes(bench, path), "chunk": f"{channel.chunk} B, {_SLOTS} slots"}
     tags |= link(ONE_WAY, STAGED, WRITES, protocol="one host flag per chunk") if path == "peer" else {}
     return gb.Task.of(
-        gb.Stage(copies.call, gb.Work(payload=size_bytes), "payload", clock="self", effort=gb.POINT),
+        gb.Stage(
+            copies.call,
+            gb.Work(payload=size_bytes),
+            "payload",
+            clock="self",
+            effort=gb.POINT,
+            outputs=() if bench.rank == 0 else (copies.message,),
+        ),
         check=copies.check,
-        poison=copies.poison,
         close=channel.close,
         notes=tags,
         labels=labels(bench, path),
@@ -112,9 +117,9 @@ class ChunkCopies:
         self._size_bytes = size_bytes
         self._calls = 0
         self._copied = 0  # number of chunks over all calls
-        self._message = bench.xp.empty(size_bytes, bench.xp.uint8)
+        self.message = bench.xp.empty(size_bytes, bench.xp.uint8)
         if self._sends:
-            fill_pattern(bench, self._message, bench.seed)
+            fill_pattern(bench, self.message, bench.seed)
 
     def call(self) -> float:
         """Copy one message and return the seconds from its request to this rank's last chunk; both ranks must call it.
@@ -129,7 +134,7 @@ class ChunkCopies:
         if not self._sends:
             channel.flags[_ASKED] = self._calls
         for place in range(0, self._size_bytes, chunk):
-            piece = self._message[place : place + chunk]
+            piece = self.message[place : place + chunk]
             channel.wait(awaited, self._copied + 1 - slots_ahead)
             slot = channel.slot(self._copied, piece.size)
             device.copy(*((slot, piece) if self._sends else (piece, slot)))
@@ -138,12 +143,7 @@ class ChunkCopies:
             channel.flags[done] = self._copied
         return time.perf_counter() - start
 
-    def poison(self) -> None:
-        """Overwrite the message that this rank received; rank 0 receives none."""
-        if not self._sends:
-            self._message.fill(POISON)
-
     def check(self) -> None:
         """Raise WrongAnswer if a byte that this rank received is not the sender's; rank 0 receives none."""
         if not self._sends:
-            expect_pattern(self._bench, self._message, self._bench.seed, "copied through the host")
+            expect_pattern(self._bench, self.message, self._bench.seed, "copied through the host")

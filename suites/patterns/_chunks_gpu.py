@@ -19,7 +19,6 @@ _COMPUTE_BLOCKS = 4  # blocks on each compute unit: 1024 threads, which leave ro
 _VECTOR_BYTES, _WORD_BYTES = 16, 4
 _TO_DEVICE, _BETWEEN_DEVICES = 1, 3  # cudaMemcpyKind; HIP's have the same values
 _MILLI = 1e-3
-_FILL = 0xA5
 
 
 class _Spans:
@@ -51,6 +50,7 @@ class StreamPipeline:
         self._slots = bench.xp.zeros((most_depth, self._count), np.uint32)
         self._slots_base = int(self._slots.data.ptr)
         self._digests = bench.xp.zeros((self._chunks, self._blocks * _THREADS), np.uint32)
+        self.outputs = (self._digests, self._slots)
         self._digest = bench.kernel("pipeline.cu", "digest")
         self._source, self._base = _source(bench, chunk_words, path)
         self._copies = self._kernel_copies(bench) if by == "kernel" else self._engine_copies(path)
@@ -126,11 +126,6 @@ class StreamPipeline:
         """Return the seconds of the pipeline with `depth` slots, and the busy seconds of computation and transfer."""
         seconds = self._timed(lambda: self._queue(depth, copies=True, computes=True))
         return seconds, self._computations.busy_s(), self._transfers.busy_s()
-
-    def poison(self) -> None:
-        """Overwrite the digests and the slots."""
-        self._digests.fill(_FILL)
-        self._slots.fill(_FILL)
 
     def chunk_digests(self) -> Any:
         """Return the digest of each chunk: uint32, shape (chunks,), a NumPy array."""

@@ -36,6 +36,7 @@ class ThreadPipeline:
         self._compute_core, self._copy_core = core_of(0, cores), core_of(1, cores)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="pipeline")
         self.digests = np.zeros(len(chunk_words), np.uint32)
+        self.outputs = (self.digests, self._slots)
         self.rounds = 1
         self.notes = {"transfer": "memcpy by one thread", "compute": "integer arithmetic by another thread"}
         self._copy_all(0, most_depth)  # compiles both kernels, without any chunk
@@ -76,11 +77,6 @@ class ThreadPipeline:
             busy = self._compiled.digest_all(self._slots, digests, depth, flags, _LOOKS, self._moments, numbers)
         gb.expect(busy >= 0, "the thread that copies filled no slot in time")
         return float(busy) * _NANO
-
-    def poison(self) -> None:
-        """Overwrite the digests and the slots."""
-        self.digests.fill(0)
-        self._slots.fill(0)
 
     def chunk_digests(self) -> Any:
         """Return the digest of each chunk: uint32, shape (chunks,), a NumPy array that the next run overwrites."""

@@ -5,6 +5,7 @@ it is there."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -198,4 +199,5 @@ class PipelinedMessage:
     def task(self, stage: gb.Stage) -> gb.Task:
         """Return a task with the one stage `stage`, and with the check, the clean-up and the notes of this message."""
         line = self._pipeline
-        return gb.Task.of(stage, check=self.check, poison=line.poison, close=line.close, notes=self._notes)
+        stage = replace(stage, outputs=line.outputs)
+        return gb.Task.of(stage, check=self.check, close=line.close, notes=self._notes)

@@ -102,10 +102,6 @@ class ModelFile:
         """Raise WrongAnswer if the last product differs from the product with the weights in the file."""
         expect_close(self.output, self.expected, "products with the loaded weights")
 
-    def poison(self) -> None:
-        """Overwrite the product."""
-        self.output.fill(np.nan)
-
     def remove(self) -> None:
         if self.bench.rank == _OWNER:
             self.path.unlink()
@@ -194,6 +190,7 @@ class LoadedModel:
         if self._holds:
             return gb.Task.idle(self._release)
         work = gb.Work(payload=self._model.nbytes, items=1)
-        stage = gb.Stage(self._load_seconds, work, "item", clock="self", effort=gb.POINT)
+        outputs = (self._model.output,)
+        stage = gb.Stage(self._load_seconds, work, "item", clock="self", effort=gb.POINT, outputs=outputs)
         notes = {"weights": gb.units.size(self._model.nbytes), "type": str(self._model.dtype)}
-        return gb.Task.of(stage, check=self._check, poison=self._model.poison, release=self._release, notes=notes)
+        return gb.Task.of(stage, check=self._check, release=self._release, notes=notes)

@@ -38,8 +38,16 @@ def unequal(bench: gb.Bench, by: str, of: int, shares: str) -> gb.Task:
     is the number that this rank makes, and `idle` the share of the time in which it waits for the slowest rank."""
     del by, of
     rank = UnequalRank(bench, shares)
-    stage = gb.Stage(rank.seconds, gb.Work(items=1), "item", clock="self", probe=rank.observed, effort=gb.POINT)
-    return gb.Task.of(stage, check=rank.check, poison=rank.poison, close=rank.close)
+    stage = gb.Stage(
+        rank.seconds,
+        gb.Work(items=1),
+        "item",
+        clock="self",
+        probe=rank.observed,
+        effort=gb.POINT,
+        outputs=rank.outputs,
+    )
+    return gb.Task.of(stage, check=rank.check, close=rank.close)
 
 
 class UnequalRank:
@@ -56,7 +64,7 @@ class UnequalRank:
         normals = Normals(bench)
         self._inputs = [normals.matrix(rows, width, 1 + item) for item in range(_ITEMS)]
         self._weights = normals.matrix(width, width, 0, 1 / math.sqrt(width))
-        self._outputs = [bench.xp.empty_like(matrix) for matrix in self._inputs]
+        self.outputs = [bench.xp.empty_like(matrix) for matrix in self._inputs]
         self._repeats = _SLOW if bench.rank == bench.world - 1 else 1
         self._mine, self._busy_s, self._all_s = range(_ITEMS), 0.0, 1.0
         self._board = RankBoard(bench)
@@ -70,7 +78,7 @@ class UnequalRank:
         start = self._bench.device.now()
         for item in self._mine:
             for _ in range(self._repeats):
-                self._bench.xp.matmul(self._inputs[item], self._weights, out=self._outputs[item])
+                self._bench.xp.matmul(self._inputs[item], self._weights, out=self.outputs[item])
         self._bench.device.synchronize()
         return self._bench.device.now() - start
 
@@ -91,11 +99,6 @@ class UnequalRank:
         idle = _PERCENT * (1 - self._busy_s / self._all_s)
         return {"items": gb.Observed(len(self._mine), "products", "more"), "idle": gb.Observed(idle, "%")}
 
-    def poison(self) -> None:
-        """Overwrite the outputs."""
-        for output in self._outputs:
-            output.fill(np.nan)
-
     def check(self) -> None:
         """Raise WrongAnswer if a product is wrong, or the ranks did not compute each of the 24 products exactly once.
 
@@ -107,7 +110,7 @@ class UnequalRank:
         for item in self._mine:
             rows = rng.integers(0, len(self._inputs[item]), _CHECKED)
             expected = self._inputs[item][rows].astype(np.float64) @ weights
-            expect_close(self._outputs[item][rows], expected, f"numbers of product {item}")
+            expect_close(self.outputs[item][rows], expected, f"numbers of product {item}")
 
     def close(self) -> None:
         """Stop the heartbeat, and restore the threads."""

@@ -85,13 +85,13 @@ class Chains:
         self,
         limit: str,
         check: Callable[[], None],
-        poison: Callable[[], None],
+        outputs: Any,
         notes: Mapping[str, str],
         rest_s: float = 0.0,
     ) -> gb.Task:
         """Return the chains as a task whose figure is the operations per second of the whole device.
 
-        `limit` names the peak with which the figure is compared, or is empty."""
+        `limit` names the peak with which the figure is compared, or is empty. `outputs` is the array of results."""
         total = self.steps * self.issuers * len(self.cycles) // 2
         flops, items = self.operation.flops * total, self.operation.items * total
         stage = gb.Stage(
@@ -104,13 +104,14 @@ class Chains:
             item="operation",
             max_calls=1 if rest_s else 0,
             rest_s=rest_s,
+            outputs=(outputs,),
         )
 
         def check_all() -> None:
             check()
             self.check()
 
-        return gb.Task.of(stage, check=check_all, poison=poison, notes=notes)
+        return gb.Task.of(stage, check=check_all, notes=notes)
 
 
 def chains_and_warps(chains: int, most: int) -> tuple[int, int]:

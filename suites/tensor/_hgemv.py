@@ -9,7 +9,7 @@ from gpubench.api import suite as gb
 
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
-from .._matrix.gemv import Vectors, Weights, compared, poison
+from .._matrix.gemv import Vectors, Weights, compared
 from .._matrix.rotation import copies_of, rotated, rotation_notes
 from .._matrix.vendor import vendor
 from ._kernels import resource_notes
@@ -92,6 +92,6 @@ def hgemv(bench: gb.Bench, rung: str, shape: str) -> gb.Task:
         return compared(make, weights, Vectors(x, ys[first]), 1)
 
     moved = float(weights.nbytes + _HALF.itemsize * (rows + cols))
-    stage = rotated(calls, moved, 2.0 * rows * cols, gb.POINT)
+    stage = rotated(calls, moved, 2.0 * rows * cols, gb.POINT, (ys,))
     notes = {**ladder.notes, **rotation_notes(rows, cols, copies)}
-    return gb.Task.of(stage, check=check, poison=lambda: poison(ys), notes=notes)
+    return gb.Task.of(stage, check=check, notes=notes)

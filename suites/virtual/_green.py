@@ -8,7 +8,6 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import in_turn
 from ._green_contexts import GreenContext, SmPool
 from ._loads import gemm, launch_queue, steps_of, triad
 
@@ -137,13 +136,14 @@ def green(bench: gb.Bench, units: int) -> gb.Task:
             rounds = float(pair.expect_disjoint())
         return {"disjoint": gb.Observed(rounds, "rounds", "more")}
 
-    def stage(call: Callable[[], float], work: gb.Work, quantity: Any, effort: gb.Effort = gb.POINT) -> gb.Stage:
-        return gb.Stage(call, work, quantity, clock="self", effort=effort)
+    def stage(
+        call: Callable[[], float], work: gb.Work, quantity: Any, outputs: Any = (), effort: gb.Effort = gb.POINT
+    ) -> gb.Stage:
+        return gb.Stage(call, work, quantity, clock="self", effort=effort, outputs=outputs)
 
     stages = {
-        "triad": stage(pair.timing(streamed.call), gb.Work(moved=3 * _TRIAD_BYTES), "moved"),
-        "gemm": stage(pair.timing(product.call), gb.Work(flops=2.0 * _N**3), "flops"),
-        "create": stage(pair.creation_s, gb.Work(items=1), "item", gb.Effort.exactly(_CREATED)),
+        "triad": stage(pair.timing(streamed.call), gb.Work(moved=3 * _TRIAD_BYTES), "moved", streamed.outputs),
+        "gemm": stage(pair.timing(product.call), gb.Work(flops=2.0 * _N**3), "flops", product.outputs),
+        "create": stage(pair.creation_s, gb.Work(items=1), "item", effort=gb.Effort.exactly(_CREATED)),
     }
-    poison = in_turn(streamed.poison, product.poison)
-    return gb.Task(stages, check, poison, close=pair.close, notes={"groups": pair.note})
+    return gb.Task(stages, check, close=pair.close, notes={"groups": pair.note})

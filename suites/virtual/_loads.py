@@ -14,7 +14,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import POISON, expect_pattern, pattern
+from .._between import expect_pattern, pattern
 from .._checks import CheckedCall, in_turn
 from .._stream import open_stream
 
@@ -64,7 +64,7 @@ def steps_of(bench: gb.Bench, seconds: float) -> int:
 def launch(bench: gb.Bench) -> CheckedCall:
     """Return the operation of launching an empty kernel."""
     kernel = bench.kernel("sharing.cu", "nothing")
-    return CheckedCall(lambda: kernel((1,), (1,), ()), nothing, nothing)
+    return CheckedCall(lambda: kernel((1,), (1,), ()), nothing)
 
 
 def triad(bench: gb.Bench, size_bytes: int) -> CheckedCall:
@@ -72,7 +72,7 @@ def triad(bench: gb.Bench, size_bytes: int) -> CheckedCall:
     stream = open_stream(bench, size_bytes, "float32", 3)
     a, b, c, factor = stream.empty(), stream.drawn(), stream.drawn(), 0.5
     call = stream.call("triad", a, b.array, c.array, stream.count, stream.real(factor))
-    return CheckedCall(call, stream.verifier(a, (b, c), (0, 1, factor)), stream.poison(a))
+    return CheckedCall(call, stream.verifier(a, (b, c), (0, 1, factor)), (a,))
 
 
 def tiled(xp: Any, drawn: Any, shift: int, n: int) -> Any:
@@ -102,7 +102,7 @@ def gemm(bench: gb.Bench, n: int) -> CheckedCall:
         error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
         gb.expect(error <= tolerance, f"the relative error of the product is {error:.3g}, above {tolerance:.3g}")
 
-    return CheckedCall(lambda: bench.xp.matmul(a, b, out=c), check, lambda: c.fill(0))
+    return CheckedCall(lambda: bench.xp.matmul(a, b, out=c), check, (c,))
 
 
 def decode(bench: gb.Bench, layers: int, n: int) -> CheckedCall:
@@ -126,7 +126,7 @@ def decode(bench: gb.Bench, layers: int, n: int) -> CheckedCall:
         tolerance = layers * math.sqrt(n) * 2.0**-24 * 4
         gb.expect(bool(error <= tolerance), f"the relative error of the vector is {error:.3g}, above {tolerance:.3g}")
 
-    return CheckedCall(call, check, in_turn(*(partial(vector.fill, 0) for vector in vectors[1:])))
+    return CheckedCall(call, check, tuple(vectors[1:]))
 
 
 class RingWalk:
@@ -160,7 +160,7 @@ class RingWalk:
 def chase(bench: gb.Bench, size_bytes: int) -> CheckedCall:
     """Return the operation of 1024 dependent loads from device memory by one thread."""
     walk = RingWalk(bench, size_bytes)
-    return CheckedCall(walk.call, walk.check, nothing)
+    return CheckedCall(walk.call, walk.check)
 
 
 def to_device(bench: gb.Bench, size_bytes: int) -> CheckedCall:
@@ -176,7 +176,7 @@ def to_device(bench: gb.Bench, size_bytes: int) -> CheckedCall:
         cuda.runtime.memcpyAsync(target.data.ptr, source.ctypes.data, size_bytes, _HOST_TO_DEVICE, stream)
 
     check = partial(expect_pattern, bench, target, bench.seed, "copied to the device")
-    return CheckedCall(call, check, lambda: target.fill(POISON))
+    return CheckedCall(call, check, (target,))
 
 
 def host_copy(bench: gb.Bench, size_bytes: int) -> CheckedCall:
@@ -186,7 +186,7 @@ def host_copy(bench: gb.Bench, size_bytes: int) -> CheckedCall:
     def check() -> None:
         gb.expect(np.array_equal(source, target), "the copy differs from its source")
 
-    return CheckedCall(lambda: np.copyto(target, source), check, lambda: target.fill(POISON))
+    return CheckedCall(lambda: np.copyto(target, source), check, (target,))
 
 
 def spin(bench: gb.Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
@@ -204,9 +204,7 @@ def spin(bench: gb.Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
         wrong = int(np.count_nonzero(bench.device.to_host(ends) != expected))
         gb.expect(not wrong, f"{wrong} of {ends.size} threads ended with a wrong number")
 
-    return CheckedCall(
-        lambda: kernel((blocks,), (SPIN_THREADS,), (np.uint32(steps), ends)), check, lambda: ends.fill(0)
-    )
+    return CheckedCall(lambda: kernel((blocks,), (SPIN_THREADS,), (np.uint32(steps), ends)), check, (ends,))
 
 
 def host_spin(bench: gb.Bench) -> CheckedCall:
@@ -220,7 +218,7 @@ def host_spin(bench: gb.Bench) -> CheckedCall:
     def check() -> None:
         gb.expect(sums == [_PYTHON_LOOP * (_PYTHON_LOOP - 1) // 2], f"the loop gave {sums}")
 
-    return CheckedCall(call, check, sums.clear)
+    return CheckedCall(call, check, poison=sums.clear)
 
 
 def allocate(bench: gb.Bench, size_bytes: int) -> CheckedCall:
@@ -228,9 +226,9 @@ def allocate(bench: gb.Bench, size_bytes: int) -> CheckedCall:
 
     On the host it is memory of the operating system, whose pages are touched."""
     if not bench.traits.is_gpu:
-        return CheckedCall(lambda: np.ones(size_bytes, np.uint8), nothing, nothing)
+        return CheckedCall(lambda: np.ones(size_bytes, np.uint8), nothing)
     runtime = bench.xp.cuda.runtime
-    return CheckedCall(lambda: runtime.free(runtime.malloc(size_bytes)), nothing, nothing)
+    return CheckedCall(lambda: runtime.free(runtime.malloc(size_bytes)), nothing)
 
 
 _GPU_VICTIMS: Mapping[str, Callable[[gb.Bench], CheckedCall]] = {

@@ -153,7 +153,7 @@ class NeighbourPair:
     def __init__(
         self, bench: gb.Bench, load: CheckedCall, where: LaunchQueue, board: NeighbourBoard, span: SampleSpan
     ) -> None:
-        self._load, self._queue, self._board, self._span = load, where, board, span
+        self._bench, self._load, self._queue, self._board, self._span = bench, load, where, board, span
         self._home = launch_queue(bench)
         self._windows: list[SharedWindow] = []
         self.beside_s = 0.0  # the median duration of an operation in the last sample
@@ -163,7 +163,7 @@ class NeighbourPair:
         """Return the seconds of each of the victim's operations beside the aggressor, over the windows of one sample.
 
         Raises WrongAnswer if the last result is wrong, and RuntimeError if the aggressor fails."""
-        self._load.poison()
+        self._load.overwrite(self._bench)
         self._home.wait()
         durations = [seconds for _ in range(self._span.windows) for seconds in self._window()]
         self._load.check()
@@ -360,7 +360,7 @@ def _alone(bench: gb.Bench, victim: str, how: str) -> gb.Task:
         """Return the seconds of each of the victim's operations over one sample.
 
         Raises WrongAnswer if the last result is wrong."""
-        load.poison()
+        load.overwrite(bench)
         home.wait()
         durations = timed_window(load, where, span.windows * span.seconds)
         home.enter()

@@ -129,7 +129,7 @@ class StampedKernels:
     @property
     def load(self) -> CheckedCall:
         """The kernels as an aggressor's load."""
-        return CheckedCall(self.call, self.check, lambda: None)
+        return CheckedCall(self.call, self.check)
 
 
 def expect_turns(slices: TimeSlices) -> None:

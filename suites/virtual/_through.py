@@ -73,9 +73,10 @@ def _triad(bench: gb.Bench, piece: str, size_bytes: int) -> gb.Task:
         stream.call("fill", drawn.array, stream.count, drawn.seed)()
     call = stream.call("triad", a, b, c, stream.count, stream.real(_FACTOR))
     limit = "dram" if _ARRAYS * size_bytes >= _CACHES * bench.target.device.cache_bytes else ""
-    stage = gb.Stage(call, gb.Work(moved=_ARRAYS * size_bytes, flops=2 * a.size), "moved", limit, effort=gb.POINT)
+    work = gb.Work(moved=_ARRAYS * size_bytes, flops=2 * a.size)
+    stage = gb.Stage(call, work, "moved", limit, effort=gb.POINT, outputs=(a,))
     verify = stream.verifier(a, inputs, (0, 1, _FACTOR))
-    return gb.Task({"triad": stage}, verify, stream.poison(a), close, notes=dict(stream.notes))
+    return gb.Task({"triad": stage}, verify, close=close, notes=dict(stream.notes))
 
 
 def _chase(bench: gb.Bench, piece: str, size_bytes: int) -> gb.Task:
@@ -124,5 +125,5 @@ def compressible(bench: gb.Bench, memory: str, data: str, size_bytes: int) -> gb
 
     call = stream.call("copy", target.view(np.float32), source.view(np.float32), stream.count)
     limit = "dram" if memory == "plain" else ""  # a copy in compressed memory may move fewer bytes than it counts
-    stage = gb.Stage(call, gb.Work(moved=_COPIED * size_bytes), "moved", limit, effort=gb.POINT)
-    return gb.Task.of(stage, check=check, poison=lambda: target.fill(0xA5), close=close)
+    stage = gb.Stage(call, gb.Work(moved=_COPIED * size_bytes), "moved", limit, effort=gb.POINT, outputs=(target,))
+    return gb.Task.of(stage, check=check, close=close)

@@ -83,7 +83,7 @@ def compared(device: Any, library: Any, way: str, direction: str, block_bytes: i
     if way == "loop":
         programs["binding"] = by_gpubench(device, pools.submission("binding")[0])
     for sample in programs.values():  # this warms up and proves that each program copies everything
-        pools.poison()
+        bench.poison(pools.target)
         sample()
         device.synchronize()
         pools.check()

@@ -1,0 +1,18 @@
+"""Overwrite outputs as the engine does before a check."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from gpubench.authoring.outputs import poison
+from gpubench.authoring.task import Task
+from gpubench.measuring import answers
+
+_HOST: Any = SimpleNamespace(traits=SimpleNamespace(is_gpu=False))
+
+
+def overwrite(made: Any) -> None:
+    """Poison the outputs of a task, or the `outputs` of a part of one."""
+    if isinstance(made, Task):
+        answers.overwrite(made, _HOST)
+    else:
+        poison(_HOST, made.outputs)
