@@ -210,6 +210,11 @@ class DecodeAttention:
         moved = 2 * 2 * tokens * shape.kv_heads * shape.dim + 2 * 2 * shape.batch * shape.heads * shape.dim
         return gb.Work(moved=float(moved), flops=4.0 * shape.heads * shape.dim * tokens)
 
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        """The results over each copy of the cache."""
+        return tuple(cache.out for cache in self.caches)
+
     def calls(self) -> tuple[Callable[[], None], ...]:
         """Return the attention over each copy of the cache."""
         attend = launches(self._bench, self._shape, self._device_lengths, self._queries, self._device_table)
@@ -260,9 +265,8 @@ class DecodeAttention:
     def task(self) -> gb.Task:
         """Return the attention over each copy in turn as a task that is judged by the bytes that a call moves."""
         calls, shape = self.calls(), self._shape
-        outputs = [cache.out for cache in self.caches]
         stage = gb.Stage(
-            calls[0], self.work, "moved", "dram", modes=(), rotation=calls, effort=gb.POINT, outputs=outputs
+            calls[0], self.work, "moved", "dram", modes=(), rotation=calls, effort=gb.POINT, outputs=self.outputs
         )
         plan = shape.plan(self._bench.device.device.units)
         layout = f"pages of {shape.page} tokens" if shape.page else "contiguous"

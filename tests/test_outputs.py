@@ -1,0 +1,125 @@
+"""A stage declares its outputs, and the engine poisons them before each check, on the host and on a GPU."""
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.authoring.effort import Effort
+from gpubench.authoring.outputs import poison
+from gpubench.authoring.task import Stage, Task, expect, no_values, nothing
+from gpubench.base.errors import SuiteError, WrongAnswer
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import POLICIES
+
+
+@pytest.fixture
+def device():
+    backend = plugins.load("backends", "clockwork")
+    return backend.open(backend.devices()[0])
+
+
+class GpuOfNumPy:
+    """A GPU that copies to host memory, and notes the bytes of each copy and each wait."""
+
+    traits = SimpleNamespace(is_gpu=True)
+    xp = np
+
+    def __init__(self):
+        self.noted = []
+
+    def synchronize(self):
+        self.noted.append("wait")
+
+    def copy(self, target, source):
+        assert (target == -1).all(), "the processor writes before the device"
+        target[:] = source
+        self.noted.append(target.nbytes)
+
+
+def test_the_outputs_of_all_stages_are_poisoned_before_each_check_and_before_the_task_poisons(device):
+    real, whole = np.zeros(4, np.float32), np.zeros((4, 3), np.uint16)[:, 1]
+    kernel, events = device.kernel('{"seconds": 0.1}', "launch", {}), []
+
+    def write(output):
+        output.fill(1)
+        kernel((1,), (1,), ())
+
+    def overwrite():
+        events.append("poison")
+        expect(bool(np.isnan(real).all()) and set(whole.tolist()) == {0xFFFF}, "an output is not poisoned")
+
+    def check():
+        events.append("check")
+        expect(bool((real == 1).all() and (whole == 1).all()), "an output is wrong")
+
+    effort = Effort.exactly(3)
+    stages = {
+        "real": Stage(lambda: write(real), outputs=(real,), effort=effort),
+        "whole": Stage(lambda: write(whole), outputs=[whole, whole], effort=effort),
+    }
+    Engine(device, POLICIES["smoke"]).measure(Task(stages, check, overwrite))
+    assert events[:2] == ["poison", "check"]
+    assert events.count("poison") > 2
+
+
+def test_a_call_that_writes_nothing_is_a_wrong_answer_without_a_function_that_poisons(device):
+    out = np.ones(4)
+    task = Task.of(Stage(nothing, outputs=(out,)), check=lambda: expect(bool((out == 1).all()), "nothing was written"))
+    with pytest.raises(WrongAnswer, match="nothing was written"):
+        Engine(device, POLICIES["smoke"]).verify(task)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_a_poisoned_float_is_nan_and_so_is_every_half_in_its_bits(device, dtype):
+    array = np.zeros(8, dtype)
+    poison(device, [array])
+    assert np.isnan(array).all()
+    assert np.isnan(array.view(np.float16)).all()
+
+
+@pytest.mark.parametrize()
+def test_a_poisoned_whole_number_has_all_bits_set(device, dtype, value):
+    array = np.zeros((3, 4), dtype)
+    poison(device, [array[:, 2], np.zeros(0, dtype)])
+    assert array.tolist() == [[0, 0, value, 0]] * 3
+
+
+def test_host_memory_is_overwritten_by_the_processor_and_then_by_the_gpu_in_parts():
+    gpu, pinned = GpuOfNumPy(), np.zeros(2**24 + 24, np.uint8)
+    poison(gpu, [pinned.view(np.float64), np.zeros(0)])
+    assert gpu.noted == ["wait", 2**24, 24, "wait"]
+    assert (pinned == 0xFF).all()
+
+
+def test_a_gpu_fills_its_own_arrays_by_itself():
+    filled = []
+    words = SimpleNamespace(fill=filled.append)
+    poison(gpu := GpuOfNumPy(), [SimpleNamespace(itemsize=2, view=lambda dtype: filled.append(dtype) or words)])
+    assert (filled, gpu.noted) == (["i2", -1], [])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "problem"),
+    [
+        (np.zeros(2), "Stage.outputs is ndarray array([0., 0.]), not a tuple of arrays"),
+        (memoryview(bytearray(8)), ", not a tuple of arrays"),
+        ([memoryview(bytearray(8))], ", not an array of numbers; overwrite anything else in Task.poison"),
+        (([np.zeros(2)],), "Stage.outputs is list [array([0., 0.])], not an array of numbers"),
+        ((np.zeros(2), None), "Stage.outputs is NoneType None, not an array of numbers"),
+        ((np.array(["a"]),), ", not an array of numbers"),
+        ((np.frombuffer(bytes(8)),), "Stage.outputs has an array of 8 bytes that is read-only"),
+    ],
+)
+def test_outputs_that_cannot_be_overwritten_are_refused(outputs, problem):
+    with pytest.raises(SuiteError, match=re.escape(problem)):
+        Stage(nothing, outputs=outputs)
+
+
+def test_a_list_of_arrays_of_the_host_or_a_device_is_accepted():
+    on_device = SimpleNamespace(dtype=np.dtype("float16"), nbytes=8, fill=nothing, flags=SimpleNamespace())
+    arrays = [np.zeros(2), np.frombuffer(bytearray(8), np.uint8), np.zeros((3, 4))[:, 1], on_device]
+    made = Task.of(Stage(nothing, outputs=arrays), check=no_values)
+    assert [id(array) for array in made.stages[""].outputs] == [id(array) for array in arrays]
