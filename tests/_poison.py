@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from gpubench.authoring.outputs import poison
+from gpubench.authoring.bench import poison
 from gpubench.authoring.task import Task
 from gpubench.measuring import answers
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpubench import plugins
 from gpubench.authoring.effort import Effort
-from gpubench.authoring.outputs import poison
+from gpubench.authoring.bench import poison
 from gpubench.authoring.task import Stage, Task, expect, no_values, nothing
 from gpubench.base.errors import SuiteError, WrongAnswer
 from gpubench.measuring.engine import Engine
@@ -80,7 +80,7 @@ def test_a_poisoned_float_is_nan_and_so_is_every_half_in_its_bits(device, dtype)
     assert np.isnan(array.view(np.float16)).all()
 
 
-@pytest.mark.parametrize()
+@pytest.mark.parametrize(("dtype", "value"), [("int8", -1), ("uint32", 2**32 - 1), ("uint64", 2**64 - 1)])
 def test_a_poisoned_whole_number_has_all_bits_set(device, dtype, value):
     array = np.zeros((3, 4), dtype)
     poison(device, [array[:, 2], np.zeros(0, dtype)])

@@ -126,7 +126,7 @@ def test_mps_is_measured_where_its_daemon_runs_and_processes_where_it_does_not(
 
 
 def sleeping(seconds: float) -> Any:
-    return CHECKS.CheckedCall(lambda: time.sleep(seconds), LOADS.nothing, LOADS.nothing)
+    return CHECKS.CheckedCall(lambda: time.sleep(seconds), LOADS.nothing)
 
 
 def aggressor(bench: Any, load: Any, board: Any, is_queued: bool = False, ahead_s: float = 0.03) -> Any:
@@ -155,7 +155,7 @@ def test_the_failure_of_an_aggressor_is_reported_at_once_and_raised_at_its_end(b
         raise ValueError("no memory left")
 
     board = AGGRESSOR.NeighbourBoard.within(bench)
-    failing = aggressor(bench, CHECKS.CheckedCall(broken, LOADS.nothing, LOADS.nothing), board)
+    failing = aggressor(bench, CHECKS.CheckedCall(broken, LOADS.nothing), board)
     begin = time.monotonic()
     with pytest.raises(RuntimeError, match="the aggressor has failed"):
         board.wait_until_ready()
@@ -220,7 +220,7 @@ def device() -> Iterator[QueueingDevice]:
 
 def test_an_aggressors_queue_is_never_less_than_ten_milliseconds_deep(device: QueueingDevice) -> None:
     board = AGGRESSOR.NeighbourBoard(np.zeros(AGGRESSOR.ROOM_BYTES, np.uint8))
-    load = CHECKS.CheckedCall(device.call, LOADS.nothing, LOADS.nothing)
+    load = CHECKS.CheckedCall(device.call, LOADS.nothing)
     running = AGGRESSOR.Aggressor(device, load, LOADS.LaunchQueue(LOADS.nothing, device.wait), board, True, 0.03)
     board.wait_until_ready()
     board.run()
@@ -238,7 +238,7 @@ def test_an_aggressors_queue_is_never_less_than_ten_milliseconds_deep(device: Qu
 def test_a_queue_is_never_longer_than_a_gpu_holds(device: QueueingDevice) -> None:
     device._call_s = 0.0
     board = AGGRESSOR.NeighbourBoard(np.zeros(AGGRESSOR.ROOM_BYTES, np.uint8))
-    load = CHECKS.CheckedCall(device.call, LOADS.nothing, LOADS.nothing)
+    load = CHECKS.CheckedCall(device.call, LOADS.nothing)
     running = AGGRESSOR.Aggressor(device, load, LOADS.LaunchQueue(LOADS.nothing, device.wait), board, True, 10.0)
     board.wait_until_ready()
     board.run()
@@ -265,7 +265,7 @@ class SerialDevice:
                 self._served += 1
                 self._changed.notify_all()
 
-        return CHECKS.CheckedCall(serve, LOADS.nothing, LOADS.nothing)
+        return CHECKS.CheckedCall(serve, LOADS.nothing)
 
 
 def test_a_victim_that_takes_turns_with_its_neighbour_keeps_less_of_its_rate(bench: Bench) -> None:

@@ -14,11 +14,13 @@ import numpy as np
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
-from gpubench.authoring.outputs import poison
 from gpubench.base import units
 from gpubench.base.errors import Skip
 from gpubench.model import Case, Device
 from gpubench.plugins.backend import Backend, Kernel, OpenDevice, OpensUntimed, Traits
+
+
+_PART_BYTES = 2**24  # a GPU overwrites host memory in parts of this size
 
 
 class Exchange(Protocol):
@@ -32,6 +34,26 @@ class Exchange(Protocol):
 def _exchange_alone(value: Any) -> list[Any]:
     """Return the values of all ranks of a case with a single rank."""
     return [value]
+
+
+def poison(device: OpenDevice, arrays: Iterable[Any]) -> None:
+    """Set every bit of `arrays`: that is NaN in a float of any format, and -1 or the largest number in an integer.
+
+    A device fills its own arrays. On a GPU, host memory is overwritten by the processor and then by the device, so that
+    the processor's caches do not hold its lines."""
+    for array in arrays:
+        bits = array.view(f"i{min(array.itemsize, 8)}")
+        if not (device.traits.is_gpu and isinstance(array, np.ndarray) and array.flags.c_contiguous and array.size):
+            bits.fill(-1)
+            continue
+        device.synchronize()
+        bits.fill(-1)  # so that a copy which does nothing leaves nothing of an earlier one
+        bits = bits.reshape(-1)
+        part = device.xp.full(min(bits.size, _PART_BYTES // bits.itemsize), -1, bits.dtype)
+        for first in range(0, bits.size, part.size):
+            rest = bits[first : first + part.size]
+            device.copy(rest, part[: rest.size])
+        device.synchronize()
 
 
 @dataclass(slots=True)

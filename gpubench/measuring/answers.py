@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from gpubench.authoring.outputs import poison
+from gpubench.authoring.bench import poison
 from gpubench.authoring.task import Observed, Profile, Stage, Task, observed
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.plugins.backend import OpenDevice

@@ -117,6 +117,7 @@ class AdjoiningOutputs(Outputs):
         self._problem = problem
         self.whole = bench.xp.empty((problem.operator.outputs, *problem.output_shape), problem.dtype)
         self.arrays = tuple(self.whole[order.index(output)] for output in range(len(order)))
+        self.poison = partial(bench.poison, self.whole)
 
 
 def _in_order(launches: list[partial[None]]) -> None:
