@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gpubench import plugins
-from gpubench.authoring.effort import Effort
 from gpubench.authoring.bench import poison
+from gpubench.authoring.effort import Effort
 from gpubench.authoring.task import Stage, Task, expect, no_values, nothing
 from gpubench.base.errors import SuiteError, WrongAnswer
 from gpubench.measuring.engine import Engine

@@ -226,7 +226,7 @@ class CountedDevice:
         self.xp = SimpleNamespace(cuda=cuda)
         self.device = SimpleNamespace(free_bytes=lambda: self.free)
         self.target = SimpleNamespace(device=None)
-        monkeypatch.setattr(SUSPENSION, "processes_on", lambda _: self.processes)
+        monkeypatch.setattr(SUSPENSION.lib, "processes_on", lambda _: self.processes)
 
 
 def test_suspending_a_program_leaves_one_process_fewer_and_one_that_stays_is_found(

@@ -19,7 +19,6 @@ from gpubench.base.errors import Skip
 from gpubench.model import Case, Device
 from gpubench.plugins.backend import Backend, Kernel, OpenDevice, OpensUntimed, Traits
 
-
 _PART_BYTES = 2**24  # a GPU overwrites host memory in parts of this size
 
 
