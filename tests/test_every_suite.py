@@ -40,14 +40,15 @@ def test_a_suite_for_gpus_alone_is_refused_on_a_host_before_anything_starts():
             planning.make(facts, Settings((name,), ("host",), "smoke"))
 
 
-@pytest.mark.parametrize("name", sorted(set(SUITES) - GPUS_ALONE))
-def test_a_suite_runs_on_the_host_and_every_case_passes_its_check(name):
+@pytest.mark.parametrize("is_alone", [True, False], ids=["one process", "several ranks"])
+def test_every_suite_runs_on_the_host_and_every_case_passes_its_check(is_alone):
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
-    plan = planning.make(facts, Settings((name,), ("host",), "smoke"))
+    plan = planning.make(facts, Settings(tuple(sorted(set(SUITES) - GPUS_ALONE)), ("host",), "smoke"))
+    jobs = [job for job in plan.jobs if (job.case.ranks == 1) == is_alone]
     shelf = SuiteSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
-        runner.run(plan.jobs, 0.0, lambda event: None)
-    assert [result.case.id for result in shelf] == [job.case.id for job in plan.jobs]
+        runner.run(jobs, 0.0, lambda event: None)
+    assert [result.case.id for result in shelf] == [job.case.id for job in jobs]
     for result in shelf:
         if result.cause == "discarded":  # if a hypervisor steals most samples, the suite is not at fault
             continue
