@@ -23,6 +23,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("GPUBENCH_HISTORY", None)  # tests must not write into the developer's history
     sys.dont_write_bytecode = False  # else hundreds of processes would each compile every module that they import
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # each process that imports NumPy would start threads that wait by spinning
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # concurrent test runs must not notice each other as runs on the same device
     runtime = tempfile.TemporaryDirectory(prefix="gpubench-tests-")
     config.add_cleanup(runtime.cleanup)

@@ -214,7 +214,8 @@ def suite_names(arguments: Sequence[str]) -> tuple[str, ...]:
             raise plugins.unknown("suite", name, [*installed, _ALL, _HEADLINE])
     names = [_suite_path(name, installed) if plugins.is_file(name) else name for name in arguments if name != _HEADLINE]
     if _ALL in (names or [_ALL]):
-        loadable = [name for name in installed if name not in broken_suites()]
+        broken = broken_suites()
+        loadable = [name for name in installed if name not in broken]
         names = [name for selected in names or [_ALL] for name in (loadable if selected == _ALL else (selected,))]
     _check_unique_names(names)
     return tuple(dict.fromkeys(names))

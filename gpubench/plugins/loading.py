@@ -3,6 +3,7 @@
 Listing names imports nothing; a broken plugin fails only when it is loaded itself."""
 
 import difflib
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -156,15 +157,19 @@ def _modules(room: Room) -> dict[str, str]:
 
     If two plugins have one name, gpubench's own counts. Modules whose names begin with _ are no plugins."""
     modules: dict[str, str] = {}
-    points = entry_points(group=f"gpubench.{room}")
-    for point in sorted(
-        points, key=lambda point: not point.value.startswith("gpubench.")
-    ):  # no plugin can replace one of gpubench
-        for folder in _package_folders(point.value):
+    for package in _packages(room, tuple(sys.path)):
+        for folder in _package_folders(package):
             for module in pkgutil.iter_modules([folder]):
                 if not module.name.startswith("_"):
-                    modules.setdefault(module.name, f"{point.value}.{module.name}")
+                    modules.setdefault(module.name, f"{package}.{module.name}")
     return modules
+
+
+@functools.cache
+def _packages(room: Room, path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the packages of a room, gpubench's first. A search reads a file of each distribution on `path`."""
+    points = entry_points(group=f"gpubench.{room}")
+    return tuple(sorted((point.value for point in points), key=lambda value: not value.startswith("gpubench.")))
 
 
 def _package_folders(package: str) -> Sequence[str]:
