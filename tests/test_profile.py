@@ -29,8 +29,8 @@ def profile(out, *command, options=("-q",), **named):
     return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False, **named)
 
 
-def refused(out, *command, options=("-q",)):
-    """Return the outcome of a call that ends before the program starts."""
+def called(out, *command, options=("-q",)):
+    """Return the outcome of a call in this process, whose program has the standard streams of this process."""
     return gpubench("profile", *options, "-o", out, "--", *command)
 
 
@@ -61,15 +61,15 @@ def test_standard_streams_and_the_exit_status_are_those_of_the_program(out):
     assert (program.status, program.reason) == ("failed", "the program ended: exit status 7")
 
 
-def test_the_summary_goes_to_standard_error(out):
-    done = profile(out, "echo", "words", options=())
-    assert done.stdout == "words\n"
+def test_the_summary_goes_to_standard_error(out, capfd):
+    done = called(out, "echo", "words", options=())
+    assert (done.stdout, capfd.readouterr().out) == ("", "words\n")
     assert "run file:" in done.stderr
 
 
 @pytest.mark.parametrize(("number", "status"), [("KILL", 137), ("SEGV", 139), ("TERM", 143)])
 def test_a_program_that_a_signal_killed_has_the_status_a_shell_gives_it(out, number, status):
-    assert profile(out, "sh", "-c", f"kill -{number} $$").returncode == status
+    assert called(out, "sh", "-c", f"kill -{number} $$").returncode == status
     run = store.read_run(out)
     assert run.complete
     assert run.results[0].reason == f"the program ended: killed by SIG{number}"
@@ -78,10 +78,10 @@ def test_a_program_that_a_signal_killed_has_the_status_a_shell_gives_it(out, num
 def test_a_program_that_cannot_run_gives_a_reason_a_status_and_no_file(out, tmp_path):
     plain = tmp_path / "plain"
     plain.write_text("no program")
-    assert refused(out, "no-such-program-here").returncode == 127
-    assert refused(out, plain).returncode == 126
+    assert called(out, "no-such-program-here").returncode == 127
+    assert called(out, plain).returncode == 126
     plain.chmod(0o755)  # executable, but in no format that the system can run
-    assert refused(out, plain).returncode == 126
+    assert called(out, plain).returncode == 126
     assert not out.exists()
 
 
@@ -90,7 +90,7 @@ def test_errors_of_gpubench_are_reported_before_the_program_starts(tmp_path):
     for options in (("--no-such-option",), ("--device", "cuda:9"), ()):
         # a folder in place of a file cannot be written
         target = tmp_path if not options else tmp_path / "profile.jsonl"
-        error = refused(target, "touch", touched, options=options)
+        error = called(target, "touch", touched, options=options)
         assert (error.returncode, error.stdout) == (125, "")
         assert error.stderr
     assert not touched.exists()
@@ -99,10 +99,10 @@ def test_errors_of_gpubench_are_reported_before_the_program_starts(tmp_path):
 def test_only_a_python_script_is_traced_and_only_with_cupti(out, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("print('ran')")
-    error = refused(out, "true", options=("--trace",))
+    error = called(out, "true", options=("--trace",))
     assert (error.returncode, error.stdout) == (125, "")
     assert "takes a Python script" in error.stderr
-    assert refused(out, tmp_path / "missing.py", options=("--trace",)).returncode == 127
+    assert called(out, tmp_path / "missing.py", options=("--trace",)).returncode == 127
     done = profile(out, script, options=("--trace",))
     if importlib.util.find_spec("cupti") is None:
         assert (done.returncode, done.stdout) == (125, "")

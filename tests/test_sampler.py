@@ -27,7 +27,7 @@ FAST_S = 0.01  # tests/plugin/gpubench_sick
 def sick(monkeypatch):
     """Makes the third party's collector go wrong in a way, and samples for a while."""
 
-    def sampled(fault, seconds=1.2):
+    def sampled(fault, seconds=0.6):
         monkeypatch.setenv("PYTHONPATH", PLUGIN)
         monkeypatch.setenv("GPUBENCH_SICK", fault)
         started_at = time.monotonic()

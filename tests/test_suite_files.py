@@ -114,10 +114,11 @@ def suite_folder(folder):
     return place
 
 
-@pytest.mark.parametrize("word", ["ours/", "./ours", "ours/__init__.py"])
-def test_a_suite_that_is_a_folder_runs_by_its_path(suite_folder, tmp_path, word):
-    options = ("--device", "host", "--tier", "smoke", "--out", tmp_path / "a.jsonl")
-    done = gpubench("run", word, *options, cwd=suite_folder.parent)
+def test_a_suite_that_is_a_folder_runs_by_its_path(suite_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(suite_folder.parent)
+    words = ("ours/", "./ours", "ours/__init__.py")
+    assert {planning.suite_names([word]) for word in words} == {(str(suite_folder),)}
+    done = gpubench("run", words[-1], "--device", "host", "--tier", "smoke", "--out", tmp_path / "a.jsonl")
     assert done.returncode == 0, done.stderr
     run = store.read_run(tmp_path / "a.jsonl")
     assert [result.case.id for result in run.results] == ["ours/twice[size=4KiB]", "ours/greeting"]
