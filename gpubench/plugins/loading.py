@@ -166,8 +166,10 @@ def _modules(room: Room) -> dict[str, str]:
 
 
 @functools.cache
-def _packages(room: Room, path: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the packages of a room, gpubench's first. A search reads a file of each distribution on `path`."""
+def _packages(room: Room, _path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the packages of a room, gpubench's first: no plugin replaces one of gpubench.
+
+    The search reads a file of each distribution on `_path`, so it is done once for each path."""
     points = entry_points(group=f"gpubench.{room}")
     return tuple(sorted((point.value for point in points), key=lambda value: not value.startswith("gpubench.")))
 

@@ -138,8 +138,8 @@ PUBLIC = re.compile(
 # gpubench's own folders, one by one: another project's folder below one called gpubench must stay hidden.
 _FOLDERS = (
     "gpubench|collectors|reports|suites|ci(?:/_publications)?|"
-    "suites/(?:bandwidth|collectives|compilers|compression|gemm|inference|ipc|latency|p2p|patterns|soak|startup|storage|"
-    "tensor|virtual)|"
+    "suites/(?:_matrix|bandwidth|collectives|compilers|compression|gemm|inference|ipc|latency|p2p|patterns|soak|startup|"
+    "storage|tensor|virtual)|"
     "gpubench/(?:analysis(?:/views)?|api|authoring|base|cli|devices(?:/backends|/native)?|importers|judging|knowledge|"
     "measuring|model|plugins|stats|testing|tools(?:/fleet|/gating|/history|/monitor|/profile)?)"
 )
