@@ -10,8 +10,6 @@ import numpy as np
 from gpubench.api import suite as gb
 
 _WORD_BYTES = 8  # patterns are made of 64-bit words
-_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: multiples of it look random (Knuth, TAOCP 3, §6.4)
-_THREADS, _BLOCKS = 256, 1056  # threads per block, and blocks, of the kernels that write and compare patterns
 # a wait for another rank gives up after this time; ranks that build the same case are milliseconds apart
 _PATIENCE_S = 10.0
 _LARGEST, _HOST_LARGEST = 30, 28  # the largest sizes as powers of two, on a GPU and on the host
@@ -78,41 +76,27 @@ def fitting(target: gb.Target, wanted: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def pattern(nbytes: int, seed: int) -> Any:
-    """Return `nbytes` bytes that differ at every 8-byte position and with `seed`: NumPy, uint8, shape (nbytes,).
-
-    The 64-bit word i is seed + i · 0x9E3779B97F4A7C15, modulo 2^64. `nbytes` is a multiple of 8."""
-    elements = np.arange(nbytes // _WORD_BYTES, dtype=np.uint64)
-    elements *= np.uint64(_GOLDEN)
-    elements += np.uint64(seed)
-    return elements.view(np.uint8)
+    """Return `nbytes` bytes of the known words of `seed`: NumPy, uint8, shape (nbytes,), a multiple of 8 bytes."""
+    return gb.random_words(seed, 0, nbytes // _WORD_BYTES).view(np.uint8)
 
 
 def fill_pattern(bench: gb.Bench, array: Any, seed: int) -> None:
-    """Write the bytes of `pattern` for `seed` into `array`, which is uint8 and in memory that the device reaches.
+    """Write the bytes of `pattern` for `seed` into `array`, which is in memory that the device reaches."""
+    bench.words(array.nbytes // _WORD_BYTES, seed).fill(array)
 
-    Its size is a multiple of 8 bytes."""
-    if not bench.traits.is_gpu:
-        array[:] = pattern(array.size, seed)
-        return
-    args = (array, np.uint64(array.size // _WORD_BYTES), np.uint64(seed))
-    bench.kernel("copies.cu", "fill_pattern")((_BLOCKS,), (_THREADS,), args)
+
+def wrong_words(bench: gb.Bench, array: Any, seed: int) -> int:
+    """Return how many 64-bit words of `array` differ from `pattern` of the same size and `seed`."""
+    return bench.words(array.nbytes // _WORD_BYTES, seed).wrong(array)
 
 
 def expect_pattern(bench: gb.Bench, array: Any, seed: int, label: str) -> None:
-    """Raise WrongAnswer if a 64-bit word of `array` (uint8) differs from `pattern` of the same size and `seed`.
+    """Raise WrongAnswer if a 64-bit word of `array` differs from `pattern` of the same size and `seed`.
 
     `label` names the array in the message. On a GPU a kernel compares the words, wherever the memory lies."""
-    if bench.traits.is_gpu:
-        counter = bench.xp.zeros(1, bench.xp.uint32)
-        args = (array, np.uint64(array.size // _WORD_BYTES), np.uint64(seed), counter)
-        bench.kernel("copies.cu", "count_wrong")((_BLOCKS,), (_THREADS,), args)
-        wrong = int(bench.device.to_host(counter)[0])
-    else:
-        wrong = int(np.count_nonzero(array.view(np.uint64) != pattern(array.size, seed).view(np.uint64)))
-    size = gb.units.size(array.size)
-    gb.expect(
-        wrong == 0, f"{wrong} of {array.size // _WORD_BYTES} words of {size} {label} differ from the data written"
-    )
+    wrong, size = wrong_words(bench, array, seed), gb.units.size(array.nbytes)
+    total = array.nbytes // _WORD_BYTES
+    gb.expect(wrong == 0, f"{wrong} of {total} words of {size} {label} differ from the data written")
 
 
 def notes(bench: gb.Bench, path: str) -> dict[str, str]:

@@ -30,6 +30,11 @@ def source(file: str) -> str:
     return (SUITES / "prelude.cuh").read_text() + (SUITES / file).read_text()
 
 
+def path_of(place: Path) -> str:
+    """Return the path of a kernel's file as `kernel` takes it: relative to the suites, or absolute elsewhere."""
+    return str(place.relative_to(SUITES) if place.is_relative_to(SUITES) else place)
+
+
 @functools.cache
 def library(file: str, defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     """Return the kernels of that file as functions `run_NAME(across, down, threads, arguments)`."""

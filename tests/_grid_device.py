@@ -7,7 +7,7 @@ import dataclasses
 import types
 from typing import Any
 
-from _grid import SUITES, kernel
+from _grid import kernel, path_of
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -40,7 +40,7 @@ class PaperBench(Bench):
     """A bench whose kernels are built by g++ from the same file."""
 
     def kernel(self, file: str, name: str, **defines: int):
-        return kernel(str(self._find_source(file).relative_to(SUITES)), name, **defines)
+        return kernel(path_of(self._find_source(file)), name, **defines)
 
 
 def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from _grid import SUITES, kernel
+from _grid import kernel, path_of
 from _modules import room_module
 
 from gpubench import plugins
@@ -132,8 +132,8 @@ class PairBench(Bench):
 
     def kernel(self, file: str, name: str, **defines: int) -> Any:
         """Return a launch that is kept, runs on the host, and takes its bytes over LINK if it copies in bulk."""
-        path = str(self._find_source(file).relative_to(SUITES))
-        replacement = {"fill_pattern": _fill, "count_wrong": _count_wrong}.get(name)
+        path = path_of(self._find_source(file))
+        replacement = {"fill_words": _fill, "count_wrong_words": _count_wrong}.get(name)
         run = replacement or kernel(path, name, **({"__CUDA_ARCH__": 900} if path == "bulk_copy.cu" else defines))
 
         def launch(grid: Any, block: Any, args: Any, shared_bytes: int = 0) -> None:

@@ -210,7 +210,8 @@ def test_a_pattern_differs_at_every_word_and_with_the_seed():
     first, second = (common.pattern(8192, seed).view(np.uint64) for seed in (0, 1))
     assert len(set(first.tolist())) == 1024
     assert (first != second).all()
-    host = type("B", (), {"traits": type("T", (), {"is_gpu": False})})
+    backend = plugins.load("backends", "host")
+    host = Bench(backend.open(backend.devices()[0]), Case("ipc", "pull"), target=None, package="")
     spoiled = common.pattern(64, 0)
     spoiled[9] += 1
     with pytest.raises(WrongAnswer, match="1 of 8 words of 64B read differ from the data written"):

@@ -8,6 +8,7 @@ import pytest
 from _poison import overwrite
 from _thread_ranks import part, together
 
+from gpubench.api.suite import random_words
 from gpubench.base.errors import WrongAnswer
 
 
@@ -185,7 +186,7 @@ def test_a_message_that_did_not_arrive_is_found():
         ring.release()
         return answer
 
-    pattern = [bytes(np.uint64([7 + rank]).view(np.uint8))[0] for rank in range(3)]
+    pattern = [int(random_words(7 + rank, 0, 1).view(np.uint8)[0]) for rank in range(3)]
     for wrong, first_byte in together(3, body):
         assert "that arrived over the ring differ from the data written" in wrong
         assert first_byte == sum(pattern) % 256

@@ -205,7 +205,7 @@ def test_memory_that_is_not_given_back_to_the_device_is_found(monkeypatch):
     bench.open_device = PaperGpu(Traits("nvidia", "sm_90", "", ("hot",), "perf_counter", is_gpu=True))
     monkeypatch.setattr(PaperGpu, "free_bytes", lambda self: 2**40 - LeakingSpace.leaked)
     monkeypatch.setattr(STEPS, "open_space", lambda _: LeakingSpace())
-    monkeypatch.setattr(STEPS, "WordPattern", lambda _: SPACE.WordPattern(host_bench()))
+    monkeypatch.setattr(type(bench), "words", lambda *_: None)
     costs = STEPS.StepCosts(bench, 2**25)
     monkeypatch.setattr(costs, "_expect_memory", lambda mapped: None)
     with pytest.raises(WrongAnswer, match="33554432 bytes are missing after the memory was given back"):

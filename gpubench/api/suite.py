@@ -1,7 +1,7 @@
 """What a suite is written with."""
 
 from gpubench.authoring.axes import Target, on_gpu, on_host, points, powers_of_two
-from gpubench.authoring.bench import Bench
+from gpubench.authoring.bench import Bench, Words, random_words
 from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.suite import Suite, Topic
 from gpubench.authoring.task import Observation, Observed, Profile, Stage, Task, expect
@@ -55,6 +55,7 @@ __all__ = [
     "Untrustworthy",
     "UsageError",
     "View",
+    "Words",
     "Work",
     "WrongAnswer",
     "expect",
@@ -62,5 +63,6 @@ __all__ = [
     "on_host",
     "points",
     "powers_of_two",
+    "random_words",
     "units",
 ]

@@ -6,11 +6,13 @@ import zlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -20,6 +22,11 @@ from gpubench.model import Case, Device
 from gpubench.plugins.backend import Backend, Kernel, OpenDevice, OpensUntimed, Traits
 
 _PART_BYTES = 2**24  # a GPU overwrites host memory in parts of this size
+_WORD_BYTES = 8
+_THREADS, _MOST_BLOCKS = 256, 1056  # the blocks go round the array
+_PART_WORDS = 2**16  # words that the host computes at once, so that they stay in a cache
+# Constants of splitmix64 (Steele, Lea & Flood, OOPSLA 2014), as in known_words.cu and in the suites' gb_random.
+_GOLDEN, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 class Exchange(Protocol):
@@ -55,6 +62,85 @@ def poison(device: OpenDevice, arrays: Iterable[Any]) -> None:
         device.synchronize()
 
 
+def random_words(seed: int, first: int, count: int) -> npt.NDArray[np.uint64]:
+    """Return the known words `first`, `first` + 1, … of `seed`: NumPy, uint64, shape (count,).
+
+    For one seed, no word occurs twice. A device computes the same words."""
+    x = np.arange(first, first + count, dtype=np.uint64)
+    x *= _GOLDEN
+    x += np.uint64(seed % 2**64)
+    x ^= x >> np.uint64(30)
+    x *= _FIRST
+    x ^= x >> np.uint64(27)
+    x *= _SECOND
+    x ^= x >> np.uint64(31)
+    return x
+
+
+@dataclass(frozen=True, slots=True)
+class WordKernels:
+    """The kernels that fill and compare words on one device, and the counter of wrong words, which they share."""
+
+    device: OpenDevice
+    fill: Kernel
+    count_wrong: Kernel
+    wrong: Any
+
+    @classmethod
+    def of(cls, bench: Bench) -> WordKernels:
+        """Load both kernels, and allocate the counter."""
+        fill, count_wrong = (bench.kernel("known_words.cu", name) for name in ("fill_words", "count_wrong_words"))
+        return cls(bench.device, fill, count_wrong, bench.xp.zeros(1, np.uint64))
+
+
+class Words:
+    """`count` words of 64 bits that follow from `seed`: `random_words` on the host, and the same words on a device.
+
+    Arrays are contiguous memory that the device reaches, of any type of element, with at most `count` words."""
+
+    def __init__(self, bench: Bench, kernels: WordKernels | None, count: int, seed: int) -> None:
+        """`Bench.words` creates it; without `kernels` the host computes the words."""
+        self._bench, self._kernels, self.count, self.seed = bench, kernels, count, seed
+
+    @cached_property
+    def array(self) -> Any:
+        """New memory of the device that holds the words: uint8, shape (8 · count,)."""
+        array = self._bench.xp.empty(self.count * _WORD_BYTES, np.uint8)
+        self.fill(array)
+        return array
+
+    def fill(self, array: Any) -> None:
+        """Write the words to `array`; on a GPU this queues one kernel."""
+        if self._kernels is None:
+            elements = array.reshape(-1).view(np.uint64)
+            for first in range(0, elements.size, _PART_WORDS):
+                part = elements[first : first + _PART_WORDS]
+                part[:] = random_words(self.seed, first, part.size)
+        else:
+            grid, args = self._launch(array)
+            self._kernels.fill(grid, (_THREADS,), args)
+
+    def wrong(self, array: Any) -> int:
+        """Return how many words of `array` differ from the known ones, after the device's work."""
+        if self._kernels is None:
+            elements = array.reshape(-1).view(np.uint64)
+            wrong = 0
+            for first in range(0, elements.size, _PART_WORDS):
+                part = elements[first : first + _PART_WORDS]
+                wrong += int(np.count_nonzero(part != random_words(self.seed, first, part.size)))
+            return wrong
+        counter = self._kernels.wrong
+        counter.fill(0)
+        grid, args = self._launch(array)
+        self._kernels.count_wrong(grid, (_THREADS,), (*args, counter))
+        return int(self._bench.device.to_host(counter)[0])
+
+    def _launch(self, array: Any) -> tuple[tuple[int], tuple[Any, np.uint64, np.uint64]]:
+        count = int(array.nbytes) // _WORD_BYTES
+        blocks = max(1, min(_MOST_BLOCKS, -(-count // _THREADS)))
+        return (blocks,), (array, np.uint64(count), np.uint64(self.seed % 2**64))
+
+
 @dataclass(slots=True)
 class Bench:
     """The inputs of a case: the open device, the target of its parameters, its ranks and its seed.
@@ -75,6 +161,7 @@ class Bench:
     devices: tuple[Device, ...] = ()
     exchange: Exchange = _exchange_alone
     node_host: str = ""
+    word_kernels: WordKernels | None = None
 
     @classmethod
     def untimed(cls, case: Case, target: Target, package: str, seed: int = 0) -> Bench:
@@ -128,6 +215,16 @@ class Bench:
         """Overwrite `arrays` as the engine overwrites the `outputs` of a stage, for a `Task.poison` that does more."""
         poison(self.open_device, arrays)
 
+    def words(self, count: int, seed: int) -> Words:
+        """Return `count` known words of 64 bits that follow from `seed`: the same on the host and on every device.
+
+        `words.array` is new memory that holds them, `words.fill(array)` writes them to other memory, and
+        `words.wrong(array)` counts the words of an array that differ. The first call on a GPU loads both kernels and
+        allocates a counter, so call it while there is free memory."""
+        if self.traits.is_gpu and (self.word_kernels is None or self.word_kernels.device is not self.open_device):
+            self.word_kernels = WordKernels.of(self)
+        return Words(self, self.word_kernels, count, seed)
+
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
         """Return the kernel `name`, compiled from the .cu file `file` with the macros `defines` and their values.
 
@@ -149,7 +246,7 @@ class Bench:
                 compiled.result()
 
     def _find_source(self, file: str) -> Traversable:
-        """Return the path of `file` in the suite's package, or in the package above it if the file is only there."""
-        above = self.package.rpartition(".")[0]
-        own, *others = (resources.files(package) / file for package in (self.package, above) if package)
+        """Return the path of `file` in the suite's package, else in the package above it, else beside this module."""
+        packages = (self.package, self.package.rpartition(".")[0], __package__)
+        own, *others = (resources.files(package) / file for package in packages if package)
         return next((place for place in (own, *others) if place.is_file()), own)

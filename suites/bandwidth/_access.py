@@ -11,7 +11,7 @@ from .._checks import CheckedCall, expect_equal, expect_no_mistakes
 from .._stream import need_numba
 from ._pattern import AccessPattern
 from ._sizes import log_curve, memory_limit, one_array_size
-from ._words import RandomWords, grid_of
+from ._words import grid_of, random_words
 
 _SOURCE = "access.cu"
 _THREADS = 512  # per block, as THREADS in access.cu
@@ -95,15 +95,15 @@ def _task(bench: gb.Bench, access: str, pattern: AccessPattern) -> gb.Task:
 
 
 def _prepare_reads(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
-    random_words = RandomWords(bench, pattern.size_bytes)
+    data = random_words(bench, pattern.size_bytes)
     grid, count = grid_of(pattern.count, _THREADS * _READS_PER_THREAD), np.uint64(pattern.count)
     parts, expected = (bench.xp.zeros(grid, np.uint64) for _ in range(2))
     name, to_host = f"{pattern.order}_{pattern.width_bytes}", bench.device.to_host
     read, compute = (bench.kernel(_SOURCE, f"{name}_{operation}", WRITES=0) for operation in ("read", "expected"))
-    args = (random_words.array, count, parts, *pattern.args)
+    args = (data.array, count, parts, *pattern.args)
 
     def check() -> None:
-        compute(grid, (_THREADS,), (random_words.seed, count, expected, *pattern.args))
+        compute(grid, (_THREADS,), (np.uint64(data.seed), count, expected, *pattern.args))
         expect_equal(to_host(parts), to_host(expected), "partial results")
 
     return CheckedCall(lambda: read(grid, (_THREADS,), args), check, (parts,))

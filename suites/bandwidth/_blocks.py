@@ -18,7 +18,7 @@ from .._checks import in_turn
 from .._stream import NEEDS_NUMBA, need_numba
 from ._link import host_memory
 from ._submit import BlockCopies, as_a_batch, driver_function
-from ._words import RandomWords, grid_of
+from ._words import expect_words, grid_of, random_words
 
 _VECTOR_BYTES, _WORD_BYTES = 16, 8
 _THREADS = 256  # threads per block, as in blocks.cu
@@ -177,11 +177,11 @@ class GpuBlocks:
         device, xp = bench.device, bench.xp
         host = host_memory(bench, "pinned", layout.nbytes)
         self._host, self.close = host.array, host.close
-        self._words = RandomWords(bench, layout.nbytes)
+        self._words = random_words(bench, layout.nbytes)
         self._places = xp.asarray(layout.places)
         self._pool = xp.zeros(layout.nbytes, np.uint8)
         self._compared = xp.zeros(layout.nbytes, np.uint8)  # the blocks in packed order, as the check compares them
-        self._verify = self._words.verifier(self._compared)
+        self._verify = partial(expect_words, self._words, self._compared)
         if to_device:
             device.copy(self._host, self._words.array)
         else:

@@ -11,7 +11,7 @@ from gpubench.api import suite as gb
 from .._checks import CheckedCall, expect_equal, expect_no_mistakes
 from .._stream import Call, need_gpu, need_numba
 from ._sizes import WIDTHS, cache_bytes, log_curve, memory_limit, smallest_in_memory
-from ._words import RandomWords
+from ._words import expect_words, random_words
 
 _SOURCE = "cache.cu"
 _THREADS = 256  # per block, as THREADS in cache.cu
@@ -110,7 +110,7 @@ class _GpuPasses:
         _, tile, turns, _ = numbers
         self._layout = tuple(np.uint32(number) for number in numbers)
         self.nbytes = self._grid * turns * tile * _VECTOR_BYTES
-        self._words = RandomWords(bench, size_bytes)
+        self._words = random_words(bench, size_bytes)
 
     def _launch(self, name: str, *args: Any) -> Call:
         """Return the launch of the kernel `name` of cache.cu with these arguments, on the grid of the passes."""
@@ -120,7 +120,7 @@ class _GpuPasses:
     def read(self) -> CheckedCall:
         """Return the passes as loads that bypass the first cache, with their check."""
         parts, expected = (self._bench.xp.zeros(self._grid, np.uint64) for _ in range(2))
-        compute = self._launch("cached_read_expected", self._words.seed, *self._layout, expected)
+        compute = self._launch("cached_read_expected", np.uint64(self._words.seed), *self._layout, expected)
         to_host = self._bench.device.to_host
 
         def check() -> None:
@@ -141,7 +141,7 @@ class _GpuPasses:
         """Return the passes as copies of the array to a second one of the same size, with their check."""
         target = self._bench.xp.zeros_like(self._words.array)
         call = self._launch("cached_copy", target, self._words.array, *self._layout)
-        return CheckedCall(call, self._words.verifier(target), (target,))
+        return CheckedCall(call, partial(expect_words, self._words, target), (target,))
 
 
 @topic.case(access=("read", "write"), width_bytes=WIDTHS, when=gb.on_gpu)

@@ -14,17 +14,13 @@ from ._operations import WORD_BYTES, Collective
 _PATIENCE_S = 5.0
 _HEAD_BYTES = 4096  # before the data stand this rank's last step and the last check for which it was late
 _LATE_S = 1e-3
-_GOLDEN, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def drawn(seed: int, first: int, count: int) -> npt.NDArray[np.float32]:
     """Return `count` words of a rank's data from word `first` on: random whole numbers below 2^20.
 
-    Word i is the upper 20 bits of word i of the splitmix64 sequence of `seed`, as in collectives.cu."""
-    x = np.uint64(seed) + np.arange(first, first + count, dtype=np.uint64) * _GOLDEN
-    x = (x ^ (x >> np.uint64(30))) * _FIRST
-    x = (x ^ (x >> np.uint64(27))) * _SECOND
-    return ((x ^ (x >> np.uint64(31))) >> np.uint64(44)).astype(np.float32)
+    Word i is the upper 20 bits of the known word i of `seed`, as in collectives.cu."""
+    return (gb.random_words(seed, first, count) >> np.uint64(44)).astype(np.float32)
 
 
 class HostRank:

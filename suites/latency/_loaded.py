@@ -7,7 +7,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._checks import expect_equal
-from ._ring import LIMIT_S, GpuRing, Walk, cycles_of, drawn_words, memory_bytes
+from ._ring import LIMIT_S, GpuRing, Walk, cycles_of, memory_bytes
 from ._slices import alone_bytes
 
 _STREAM_BYTES = 2**31
@@ -43,7 +43,8 @@ class LoadedWalk:
         xp = bench.xp
         self._bench, self._units, self._seed = bench, units, np.uint64(bench.rng.integers(2**64, dtype=np.uint64))
         ring = GpuRing.linked(bench, ring_bytes)
-        self._vectors, data = np.uint64(data_bytes // _VECTOR_BYTES), drawn_words(bench, data_bytes, int(self._seed))
+        self._vectors = np.uint64(data_bytes // _VECTOR_BYTES)
+        data = bench.words(data_bytes // 8, int(self._seed)).array
         self._turns = xp.zeros((max(units, 1) * _STREAM_THREADS, 3), xp.uint64)
         self._sums = xp.zeros(max(units, 1) * _STREAM_THREADS, xp.uint64)
         self._flag = xp.zeros(4, xp.uint32)

@@ -24,8 +24,6 @@ LIMIT_S = 0.25  # a waiting kernel gives up after this time
 _UNKNOWN_CACHE_BYTES = 2**25
 _HOST_STEPS = ((2**20, 2**18), (2**25, 2**16))  # (largest ring in bytes, steps of a sample)
 _HOST_FAR_STEPS = 2**14
-# Constants of splitmix64, as in gb_random.
-_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _WORD = 2**64 - 1
 _THREADS = 256
 _MOST_BLOCKS = 2**16
@@ -77,24 +75,6 @@ def host_kernel(name: str) -> Callable[..., Any]:
     return _host.KERNELS[name]
 
 
-def random_word(seed: int, i: int) -> int:
-    """Return word `i` of the splitmix64 sequence of `seed`, below 2^64, as gb_random of prelude.cuh does."""
-    x = (seed + i * _GOLDEN) & _WORD
-    x = (x ^ (x >> 30)) * _FIRST & _WORD
-    x = (x ^ (x >> 27)) * _SECOND & _WORD
-    return x ^ (x >> 31)
-
-
-def drawn_words(bench: gb.Bench, nbytes: int, seed: int) -> Any:
-    """Return new random words in the GPU's memory, a CuPy array of uint64 of shape (nbytes / 8,).
-
-    Word i is random_word(seed, i)."""
-    data = bench.xp.empty(nbytes // 8, bench.xp.uint64)
-    blocks = min(nbytes // 8 // _THREADS, _MOST_BLOCKS)
-    bench.kernel("units.cu", "draw")((blocks,), (_THREADS,), (data, np.uint64(data.size), np.uint64(seed)))
-    return data
-
-
 @dataclass(frozen=True, slots=True)
 class RingOrder:
     """A keyed pseudo-random permutation of the numbers below `nodes`: `at(i)` is the i-th node of the ring.
@@ -136,7 +116,8 @@ class RingOrder:
     def offset(self, i: int) -> int:
         """Return the bytes from the start of the ring's memory to the i-th node; `i` is from 0 to `nodes` − 1."""
         node = self.at(i)
-        return node * self.stride + (random_word(self.add, node) & (self.stride // self.line - 1)) * self.line
+        others = self.stride // self.line - 1
+        return node * self.stride + (int(gb.random_words(self.add, node, 1)[0]) & others) * self.line
 
     @property
     def keys(self) -> tuple[np.uint64, ...]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
-from ._ring import GPU_LINE_BYTES, cycles_of, drawn_words, random_word
+from ._ring import GPU_LINE_BYTES, cycles_of
 
 _DATA_BYTES = 2**24  # the lines are drawn from this memory, which fits into every last-level cache that has slices
 _REPEATS = 4
@@ -46,7 +46,7 @@ class SliceLatencies:
         xp, self._bench, self._units = bench.xp, bench, census(bench)
         self._seed = int(bench.rng.integers(2**64, dtype=np.uint64))
         self._lines = np.sort(bench.rng.choice(_DATA_BYTES // GPU_LINE_BYTES, lines, replace=False))
-        data, where = drawn_words(bench, _DATA_BYTES, self._seed), xp.asarray(self._lines.astype(np.uint32))
+        data, where = bench.words(_DATA_BYTES // 8, self._seed).array, xp.asarray(self._lines.astype(np.uint32))
         self._took = xp.zeros((len(self._units), lines), xp.uint32)
         self._state = xp.zeros((len(self._units), 4), xp.uint64)
         kernel, blocks = bench.kernel("units.cu", f"slices_{access}"), bench.target.device.units
@@ -78,7 +78,8 @@ class SliceLatencies:
         """Return the observations of `places` for the last accesses.
 
         Raises WrongAnswer if a compute unit read wrong contents, or an access took no longer than reading the clock."""
-        expected = sum(random_word(self._seed, GPU_LINE_BYTES // 8 * int(line)) for line in self._lines) % 2**64
+        contents = [gb.random_words(self._seed, GPU_LINE_BYTES // 8 * int(line), 1)[0] for line in self._lines]
+        expected = sum(map(int, contents)) % 2**64
         sums = self._bench.device.to_host(self._state)[:, 0]
         wrong = [unit for unit, total in zip(self._units, sums, strict=True) if int(total) != expected]
         gb.expect(not wrong, f"compute units {wrong} read wrong contents")

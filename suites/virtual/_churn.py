@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
+from .._between import fill_pattern, wrong_words
 from ._arena import OffsetArena
-from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, open_space
+from ._space import PAGE_BYTES, MappedRange, array_at, open_space
 from ._trace import MemoryOperation, peak_index, training_trace
 
 _SEED = 2  # seed of the trace in every run, because the sizes are part of the case
@@ -234,7 +235,7 @@ class Churn:
     ) -> None:
         self._bench, self._name, self._trace, self._peak_bytes = bench, name, trace, peak_bytes
         self._may_fail = may_fail
-        self._pattern = WordPattern(bench)
+        bench.words(0, 0)  # loads the kernels now, because later there may be no free memory
 
     def seconds(self) -> list[float]:
         """Return the seconds of each operation of the trace, in order, up to the first one that fails."""
@@ -297,8 +298,8 @@ class Churn:
         """Fill the blocks in use and check them."""
         arrays = {block: array_at(self._bench, *place) for block, place in live.blocks.items()}
         for block, array in arrays.items():
-            self._pattern.filler(array, block)()
-        wrong = sum(self._pattern.wrong(array, block) for block, array in arrays.items())
+            fill_pattern(self._bench, array, block)
+        wrong = sum(wrong_words(self._bench, array, block) for block, array in arrays.items())
         gb.expect(wrong == 0, f"{wrong} words differ from what was written to the blocks in use")
         if not self._bench.traits.is_gpu:  # other programs change the host's free memory
             return {}

@@ -3,13 +3,15 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, open_space, wait_until_cleared
+from .._between import fill_pattern, wrong_words
+from ._space import PAGE_BYTES, MappedRange, array_at, open_space, wait_until_cleared
 
 _END_BYTES = 4096  # bytes at the new end, which a kernel writes within the timed section
 _OLD, _NEW = 7, 11  # seeds of the contents before and after the growth
@@ -212,7 +214,8 @@ class Growth:
     `way` is that of `growing_array`."""
 
     def __init__(self, bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> None:
-        self._bench, self._pattern = bench, WordPattern(bench)
+        self._bench = bench
+        bench.words(0, 0)  # loads the kernels now, because later there may be no free memory
         self._array = growing_array(bench, way, from_bytes, by_bytes)
         self._from_bytes, self._bytes = from_bytes, from_bytes + by_bytes
 
@@ -222,12 +225,12 @@ class Growth:
         `at_peak` is called while the array grows, when most memory is in use."""
         array, device = self._array, self._bench.device
         array.start()
-        self._pattern.filler(array.array(0, self._from_bytes), _OLD)()
+        fill_pattern(self._bench, array.array(0, self._from_bytes), _OLD)
         device.synchronize()
         wait_until_cleared(self._bench, array.returned_bytes)
         begin = time.perf_counter()
         array.grow(at_peak)
-        self._pattern.filler(array.array(self._bytes - _END_BYTES, self._bytes), _NEW)()
+        fill_pattern(self._bench, array.array(self._bytes - _END_BYTES, self._bytes), _NEW)
         device.synchronize()
         return time.perf_counter() - begin
 
@@ -245,7 +248,7 @@ class Growth:
             gb.expect(array.address == before, "the array lies at another address after it grew")
         old, new = array.array(0, self._from_bytes), array.array(self._from_bytes, self._bytes)
         self._expect_pattern(new[-_END_BYTES:], "words at the new end", _NEW)
-        self._pattern.filler(new, _NEW)()
+        fill_pattern(self._bench, new, _NEW)
         self._expect_pattern(new, "new words", _NEW)
         self._expect_pattern(old, "old words", _OLD)
         if not self._bench.traits.is_gpu:  # other programs change the host's free memory
@@ -253,7 +256,7 @@ class Growth:
         return {"peak": gb.Observed(used[0], "B"), "peak per byte needed": gb.Observed(used[0] / self._bytes)}
 
     def _expect_pattern(self, array: Any, label: str, seed: int) -> None:
-        wrong = self._pattern.wrong(array, seed)
+        wrong = wrong_words(self._bench, array, seed)
         gb.expect(wrong == 0, f"{wrong} of {array.size // 8} {label} are wrong after the array grew")
 
     def close(self) -> None:
@@ -303,9 +306,10 @@ class Replacement:
     """Memory of `size_bytes` that is freed and created again under one address, and a graph captured before that."""
 
     def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
-        self._bench, self._size_bytes, self._pattern = bench, size_bytes, WordPattern(bench)
+        self._bench, self._size_bytes = bench, size_bytes
         self._mapped = MappedRange.filled(open_space(bench), size_bytes, size_bytes)
-        fill = self._pattern.filler(self._array(), _OLD)
+        array = self._array()
+        fill = partial(bench.words(array.nbytes // 8, _OLD).fill, array)
         fill()
         self._replay = self._captured(fill) if bench.traits.is_gpu else fill
 
@@ -340,9 +344,9 @@ class Replacement:
         address = self._mapped.address
         self.seconds()
         gb.expect(self._mapped.address == address, "the memory moved to another address")
-        self._pattern.filler(self._array(), _NEW)()
+        fill_pattern(self._bench, self._array(), _NEW)
         self._replay()
-        wrong = self._pattern.wrong(self._array(), _OLD)
+        wrong = wrong_words(self._bench, self._array(), _OLD)
         self._bench.device.synchronize()
         total = self._size_bytes // 8
         gb.expect(wrong == 0, f"{wrong} of {total} words are wrong after the captured graph wrote to the new memory")

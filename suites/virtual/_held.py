@@ -12,8 +12,9 @@ import numpy as np
 from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
+from .._between import fill_pattern, wrong_words
 from ._children import BoundedChild, serve
-from ._space import PAGE_BYTES, MappedRange, WordPattern, open_space
+from ._space import PAGE_BYTES, MappedRange, open_space
 
 KINDS = ("malloc", "pool", "vmm", "graph", "managed", "ipc")
 TICK_S = 0.5e-3  # device time of one counting kernel
@@ -57,12 +58,13 @@ class HeldMemory:
     Region i is filled by the seed `seed` + i."""
 
     def __init__(self, bench: gb.Bench, kind: str, nbytes: int, count: int, seed: int) -> None:
-        self._bench, self._seed, self._pattern = bench, seed, WordPattern(bench)
+        self._bench, self._seed = bench, seed
+        bench.words(0, 0)  # loads the kernels now, because later there may be no free memory
         region_bytes = max(nbytes // count // PAGE_BYTES * PAGE_BYTES, PAGE_BYTES)
         make = {"pool": self._from_pool, "vmm": self._mapped, "managed": self._managed}.get(kind, self._allocated)
         self.arrays = [make(region_bytes) for _ in range(count)]
         for index, array in enumerate(self.arrays):
-            self._pattern.filler(array, seed + index)()
+            fill_pattern(self._bench, array, seed + index)
         bench.device.synchronize()
 
     @property
@@ -72,7 +74,7 @@ class HeldMemory:
 
     def wrong_words(self) -> int:
         """Return how many 64-bit words of all regions differ from their patterns."""
-        return sum(self._pattern.wrong(array, self._seed + index) for index, array in enumerate(self.arrays))
+        return sum(wrong_words(self._bench, array, self._seed + index) for index, array in enumerate(self.arrays))
 
     def handle(self) -> bytes:
         """Return the IPC handle by which another process opens the first region."""

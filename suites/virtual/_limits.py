@@ -9,8 +9,9 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._between import fill_pattern, wrong_words
 from ._churn import allocate_or_none
-from ._space import PAGE_BYTES, WordPattern, array_at
+from ._space import PAGE_BYTES, array_at
 
 _LARGEST_BYTES = 2**30
 _SEED = 3
@@ -61,12 +62,14 @@ class WholeMemory:
     """Takes all the memory that the device gives, writes it, compares it, and gives it back."""
 
     def __init__(self, bench: gb.Bench) -> None:
-        self._bench, self._pattern = bench, WordPattern(bench)
+        self._bench = bench
         self._runtime = bench.xp.cuda.runtime
         self._bytes = 0
         ready = bench.xp.zeros(PAGE_BYTES, bench.xp.uint8)  # loads the kernels while there is memory for them
-        self._pattern.filler(ready, _SEED)()
-        gb.expect(self._pattern.wrong(ready, _SEED) == 0, "a kernel read other words than the previous kernel wrote")
+        fill_pattern(self._bench, ready, _SEED)
+        gb.expect(
+            wrong_words(self._bench, ready, _SEED) == 0, "a kernel read other words than the previous kernel wrote"
+        )
 
     def seconds(self, use: Callable[[list[tuple[int, int]]], None] = lambda _: None) -> float:
         """Take all the memory of the device, give it back, and return the seconds of taking it.
@@ -88,8 +91,8 @@ class WholeMemory:
         """Write a pattern to each block, then compare all blocks; raises WrongAnswer if a word differs."""
         arrays = [array_at(self._bench, *block) for block in blocks]
         for number, array in enumerate(arrays):
-            self._pattern.filler(array, _SEED + number)()
-        wrong = sum(self._pattern.wrong(array, _SEED + number) for number, array in enumerate(arrays))
+            fill_pattern(self._bench, array, _SEED + number)
+        wrong = sum(wrong_words(self._bench, array, _SEED + number) for number, array in enumerate(arrays))
         gb.expect(wrong == 0, f"{wrong} words of the memory differ from what was written")
 
     def check(self) -> gb.Observation:

@@ -10,7 +10,6 @@ import ctypes
 import mmap
 import os
 import time
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,9 +22,6 @@ _NO_ACCESS, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _FIXED, _NO_RESERVE = 0x10, 0x4000  # MAP_FIXED, MAP_NORESERVE: mmap(2), Linux on x86-64 and arm64
 _NOTHING_YET = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
 _FAILED = ctypes.c_void_p(-1).value
-_WORD_BYTES = 8
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FILL_BLOCKS, _FILL_THREADS = 1056, 256
 _CLEARED_B_PER_S, _CLEARING_S = 2e11, 2e-3  # a third of the rate at which an H200 cleared memory, and a fixed time
 NEEDS_DRIVER = (
     "CuPy on ROCm does not bind HIP's calls for virtual memory (hipMemAddressReserve, hipMemCreate, hipMemMap); "
@@ -270,45 +266,3 @@ class MappedRange:
         if self.address:
             self.space.free(self.address, self.capacity_bytes)
             self.address = 0
-
-
-class WordPattern:
-    """A pattern of 64-bit words, written and compared, that differs at every place and for every seed."""
-
-    def __init__(self, bench: gb.Bench) -> None:
-        self._bench = bench
-        if bench.traits.is_gpu:
-            self._fill = bench.kernel("copies.cu", "fill_pattern")
-            self._count_wrong = bench.kernel("copies.cu", "count_wrong")
-            self._counter = bench.xp.zeros(
-                1, bench.xp.uint32
-            )  # allocated now, because later there may be no free memory
-
-    def filler(self, array: Any, seed: int) -> Callable[[], None]:
-        """Return a call that writes to `array` (uint8, of the device) the 64-bit words of the pattern of `seed`.
-
-        On a GPU the call launches one kernel."""
-        elements = array.view(np.uint64)
-        if not self._bench.traits.is_gpu:
-            return lambda: self._write(elements, seed)
-        args = (elements, np.uint64(elements.size), np.uint64(seed))
-        blocks = min(_FILL_BLOCKS, -(-elements.size // _FILL_THREADS))
-        return lambda: self._fill((blocks,), (_FILL_THREADS,), args)
-
-    @staticmethod
-    def _write(elements: Any, seed: int) -> None:
-        elements[:] = np.arange(elements.size, dtype=np.uint64)
-        elements *= _GOLDEN
-        elements += np.uint64(seed)
-
-    def wrong(self, array: Any, seed: int) -> int:
-        """Return how many 64-bit words of `array` (uint8, of the device) differ from the pattern of `seed`."""
-        elements = array.view(np.uint64)
-        if not self._bench.traits.is_gpu:
-            expected = np.empty_like(elements)
-            self._write(expected, seed)
-            return int(np.count_nonzero(elements != expected))
-        self._counter.fill(0)
-        args = (elements, np.uint64(elements.size), np.uint64(seed), self._counter)
-        self._count_wrong((_FILL_BLOCKS,), (_FILL_THREADS,), args)
-        return int(self._bench.device.to_host(self._counter)[0])

@@ -6,7 +6,8 @@ from typing import Any
 
 from gpubench.api import suite as gb
 
-from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, open_space, wait_until_cleared
+from .._between import fill_pattern, wrong_words
+from ._space import PAGE_BYTES, MappedRange, array_at, open_space, wait_until_cleared
 
 PIECES = {"2MiB": 2**21, "64MiB": 2**26, "whole": 0}
 _SEED = 23
@@ -64,7 +65,8 @@ class StepCosts:
 
     def __init__(self, bench: gb.Bench, size_bytes: int, piece: str = "whole", peers: int = 0) -> None:
         bench.need(size_bytes + PAGE_BYTES)
-        self._bench, self._space, self._pattern = bench, open_space(bench), WordPattern(bench)
+        self._bench, self._space = bench, open_space(bench)
+        bench.words(0, 0)  # loads the kernels now, because later there may be no free memory
         self._size_bytes, self._piece_bytes, self._peers = size_bytes, piece_bytes_of(piece, size_bytes), peers
 
     def seconds(self, step: str, use: Callable[[MappedRange], None] = lambda _: None) -> float:
@@ -109,8 +111,8 @@ class StepCosts:
     def _expect_memory(self, mapped: MappedRange) -> None:
         """Write a pattern to the mapped memory and compare it."""
         array = array_at(self._bench, mapped.address, mapped.nbytes)
-        self._pattern.filler(array, _SEED)()
-        wrong = self._pattern.wrong(array, _SEED)
+        fill_pattern(self._bench, array, _SEED)
+        wrong = wrong_words(self._bench, array, _SEED)
         self._bench.device.synchronize()
         gb.expect(array.size == self._size_bytes, f"{array.size} of {self._size_bytes} bytes are mapped")
         gb.expect(wrong == 0, f"{wrong} of {array.size // 8} words differ from what was written to the mapped memory")
