@@ -192,14 +192,20 @@ def run(names, tier="smoke"):
     return {result.case.name: result for result in results}
 
 
-def test_the_result_has_the_signal_times_of_two_ranks_and_the_cost_of_reading_the_clock():
-    result = run({"signal"})["signal"]
+@pytest.fixture(scope="module")
+def measured():
+    """Return the results of two cases of two ranks, by their names."""
+    return run({"signal", "mapping"})
+
+
+def test_the_result_has_the_signal_times_of_two_ranks_and_the_cost_of_reading_the_clock(measured):
+    result = measured["signal"]
     assert result.status == "ok", result.reason
     assert {series.rank for series in result.series if series.label == "self"} == {0, 1}
 
 
-def test_the_case_that_times_opening_times_closing_too():
-    result = run({"mapping"})["mapping"]
+def test_the_case_that_times_opening_times_closing_too(measured):
+    result = measured["mapping"]
     assert result.status == "ok", result.reason
     names = [series.label for series in result.series]
     assert names[:2] == ["self", "close"]

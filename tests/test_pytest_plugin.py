@@ -93,7 +93,7 @@ def test_a_project_that_does_not_use_it_imports_nothing_for_it(project):
 
         def test_nothing():
             assert [name for name in {HEAVY} if name in sys.modules] == []
-            assert "gpubench.testing" in sys.modules
+            assert {{name for name in sys.modules if name.startswith("gpubench")}} == {{"gpubench", "gpubench.testing"}}
     """
     done = project(test_it=source)
     assert done.returncode == 0, done.stdout
@@ -542,10 +542,3 @@ def test_a_new_test_has_no_baseline_and_passes(tmp_path):
 def test_a_missing_baseline_is_an_error_with_its_name():
     with pytest.raises(FileError, match=r"no baseline 'nothing\.jsonl'"):
         Baseline(("nothing.jsonl",), ()).judge(run_of(1e-3), list)
-
-
-def test_importing_the_plugin_takes_little_time():
-    clock = "import pytest, time; start = time.perf_counter(); import gpubench.testing; "
-    command = [sys.executable, "-c", clock + "print(time.perf_counter() - start)"]
-    took = [float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(5)]
-    assert min(took) <= 0.02

@@ -109,10 +109,12 @@ def imports(path: Path) -> tuple[Import, ...]:
 def _imports(path: Path) -> Iterator[Import]:
     """Yield each import of a file: from where, of which module, and whether it is relative."""
     for node in ast.walk(tree_of(path)):
-        where = f"{name_of(path)}:{getattr(node, 'lineno', 0)}"
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        where = f"{name_of(path)}:{node.lineno}"
         if isinstance(node, ast.Import):
             yield from (Import(where, alias.name, False) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = node.module or ""
             for alias in node.names:
                 full_name = f"{base}.{alias.name}"
