@@ -442,3 +442,10 @@ def test_nothing_right_of_the_seam_spells_the_name_of_a_counter():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in declared | ends
     ]
     assert spelled == []
+
+
+def test_kernels_whose_compiler_evaluates_annotations_keep_them_as_texts():
+    """`load` puts the compiler's own types in place later; an annotation that is evaluated earlier is `Any`."""
+    for name in ("_triton_kernels", "_cutile_kernels"):
+        text = (ROOT / "suites" / "compilers" / f"{name}.py").read_text()
+        assert "\nfrom __future__ import annotations" in text, name

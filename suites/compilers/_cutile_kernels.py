@@ -3,6 +3,8 @@
 A program (a block in cuTile's words) computes a tile of `height` rows and `width` columns, which are powers of two.
 Elements of a tile that lie outside of the matrix are not stored."""
 
+from __future__ import annotations  # as texts, which the compiler evaluates after `load`
+
 from typing import Any
 
 ct: Any = None

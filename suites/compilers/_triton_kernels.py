@@ -4,6 +4,8 @@
 A function here becomes a kernel by `triton.jit`. `tl` is triton.language once `load` was called: Triton is imported
 where a kernel is built, not where cases are planned."""
 
+from __future__ import annotations  # as texts, which the compiler evaluates after `load`
+
 from typing import Any
 
 tl: Any = None
