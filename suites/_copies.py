@@ -23,7 +23,7 @@ _RESIDENT_THREADS = 1024  # threads of a block that has its compute unit to itse
 # MB.
 _BULK_THREADS, _BULK_BLOCKS = 32, 3
 _CHUNK_BYTES, _LEAST_CHUNK_BYTES, _CHUNKS = 2**12, 2**9, 8
-_RESIDENT_CHUNK_BYTES, _RESIDENT_CHUNKS = 2**13, 16  # as many as fit: 12 in the 99 KiB of a block of sm_120
+_RESIDENT_CHUNK_BYTES, _RESIDENT_CHUNKS = 2**13, 16  # fewer if they do not fit: 12 in 99 KiB (sm_120)
 _BARRIER_BYTES = 16 * 8  # `loaded` in bulk_copy.cu, in the same shared memory
 
 Call = Callable[[], object]

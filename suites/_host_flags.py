@@ -77,7 +77,7 @@ reaches = _compiled(_wait_for_value)
 
 
 def _ping_pong(watched: Any, written: Any, serves: Any, start: Any, looks: Any, took: Any) -> Any:
-    """Make the round trips of `ping_pong`, whose arguments these are with the integers as uint64; numba compiles it."""
+    """Make the round trips of `ping_pong` for the same arguments with integers as uint64; numba compiles it."""
     pair = np.zeros(2, np.int64)
     last = now(pair)
     for turn in range(took.size):
@@ -95,7 +95,7 @@ def _ping_pong(watched: Any, written: Any, serves: Any, start: Any, looks: Any, 
 
 
 def _all_meet(flags: Any, step: Any, rank: Any, world: Any, start: Any, looks: Any, took: Any) -> Any:
-    """Make the barriers of `all_meet`, whose arguments these are with the integers as uint64; numba compiles it."""
+    """Make the barriers of `all_meet` for the same arguments with integers as uint64; numba compiles it."""
     pair = np.zeros(2, np.int64)
     last = now(pair)
     for turn in range(took.size):

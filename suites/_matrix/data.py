@@ -91,7 +91,7 @@ class Maker:
         return np.flatnonzero(self.to_host(marks))
 
     def differing(self, rows: Any, first: int = 0) -> int:
-        """Return the number of 16-bit words of `rows` that differ from those of rows[first] and are not poisoned.
+        """Return how many 16-bit words of `rows` are not poisoned and differ from the same word of rows[first].
 
         `rows` is a device array whose first axis counts results that should be equal."""
         halfwords, count = rows.reshape(-1).view("uint16"), self.xp.zeros(1, "uint32")

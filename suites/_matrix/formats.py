@@ -51,8 +51,8 @@ class Precision:
     """The formats of A, B and C = A·B and the precision of its sums; rates are compared with the peak `limit`.
 
     `compute` is a cublasComputeType_t (cublas_api.h), `scalars` the format of alpha and beta. `narrow` is the unit
-    roundoff of the rounded inputs and of the stored output, `sums` that of the sums: the relative error ‖C − R‖/‖R‖ may
-    reach 4·narrow + √K·sums (Higham 2002, §3.1, random-walk growth)."""
+    roundoff of the rounded inputs and of the stored output, `sums` the unit roundoff of the sums: the relative error ‖C
+    − R‖/‖R‖ may reach 4·narrow + √K·sums (Higham 2002, §3.1, random-walk growth)."""
 
     a: str
     b: str
@@ -175,7 +175,7 @@ class Scales:
 class MatrixProduct:
     """C = A·B on flat CuPy arrays, with a fused activation if any; `bias` has a number for each column of C.
 
-    `bias` must be given if `activation` is not `none`. `scales` are those of A and B, or None."""
+    `bias` must be given if `activation` is not `none`. `scales` belong to A and B; None means unscaled."""
 
     precision: Precision
     shape: Shape

@@ -29,9 +29,7 @@ def sign_blocks(rng: np.random.Generator, n: int) -> Any:
 
 
 def expect_product(precision: Precision, k: int, c_x: Any, a_b_x: Any, c_norms: Any, terms: Any) -> None:
-    """Raise WrongAnswer if C·X (`c_x`) differs from A·(B·X) (`a_b_x`) by more than twice the bound of rounding.
-
-    The bound is that of `element_bound`."""
+    """Raise WrongAnswer if C·X (`c_x`) differs from A·(B·X) (`a_b_x`) by more than twice `element_bound`."""
     off = np.abs(c_x - a_b_x)
     # A library that splits K rounds partial sums. Even where C is near 0 these are as large as in other rows.
     typical_norms = np.sqrt(np.mean(np.square(c_norms), axis=0))

@@ -96,7 +96,7 @@ class Weights:
     def product(self, x: Any, original: bool = False) -> Any:
         """Return X·Wᵀ as doubles (tokens, rows) on the device, where X has doubles (tokens, cols).
 
-        W are the stored weights, or with `original` those before quantisation."""
+        W are the stored weights, or with `original` the weights before quantisation."""
         most = max(1, _CHUNK // self.cols)
         parts = [x @ self._rows(first, min(most, self.rows - first), original).T for first in range(0, self.rows, most)]
         return parts[0] if len(parts) == 1 else self._make.xp.concatenate(parts, axis=1)

@@ -35,7 +35,7 @@ def product(
 ) -> gb.Task:
     """Return one product by the vendor's library as a task, judged by its operations; raises Skip if it is unsupported.
 
-    `data` is that of Operands, and `notes` are further notes."""
+    `data` is a kind of data that Operands takes, and `notes` are further notes."""
     operands = Operands(bench, precision, shape, data)
     by_vendor = vendor(bench, operands.product)
     stage = operands.stage(by_vendor.call, effort)

@@ -7,7 +7,7 @@ from gpubench.api import suite as gb
 
 
 def copies_of(bench: gb.Bench, weights: Any) -> list[Any]:
-    """Return a list of `weights` and copies of them, so many that none is still in the last-level cache at its turn.
+    """Return `weights` and enough copies of them that the last-level cache holds no copy until its next use.
 
     `weights` has `nbytes` and `copy()`, as an array or `Weights` has."""
     return [weights, *(weights.copy() for _ in range(bench.copies(weights.nbytes) - 1))]

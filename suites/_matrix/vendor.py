@@ -68,7 +68,7 @@ def _handle() -> int:
 def heuristics(bench: gb.Bench, product: MatrixProduct, most: int, workspace: Any = None) -> list[ProductCall]:
     """Return at most `most` algorithms that cuBLASLt's heuristics propose, as calls, its first choice first.
 
-    `workspace` is that of `vendor`. Raises Skip if cuBLASLt is unavailable or does not support the product."""
+    `workspace` is the same as for `vendor`. Raises Skip if cuBLASLt is unavailable or does not support the product."""
     lt = _binding() if bench.traits.vendor == "nvidia" else None
     if lt is None:
         raise gb.Skip(NEEDS_NVMATH)

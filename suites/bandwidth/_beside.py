@@ -55,7 +55,7 @@ def _kernel_engines(target: gb.Target) -> Any:
 
 
 def _few_units(target: gb.Target) -> Any:
-    """Return the axis of numbers of compute units for copies: 16, and in `full` those of 4, 8, 16 and 32 that exist."""
+    """Return the axis of compute units for copies: 16; in `full` 4, 8, 16 and 32, as far as the device has them."""
     return gb.points((16,), full=tuple(count for count in (4, 8, 16, 32) if count < max(5, target.device.units)))
 
 
@@ -111,7 +111,7 @@ class HalfProduct:
     def check(self) -> None:
         """Raise WrongAnswer if C differs from a product in double precision by a relative error above 0.2 %.
 
-        The compared elements are those of 16 random rows in 256 random columns; the error is a Frobenius norm."""
+        It compares the elements in 16 random rows and 256 random columns; the error is a Frobenius norm."""
         rows, columns = (self._rng.choice(_N, count, replace=False) for count in (_ROWS, _COLUMNS))
         expected = self._host[0][rows].astype(np.float64) @ self._host[1][:, columns].astype(np.float64)
         result = self._to_host(self.c)[rows][:, columns].astype(np.float64)

@@ -117,7 +117,7 @@ def blocks(bench: gb.Bench, way: str, direction: str, block_bytes: int, count: i
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """Blocks of `block_bytes` each, and the place of each in a pool with as many places as blocks.
+    """Blocks of `block_bytes` each, and the place of each in a pool with one place per block.
 
     `places[i]` is the place of packed block i: uint32, shape (count,). `order` is `shuffled` or `ordered`."""
 
@@ -159,9 +159,7 @@ class BlockLayout:
         return packed
 
     def addresses(self, packed: int, pool: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Return the addresses of all blocks in packed memory, and those in the pool: uint64, shape (count,) each.
-
-        Both are in the order of packed blocks."""
+        """Return the blocks' addresses in packed memory and in the pool, in the order of packed blocks (uint64)."""
         packed_offsets = np.arange(self.count, dtype=np.uint64) * np.uint64(self.block_bytes)
         pool_offsets = self.places.astype(np.uint64) * np.uint64(self.block_bytes)
         return packed_offsets + np.uint64(packed), pool_offsets + np.uint64(pool)

@@ -1,4 +1,4 @@
-"""Measure the bandwidth of caches by many passes over a working set, and that of a GPU's shared memory."""
+"""Measure the bandwidth of caches, and of a GPU's shared memory, by many passes over a working set."""
 
 from functools import partial
 from typing import Any

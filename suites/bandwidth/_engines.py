@@ -83,7 +83,7 @@ def _one_copy_size(target: gb.Target) -> tuple[int, ...]:
 
 
 def _units(target: gb.Target) -> Any:
-    """Return the axis of numbers of compute units: those of 4, 16 and 48 that the device has, and all of them."""
+    """Return the axis of compute units: 4, 16 and 48, as far as the device has them, and all."""
     most = max(1, target.device.units)
     full = [count for count in (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256) if count < most]
     quick = [count for count in (4, 16, 48) if count < most]

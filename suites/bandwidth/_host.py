@@ -143,7 +143,7 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
     there, back, half = placed(np.zeros_like(rows)), placed(rows), np.uint64(passes // 2)
 
     def check() -> None:
-        """Raise WrongAnswer unless the words counted whole calls and both arrays hold those of the last round trip."""
+        """Raise WrongAnswer unless the words counted whole calls and both arrays hold the last round trip's words."""
         turns = back[0, :1] - rows[0, :1]  # every call adds one for each copy there and back
         gb.expect(bool(turns > 0) and not turns % half, f"{turns[0]} turns are not a whole number of calls")
         last = rows + turns - _ONE + (half - _ONE)

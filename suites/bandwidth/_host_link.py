@@ -90,9 +90,9 @@ def host_link(bench: gb.Bench, device: str, node: int, direction: str, size_byte
 def host_link_all(bench: gb.Bench, of: int, direction: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies of all GPUs at once, each with page-locked memory on the NUMA node nearest to it.
 
-    `direction` is `h2d` (to the GPUs) or `d2h`. The rate is that of the slowest GPU, each byte counted once (payload);
-    the series `sum` counts the copies of all `of` GPUs. The ranks begin within the time of a message, so copies must
-    take much longer than that."""
+    `direction` is `h2d` (to the GPUs) or `d2h`. The rate is the slowest GPU's, each byte counted once (payload); the
+    series `sum` counts the copies of all `of` GPUs. The ranks begin within the time of a message, so copies must take
+    much longer than that."""
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)
     nodes = nodes_of(bench.target)

@@ -79,7 +79,8 @@ def _one_way(bench: gb.Bench, memory: str, size_bytes: int, to_device: bool) -> 
 def duplex(bench: gb.Bench, memory: str, size_bytes: int) -> gb.Task:
     """Bandwidth of both directions of the host link at once, with one kind of host memory (`memory`).
 
-    The stage `sum` counts the bytes of both directions, and `h2d` and `d2h` those of one while the other one runs."""
+    The stage `sum` counts the bytes of both directions, and `h2d` and `d2h` count the bytes of one direction while the
+    other one runs."""
     need_gpu(bench)
     bench.need(4 * size_bytes + _SPARE_BYTES)
     device, cuda = bench.device, bench.xp.cuda

@@ -20,7 +20,7 @@ from ._sizes import array_sizes, log_curve, one_array_size
 _FACTOR = 0.5  # a power of two: products are exact, so every result has one right value
 _CACHED_BYTES = 2**23  # both arrays of a copy fit into the last-level cache of data-centre GPUs since the A100
 _FLOOR_BYTES = 2**32  # the floor of `read` is defined for an array of this size
-_COPIED_BYTES = 2**30  # and that of `copy` for arrays of this size
+_COPIED_BYTES = 2**30  # the floor of `copy` is defined for arrays of this size
 _NAMES = ("read", "write", "copy", "scale", "add", "triad", "dot")
 _DTYPES = gb.points(("float32",), full=("float32", "float64"))
 _KERNEL_NAMES = gb.points(("read",), full=_NAMES)
@@ -227,7 +227,7 @@ def stream_task(
 ) -> gb.Task:
     """Return the task of the STREAM kernel `name`, or of `memcpy`, on arrays of `size_bytes` and `dtype` each.
 
-    `shape` is the access width and the number of threads, and `effort` that of the stage."""
+    `shape` is the access width and the number of threads, and `effort` the stage's effort."""
     kernel = _KERNELS[name]
     stream = open_stream(bench, size_bytes, dtype, kernel.arrays, shape)
     prepared = kernel.prepare(stream)

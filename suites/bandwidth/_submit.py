@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gpubench.api import suite as gb
 
 # The version of CUDA whose signatures are used here. It is the first with cuMemcpyBatchAsync; newer drivers still have
-# the function of that version, which differs from that of CUDA 13 by the argument failIdx.
+# the function of that version, which has one argument more than in CUDA 13, failIdx.
 _SIGNATURES = 12080
 _IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 _ADDRESSES = (ctypes.c_void_p,) * 3

@@ -44,7 +44,7 @@ _copy_each = numba.njit(cache=True, nogil=True)(_submit_each)
 def one_by_one(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:
     """Return a function that submits each block of `copies` by its own call of cuMemcpyAsync to a stream.
 
-    `function` is the address of cuMemcpyAsync, `stream` that of the stream."""
+    `function` and `stream` are the addresses of cuMemcpyAsync and of the stream."""
     address, nbytes, queue = np.uint64(function), np.uint64(copies.block_bytes), np.uint64(stream)
     targets, sources = copies.targets, copies.sources
 

@@ -98,6 +98,6 @@ class HostRank:
         )
 
     def close(self) -> None:
-        """Unmap the memory of the other ranks and free that of this rank."""
+        """Unmap the memory of the other ranks and free this rank's memory."""
         self._memory.close()
         self._memory.release()

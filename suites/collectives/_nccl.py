@@ -44,7 +44,7 @@ class Communicators:
     def of(self, bench: gb.Bench, nccl: Any) -> tuple[Any, bool]:
         """Return the communicator of the case's ranks (CuPy's NcclCommunicator), and whether it is new.
 
-        It is the one that all ranks have kept for these devices, or else a new one."""
+        A communicator that all ranks have kept for these devices is used again."""
         key = tuple(device.id for device in bench.peers)
         token, communicator = self._kept.pop(key, (b"", None))
         is_new = False

@@ -23,11 +23,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective; sizes are those of nccl-tests, where S is the whole array (doc/PERFORMANCE.md there).
+    """A collective; sizes are defined as in nccl-tests, where S is the whole array (doc/PERFORMANCE.md there).
 
     `sends(words, world)` and `receives(words, world)` return the number of words that one rank sends and receives, and
-    `segments(words, world, rank)` what the rank `rank` receives; `words` are those of the whole array. `factor(world)`
-    is the bus bandwidth over the algorithm bandwidth, and `counts` says so in a note."""
+    `segments(words, world, rank)` what the rank `rank` receives; `words` is the number of words of the whole array.
+    `factor(world)` is the bus bandwidth over the algorithm bandwidth, and `counts` says so in a note."""
 
     name: str
     factor: Callable[[int], float]

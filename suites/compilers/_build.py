@@ -49,7 +49,7 @@ def _is_informative(_target: gb.Target, params: Mapping[str, Any]) -> bool:
 def build(bench: gb.Bench, op: str, by: str, cache: str) -> gb.Task:
     """Seconds from the start of a fresh interpreter to the first checked result of an operator, with private caches.
 
-    `by` names the compiler or library. The caches are empty (`cold`), or full of what the same build wrote before
+    `by` names the compiler or library. The caches are empty (`cold`), or filled by an earlier run of the same build
     (`warm`). `process`: seconds from the build to the first checked result in an interpreter that built another
     operator before, with empty caches."""
     rows, cols, dtype = _SHAPES["gpu" if bench.traits.is_gpu else "host"]

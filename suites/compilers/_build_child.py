@@ -72,7 +72,7 @@ class BuildReport:
 
 
 class Ledger:
-    """A stopwatch of the seconds since the interpreter was started, without those of excluded work.
+    """A stopwatch of the seconds since the interpreter was started, without excluded work.
 
     `started` is a time of `time.monotonic`, and `outside` the seconds that are excluded from the outset."""
 
@@ -80,7 +80,7 @@ class Ledger:
         self._started, self._outside = started, outside
 
     def now(self) -> float:
-        """Return the seconds since the interpreter was started, without those of excluded work."""
+        """Return the seconds since the interpreter was started, without excluded work."""
         return time.monotonic() - self._started - self._outside
 
     @contextlib.contextmanager
@@ -162,7 +162,7 @@ class _Build:
         with _usual_cache(order.usual_cache):
             self._problem = Problem(bench, op, order.rows, order.cols, order.dtype)
             self._problem.expected()  # so that the kernels of the check exist
-            bench.xp.empty(1, order.dtype).fill(float("nan"))  # and those that overwrite outputs
+            bench.xp.empty(1, order.dtype).fill(float("nan"))  # so that the kernels that overwrite outputs exist
         bench.device.synchronize()
         self._built: providers.Built | None = None
 

@@ -21,7 +21,7 @@ def build(bench: gb.Bench, problem: Problem) -> Built:
 
 
 def temporary_bytes(cupy: Any, call: Callable[[], object]) -> float:
-    """Return the most bytes of CuPy's memory pool that are in use during `call`, minus those in use before it.
+    """Return by how many bytes the peak use of CuPy's memory pool during `call` exceeds its use before the call.
 
     `cupy` is the module. Arrays that the call returns are counted too."""
     current_and_peak = [0, 0]  # bytes

@@ -1,6 +1,6 @@
 """Build operators by JAX, whose XLA compiles the expression.
 
-On a GPU it works on a stream of its own, and only the host's clock times it."""
+On a GPU XLA works on its own stream, and only the host's clock times it."""
 
 import importlib
 import os
@@ -19,7 +19,7 @@ _INSTALL = "pip install 'gpubench-suite[jax]'"
 def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as XLA compiles it at its first call, on inputs that JAX shares by DLPack.
 
-    On a GPU XLA queues its work on a stream of its own, and the result has a `wait`."""
+    On a GPU XLA queues its work on its own stream, and the result has a `wait`."""
     jax = _imported(bench)
     if isinstance(problem, ConvolutionProblem):
         compiled = jax.jit(by_jax(jax, problem))

@@ -79,7 +79,7 @@ def built_of(
 
 
 def _peak_bytes_of_call(torch: Any, expression: Expression) -> float:
-    """Return the most bytes of torch's allocator that are in use during a call, minus those in use before it."""
+    """Return by how many bytes the peak use of torch's allocator during a call exceeds its use before the call."""
     expression.poison()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -106,7 +106,7 @@ class WrittenKernels:
         return Built(call, outputs.rows, outputs.poison, notes, static=self._static(launches))
 
     def _static(self, launches: list[partial[None]]) -> Callable[[], Mapping[str, gb.Observed]] | None:
-        """Return the function of a single kernel's resources; CuPy gives those of PTX in another way."""
+        """Return the function that reads a single kernel's resources; None for PTX and for several kernels."""
         return partial(of_launch, launches[0]) if self.language == "cu" and len(launches) == 1 else None
 
 
@@ -172,7 +172,7 @@ def carried_or_compiled(
 ) -> Built:
     """Return `problem`'s operator as kernels that another machine compiled, or else as `compiled` compiles them here.
 
-    `by` is the provider and `language` that of its kernels, `cu` or `ptx`."""
+    `by` is the provider and `language` the language of its kernels, `cu` or `ptx`."""
     if bench.traits.vendor != "nvidia":
         raise gb.Skip(f"gpubench has not tried {by} on {bench.traits.vendor} GPUs")
     shape = KernelShape.of(problem, bench.traits.arch)

@@ -34,7 +34,7 @@ topic = gb.Topic(
 
 
 def _by(target: gb.Target) -> Any:
-    """Return the points of the axis `by`, the providers of the device: quick has those that build fastest."""
+    """Return the points of the axis `by`, the providers of the device; quick has only the fastest builders."""
     if target.is_host:
         return gb.points(providers.HOST_QUICK, providers.HOST_QUICK[1:2], providers.HOST)
     return gb.points(providers.GPU_QUICK, ("nvrtc",), providers.GPU)

@@ -121,7 +121,7 @@ class ConvolutionProblem(Problem):
 
     @property
     def work(self) -> gb.Work:
-        """The operations of the convolution, those with zeros of the padding included, and the bytes of its arrays."""
+        """The operations of the convolution, including the padding's zeros, and the bytes of its arrays."""
         outputs = self.rows * self.shape.outputs * self.shape.out_side**2
         return gb.Work(moved=self.moved, flops=2.0 * outputs * self.shape.taps)
 

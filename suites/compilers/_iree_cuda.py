@@ -1,6 +1,6 @@
 """Compile operators by IREE to PTX, without a GPU, and read the kernels' launches from its host program.
 
-IREE's runtime would launch the kernels on a stream of its own."""
+IREE's runtime would launch the kernels on its own stream."""
 
 import importlib
 import re
@@ -68,7 +68,7 @@ def compiled(shape: KernelShape) -> WrittenKernels:
 def kernels_of(library: str, program: str, kernels: str, shape: KernelShape) -> WrittenKernels:
     """Return the kernels of an operator in PTX with the launches that IREE's host program makes.
 
-    Raises KeyError or ValueError if the program has another form than that of IREE 3.13."""
+    Raises KeyError or ValueError if the program has another form than IREE 3.13 writes."""
     numbers = {name: int(number) for name, number in _NUMBER.findall(program)}
     arrays = _arrays(program, numbers, shape)
     functions, threads = dict(_LOOKUP.findall(program)), dict(_THREADS.findall(kernels))
@@ -92,7 +92,7 @@ def kernels_of(library: str, program: str, kernels: str, shape: KernelShape) -> 
 
 
 class _Arrays(NamedTuple):
-    """The arrays of a program: `names` are those of a WrittenLaunch, in the order in which launches count them.
+    """The arrays of a program: `names` are names as in a WrittenLaunch, in the order in which launches count them.
 
     `scratch` and `order` are the fields of the same names of WrittenKernels."""
 

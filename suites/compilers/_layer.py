@@ -111,7 +111,7 @@ def _rotated(xp: Any, x: Any, cosine: Any, sine: Any) -> Any:
 class LayerProblem(Problem):
     """One layer of a model over the `tokens` tokens of a prompt, in float16.
 
-    `weights` are seeded, as those of the suite inference."""
+    `weights` are seeded, like the weights of the suite inference."""
 
     operators = {  # noqa: RUF012
         "layer": Operator("layer", ("x", *_MATRICES, *_NORMS, "cosine", "sine", "mask"), decoder_layer)

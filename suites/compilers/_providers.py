@@ -18,7 +18,7 @@ HOST_QUICK = ("numpy", "numba")
 HOST = (*HOST_QUICK, "torch", "inductor", "jax", "tvm", "iree")
 GPU_QUICK = ("cupy-fused", "nvrtc", "triton")
 GPU = ("cupy", *GPU_QUICK, "cutile", "numba-cuda", "torch", "inductor", "jax", "tvm", "iree")
-# providers whose libraries must not share a process with those of other providers
+# providers whose libraries must not share a process with another provider's libraries
 RUNTIMES = {by: by for by in ("triton", "cutile", "numba-cuda", "torch", "inductor", "jax", "tvm", "iree")}
 _ATTEMPTS, _QUEUED = 3, 8  # tests of where calls execute, and the calls of each test
 _BESIDE = 0.5  # the share of the calls' time for which the device may still work when our stream has ended
@@ -104,7 +104,7 @@ def _itself(array: Any) -> Any:
 class Expression:
     """An operator as a function of arrays of some library, which allocates its outputs at each call.
 
-    `outputs` are those of the last call."""
+    `outputs` are the outputs of the last call."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Overwrite, compare and count the bytes of arrays: on a GPU by kernels of codecs.cu, on the host by NumPy.
 
-CuPy compiles each of its own operations at first use, a reduction in 5.6 s with a cold cache (seen on an H200), so
-the checks of codecs use only these three operations and copies."""
+CuPy compiles each CuPy operation at first use, a reduction in 5.6 s with a cold cache (seen on an H200), so the checks
+of codecs use only these three operations and copies."""
 
 from typing import Any
 

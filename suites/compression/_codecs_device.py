@@ -206,7 +206,7 @@ class DeviceCodec:
     def compress(
         self, source: DeviceChunks, target: DeviceChunks, chunk_bytes: int, scratch: Any, statuses: Any, stream: int
     ) -> None:
-        """Queue compressing once; the arguments are those of `compressing`."""
+        """Queue compressing once, with the arguments of `compressing`."""
         self.compressing(source, target, chunk_bytes, scratch, statuses, stream)()
 
     def decompressing(
@@ -221,7 +221,7 @@ class DeviceCodec:
     def decompress(
         self, source: DeviceChunks, target: DeviceChunks, written: Any, scratch: Any, statuses: Any, stream: int
     ) -> None:
-        """Queue restoring once; the arguments are those of `decompressing`."""
+        """Queue restoring once, with the arguments of `decompressing`."""
         self.decompressing(source, target, written, scratch, statuses, stream)()
 
     def expect_success(self, operation: str, statuses: Any) -> None:

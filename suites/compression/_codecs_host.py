@@ -52,7 +52,7 @@ class HostCodec:
     def max_compressed_bytes(self, chunk_bytes: int) -> int:
         """Return the most bytes that any codec of this module needs for a compressed chunk of `chunk_bytes`.
 
-        The loosest bound is that of LZ4: n + n/255 + 16."""
+        LZ4 has the loosest bound: n + n/255 + 16."""
         return chunk_bytes + chunk_bytes // 128 + 512
 
     def compress(self, chunks: Sequence[Chunk], threads: int = 1) -> list[bytes]:

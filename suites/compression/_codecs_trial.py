@@ -154,7 +154,7 @@ def _host_seconds(bench: gb.Bench, call: Callable[[], object]) -> float:
 
 
 def _available_codecs(names: Sequence[str], attempt: Callable[[str], object]) -> list[str]:
-    """Return those of `names` for which `attempt` does not raise Skip; raises the first Skip if none is left."""
+    """Return the `names` for which `attempt` does not raise Skip; raises the first Skip if none is left."""
     usable, reasons = [], []
     for name in names:
         try:

@@ -48,7 +48,7 @@ class GpuEncoder(BlockEncoder):
         self._place, self._pack = (bench.kernel("compress.cu", name) for name in ("place", "pack"))
 
     def queue(self, block: InFlight) -> None:
-        """Queue compressing and packing a block on the current stream, which must be that of its slot."""
+        """Queue compressing and packing a block on the current stream, which must be its slot's stream."""
         if block not in self._prepared:
             self._prepared[block] = self._prepare(block)
         compress, launches = self._prepared[block]
@@ -101,7 +101,7 @@ class GpuDecoder(BlockDecoder):
         return self._rooms[block.slot]
 
     def decode(self, block: InFlight, packed: Any) -> None:
-        """Queue restoring the packed block in its place on the current stream, which must be that of its slot."""
+        """Queue restoring the packed block in its place on the current stream, which must be its slot's stream."""
         if block not in self._prepared:
             self._prepared[block] = self._prepare(block)
         decompress, grid, table = self._prepared[block]

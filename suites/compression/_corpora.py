@@ -54,7 +54,7 @@ def names(target: gb.Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def source_of(bench: gb.Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
-    """Return the corpus `name` and the number of bytes to compress: `size_bytes`, or those of a shorter user's file.
+    """Return the corpus `name` and the number of bytes to compress: `size_bytes`, or less if a user's file is shorter.
 
     A buffer of more bytes than the corpus repeats it."""
     if not name.startswith(DATA_PREFIX):

@@ -216,7 +216,7 @@ def _code(rng: Rng, nbytes: int) -> Any:
 
 
 def _libraries() -> Iterator[Path]:
-    """Yield the paths of NumPy's libraries, sorted by name, then those of Python's library and of its executable."""
+    """Yield the paths of NumPy's libraries, sorted by name, then of Python's library and of its executable."""
     numpys = Path(np.__file__).parent
     yield from sorted(numpys.rglob("*.so"))
     yield from sorted((numpys.parent / "numpy.libs").glob("*.so*"))

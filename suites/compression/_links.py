@@ -200,7 +200,7 @@ class Loopback(Link):
         return room[: self._arrived[block.slot]]
 
     def stop(self) -> None:
-        """Release the threads that wait for their turn, and those that wait for bytes, by ending the connection."""
+        """End the connection, which releases the threads that wait for their turn or for bytes."""
         self._sent.stop()
         self._received.stop()
         for connection in (self._sending, self._receiving):

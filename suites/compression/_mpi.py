@@ -94,7 +94,7 @@ class MpiPair:
         return float(reply)
 
     def _error_output(self) -> str:
-        """Return the last 500 characters of what both processes have written to standard error."""
+        """Return the last 500 characters that both processes have written to standard error."""
         self._errors.seek(0)
         return self._errors.read()[-500:].strip()
 

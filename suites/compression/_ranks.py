@@ -254,7 +254,7 @@ class SharedMemoryRank:
         return start
 
     def _share(self, seconds: float, rank: int) -> float:
-        """Return at both ranks the `seconds` that rank `rank` passes; those of the other rank are ignored."""
+        """Return at both ranks the `seconds` that rank `rank` passes; the other rank's argument is ignored."""
         if self._rank != rank:
             return float(self._clock.hear(_SECONDS)[0])
         self._clock.tell(_SECONDS, seconds)
@@ -316,7 +316,7 @@ def task(bench: gb.Bench, link: str, message: Message, codec: MessageCodec, dept
 
 
 def _payers(bench: gb.Bench, link: str, depth: int) -> str:
-    """Return who pays for encoding and decoding: `apart` if both sides have processors of their own, else `shared`."""
+    """Return who pays for encoding and decoding: `apart` if each side has its own processors, else `shared`."""
     if link == "peer":
         return "apart"
     return "shared" if bench.traits.is_gpu else host_payers(depth)

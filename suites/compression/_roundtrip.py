@@ -60,7 +60,7 @@ topic = gb.Topic(
 
 
 def _codecs(target: gb.Target) -> Any:
-    """Return the axis of codecs by tier (a `Points` of names); those with options are in the full tier only."""
+    """Return the axis of codecs by tier (a `Points` of names); codecs with options are in the full tier only."""
     if not target.is_host:
         every = _codecs_device.CODECS
         quick = tuple(name for name in every if name != "gzip")  # gzip is Deflate with a header

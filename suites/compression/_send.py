@@ -66,7 +66,7 @@ def _sizes(target: gb.Target) -> Any:
 
 
 def _blocks(target: gb.Target) -> Any:
-    """Return the axis of block sizes in bytes by tier (a `Points`): those that the links of this device use."""
+    """Return the axis of block sizes in bytes that the links of this device use, by tier (a `Points`)."""
     usual = _rising(sent.block * MIB for sent in _sent(target).values())
     if target.is_host:
         return gb.points(smoke=(2**18,), quick=usual, full=(2**18, *usual, 2**22))

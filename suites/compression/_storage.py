@@ -41,7 +41,7 @@ def _sizes(on_gpu: int) -> Callable[[gb.Target], Any]:
 
 
 def _blocks(on_gpu: int) -> Callable[[gb.Target], Any]:
-    """Return a function from a target to its axis of block sizes; `on_gpu` is that of a GPU's quick tier in bytes."""
+    """Return a function from a target to its axis of block sizes; in the quick tier a GPU has `on_gpu` bytes."""
 
     def blocks(target: gb.Target) -> Any:
         smoke, quick = (2**18, 2**20) if target.is_host else (2**22, on_gpu)

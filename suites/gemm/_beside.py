@@ -1,4 +1,4 @@
-"""Observe the rate of a product as a share of the rate of a plain product with as many operations."""
+"""Observe the rate of a product as a share of the rate of a plain product with the same number of operations."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
 """Measure all products of a language model, token by token or a prompt at once, with seeded weights.
 
-Each matrix takes the output of the previous one: `out` the first columns of `qkv`, `down` those of `up`. Weights are
-N(0, 1/columns), so that numbers keep their size from the first layer to the last."""
+Each matrix takes the output of the previous one: `out` the first columns of `qkv`, `down` the first of `up`. Weights
+are N(0, 1/columns), so that numbers keep their size from the first layer to the last."""
 
 import math
 from collections.abc import Mapping

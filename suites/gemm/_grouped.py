@@ -113,7 +113,7 @@ class ExpertLoads:
     def work(self, n: int, k: int, itemsize: int) -> gb.Work:
         """Return the work of the products with n × k weights in each expert, and `itemsize` bytes in each element.
 
-        The bytes are those of tokens, results and the weights of experts that have a token."""
+        The bytes count tokens, results and the weights of experts that have a token."""
         tokens = int(self.loads.sum())
         elements = self.active * n * k + tokens * (n + k)
         return gb.Work(flops=2.0 * tokens * n * k, moved=float(itemsize * elements))
@@ -137,7 +137,7 @@ def zipf_loads(tokens: int, experts: int, skew: float) -> Loads:
 
 
 class ExpertOperands(Operands):
-    """The operands of one expert: parts of the arrays of all experts, checked as those of a single product are.
+    """The operands of one expert: parts of the arrays of all experts, checked like the operands of a single product.
 
     The expert has `load` tokens from token `start` on."""
 
@@ -182,7 +182,7 @@ class GroupedProducts:
     def stage(self, call: Call, launches: int, *, is_compared: bool = True) -> gb.Stage:
         """Return the products of all experts as a stage; `call` queues at least `launches` kernels.
 
-        If `is_compared`, a probe observes the rate as a share of that of one dense product."""
+        If `is_compared`, a probe observes the rate as a share of the rate of one dense product."""
         work = self._layout.work(self.n, self.k, self.precision.formats[0].itemsize)
         probe = share_of_dense(self._bench, call, self._dense) if is_compared else None
         most = max(1, min(64, _QUEUED // launches))

@@ -81,11 +81,11 @@ class ScaledOperands(Operands):
         return replace(super().product, scales=self.scales)
 
     def _a_rows(self, a: Any, lines: Any, absolute: bool = False) -> Any:
-        """Return rows of A times their scales; arguments and result are those of Operands."""
+        """Like Operands, but return rows of A times their scales."""
         return _scaled(super()._a_rows(a, lines, absolute), self._factors[0][lines])
 
     def _b_columns(self, b: Any, first: int, count: int, absolute: bool = False) -> Any:
-        """Return columns of B times their scales; arguments and result are those of Operands."""
+        """Like Operands, but return columns of B times their scales."""
         stored = super()._b_columns(b, first, count, absolute).T
         return _scaled(stored, self._factors[1][first : first + count]).T
 

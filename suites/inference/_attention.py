@@ -279,7 +279,7 @@ class DecodeAttention:
 
 
 def _is_a_model(target: gb.Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: its numbers of heads and of KV heads must be those of a published model."""
+    """Return whether a point is measured: a published model must have its numbers of heads and of KV heads."""
     del target
     return (params["heads"], params["kv_heads"]) in _HEADS.values()
 
@@ -296,8 +296,8 @@ def _is_a_model(target: gb.Target, params: Mapping[str, Any]) -> bool:
 def decode_attention(bench: gb.Bench, batch: int, context: int, heads: int, kv_heads: int, dim: int) -> gb.Task:
     """Bandwidth of attention of one new token per sequence over its cached keys and values (float16).
 
-    The bytes of keys and values count once, and those of queries and results too; copies of the cache are used in turn,
-    so that they come from memory. The sequences have up to 63 tokens fewer than `context`."""
+    The bytes of keys, values, queries and results count once each; copies of the cache are used in turn, so that they
+    come from memory. The sequences have up to 63 tokens fewer than `context`."""
     return DecodeAttention(bench, AttentionShape(batch, context, heads, kv_heads, dim)).task()
 
 

@@ -1,7 +1,7 @@
 """Run a whole model with seeded weights on a GPU: a step of a batch over a KV cache, and the prefill of a prompt.
 
-Products are those of the suite gemm (gemv.cu, skinny.cu, the vendor's library), attention of a step is that of
-attention.cu, and chain.cu has the rest."""
+Products come from the suite gemm (gemv.cu, skinny.cu, the vendor's library), attention of a step from attention.cu, and
+the rest from chain.cu."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ class DecodeChain:
     def weight_bytes(self) -> float:
         """Return the bytes of the weights that a step reads; it runs a step if the model is a mixture of experts.
 
-        Of a mixture only those experts count that have a token."""
+        In a mixture only experts that have a token count."""
         weights, model = self.chain.weights, self._model
         if not self._experts:
             return weights.nbytes
@@ -278,7 +278,8 @@ def prefill_bytes(model: Model, tokens: int) -> float:
 class PrefillChain:
     """The prefill of one prompt: attention by two batched products of the vendor's library and a softmax between them.
 
-    `calls` are its calls in order, and `logits` those of the last token, to which alone the head is applied."""
+    `calls` are its calls in order, and `logits` the logits of the last token, the only one to which the head is
+    applied."""
 
     def __init__(self, bench: gb.Bench, weights: ModelWeights, tokens: int) -> None:
         model = weights.model

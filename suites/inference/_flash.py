@@ -16,7 +16,7 @@ tl: Any = None  # triton.language, once `binary` has imported it
 def flash(queries, keys, values, out, tokens, heads, group, DIM, ROWS, COLS) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001, N803
     """Write the causal attention of a prompt of `tokens` tokens to `out`.
 
-    A token attends to those before it and to itself. All arrays have halves."""
+    A token attends to itself and to all tokens before it. All arrays have halves."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the last tokens attend to the most tokens, so they start first
     head = tl.program_id(1)
     row, col, lane = block * ROWS + tl.arange(0, ROWS), tl.arange(0, COLS), tl.arange(0, DIM)

@@ -1,7 +1,7 @@
 """Send and time the same queries by MLCommons LoadGen itself: a cross-check of our generator, not an MLPerf result.
 
-LoadGen runs in a thread of its own and hands its queries to the thread that computes. So a failure there costs the
-case alone; an exception that passes through LoadGen would abort the process."""
+LoadGen runs in its own thread and hands its queries to the thread that computes. So a failure there costs the case
+alone; an exception that passes through LoadGen would abort the process."""
 
 import contextlib
 import importlib

@@ -137,7 +137,7 @@ class Scenario:
         return Batch(self._machine, self._output, HostClock())
 
     def take(self, prompts: Sequence[Tokens], session: Session) -> Session:
-        """Make a session, which answered these prompts, the one that the check looks at."""
+        """Let the check look at this session, which answered `prompts`, and return it."""
         self._answered, self.session = prompts, session
         return session
 
@@ -148,7 +148,7 @@ class Scenario:
     def check(self) -> gb.Observation:
         """Compare the answers of the last session with double precision, and return observed values by name.
 
-        `batch sizes` are the machine's, and `call times` and `call contexts` those of `_call_times`."""
+        The machine counts `batch sizes`; `_call_times` returns `call times` and `call contexts`."""
         session = self.session
         if session is None:
             raise gb.WrongAnswer("no session has ended")

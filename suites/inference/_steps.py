@@ -21,7 +21,7 @@ _CONTEXT, _PROMPT, _MOST_BATCH = 2048, 2048, 64
 _QUICK = ((1, _CONTEXT), (16, 512))  # batch and context of the steps of the quick tier
 _STEP_S, _PREFILL_S = 3.0, 4.0  # sampling times that fill three quarters of a case, besides its check
 _CHECK_S = 5e-11  # additional sampling seconds per weight: three times as long as the check of a step takes on an H200
-# Kinds of weights of further models: for the 70B model those that fit into one GPU, for the others those with kernels.
+# Kinds of weights of further models: the 70B model has kinds that fit into one GPU, the others kinds with kernels.
 _KINDS = {
     "llama-3-70b": ("int4",),
     "chatglm-6b": ("float16", "int4"),
@@ -127,8 +127,8 @@ def _step_points(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: on the host every point; for llama-3-8b on a GPU the batches 1 and 64.
 
     At a context of 2048 tokens all its batches are measured; quick has two points, one that is compared with other
-    tools and one with as many tokens as the simulated queries. Other models have the batches 1 and 16 at that context.
-    The largest batch shows what a token of context costs, which is about the same in every batch."""
+    tools and one with the number of tokens of a simulated query. Other models have the batches 1 and 16 at that
+    context. The largest batch shows what a token of context costs, which is about the same in every batch."""
     batch, context = params["batch"], params["context"]
     if target.is_host:
         return True
@@ -140,7 +140,7 @@ def _step_points(target: gb.Target, params: Mapping[str, Any]) -> bool:
 
 
 def _prompt_points(target: gb.Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: on the host every prompt, on a GPU those that the simulation and curve need.
+    """Return whether a point is measured: on a GPU only a prompt that the simulation or the curve needs.
 
     In full, prompts have up to 8192 tokens in float16, 2048 in int4 and 512 in int8; quick takes int4 without 2048
     tokens. Of models other than llama-3-8b only prompts of 2048 tokens are measured, and no mixtures of experts."""

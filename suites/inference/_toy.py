@@ -1,7 +1,7 @@
 """Compute a language model of four layers with a KV cache in NumPy: the whole chain of a step and of a prefill.
 
-The chain is that of Llama: embedding, and in every layer norm, qkv, rotary embedding, KV append, attention, output,
-norm and a gated feed-forward network; then a norm, the head and the most likely token."""
+The chain is Llama's: embedding, and in every layer norm, qkv, rotary embedding, KV append, attention, output, norm and
+a gated feed-forward network; then a norm, the head and the most likely token."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class ModelWeights:
         It does nothing where gemv.cu multiplies a single token."""
         if not self._tiled and tokens == 1:
             return
-        # A mixture of experts computes these matrices with kernels of its own.
+        # A mixture of experts computes these matrices with special kernels.
         networks = ("up", "down") if self.model.experts > 1 else ()
         layer = {name: weights for name, weights in self.layers[0].items() if name not in networks}
         matrices = [

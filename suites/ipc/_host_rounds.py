@@ -41,7 +41,7 @@ class FlagRounds(Rounds):
         self._clock = gb.Observed(_host_flags.look_seconds(), "s")
 
     def _make_rounds(self, round_ns: Any) -> int:
-        """Make as many rounds as `round_ns` has elements (int64), and write to each the nanoseconds of its round."""
+        """Make one round for each element of `round_ns` (int64), and write the round's nanoseconds to it."""
         raise NotImplementedError
 
     def _address(self, rank: int) -> int:

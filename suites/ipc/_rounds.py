@@ -31,7 +31,7 @@ class Rounds:
     def task(self, items: int, notes: Mapping[str, str] | None = None, labels: tuple[str, ...] = ()) -> gb.Task:
         """Return the task of these rounds, in seconds per item; a round counts as `items` items.
 
-        `notes` are added to those of the rounds, and `labels` are those of the task."""
+        `notes` are added to the notes of the rounds; the task has the `labels`."""
         stage = gb.Stage(self.seconds, gb.Work(items=items), "item", clock="self", effort=gb.POINT.with_tail(_TAIL))
         all_notes = {**self.notes, **(notes or {})}
         return gb.Task.of(

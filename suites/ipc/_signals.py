@@ -31,7 +31,7 @@ def _barrier_devices(params: Params) -> int:
 
 
 def _barrier_ranks(target: gb.Target) -> Any:
-    """Return the axis of numbers of ranks: those of GPUs, or on the host 2, 4 and 8 as far as each has a core."""
+    """Return the axis of numbers of ranks: numbers of GPUs, or on the host 2, 4 and 8 if each rank can have a core."""
     return rank_counts(target, tuple(count for count in (2, 4, 8) if count <= max(target.device.units, 2)))
 
 

@@ -30,7 +30,7 @@ _CHUNKS = 8  # the least number of chunks, if the message is large enough to be 
 _SMALLEST_CHUNK = 2**18
 _FLAGS_BYTES = 4096
 _PATIENCE_S = 5.0
-_ASKED, _READY, _TAKEN = 0, 8, 16  # indices of 64-bit flags, each on a cache line of its own
+_ASKED, _READY, _TAKEN = 0, 8, 16  # indices of 64-bit flags, each on its own cache line
 
 topic = gb.Topic()
 

@@ -9,7 +9,7 @@ from gpubench.api import suite as gb
 
 from ._ring import CACHES, HOST_MOST_BYTES, PAGE_BYTES, GpuRing, cache_bytes, host_walk, memory_bytes
 
-_PAGES = 32  # fewer lines than this lie in only a few slices of the cache, and would show the latency of those
+_PAGES = 32  # fewer lines than this lie in a few slices of the cache, and would show only the latency of these slices
 _LEAST_REACH = 2**23
 _FIRST_BYTES = 2**10
 _CACHES_FROM, _CACHES_TO = 2**13, 2**30  # smallest and largest capacity of the caches of GPUs and hosts

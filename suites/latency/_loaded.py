@@ -24,7 +24,7 @@ topic = gb.Topic(
 
 
 def _streams(target: gb.Target) -> Any:
-    """Return the axis of numbers of streaming SMs or CUs, from 0 to all but the one that walks."""
+    """Return the axis of numbers of streaming SMs or CUs: from 0 to all except the SM or CU that walks."""
     most = max(target.device.units - 1, 1)
     doublings = {2**exponent for exponent in range(most.bit_length())}
     eighths = {round(most * eighth / 8) for eighth in range(9)}

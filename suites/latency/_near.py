@@ -184,7 +184,7 @@ class AtomicChain:
         self._checked = 0
 
     def check(self) -> gb.Observation:
-        """Raise WrongAnswer if the cells or the last value differ from those of the same additions on the host.
+        """Raise WrongAnswer if the cells or the last value differ from the result of the same additions on the host.
 
         Returns no observations."""
         # Synchronises with the device before the cells are read, which may lie in the host's memory.
@@ -217,8 +217,8 @@ def after_additions(value: int, cells: list[int], steps: int, modulus: int) -> i
 def atomic(bench: gb.Bench, space: str) -> gb.Task:
     """Seconds of a dependent atomic addition to 64 cells in turn; a cell has 64 bits, in shared memory 32.
 
-    With the `space` `shared` atomics have the scope of a block, in shared memory; with `global` that of the device, in
-    its memory. `system`, `host` and `peer` atomics have the scope of the whole system: in the device's memory, in
-    page-locked host memory, and in another GPU's memory."""
+    With the `space` `shared` atomics have the scope of a block, in shared memory; with `global` the scope of the
+    device, in its memory. `system`, `host` and `peer` atomics have the scope of the whole system: in the device's
+    memory, in page-locked host memory, and in another GPU's memory."""
     chain = AtomicChain(bench, space)
     return gb.Task.of(chain.walk.stage(), check=chain.check)

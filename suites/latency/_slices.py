@@ -69,7 +69,7 @@ class SliceLatencies:
         return float(np.median(self._matrix()) * nanoseconds * 1e-9 / cycles)
 
     def _matrix(self) -> Matrix:
-        """Return the cycles of each line (column) from each compute unit (row), without those of reading the clock."""
+        """Return the cycles of each line (column) from each compute unit (row), without the clock's own cost."""
         state, took = self._bench.device.to_host(self._state), self._bench.device.to_host(self._took)
         cycles: Matrix = took.astype(float) - state[:, 3:].astype(float)
         return cycles
@@ -113,8 +113,8 @@ class CachePartitions:
     """The two partitions of a cache, and how clearly the latencies show them.
 
     `of_units` (shape (units,)) and `of_lines` (shape (lines,)) are True for members of one partition and False for
-    those of the other. `near` is the median in cycles of all pairs of a unit and a line of the same partition, `far`
-    that of all other pairs. `separation` is Ashman's D, the distance of the two means over their root mean square
+    members of the other. `near` is the median in cycles of all pairs of a unit and a line of the same partition, `far`
+    the median of all other pairs. `separation` is Ashman's D, the distance of the two means over their root mean square
     deviation; above 2 the latencies have two modes (Ashman, Bird & Zepf, The Astronomical Journal 108, 1994)."""
 
     of_units: npt.NDArray[np.bool_]
@@ -171,7 +171,7 @@ def group_profiles(profiles: Matrix, cycles: float) -> Labels:
 def places(matrix: Matrix, units: list[int]) -> gb.Observation:
     """Return the observations of `matrix`, latencies in cycles of shape (units, lines).
 
-    Row i is of the compute unit `units[i]`. `near`, `far` and `separation` are those of CachePartitions."""
+    Row i is of the compute unit `units[i]`. CachePartitions explains `near`, `far` and `separation`."""
     halves, clean = partitions(matrix), centred(matrix)
     by_line, by_unit = group_profiles(clean.T, _ALIKE_LINES), group_profiles(clean, _ALIKE_UNITS)
     latency = matrix.mean(axis=0)

@@ -101,7 +101,7 @@ def single_figures(took: Any, chained: Any, cycles: float) -> dict[str, float]:
 def single(bench: gb.Bench, space: str) -> gb.Task:
     """Seconds of the median load from `space`, timed one by one, without the cost of reading the clock.
 
-    The percentiles are in device cycles. The spaces are those of the case `load`."""
+    The percentiles are in device cycles. The spaces are the same as in the case `load`."""
     ring = _ring(bench, space)
     # Loads the whole ring first, because the first cache is empty when a kernel starts.
     warm = ring.order.nodes if space == "l1" else 0

@@ -24,7 +24,7 @@ from ._schedules import TOPOLOGIES, Schedule, incast
 from ._topology import devices, links
 
 _PROBED = (2**12, 2**16, 2**20, 2**24)  # message sizes in bytes from which the model is fitted
-_SENT = (2**14, 2**18, 2**22)  # sizes in bytes of the exchanged blocks, between those of the model
+_SENT = (2**14, 2**18, 2**22)  # sizes in bytes of the exchanged blocks, between the sizes of the model
 _BLOCK_BYTES = 2**20  # block of one step of work
 _JOBS = (2, 8, 32)  # products per step
 _JOB = 8  # the number of products for which the steps between exchanges are chosen

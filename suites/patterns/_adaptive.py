@@ -16,7 +16,7 @@ from ._routes_host import RECEIVER, HostRoutes
 _PROCESSES = "processes"
 # These include every chunk size, at which a way changes its behaviour.
 _PROBED = (2**10, 2**13, 2**16, 2**18, 2**20, 2**22, 2**24)
-_SENT = (3 * 2**11, 2**15, 3 * 2**16, 3 * 2**18, 3 * 2**20, 3 * 2**22)  # sizes between those of the model
+_SENT = (3 * 2**11, 2**15, 3 * 2**16, 3 * 2**18, 3 * 2**20, 3 * 2**22)  # between the sizes of the model
 _CHECKED_BYTES = 5 * 2**18 + 2**12
 _SMOKE = 2  # sizes in the smoke tier, which only shows that every way works
 _ROUNDS = {"smoke": 1, "quick": 9, "full": 25}  # how many times each way sends each size

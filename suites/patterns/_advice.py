@@ -33,7 +33,7 @@ def regret(chosen: Choice, measured_s: Mapping[Choice, float]) -> float:
 def blocks_in_turn(deliveries: Sequence[Delivery], lanes: int) -> int:
     """Return how many blocks of one step are copied one after another, if at most `lanes` copies run at the same time.
 
-    `deliveries` are those of one step."""
+    `deliveries` are the deliveries of one step."""
     sent = Counter(delivery.source for delivery in deliveries)
     received = Counter(delivery.target for delivery in deliveries)
     return max(*sent.values(), *received.values(), -(-len(deliveries) // lanes))

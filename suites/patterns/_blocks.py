@@ -90,7 +90,7 @@ class BlockExchange:
         self._roll_call.meet(self._progress)
 
     def poison(self, blocks: Iterable[int]) -> None:
-        """Overwrite blocks in this rank's memory; `blocks` are their numbers, those of the ranks that own them.
+        """Overwrite blocks in this rank's memory; a block has the number of the rank that owns it.
 
         Every rank must call it, and waits for the others."""
         for block in blocks:
@@ -99,7 +99,7 @@ class BlockExchange:
         self._bench.barrier()
 
     def check(self, blocks: Iterable[int], size_bytes: int) -> None:
-        """Raise WrongAnswer if the first `size_bytes` of a block in this rank's memory differ from those of its owner.
+        """Raise WrongAnswer if the first `size_bytes` of a block in this rank's memory differ from the owner's block.
 
         `blocks` are the blocks to compare; a block has the number of the rank that owns it."""
         self._bench.barrier()

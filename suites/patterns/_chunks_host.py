@@ -20,7 +20,7 @@ _NANO = 1e-9
 class ThreadPipeline:
     """A pipeline of two threads: a message in ordinary memory, `most_depth` slots of one chunk, and a digest per chunk.
 
-    `chunk_words` has shape (chunks, words of a chunk), uint32. Each thread has a core of its own if there are two."""
+    `chunk_words` has shape (chunks, words of a chunk), uint32. Each thread has its own core if there are two."""
 
     def __init__(self, bench: gb.Bench, chunk_words: Any, most_depth: int) -> None:
         need_numba(bench)

@@ -309,7 +309,7 @@ class Survivor:
     def task(self, notes: dict[str, str], labels: tuple[str, ...]) -> gb.Task:
         """Return this rank's task: three stages that report the seconds `detect`, `rebuild` and `staged`, once each.
 
-        `notes` and `labels` are those of the task."""
+        The task has the `notes` and `labels`."""
         ring = self._ring
 
         def stage(name: str) -> gb.Stage:

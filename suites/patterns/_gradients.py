@@ -129,7 +129,7 @@ class BackwardPass:
         return self._group.sent[layer * size : (layer + 1) * size].reshape(self._width, self._width)
 
     def _layer(self, layer: int) -> None:
-        """Compute two gradients of layer number `layer`: that of its weights, and that of its input."""
+        """Compute the gradients of the weights and of the input of layer number `layer`."""
         xp = self._bench.xp
         xp.matmul(self._inputs[layer].T, self._flowing[layer + 1], out=self._gradient(layer))
         xp.matmul(self._flowing[layer + 1], self._weights[layer].T, out=self._flowing[layer])
@@ -173,10 +173,10 @@ class BackwardPass:
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
     def observed(self) -> gb.Observation:
-        """Return what the last sample measured: `compute`, `reduce` (seconds), `overlap` and `scaling` (%).
+        """Return the last sample's `compute`, `reduce` (seconds), `overlap` and `scaling` (%).
 
         The first two are the times of the products alone and of the all-reduces alone; `scaling` is the time of the
-        products over that of the step."""
+        products over the time of the step."""
         times = self._times
         assert times is not None
         return {

@@ -110,7 +110,7 @@ class HostGroup:
 
 
 class GpuGroup:
-    """Collectives of NCCL among ranks that have a GPU each; those started by `begin` run in a second stream.
+    """Collectives of NCCL among ranks that have a GPU each; `begin` starts them in a second stream.
 
     `count` is the most numbers that a rank sends."""
 

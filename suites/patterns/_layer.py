@@ -153,7 +153,7 @@ class TransformerLayer:
         return out
 
     def _data(self, group: Collectives) -> Any:
-        """Compute this rank's sequences, gather those of all ranks, and return the output; every rank must call it."""
+        """Compute this rank's sequences, gather all ranks' sequences, and return them; every rank must call it."""
         tokens, numbers = self.shape.tokens // self.world, self.shape.numbers // self.world
         out = group.sent[:numbers].reshape(tokens, self.shape.width)
         own_sequences = self.input[self.rank * tokens : (self.rank + 1) * tokens]
@@ -223,7 +223,7 @@ class TransformerLayer:
 def in_double(weights: dict[str, Any], tokens: Any, rows: Any) -> Any:
     """Return the layer's output for the tokens number `rows` of one sequence: float64, shape (len(rows), width).
 
-    `weights` are those of TransformerLayer."""
+    `weights` are the weights of a TransformerLayer."""
     q, k, v, out, up, down = (weights[name].astype(np.float64) for name in _MATRICES)
     tokens = tokens.astype(np.float64)
     queries, keys, values = tokens[rows] @ q, tokens @ k, tokens @ v

@@ -31,7 +31,7 @@ class TimeCurve:
     def through(cls, times: Mapping[float, float]) -> TimeCurve:
         """Return the curve through `times`, seconds by amount, of two points or more.
 
-        A time below that of a smaller amount is raised to it, so that time never falls with the amount."""
+        A time below the time of a smaller amount is raised to it, so that time never falls with the amount."""
         amounts = tuple(sorted(times))
         return cls(amounts, tuple(itertools.accumulate((times[amount] for amount in amounts), max)))
 
@@ -100,7 +100,7 @@ class RunModels:
     send: TimeCurve
 
     def _halves(self, shape: LayerShape, parts: int, product: TimeCurve) -> tuple[float, float]:
-        """Return the predicted seconds of attention with its products, and those of the network."""
+        """Return the predicted seconds of attention with its products, and of the network."""
         first = sum(product.seconds(flops / parts) for flops in shape.first_products)
         last = sum(product.seconds(flops / parts) for flops in shape.last_products)
         return first + self.attention.seconds(shape.attention / parts), last
@@ -108,8 +108,8 @@ class RunModels:
     def predicted(self, split: str, shape: LayerShape, ranks: int) -> Prediction:
         """Return the predicted times of the layer `shape`, split over `ranks` ranks by `split` (one of SPLITS).
 
-        The computation is that of one rank, the sum of its products and attention; the communication is the sum of
-        its collectives, none if unsplit."""
+        The computation is the sum of one rank's products and attention, the communication the sum of its collectives;
+        an unsplit layer has no communication."""
         part = shape.numbers / ranks
         if split == UNSPLIT:
             return Prediction(sum(self._halves(shape, 1, self.product)), 0.0)
@@ -154,7 +154,7 @@ def possible_splits(shape: LayerShape, ranks: int) -> tuple[str, ...]:
 
 
 def choose(models: RunModels, shape: LayerShape, ranks: int) -> str:
-    """Return the split with the shortest predicted time among those that divide the layer evenly over `ranks` ranks."""
+    """Return the split with the shortest predicted time that divides the layer evenly over `ranks` ranks."""
     return min(possible_splits(shape, ranks), key=lambda split: models.predicted(split, shape, ranks).seconds)
 
 
@@ -191,7 +191,7 @@ def topology_s(topology: str, nbytes: float, ranks: int, alpha_s: float, bytes_p
 def best_topology(topologies: Iterable[str], nbytes: float, ranks: int, alpha_s: float, bytes_per_s: float) -> str:
     """Return the element of `topologies` with the shortest predicted time.
 
-    The other arguments are those of `topology_s`."""
+    The other arguments are the same as for `topology_s`."""
     return min(topologies, key=lambda topology: topology_s(topology, nbytes, ranks, alpha_s, bytes_per_s))
 
 

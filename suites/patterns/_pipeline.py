@@ -26,7 +26,7 @@ _DISTINCT = 9
 _DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 _HOST_CHUNK = 2**18
 _CHUNK_OF = {"h2d": 2**22, "peer": 2**24}  # chunk sizes on a GPU: a copy takes 40 µs or more, far longer than a launch
-_COMPUTE = {"half": 0.5, "equal": 1.0, "double": 2.0}  # the time of the computation relative to that of the transfer
+_COMPUTE = {"half": 0.5, "equal": 1.0, "double": 2.0}  # the time of the computation over the time of the transfer
 _TRIALS, _REPEATS = 8, 3  # most steps of the calibration, and measurements in each step
 _EXACT = 0.03  # the calibration ends if the computation is within this share of the wanted time
 _PERCENT = 100
@@ -69,7 +69,7 @@ def _chunk_sizes(target: gb.Target) -> Any:
 
 
 def _is_pipeline(target: gb.Target, params: Params) -> bool:
-    """Return whether to measure a point: in `smoke` every one, else those whose chunk size suits the path."""
+    """Return whether to measure a point: in `smoke` every one, else if its chunk size suits the path."""
     if target.tier == "smoke":
         return True
     is_one_depth_over_last_path = "depth" in params and params["path"] == _paths(target)[-1]

@@ -110,7 +110,7 @@ class ScheduledRank:
         self._blocks.poison(self._received)
 
     def check(self) -> None:
-        """Raise WrongAnswer if a received block differs from that of its rank.
+        """Raise WrongAnswer if a received block differs from the block that its rank owns.
 
         Every rank must call it, and waits for the others."""
         self._blocks.check(self._received, self._size_bytes)

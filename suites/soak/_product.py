@@ -13,7 +13,7 @@ from gpubench.api import suite as gb
 
 from ._identical import bits, effort, expect_identical, invert
 
-_OUTPUTS = 4  # products that are timed together, each into memory of its own, so that all are compared
+_OUTPUTS = 4  # products that are timed together, each into its own memory, so that all are compared
 _ROWS = 8  # rows of the first product that are compared with a product in float64
 # Error of a row relative to its norm: rounding to the type, and sums of thousands of products in float32 or float64.
 _TOLERANCES = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-13}

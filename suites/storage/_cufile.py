@@ -77,7 +77,7 @@ class CufileReader:
         self._to.compare()
 
     def _reads_by_path(self) -> dict[str, int]:
-        """Return the number of reads of this process by path, over all GPUs; the keys are those of _KINDS."""
+        """Return the number of reads of this process by path, over all GPUs; _KINDS has the same keys."""
         statistics = self._file.StatsLevel3()
         self._file.get_stats_l3(statistics.ptr)
         return {name: sum(int(count) for count in getattr(statistics.per_gpu_stats, name)) for name in _KINDS}

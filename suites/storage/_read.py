@@ -78,8 +78,7 @@ def read(bench: gb.Bench, path: str, file: str, cache: str, size_bytes: int, blo
 class _Reading:
     """Reads of the whole `source` by `reader`, one in each sample.
 
-    `path` and `cache` are those of the case: before a read the file's pages are read into the page cache if `cache`
-    is `warm`, else dropped from it."""
+    Before each read the file's pages are read into the page cache if `cache` is `warm`, else dropped from it."""
 
     def __init__(self, bench: gb.Bench, source: Source, reader: Reader, path: str, cache: str) -> None:
         self._bench, self._source, self._reader, self._path, self._cache = bench, source, reader, path, cache

@@ -18,7 +18,7 @@ _ALIGNED_BYTES = 4096  # the logical block of a disk has 512 or 4096 bytes, and 
 
 
 class Reader(Protocol):
-    """A way to read a source; `notes` and `labels` are those of the task."""
+    """A way to read a source, with the `notes` and `labels` of its task."""
 
     notes: Mapping[str, str]
     labels: tuple[str, ...]

@@ -18,7 +18,7 @@ MADE = "made"
 class Source:
     """An open file, the bytes that a read must return (`expected`, NumPy uint8), and its state when it was opened.
 
-    The first `size` bytes of `descriptor` are read, as many as `expected` has."""
+    The first `size` bytes of `descriptor` are read, which is also the size of `expected`."""
 
     def __init__(self, descriptor: int, expected: Any, name: str, where: Path, path: str = "") -> None:
         self.descriptor, self.expected, self.name = descriptor, expected, name

@@ -219,7 +219,7 @@ def mma(bench: gb.Bench, shape: str, dtype: str, sums: str, independent: int) ->
     """Throughput of D = A·B + C of one warp in registers (mma.sync; AMD: MFMA): 2·M·N·K operations an instruction.
 
     `shape` names M, N and K. Each scheduler has `independent` chains, in each of which an instruction adds to the sums
-    of the one before. `dtype` is the format of A and B, `sums` that of C and D."""
+    of the one before. `dtype` is the format of A and B, `sums` the format of C and D."""
     is_nvidia, lanes = bench.traits.vendor == "nvidia", bench.traits.warp
     chains_a_warp, warps = chains_and_warps(independent, _CHAINS_A_WARP)
     form = _instructions(bench.target)[shape, dtype, sums]

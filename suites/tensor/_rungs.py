@@ -70,7 +70,7 @@ class Rung:
             raise gb.Skip(f"{header} includes a header that is not found: {_HOW_TO_WMMA}") from error
 
     def _notes(self, bench: gb.Bench, kernel: gb.Kernel) -> Mapping[str, str]:
-        """Return two or three notes by name: `kernel` with the file, tile and macros, and those of `resource_notes`."""
+        """Return the note `kernel` with the file, tile and macros, and the notes of `resource_notes`."""
         macros = " ".join(f"{name}={value}" for name, value in self.defines.items())
         return {
             "kernel": f"{self.kernel} of {self.file}, tiles of {self.tile[0]} × {self.tile[1]} {macros}".strip(),
@@ -101,7 +101,7 @@ class BulkRung(Rung):
 def found_header(name: str) -> Path | None:
     """Return the path of the header `name` of a CUDA toolkit or of NVIDIA's wheels; None if there is none.
 
-    Toolkits come first: those of CUDA_PATH and CUDA_HOME, of the nvcc on the PATH, and of /usr/local."""
+    It looks at the toolkits of CUDA_PATH, CUDA_HOME, the nvcc on the PATH and /usr/local first."""
     toolkits = [Path(os.environ[variable]) for variable in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(variable)]
     if compiler := shutil.which("nvcc"):
         toolkits.append(Path(compiler).resolve().parents[1])
@@ -117,7 +117,7 @@ def unsupported_reason(bench: gb.Bench, needs: str) -> str:
     """Return why the device does not meet `needs`, empty if it does: a text such as `needs …, not sm_80`.
 
     `needs` is empty, `matrix` or `wmma` (matrix instructions of NVIDIA, sm_80 or newer), `hopper` (sm_90), or `mfma`
-    (those of AMD, gfx90a or newer)."""
+    (AMD's matrix instructions, gfx90a or newer)."""
     traits = bench.traits
     has_matrix = "matrix" in traits.features
     if needs in ("matrix", "wmma") and not (traits.vendor == "nvidia" and has_matrix):

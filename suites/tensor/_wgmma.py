@@ -156,7 +156,7 @@ def _has_point(target: gb.Target, params: Mapping[str, Any]) -> bool:
 def wgmma(bench: gb.Bench, dtype: str, sums: str, columns: int, a: str, wait: str) -> gb.Task:
     """Throughput of D = A·B + C of 64 rows by a warpgroup, B in shared memory: 2·M·N·K operations per instruction.
 
-    `a` is where A lies, `columns` is N, `dtype` the format of A and B, and `sums` that of C and D. With `wait` of
+    `a` is where A lies, `columns` is N, `dtype` the format of A and B, and `sums` the format of C and D. With `wait` of
     `each` the warpgroup waits for each instruction before the next; with `late` it waits after every 16 instructions,
     for all but the last 16."""
     if bench.traits.arch != "sm_90":

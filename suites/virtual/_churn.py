@@ -228,7 +228,7 @@ class LiveBlocks:
 class Churn:
     """Runs a trace on a new allocator in every sample, and checks the blocks that it returns.
 
-    `name` is that of `open_allocator`. `peak_bytes` are in use at the peak of the trace."""
+    `name` is an allocator that `open_allocator` knows. `peak_bytes` are in use at the peak of the trace."""
 
     def __init__(
         self, bench: gb.Bench, name: str, trace: Sequence[MemoryOperation], peak_bytes: int, may_fail: bool = False

@@ -168,9 +168,9 @@ def _opened(bench: gb.Bench, transport: str) -> tuple[Any, Any, gb.Task | None]:
 
 
 def share_of_native(native: Callable[[], float], forwarded: Callable[[], float]) -> gb.Observation:
-    """Return `share of native`, the seconds of `native()` over those of `forwarded()`: medians of three calls in turn.
+    """Return `share of native`: the median seconds of `native()` over the median of `forwarded()`.
 
-    Both functions make the same calls and return the seconds."""
+    Both functions make the same calls and return the seconds. They are called three times each, in turn."""
     pairs = [(native(), forwarded()) for _ in range(_PAIRS)]
     share = statistics.median(pair[0] for pair in pairs) / statistics.median(pair[1] for pair in pairs)
     return {"share of native": gb.Observed(share, "", "more")}
@@ -207,7 +207,7 @@ class ForwardedCalls:
         return elapsed
 
     def check(self) -> None:
-        """Raise WrongAnswer unless as many launches have reached the device as were made.
+        """Raise WrongAnswer unless the device has counted every launch.
 
         Each launch adds one to a word there."""
         self._client.request(self._wire.SYNCHRONIZE)

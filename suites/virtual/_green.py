@@ -29,7 +29,7 @@ topic = gb.Topic(
 
 
 def _units(target: gb.Target) -> Any:
-    """Return the points of the axis `units`: of 8, 16, 32 and 64 SMs, those of which two groups fit on the device."""
+    """Return the points of the axis `units`: 8, 16, 32 and 64 SMs, if the device has room for two such groups."""
     counts = tuple(count for count in (8, 16, 32, 64) if 2 * count <= target.device.units)
     return gb.points((), smoke=counts[1:2], full=counts)
 

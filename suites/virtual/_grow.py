@@ -211,7 +211,7 @@ def growing_array(bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> 
 class Growth:
     """Times the growth of an array until a kernel has written its new end, and checks the array's contents.
 
-    `way` is that of `growing_array`."""
+    `way` is a way that `growing_array` knows."""
 
     def __init__(self, bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> None:
         self._bench = bench

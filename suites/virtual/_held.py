@@ -32,7 +32,7 @@ _SLOWEST_B_PER_S = 1e8
 class HoldOrder:
     """The memory that a child must hold: `count` regions of one `kind` (an element of KINDS), `nbytes` in all.
 
-    `target` names the device; `package` is that of the suite, whose kernels the child uses."""
+    `target` names the device; `package` is the suite's package, from which the child takes its kernels."""
 
     case: gb.Case
     target: gb.Target
@@ -210,7 +210,7 @@ class HeldChild(BoundedChild):
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the child holds its memory; then `nbytes` and `handle` are those that it reported.
+        """Wait until the child holds its memory; then `nbytes` and `handle` are what the child reported.
 
         On a failure the child is ended."""
         with contextlib.ExitStack() as on_error:

@@ -1,4 +1,4 @@
-"""Provide seven functions like those of CUDA's driver that act on host memory, for tests of a forwarder.
+"""Provide seven functions that act on host memory like CUDA's driver on a device's, for tests of a forwarder.
 
 They return 0, or 2 if there is no memory, as the driver does. Importing this module imports numba."""
 

@@ -1,6 +1,6 @@
-"""Make the operations of programs that share a device: those of a victim, which waits for each, and of an aggressor.
+"""Make the operations of programs that share a device: a victim, which waits for each operation, and an aggressor.
 
-Victims' operations are short, as those of a service that answers requests. Those of aggressors last about a
+A victim's operations are short, like a service that answers requests. An aggressor's operations last about a
 millisecond, so that a deep queue needs few calls. The result of every operation can be computed and compared."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def address_of(array: Any) -> int:
 def steps_of(bench: gb.Bench, seconds: float) -> int:
     """Return the approximate number of steps of the chain in sharing.cu that last `seconds` on a nearly empty SM.
 
-    The SM clock is that of the device's facts, or 2 GHz if they have none."""
+    The SM clock comes from the device's facts; without it 2 GHz are assumed."""
     hertz = float(dict(bench.target.device.details).get("clock.sm_hz", 2e9))
     return round(seconds * hertz / CYCLES_PER_STEP)
 
@@ -78,7 +78,7 @@ def triad(bench: gb.Bench, size_bytes: int) -> CheckedCall:
 def tiled(xp: Any, drawn: Any, shift: int, n: int) -> Any:
     """Return an n × n matrix of the array module `xp` that repeats `drawn` from index `shift` on, row by row.
 
-    `drawn` is a flat array. The matrix is a view of a larger array: copy it if it needs memory of its own."""
+    `drawn` is a flat array. The matrix is a view of a larger array: copy it if it needs its own memory."""
     repeated = xp.tile(xp.asarray(drawn), -(-(shift + n * n) // drawn.size))
     return repeated[shift : shift + n * n].reshape(n, n)
 

@@ -197,7 +197,7 @@ class NeighbourPair:
         return (self._board.ended - ended) / (time.perf_counter() - begin)
 
     def observed(self) -> gb.Observation:
-        """Return the medians of the ratios of all windows so far, including those before the first sample."""
+        """Return the medians of the ratios of all windows so far, including windows before the first sample."""
         return medians([window.observed() for window in self._windows])
 
     def alone_s(self) -> float:

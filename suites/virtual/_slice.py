@@ -145,7 +145,7 @@ def expect_turns(slices: TimeSlices) -> None:
 class StampingAggressor(Aggressor):
     """Runs stamped kernels while the board commands it, and copies the stamps into `room` when it rests.
 
-    `room` is that of the board, and `others` are the other arguments of Aggressor."""
+    `room` is the board's, and `others` are the other arguments of Aggressor."""
 
     def __init__(self, bench: gb.Bench, kernels: StampedKernels, room: Any, **others: Any) -> None:
         self._kernels, self._room = kernels, room[HEADER_BYTES:].view(np.uint64)

@@ -106,7 +106,7 @@ def suspend(bench: gb.Bench, resident_bytes: int) -> gb.Task:
         return {**program.suspension.observed(), **parts(program.suspension.downtime_s, fixed_s, resident_bytes)}
 
     def check() -> gb.Observation:
-        """Return the seconds to start the `controller`, those to `initialise` its driver, and the bytes `freed`."""
+        """Return the seconds to start the `controller` and to `initialise` its driver, and the bytes `freed`."""
         return {
             "controller": gb.Observed(program.controller.started_s, "s"),
             "initialise": gb.Observed(program.controller.opened_s, "s"),
@@ -129,8 +129,8 @@ def suspend(bench: gb.Bench, resident_bytes: int) -> gb.Task:
 class SuspendOutcome:
     """How an attempt to suspend a program ended.
 
-    `refusal` is the driver's message, empty if it was resumed; `seconds` are those until the refusal, or the
-    downtime."""
+    `refusal` is the driver's message, empty if it was resumed; `seconds` are the downtime, or the time until the
+    refusal."""
 
     refusal: str
     seconds: float

@@ -17,7 +17,7 @@ from .._host_flags import post, seen
 MEMORY_INFO, ALLOCATE, FREE, TO_DEVICE, TO_HOST, LAUNCH, SYNCHRONIZE, STOP = range(8)
 CALLS = 7
 WORDS = 8  # words per message
-# Arguments of cuLaunchKernel, the function with the most; other functions ignore those that they do not take.
+# Arguments of cuLaunchKernel, the function with the most; other functions ignore the rest.
 ARGUMENTS = 11
 # Words of a message: the call, whether it is answered, its arguments.
 _OP, _ANSWERED, _A, _B, _C, _D = range(6)
