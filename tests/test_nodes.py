@@ -16,8 +16,8 @@ import pytest
 
 from gpubench.base.errors import SuiteError, UsageError
 from gpubench.measuring import joining, plain
+from gpubench.measuring.channel import LIMIT_BYTES, BadMessage, NodeChannel, proof
 from gpubench.measuring.joining import Membership, join
-from gpubench.measuring.node_channel import LIMIT_BYTES, BadFrame, NodeChannel
 from gpubench.measuring.nodes import NodeGroup
 
 HERE = Path(__file__).parent
@@ -185,6 +185,26 @@ def test_connections_that_send_nothing_or_invalid_bytes_do_not_delay_a_group():
     close(hub, node)
 
 
+def hello_frame(greeting):
+    """Return the frame with which node 1 proves to node 0 that it has the secret, after the frame `greeting`."""
+    rank, nonce = (1).to_bytes(4, "big"), bytes(32)
+    content = greeting[8:24] + rank + nonce + proof(SECRET, b"join", rank, greeting[24:], nonce)
+    return len(content).to_bytes(8, "big") + content
+
+
+def test_the_proof_of_one_connection_admits_no_other_one():
+    port = free_port()
+    hub = JoiningNode(place(0, 2, port), patience_s=2.0)
+    with connected(port) as overheard, connected(port) as intruder:
+        frame = hello_frame(overheard.recv(56, socket.MSG_WAITALL))
+        intruder.recv(56, socket.MSG_WAITALL)
+        intruder.sendall(frame)
+        assert intruder.recv(1) == b"", "it was sent away"
+        overheard.sendall(frame)
+        assert len(overheard.recv(40, socket.MSG_WAITALL)) == 40, "it was welcomed"
+    assert "left the group before the first case" in hub.ended().error
+
+
 def test_a_node_with_another_secret_is_refused_and_node_0_names_the_missing_node():
     port = free_port()
     hub = JoiningNode(place(0, 2, port), patience_s=0.3)
@@ -206,13 +226,20 @@ def test_nodes_with_different_plans_end_with_one_line_each():
     assert node.error.startswith(message)
 
 
+def sealed(connection, *, is_hub):
+    """Return the sealed channel of a connection."""
+    channel = NodeChannel(connection, 100)
+    channel.seal(b"key", is_hub=is_hub)
+    return channel
+
+
 @pytest.fixture
 def channels():
     """Yield the two ends of an authenticated connection over TCP."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         onward = socket.create_connection(listener.getsockname())
         back, _ = listener.accept()
-    hub, node = NodeChannel(back, b"key", is_hub=True), NodeChannel(onward, b"key", is_hub=False)
+    hub, node = sealed(back, is_hub=True), sealed(onward, is_hub=False)
     yield hub, node, onward
     hub.close()
     node.close()
@@ -222,7 +249,7 @@ def first_messages(channel):
     """Return the messages that arrive first on a channel. Raises TimeoutError after 5 s."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
-        if arrived := list(channel.arrived()):
+        if arrived := list(channel.contents()):
             return arrived
     raise TimeoutError
 
@@ -243,7 +270,7 @@ def recorded(send):
     with server:
         onward = socket.create_connection(server.getsockname())
         connection, _ = server.accept()
-    channel = NodeChannel(onward, b"key", is_hub=False)
+    channel = sealed(onward, is_hub=False)
     send(channel)
     channel.close()
     data = b""
@@ -259,17 +286,17 @@ def test_a_frame_that_is_replayed_is_refused(channels):
     bare.sendall(frame)
     assert first_messages(hub) == [b"once"]
     bare.sendall(frame)
-    with pytest.raises(BadFrame, match="not the other node's next one"):
+    with pytest.raises(BadMessage, match="not the other node's next one"):
         first_messages(hub)
 
 
-@pytest.mark.parametrize("damage", [0, 4, -1], ids=["length", "content", "proof"])
+@pytest.mark.parametrize("damage", [0, 7, 8, -1], ids=["length", "last bit of the length", "content", "proof"])
 def test_a_frame_of_which_a_bit_changed_is_refused(channels, damage):
     hub, _, bare = channels
     frame = bytearray(recorded(lambda channel: channel.send(b"content")))
     frame[damage] ^= 1
     bare.sendall(frame)
-    with pytest.raises(BadFrame):
+    with pytest.raises(BadMessage):
         first_messages(hub)
 
 
@@ -277,14 +304,14 @@ def test_a_frame_sent_back_to_its_sender_is_refused(channels):
     hub, node, _ = channels
     hub_socket = hub._socket
     hub_socket.sendall(recorded(lambda channel: channel.send(b"mine")))
-    with pytest.raises(BadFrame, match="not the other node's next one"):
+    with pytest.raises(BadMessage, match="not the other node's next one"):
         first_messages(node)
 
 
 def test_a_frame_that_is_too_long_is_refused_before_it_arrives(channels):
     hub, _, bare = channels
-    bare.sendall((LIMIT_BYTES + 1).to_bytes(4, "big"))
-    with pytest.raises(BadFrame, match=f"a frame of {LIMIT_BYTES + 1} bytes"):
+    bare.sendall((LIMIT_BYTES + 1).to_bytes(8, "big"))
+    with pytest.raises(BadMessage, match=f"a message of {LIMIT_BYTES + 1} bytes"):
         first_messages(hub)
 
 

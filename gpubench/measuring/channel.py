@@ -1,34 +1,42 @@
-"""Exchange messages between gpubench and its child processes, as frames of limited length over a socket.
+"""Exchange messages between gpubench's processes and nodes: one framing for children and for other nodes.
 
-A child runs the code of suites and vendors, so the parent trusts nothing that comes from it. What a child sends is JSON
-of a few classes, checked strictly like a run file: pickle would execute what a damaged child sends, and a pickle of
-some bytes can ask for any amount of memory. The parent reads what has arrived and never waits for the rest of a frame.
-What the parent sends is pickled, because a child has every reason to trust it."""
+A frame is eight bytes of length, which is limited, and its content; between nodes, a proof of its sender follows. A
+child runs the code of suites and vendors, so the parent trusts nothing that comes from it. What a child or a node sends
+is JSON of a few classes, checked strictly like a run file: pickle would execute what a damaged child sends, and a
+pickle of some bytes can ask for any amount of memory. The reader takes what has arrived and never waits for the rest of
+a frame. What the parent sends is pickled, because a child has every reason to trust it."""
 
+import contextlib
 import dataclasses
 import functools
+import hashlib
+import hmac
 import json
 import math
 import pickle
 import socket
 import struct
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar, cast
 
 M = TypeVar("M")
-LIMIT_BYTES = 16 * 2**20  # the longest message from a child: as long as a record of the run file
-MOST_VALUES = 2**20  # the most values in a message from a child: as Python objects they take about 100 bytes each
+LIMIT_BYTES = 16 * 2**20  # the longest message from a child or a node: as long as a record of the run file
+MOST_VALUES = 2**20  # the most values in a message: as Python objects they take about 100 bytes each
 _READ_BYTES = 2**20
 _SMALL_BYTES = 2**16  # up to this size the content is sent together with its header, so that the receiver wakes once
 SEND_S = 30.0  # how long to wait for a child that does not read a message
+_NODE_SEND_S = 5.0  # how long to wait for a node that does not read
 _HEADER = struct.Struct(">Q")
+_LENGTH = struct.Struct(">I")
+PROOF_BYTES = hashlib.sha256().digest_size
 
 
 class BadMessage(OSError):  # noqa: N818 - the message is bad
-    """What a child sent is not a message: it is too long, is damaged, or has unknown or invalid content."""
+    """What arrived is no message: it is too long, damaged or replayed, or has unknown or invalid content."""
 
 
 class TooLarge(ValueError):  # noqa: N818 - the message is too large
@@ -36,12 +44,14 @@ class TooLarge(ValueError):  # noqa: N818 - the message is too large
 
 
 class FrameChannel:
-    """One end of a socket that carries frames: eight bytes of length, then the content."""
+    """One end of a connection that carries frames."""
 
-    def __init__(self, descriptor: int, limit_bytes: float) -> None:
-        """Take over the socket `descriptor`; a frame from the other end may have up to `limit_bytes` bytes."""
-        self._socket = socket.socket(fileno=descriptor)
-        self._socket.setblocking(True)
+    _proof_bytes = 0  # the bytes after the content of each frame
+
+    def __init__(self, connection: socket.socket, limit_bytes: float, send_s: float | None = None) -> None:
+        """Take over a connected socket; a frame from the other end may have up to `limit_bytes` bytes of content."""
+        connection.settimeout(send_s)
+        self._socket = connection
         self._limit_bytes = limit_bytes
         self._buffer = bytearray()
         self._ended = False
@@ -64,20 +74,27 @@ class FrameChannel:
         Raises BadMessage if the frame is longer than allowed."""
         deadline = time.monotonic() + timeout_s
         while not self._is_readable():
-            left_s = deadline - time.monotonic()
-            if not wait([self._socket], max(0.0, left_s)):
+            if not wait([self._socket], max(0.0, deadline - time.monotonic())):
                 return False
             self._fill_buffer()
         return True
 
-    def _write(self, content: bytes) -> None:
+    def contents(self) -> Iterator[bytes]:
+        """Read once what has arrived, without waiting, and yield the content of each whole frame in order.
+
+        Then it raises EOFError at the end of the channel, or BadMessage if what follows is no frame."""
+        if wait([self._socket], 0.0):
+            self._fill_buffer()
+        while self._has_frame():
+            yield self._read()
+        if self._ended:
+            raise EOFError
+
+    def _write(self, content: bytes, proof: bytes = b"") -> None:
         """Send a frame with this content; wait while the other end does not read."""
         header = _HEADER.pack(len(content))
-        if len(content) <= _SMALL_BYTES:
-            self._socket.sendall(header + content)
-        else:
-            self._socket.sendall(header)
-            self._socket.sendall(content)
+        for part in (header + content + proof,) if len(content) <= _SMALL_BYTES else (header, content, proof):
+            self._socket.sendall(part)
 
     def _read(self) -> bytes:
         """Wait for the next frame, remove it from the buffer, and return its content."""
@@ -86,9 +103,14 @@ class FrameChannel:
         if not self._has_frame():
             raise EOFError
         end = _HEADER.size + self._length()
-        frame = bytes(memoryview(self._buffer)[_HEADER.size : end])
-        del self._buffer[:end]
-        return frame
+        with memoryview(self._buffer) as view:
+            content, proof = bytes(view[_HEADER.size : end]), bytes(view[end : end + self._proof_bytes])
+        del self._buffer[: end + self._proof_bytes]
+        self._check(content, proof)
+        return content
+
+    def _check(self, content: bytes, proof: bytes) -> None:
+        """Raise BadMessage if `proof` does not show that the other end sent this frame."""
 
     def _fill_buffer(self) -> None:
         """Append what has arrived at the socket to the buffer; wait if nothing has. Note the end of the channel."""
@@ -109,7 +131,7 @@ class FrameChannel:
             return False
         if self._length() > self._limit_bytes:
             raise BadMessage(f"a message of {self._length()} bytes, of which {self._limit_bytes} are allowed")
-        return len(self._buffer) >= _HEADER.size + self._length()
+        return len(self._buffer) >= _HEADER.size + self._length() + self._proof_bytes
 
     def _is_readable(self) -> bool:
         return self._has_frame() or self._ended
@@ -119,8 +141,7 @@ class ToChild(FrameChannel, Generic[M]):
     """The parent's end of a channel, which does not trust the child; the child may only send messages of `classes`."""
 
     def __init__(self, descriptor: int, classes: tuple[type[M], ...]) -> None:
-        super().__init__(descriptor, LIMIT_BYTES)
-        self._socket.settimeout(SEND_S)
+        super().__init__(socket.socket(fileno=descriptor), LIMIT_BYTES, SEND_S)
         self._classes = {message_class.__name__.encode(): message_class for message_class in classes}
 
     def send(self, message: object) -> None:
@@ -131,38 +152,19 @@ class ToChild(FrameChannel, Generic[M]):
         """Wait for the next message and return it; call `poll` first, in order not to wait.
 
         Raises EOFError at the end of the channel and BadMessage if what arrived is not a message."""
-        return self._decode(self._read())
+        return decoded(self._read(), self._classes)
 
     def arrived(self) -> Iterator[M]:
-        """Read once what has arrived, without waiting, and yield each complete message in order.
-
-        After the complete messages it raises EOFError at the end of the channel, or BadMessage if what follows is
-        not a message."""
-        if wait([self._socket], 0.0):
-            self._fill_buffer()
-        while self._has_frame():
-            yield self.recv()
-        if self._ended:
-            raise EOFError
-
-    def _decode(self, frame: bytes) -> M:
-        """Return the message in a frame, which begins with the name of its class and a line break."""
-        name, _, content = frame.partition(b"\n")
-        message_class = self._classes.get(name)
-        if message_class is None:
-            raise BadMessage(f"bytes that are no message: {name[:40]!r}")
-        if issubclass(message_class, bytes):
-            return cast(M, message_class(content))
-        if (count := content.count(b",")) > MOST_VALUES:
-            raise BadMessage(f"a message of {count} values, of which {MOST_VALUES} are allowed")
-        return cast(M, _parse_message(message_class, content))
+        """Yield each message of `contents`, which raises EOFError or BadMessage after them."""
+        for content in self.contents():
+            yield decoded(content, self._classes)
 
 
 class ToParent(FrameChannel):
     """The child's end of a channel, which trusts the parent."""
 
     def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor, math.inf)
+        super().__init__(socket.socket(fileno=descriptor), math.inf)
 
     def send(self, message: object) -> None:
         self.send_encoded(encoded(message))
@@ -176,8 +178,77 @@ class ToParent(FrameChannel):
         return pickle.loads(self._read())  # noqa: S301 - from the process that started this one
 
 
+class NodeChannel(FrameChannel):
+    """One end of a connection to another node; `heard_at` is when it last read a frame, in monotonic seconds.
+
+    After `seal`, each frame ends with an HMAC-SHA256 of its direction, its number, its length and its content, by a key
+    of this connection alone: a frame that is replayed, sent back or altered is refused. Nothing is encrypted."""
+
+    def __init__(self, connection: socket.socket, limit_bytes: int) -> None:
+        """Take over a connected socket; until `seal`, a frame may have up to `limit_bytes` bytes of content."""
+        super().__init__(connection, limit_bytes, _NODE_SEND_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._key = b""
+        self._outgoing, self._incoming = b"", b""
+        self._lock = threading.Lock()  # another thread sends the signs of life
+        self._sent = self._received = 0
+        self.heard_at = time.monotonic()
+
+    def seal(self, key: bytes, *, is_hub: bool) -> None:
+        """Prove and check each frame from now on with the key of this connection; `is_hub` marks the end at node 0."""
+        self._key, self._limit_bytes, self._proof_bytes = key, LIMIT_BYTES, PROOF_BYTES
+        self._outgoing, self._incoming = (b"hub", b"node") if is_hub else (b"node", b"hub")
+
+    @property
+    def host(self) -> str:
+        """The address of this node by which the peer reaches it."""
+        address: str = self._socket.getsockname()[0]
+        return address
+
+    def send(self, content: bytes) -> None:
+        """Send a frame with this content, from any thread.
+
+        If the peer has ended or does not read for 5 s, nothing is raised, but the connection is shut down."""
+        with self._lock:
+            mac = b""
+            if self._key:
+                mac = proof(self._key, self._outgoing, _HEADER.pack(self._sent), content)
+                self._sent += 1
+            try:
+                self._write(content, mac)
+            except OSError:  # part of a frame may have been sent, so that no frame can follow it
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def receive(self, deadline: float) -> bytes:
+        """Wait until `deadline` (monotonic s) for the next frame, and return its content.
+
+        Raises TimeoutError, EOFError at the end of the connection, and BadMessage for bytes that are no frame."""
+        if not self.poll(deadline - time.monotonic()):
+            raise TimeoutError("it sent nothing in time")
+        return self._read()
+
+    def _check(self, content: bytes, proof_bytes: bytes) -> None:
+        if self._key:
+            expected = proof(self._key, self._incoming, _HEADER.pack(self._received), content)
+            if not hmac.compare_digest(proof_bytes, expected):
+                raise BadMessage("a frame that is not the other node's next one")
+            self._received += 1
+        self.heard_at = time.monotonic()
+
+
+def proof(secret: bytes, *parts: bytes) -> bytes:
+    """Return the HMAC-SHA256 of the parts with the key `secret`, 32 bytes.
+
+    Each part is preceded by its length, so that no two lists of parts give the same input."""
+    mac = hmac.new(secret, digestmod=hashlib.sha256)
+    for part in parts:
+        mac.update(_LENGTH.pack(len(part)) + part)
+    return mac.digest()
+
+
 def encoded(message: object) -> bytes:
-    """Return the content of a frame for a message from a child.
+    """Return the content of a frame for a message from a child or a node.
 
     Half a surrogate pair becomes `?`."""
     name = type(message).__name__.encode() + b"\n"
@@ -202,16 +273,26 @@ def _json_fields(value: object) -> Any:
     return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
 
 
-def _parse_message(message_class: type, content: bytes) -> object:
-    """Return the message of the given class that `content`, its fields as JSON, holds."""
+def decoded(frame: bytes, classes: Mapping[bytes, type[M]]) -> M:
+    """Return the message in a frame, which begins with the name of one of `classes` and a line break.
+
+    Raises BadMessage if it holds none."""
     from pydantic import ValidationError  # children never decode, and start faster without it
 
+    name, _, content = frame.partition(b"\n")
+    message_class = classes.get(name)
+    if message_class is None:
+        raise BadMessage(f"bytes that are no message: {name[:40]!r}")
+    if issubclass(message_class, bytes):
+        return cast(M, message_class(content))
+    if (count := content.count(b",")) > MOST_VALUES:
+        raise BadMessage(f"a message of {count} values, of which {MOST_VALUES} are allowed")
     try:
-        return _validator(message_class)(content)
+        return cast(M, _validator(cast(type, message_class))(content))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))[:80]
-        raise BadMessage(f"a {message_class.__name__} that is malformed: {where}: {first['msg'][:120]}") from error
+        raise BadMessage(f"a {name.decode()} that is malformed: {where}: {first['msg'][:120]}") from error
 
 
 @functools.cache

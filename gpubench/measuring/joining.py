@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from gpubench.base.errors import UsageError
-from gpubench.measuring.node_channel import NONCE_BYTES, NodeChannel, proof
+from gpubench.measuring.channel import PROOF_BYTES, BadMessage, NodeChannel, proof
 
 RANK, NODES = "GPUBENCH_NODE_RANK", "GPUBENCH_NODES"
 ADDRESS = "GPUBENCH_NODE_ADDRESS"
@@ -27,10 +28,9 @@ SECRET, SECRET_FILE = "GPUBENCH_NODE_SECRET", "GPUBENCH_NODE_SECRET_FILE"
 JOIN_S = 60.0  # seconds until all nodes have joined: a cold driver takes long to find the devices of a node
 MOST_NODES = 4096
 _LEAST_SECRET = 16  # the fewest characters of a secret
-_GREETING = b"gpubench nodes 1"
-_RANK = struct.Struct(">I")
-_PROOF_BYTES = 32
-_HELLO_BYTES = len(_GREETING) + _RANK.size + NONCE_BYTES + _PROOF_BYTES
+_GREETING = b"gpubench nodes 2"
+_NONCE_BYTES = 32
+_HELLO = struct.Struct(f">{len(_GREETING)}s4s{_NONCE_BYTES}s{PROOF_BYTES}s")  # greeting, rank, random number, proof
 _VISIT_S = 5.0  # seconds for a visitor to prove that it is a node
 _MOST_VISITORS = 64  # the most visitors at once; a further one replaces the oldest
 _RETRY_S = 0.1
@@ -57,7 +57,10 @@ class Membership:
         if size == 1:
             return None
         if path := environment.get(SECRET_FILE):
-            secret = _read_secret(Path(path))
+            try:
+                secret = Path(path).read_text(encoding="ascii").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(f"{SECRET_FILE}: {path} cannot be read: {error}") from error
         if len(secret) < _LEAST_SECRET:
             raise UsageError(f"the secret in {SECRET} or {SECRET_FILE} needs at least {_LEAST_SECRET} characters")
         host, _, port = environment.get(ADDRESS, "").rpartition(":")
@@ -81,13 +84,6 @@ def _whole_number(environment: MutableMapping[str, str], name: str, least: int, 
     return int(text)
 
 
-def _read_secret(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{SECRET_FILE}: {path} cannot be read: {error}") from error
-
-
 def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int, NodeChannel]:
     """Join the group at `place`, and return the channels of this node by the number of the other node.
 
@@ -107,77 +103,64 @@ def _compare_plans(channels: dict[int, NodeChannel], place: Membership, plan: by
     """Compare the plans of all nodes at node 0, which reports the first difference to every node."""
     if place.rank:
         channels[0].send(plan)
-        difference = _next_frame(channels[0], 0, deadline)
+        difference = _next_content(channels[0], 0, deadline)
     else:
-        plans = {node: _next_frame(channel, node, deadline) for node, channel in channels.items()}
-        differing_nodes = [node for node in sorted(plans) if plans[node] != plan]
-        difference = b""
-        if differing_nodes:
-            message = (
-                f"node {differing_nodes[0]} plans {_excerpt(plans[differing_nodes[0]])}, node 0 plans {_excerpt(plan)}"
-            )
-            difference = message.encode()
+        plans = {node: _next_content(channel, node, deadline) for node, channel in channels.items()}
+        node = min((node for node in plans if plans[node] != plan), default=0)
+        difference = f"node {node} plans {_text(plans[node])}, node 0 plans {_text(plan)}".encode() if node else b""
         for channel in channels.values():
             channel.send(difference)
     if difference:
         advice = "start every node with the same version, arguments and kinds of devices"
-        raise UsageError(f"{_excerpt(difference)}; {advice}")
+        raise UsageError(f"{_text(difference)}; {advice}")
 
 
-def _excerpt(text: bytes) -> str:
-    return text[:400].decode(errors="replace")
+def _text(content: bytes) -> str:
+    return content[:400].decode(errors="replace")
 
 
-def _next_frame(channel: NodeChannel, node: int, deadline: float) -> bytes:
-    """Wait for the next frame from the node with the number `node`, and return its content."""
-    while wait([channel.fileno()], max(0.0, deadline - time.monotonic())):
-        try:
-            for content in channel.arrived():
-                return content
-        except (EOFError, OSError) as error:
-            raise UsageError(f"node {node} left the group before the first case: {error or 'it ended'}") from error
-    raise UsageError(f"node {node} joined and then sent nothing; check its output")
+def _next_content(channel: NodeChannel, node: int, deadline: float) -> bytes:
+    try:
+        return channel.receive(deadline)
+    except TimeoutError as error:
+        raise UsageError(f"node {node} joined and then sent nothing; check its output") from error
+    except (EOFError, OSError) as error:
+        raise UsageError(f"node {node} left the group before the first case: {error or 'it ended'}") from error
 
 
-@dataclass(slots=True)
-class _Visitor:
-    """A connection that has not yet proved that it comes from a node.
-
-    `nonce` is the random number that it was sent, `deadline` (monotonic seconds) is the end of its time, and
-    `received` is what it has sent so far."""
+class _Visitor(NamedTuple):
+    """What a connection that is no node yet must use in its proof, a random number, and the end of its time."""
 
     nonce: bytes
     deadline: float
-    received: bytes = b""
 
 
 def _accept_nodes(place: Membership, deadline: float) -> dict[int, NodeChannel]:
     """Listen on node 0 until all other nodes have joined, and return the channels by the number of the node."""
     channels: dict[int, NodeChannel] = {}
-    visitors: dict[socket.socket, _Visitor] = {}
+    visitors: dict[NodeChannel, _Visitor] = {}
     refused = 0
     with _open_listener(place) as listener:
         while len(channels) < place.size - 1 and time.monotonic() < deadline:
-            for ready in wait([listener, *visitors], _TICK_S):
+            sources: list[Any] = [listener, *visitors]
+            for ready in wait(sources, _TICK_S):
                 if ready is listener:
                     _accept_visitor(listener, visitors)
-                elif isinstance(ready, socket.socket) and ready in visitors:
+                elif isinstance(ready, NodeChannel) and ready in visitors:
                     refused += _read_visitor(ready, visitors, place, channels)
-            _drop_slow_visitors(visitors)
-        for connection in visitors:
-            connection.close()
-    if len(channels) < place.size - 1:
+            now = time.monotonic()
+            for late in [channel for channel, visitor in visitors.items() if visitor.deadline < now]:
+                late.close()
+                del visitors[late]
+        for channel in visitors:
+            channel.close()
+    if missing := [str(node) for node in range(1, place.size) if node not in channels]:
         for channel in channels.values():
             channel.close()
-        raise UsageError(_missing_message(place, channels, refused))
+        nodes = f"{'nodes' if missing[1:] else 'node'} {', '.join(missing[:8])}{', …' if missing[8:] else ''}"
+        strangers = f"; {refused} visitors did not prove that they have the secret" if refused else ""
+        raise UsageError(f"{nodes} did not join at {place.host}:{place.port} in time{strangers}")
     return channels
-
-
-def _missing_message(place: Membership, channels: dict[int, NodeChannel], refused: int) -> str:
-    missing = [node for node in range(1, place.size) if node not in channels]
-    nodes = f"{'nodes' if missing[1:] else 'node'} {', '.join(map(str, missing[:8]))}{', …' if missing[8:] else ''}"
-    strangers = f"; {refused} visitors did not prove that they have the secret" if refused else ""
-    return f"{nodes} did not join at {place.host}:{place.port} in time{strangers}"
 
 
 def _open_listener(place: Membership) -> socket.socket:
@@ -189,16 +172,14 @@ def _open_listener(place: Membership) -> socket.socket:
         raise UsageError(f"node 0 cannot listen at {place.host}:{place.port}: {error}") from error
 
 
-def _accept_visitor(listener: socket.socket, visitors: dict[socket.socket, _Visitor]) -> None:
+def _accept_visitor(listener: socket.socket, visitors: dict[NodeChannel, _Visitor]) -> None:
     """Accept a connection, send it the greeting with a random number, and add it to `visitors`."""
     try:
-        connection, _ = listener.accept()
-        connection.setblocking(False)
-        visitor = _Visitor(secrets.token_bytes(NONCE_BYTES), time.monotonic() + _VISIT_S)
-        connection.send(_GREETING + visitor.nonce)  # the buffer of a fresh connection holds it
+        channel = NodeChannel(listener.accept()[0], _HELLO.size)
     except OSError:  # the visitor has disconnected already
         return
-    visitors[connection] = visitor
+    visitors[channel] = visitor = _Visitor(secrets.token_bytes(_NONCE_BYTES), time.monotonic() + _VISIT_S)
+    channel.send(_GREETING + visitor.nonce)  # the buffer of a fresh connection holds it
     while len(visitors) > _MOST_VISITORS:
         oldest = next(iter(visitors))
         oldest.close()
@@ -206,50 +187,37 @@ def _accept_visitor(listener: socket.socket, visitors: dict[socket.socket, _Visi
 
 
 def _read_visitor(
-    connection: socket.socket,
-    visitors: dict[socket.socket, _Visitor],
-    place: Membership,
-    channels: dict[int, NodeChannel],
+    channel: NodeChannel, visitors: dict[NodeChannel, _Visitor], place: Membership, channels: dict[int, NodeChannel]
 ) -> bool:
     """Read from a visitor, and return whether it was refused; if it proves that it is a node, add its channel."""
-    visitor, member = visitors[connection], None
-    with contextlib.suppress(OSError):  # the visitor may disconnect at any moment
-        chunk = connection.recv(_HELLO_BYTES - len(visitor.received))
-        visitor.received += chunk
-        if chunk and visitor.received.startswith(_GREETING[: len(visitor.received)]):
-            if len(visitor.received) < _HELLO_BYTES:
-                return False
-            member = _admit(connection, visitor, place, channels)
-    del visitors[connection]
-    if member is None:
-        connection.close()
-        return True
-    channels[member[0]] = member[1]
-    return False
-
-
-def _drop_slow_visitors(visitors: dict[socket.socket, _Visitor]) -> None:
-    now = time.monotonic()
-    for connection in [late_connection for late_connection, visitor in visitors.items() if visitor.deadline < now]:
-        connection.close()
-        del visitors[connection]
+    node = 0
+    with contextlib.suppress(EOFError, OSError):
+        hello = next(channel.contents(), None)
+        if hello is None:
+            return False
+        node = _admit(channel, hello, visitors[channel].nonce, place, channels)
+    del visitors[channel]
+    if node:
+        channels[node] = channel
+    else:
+        channel.close()
+    return not node
 
 
 def _admit(
-    connection: socket.socket, visitor: _Visitor, place: Membership, members: dict[int, NodeChannel]
-) -> tuple[int, NodeChannel] | None:
-    """Return a visitor's node number and channel; None if it has another secret or its number is not free."""
-    received = visitor.received[len(_GREETING) :]
-    rank, nonce, proved = received[: _RANK.size], received[_RANK.size : -_PROOF_BYTES], received[-_PROOF_BYTES:]
-    facts = (rank, visitor.nonce, nonce)
-    if not compare_digest(proved, proof(place.secret, b"join", *facts)):
-        return None
-    (node,) = _RANK.unpack(rank)
-    if not 0 < node < place.size or node in members:
-        return None
-    connection.setblocking(True)
-    connection.sendall(proof(place.secret, b"welcome", *facts))
-    return node, NodeChannel(connection, proof(place.secret, b"key", *facts), is_hub=True)
+    channel: NodeChannel, hello: bytes, own_nonce: bytes, place: Membership, members: dict[int, NodeChannel]
+) -> int:
+    """Seal a visitor's channel and return its number; 0 if it has another secret or its number is not free."""
+    if len(hello) != _HELLO.size or not hello.startswith(_GREETING):
+        return 0
+    _, rank, nonce, proved = _HELLO.unpack(hello)
+    node, facts = int.from_bytes(rank, "big"), (rank, own_nonce, nonce)
+    is_free = 0 < node < place.size and node not in members
+    if not compare_digest(proved, proof(place.secret, b"join", *facts)) or not is_free:
+        return 0
+    channel.send(proof(place.secret, b"welcome", *facts))
+    channel.seal(proof(place.secret, b"key", *facts), is_hub=True)
+    return node
 
 
 def _connect(place: Membership, deadline: float) -> NodeChannel:
@@ -258,39 +226,33 @@ def _connect(place: Membership, deadline: float) -> NodeChannel:
     while True:
         left_s = deadline - time.monotonic()
         try:
-            connection = socket.create_connection((place.host, place.port), max(left_s, _RETRY_S))
+            channel = NodeChannel(
+                socket.create_connection((place.host, place.port), max(left_s, _RETRY_S)), _HELLO.size
+            )
             break
         except OSError as error:
             if left_s <= 0:
                 raise UsageError(f"{where} does not answer: {error}") from error
             time.sleep(_RETRY_S)
     try:
-        return _prove_membership(connection, place, max(left_s, _RETRY_S))
-    except OSError as error:
-        connection.close()
-        raise UsageError(f"{where} refused this node: {error}") from error
+        _prove_membership(channel, place, max(deadline, time.monotonic() + _RETRY_S))
+    except (EOFError, OSError) as error:
+        channel.close()
+        reason = str(error) or "it has another secret, or a node of this number already"
+        raise UsageError(f"{where} refused this node: {reason}") from error
+    return channel
 
 
-def _prove_membership(connection: socket.socket, place: Membership, patience_s: float) -> NodeChannel:
-    """Return the channel to node 0 after each side has proved to the other that it has the secret."""
-    connection.settimeout(patience_s)
-    greeting = _receive(connection, len(_GREETING) + NONCE_BYTES)
+def _prove_membership(channel: NodeChannel, place: Membership, deadline: float) -> None:
+    """Prove to node 0 that this node has the secret, check the same of node 0, and seal the channel."""
+    greeting = b""
+    with contextlib.suppress(BadMessage):
+        greeting = channel.receive(deadline)
     if not greeting.startswith(_GREETING):
         raise ConnectionError("it is no run of this version of gpubench; start the same version on every node")
-    rank, nonce = _RANK.pack(place.rank), secrets.token_bytes(NONCE_BYTES)
+    rank, nonce = place.rank.to_bytes(4, "big"), secrets.token_bytes(_NONCE_BYTES)
     facts = (rank, greeting[len(_GREETING) :], nonce)
-    connection.sendall(_GREETING + rank + nonce + proof(place.secret, b"join", *facts))
-    if not compare_digest(_receive(connection, _PROOF_BYTES), proof(place.secret, b"welcome", *facts)):
+    channel.send(_HELLO.pack(_GREETING, rank, nonce, proof(place.secret, b"join", *facts)))
+    if not compare_digest(channel.receive(deadline), proof(place.secret, b"welcome", *facts)):
         raise ConnectionError("it has another secret")
-    return NodeChannel(connection, proof(place.secret, b"key", *facts), is_hub=False)
-
-
-def _receive(connection: socket.socket, count: int) -> bytes:
-    """Return the next `count` bytes. Raises ConnectionAbortedError if the connection ends before they have arrived."""
-    received = b""
-    while len(received) < count:
-        chunk = connection.recv(count - len(received))
-        if not chunk:
-            raise ConnectionAbortedError("it has another secret, or a node of this number already")
-        received += chunk
-    return received
+    channel.seal(proof(place.secret, b"key", *facts), is_hub=False)

@@ -17,8 +17,7 @@ import pydantic
 from annotated_types import MaxLen
 
 from gpubench.measuring import plain
-from gpubench.measuring.channel import encoded
-from gpubench.measuring.node_channel import BadFrame, NodeChannel
+from gpubench.measuring.channel import BadMessage, NodeChannel, decoded, encoded
 from gpubench.measuring.worker import RankResult
 from gpubench.model import STRICT
 
@@ -26,7 +25,6 @@ SILENT_S = 4.0  # seconds of silence after which a node counts as gone: it sends
 EXCHANGE_S = 900.0  # seconds for all nodes to contribute to a round: only slow nodes take much longer than others
 _BEAT_S = 1.0
 _MOST_RANKS = 2**13
-_BEAT = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +45,15 @@ class ExchangeRound:
 
     @property
     def moment(self) -> tuple[int, int]:
-        """Return the place of the round in the order of all rounds: case, then number."""
+        """The place of the round in the order of all rounds: case, then number."""
         return self.case, self.number
 
-    def is_within(self, ranks: range) -> bool:
-        """Return whether every rank of the contribution is among `ranks`."""
-        return all(rank in ranks for rank, _ in (*self.offers, *self.ended))
 
-
-_ROUND = pydantic.TypeAdapter(ExchangeRound)
+_ROUND = {ExchangeRound.__name__.encode(): ExchangeRound}
 
 
 class NodeGroup:
-    """The connections of this node to the others; a thread sends each of them a sign of life every second.
+    """The connections of this node to the others; a thread sends each of them an empty frame every second.
 
     `size` is the number of nodes and `rank` is this node's number."""
 
@@ -89,7 +83,7 @@ class NodeGroup:
 
     @property
     def descriptors(self) -> list[int]:
-        """Return the file descriptors to wait for."""
+        """The file descriptors to wait for."""
         return [channel.fileno() for channel in self._channels.values()]
 
     def begin(self, ranks_per_node: int) -> MultiNodeCase:
@@ -125,7 +119,8 @@ class NodeGroup:
         if len(contributions) < self.size - len(self.gone):
             return None
         for node, share in contributions.items():
-            if not share.is_within(range(node * ranks_per_node, (node + 1) * ranks_per_node)):
+            own_ranks = range(node * ranks_per_node, (node + 1) * ranks_per_node)
+            if any(rank not in own_ranks for rank, _ in (*share.offers, *share.ended)):
                 self._drop_node(node, "sent results for ranks of another node")
                 return None
         shares = [contributions[node] for node in sorted(contributions)]
@@ -142,9 +137,8 @@ class NodeGroup:
         """Read what has arrived, without waiting, and drop the nodes that ended, were silent or sent bad frames."""
         for node, channel in list(self._channels.items()):
             try:
-                for content in channel.arrived():
-                    if content != _BEAT:
-                        self._store_frame(node, content)
+                for content in filter(None, channel.contents()):
+                    self._store(node, decoded(content, _ROUND))
             except EOFError:
                 self._drop_node(node, "has ended, or its connection broke")
             except (OSError, ValueError) as error:
@@ -153,20 +147,16 @@ class NodeGroup:
                 if time.monotonic() - channel.heard_at > self._silent_s:
                     self._drop_node(node, f"sent nothing for {self._silent_s:g} s")
 
-    def _store_frame(self, node: int, content: bytes) -> None:
+    def _store(self, node: int, share: ExchangeRound) -> None:
         """Store what a node sent: the merged round from node 0, or a contribution to node 0."""
-        share = _decode_round(content)
         if self.rank:
             self._merged = share
-        elif share.moment in self._expected_rounds(node):
-            self._contributions[node] = share
-        else:
-            raise BadFrame("a share of another round")
-
-    def _expected_rounds(self, node: int) -> list[tuple[int, int]]:
-        """Return the rounds to which a node may contribute now: its case's next one, or the next case's first."""
+            return
         before = self._contributions.get(node)
-        return [(1, 0)] if before is None else [(before.case, before.number + 1), (before.case + 1, 0)]
+        expected = [(before.case, before.number + 1), (before.case + 1, 0)] if before else [(1, 0)]
+        if share.moment not in expected:
+            raise BadMessage("a share of another round")
+        self._contributions[node] = share
 
     def give_up(self, contribution: ExchangeRound) -> None:
         """Drop the nodes that have not contributed to the round of `contribution`: the others continue without them.
@@ -197,7 +187,7 @@ class NodeGroup:
         """Send a sign of life to every node once a second until the group is left."""
         while not self._stop.wait(_BEAT_S):
             for channel in list(self._channels.values()):
-                channel.send(_BEAT)
+                channel.send(b"")
 
 
 class MultiNodeCase:
@@ -218,7 +208,7 @@ class MultiNodeCase:
 
     @property
     def is_over(self) -> bool:
-        """Return whether every rank of every node has ended."""
+        """Whether every rank of every node has ended."""
         return len(self.ended) == self.world
 
     def contribute(self, offers: Mapping[int, bytes], results: Mapping[int, RankResult]) -> None:
@@ -233,7 +223,10 @@ class MultiNodeCase:
             self._share.case,
             self._share.number + 1,
             tuple((self.first + rank, offer.decode()) for rank, offer in offers.items()),
-            tuple((rank, _without_figures(result)) for rank, result in ended.items()),
+            tuple(
+                (rank, RankResult(result.status, result.cause, result.reason, informed=result.informed))
+                for rank, result in ended.items()
+            ),
         )
         self._group.contribute(self._share)
 
@@ -262,18 +255,3 @@ class MultiNodeCase:
             for rank in range(node * self._per_node, (node + 1) * self._per_node)
             if rank not in self.ended
         }
-
-
-def _without_figures(result: RankResult) -> RankResult:
-    return RankResult(result.status, result.cause, result.reason, informed=result.informed)
-
-
-def _decode_round(content: bytes) -> ExchangeRound:
-    """Return the round that the content of a frame holds. Raises BadFrame if it holds none, or a malformed one."""
-    name, _, text = content.partition(b"\n")
-    if name != ExchangeRound.__name__.encode():
-        raise BadFrame("a frame that is no share of a round")
-    try:
-        return _ROUND.validate_json(text)
-    except pydantic.ValidationError as error:
-        raise BadFrame(f"a malformed share of a round ({error.error_count()} errors)") from error
