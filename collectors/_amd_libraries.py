@@ -1,4 +1,4 @@
-"""Read AMD's libraries in a process of their own, because they print, raise any exception, and may end the process.
+"""Read AMD's libraries in a separate process, because they print, raise any exception, and may end the process.
 
 A library that does not load or start ends the process; its last line of output says why."""
 

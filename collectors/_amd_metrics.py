@@ -1,7 +1,7 @@
 """Parse the table gpu_metrics of the driver amdgpu, which the GPU's firmware fills (Linux kernel, kgd_pp_interface.h).
 
-Format 1 is that of the accelerators; its content revision says where each field is. A field that a firmware does not
-fill has all bits set and reads as None."""
+Accelerators use format 1; its content revision says where each field is. A field that a firmware does not fill has all
+bits set and reads as None."""
 
 import struct
 from collections.abc import Mapping

@@ -10,7 +10,7 @@ _PLACE = 0xFFF8  # the bits of bus and device in a location; on a partitioned ca
 
 
 class KfdProcesses:
-    """The processes that compute on one card; on a partitioned card, those of all its partitions.
+    """The processes that compute on one card, including all partitions of a partitioned card.
 
     Each process that has opened ROCm has a file per GPU with its bytes of memory there, and a folder per queue."""
 

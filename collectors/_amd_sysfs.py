@@ -40,7 +40,7 @@ class Sysfs:
     def folder(self, pci: str) -> Path:
         """Return the folder of the driver's files of the GPU at the PCI address `pci`, which may not exist.
 
-        The address of a partition is that of its card with another function number; its files are in the card's
+        The address of a partition differs from its card's only in the function number; its files are in the card's
         folder."""
         devices = self.root / "sys/bus/pci/devices"
         own = devices / pci.lower()

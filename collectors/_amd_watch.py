@@ -53,7 +53,7 @@ class AmdWatch:
     def look(self) -> gb.Condition:
         """Return the condition of the last sample: slowdowns, the power cap, foreign processes, and the clock.
 
-        The throttle reasons are those since the firmware's table was last read."""
+        The throttle reasons cover the time since the firmware's table was last read."""
         if time.monotonic() >= self._due:
             self._read()
         self._others.look()

@@ -1,6 +1,6 @@
 """Read the health of an NVIDIA GPU from NVML and the kernel log, with commands that show or fix each finding.
 
-gpubench.measuring.health judges the readings. NVML's names are those of nvml.h."""
+gpubench.measuring.health judges the readings. NVML's names are the names in nvml.h."""
 
 import os
 import re
@@ -92,7 +92,7 @@ class NvmlHealth:
         return self._gpus[device.id]
 
     def _events(self, device: gb.Device, gpu: Any) -> list[gb.HealthReading]:
-        """Return the number of Xids that the hardware caused, and of those that programs caused."""
+        """Return the number of Xids that the hardware caused and the number that programs caused."""
         reason = ""
         if device.id in self._xids:
             self._xids[device.id].read()

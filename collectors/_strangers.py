@@ -25,14 +25,14 @@ class Strangers:
         self._ours: dict[int, bool] = {}
 
     def among(self, pids: tuple[int, ...]) -> tuple[int, ...]:
-        """Return those of the process ids `pids` that are not ours, as far as /proc lists them."""
+        """Return the process ids in `pids` that are not ours, as far as /proc lists them."""
         return tuple(pid for pid in pids if not self._is_ours(pid))
 
     def are_seen(self, pids: tuple[int, ...]) -> bool:
         """Return whether one of the processes `pids` certainly belongs to another run or program.
 
-        This holds if this process is among `pids`, so that the ids are those of this container, and a process that
-        is not ours is in /proc."""
+        This holds if `pids` contains this process, so that they are ids of this container, and /proc has a process that
+        is not ours."""
         return os.getpid() in pids and any(psutil.pid_exists(pid) for pid in self.among(pids))
 
     def _is_ours(self, pid: int) -> bool:

@@ -29,7 +29,7 @@ _OF_CARD = (
 
 
 class AmdSource:
-    """An open library in a process of its own, and the driver's files for the counters that it does not have.
+    """An open library in a separate process, and the driver's files for the counters that the library does not have.
 
     One thread at a time asks the library."""
 

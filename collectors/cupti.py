@@ -1,6 +1,6 @@
 """Count the bytes that an NVIDIA GPU's memory and L2 cache move, by CUPTI's PM sampling, without replay or slowdown.
 
-The extra `counters` installs cupti-python, which needs a libcupti of its own version. The driver lets root read the
+The extra `counters` installs cupti-python, which needs a libcupti of the same version. The driver lets root read the
 counters, or all users if its module has NVreg_RestrictProfilingToAdminUsers=0. Only one program at a time can sample a
 GPU: a profiler and this collector exclude each other.
 
@@ -20,7 +20,7 @@ from ._nvml import NvidiaCollector, Turns
 _PERIOD_S = 0.1
 _INTERVAL_NS = 10_000_000  # the time between two hardware samples
 _BUFFER_BYTES = 16 * 2**20  # bytes of GPU memory for samples, which take about 100 kB per second
-_MOST_SAMPLES = 128  # the most samples of a reading: twelve times those of a period
+_MOST_SAMPLES = 128  # the most samples of a reading: twelve times the samples of a period
 _SECTOR_BYTES = 32  # the size of a sector of the L2 cache
 _GRANT = "run as root, or load the driver's module with NVreg_RestrictProfilingToAdminUsers=0"
 
@@ -108,7 +108,7 @@ class Sampling:
 
 
 def _configure_sampler(pm: Any, device: gb.Device) -> tuple[tuple[str, ...], Any]:
-    """Return the names of the counters that this GPU samples in one pass, as many as possible, and their sampler."""
+    """Return the names of the most counters that this GPU samples in one pass, and their sampler."""
     for names in _SETS:
         collector = _enable_sampler(pm, device)
         try:

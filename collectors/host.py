@@ -1,4 +1,4 @@
-"""Collect the host's counters through psutil; they are sampled during every case, including those on a GPU."""
+"""Collect the host's counters through psutil; they are sampled during every case, including cases on a GPU."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -59,7 +59,7 @@ def _spans(at: npt.NDArray[np.float64], is_set: npt.NDArray[np.bool_], period_s:
 
 
 def _join(spans: Iterable[Moments], apart_s: float) -> list[Moments]:
-    """Return `spans`, which are sorted by time, with those less than `apart_s` seconds apart joined."""
+    """Return `spans`, which are sorted by time, and join spans less than `apart_s` seconds apart."""
     joined: list[Moments] = []
     for start, end in spans:
         if joined and start - joined[-1][1] < apart_s:

@@ -68,7 +68,7 @@ def measured_links(summary: gb.Summary, suite: str) -> list[Link]:
 
 
 def _rates(payoff: gb.Payoff) -> list[float]:
-    """Return the break-even rates of a codec in B/s, at most three, without those that are 0 or infinite."""
+    """Return the break-even rates of a codec in B/s, at most three, without rates of 0 or infinity."""
     coded = payoff.coded
     return [rate for rate in (coded.both_sides, coded.write_only, coded.read_only) if 0 < rate < math.inf]
 

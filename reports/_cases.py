@@ -19,7 +19,7 @@ _STOPS = {  # why sampling ended, by `Series.stop`
 
 @dataclass(frozen=True, slots=True)
 class SeriesLine:
-    """One series of a case as texts; `timing` says how it was timed, and `samples` counts those of all replicates."""
+    """One series of a case as texts; `timing` says how it was timed, and `samples` counts all replicates' samples."""
 
     name: str
     median: str
@@ -70,7 +70,7 @@ class CounterLine:
 def heads(summary: gb.Summary) -> tuple[str, ...]:
     """Return the heads of the columns that `figure_cells` fills.
 
-    With replicates the interval is that of the processes."""
+    With replicates the interval is between the processes."""
     interval = "95 % of processes" if summary.replicated else gb.WITHIN_PROCESS
     return ("median", interval, "% of peak", "noise within process", "between processes", "bound by")
 
@@ -173,9 +173,7 @@ def method_facts(summary: gb.Summary, result: gb.Result) -> list[tuple[str, str]
 
 
 def joined_facts(counters: gb.CaseCounters) -> list[tuple[str, str]]:
-    """Return what bounds the case, its memory traffic and its throttle reasons as pairs of a name and a text.
-
-    Only those that are known are given."""
+    """Return the bound, the memory traffic and the throttle reasons of a case, if known, as pairs of name and text."""
     facts = [("bound by", counters.bound.text)] if counters.bound else []
     facts += [("device memory", counters.traffic.text)] if counters.traffic else []
     reasons = ", ".join(f"{reason.name} for {gb.units.duration(reason.seconds)}" for reason in counters.throttled)

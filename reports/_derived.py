@@ -127,7 +127,7 @@ def derived_lines(summary: gb.Summary) -> Iterator[dict[str, Any]]:
 
 
 def _line(suite: str, title: str, label: str) -> dict[str, Any]:
-    """Return the columns that all flat lines of a curve share; `label` is that of the curve."""
+    """Return the columns that all flat lines of a curve share; `label` is the curve's label."""
     return {"case": f"{suite}: {title}", "suite": suite, "params": label, "quantity": "derived"}
 
 

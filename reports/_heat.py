@@ -53,7 +53,7 @@ def shades(values: Numbers, low: float, high: float) -> npt.NDArray[np.int64]:
 
 
 def heat_map(heat: Heat, across: str, down: str, description: str, scale: tuple[float, float]) -> Markup:
-    """Draw the matrix with the names of its axes, as many labels as fit, and the scale of its shades.
+    """Draw the matrix with the names of its axes, the labels for which there is room, and the scale of its shades.
 
     `across` and `down` name the axes, `description` is for screen readers, and `scale` holds the values at both ends
     of the scale, in SI units."""

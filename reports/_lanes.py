@@ -48,7 +48,7 @@ def lanes(
 ) -> Chart:
     """Return the chart of when each case ran, with a cross for each failure.
 
-    `results` are those with a time window; `untimed` are those that failed without one, with their ends."""
+    `results` have a time window; `untimed` are failures without one, with their ends."""
     timed = gb.result_lanes(results)
     names = list(dict.fromkeys([*timed, *(gb.lane_of(result) for result, _ in untimed)]))
     bottom = TOP + LANE * len(names)

@@ -54,7 +54,7 @@ class Fold:
 class SuiteBlock:
     """The section of a suite.
 
-    `undrawn` are sentences on why views have no chart, and `undrawn_count` counts those views."""
+    `undrawn` are sentences on why views have no chart, and `undrawn_count` counts these views."""
 
     name: str
     anchor: str

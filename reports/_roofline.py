@@ -121,7 +121,7 @@ def _chart(places: Sequence[_RooflinePoint], figures: Sequence[gb.Figure], devic
 
 
 def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
-    """Yield the names of the roofs: those of compute beside the plot, that of memory above its line."""
+    """Yield the names of the roofs: compute roofs beside the plot, the memory roof above its line."""
     together = dict[float, list[str]]()
     for name, rate in roofs.compute:
         together.setdefault(rate, []).append(name.removeprefix("tensor."))

@@ -1,4 +1,4 @@
-"""Choose the cases of a large run that its page lists, and those with details."""
+"""Choose which cases of a large run its page lists, and which it shows with details."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

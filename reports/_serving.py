@@ -61,7 +61,7 @@ def _session_record(session: gb.SessionCheck) -> dict[str, Any]:
 
 
 def _percentile_record(percentile: gb.SimulatedPercentile) -> dict[str, Any]:
-    """Return the record of a percentile in seconds, measured and simulated; `error` is that of the simulation."""
+    """Return the record of a percentile in seconds, measured and simulated; `error` is the simulation's."""
     errors = list(percentile.errors) if percentile.errors else None
     return {**dataclasses.asdict(percentile), "error": percentile.error, "errors": errors}
 

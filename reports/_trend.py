@@ -15,7 +15,7 @@ from ._ticks import Axis, axis
 
 _WIDTH, _HEIGHT = 760.0, 250.0
 _LEFT, _TOP, _BOTTOM = 34.0, 22.0, _HEIGHT - 30
-_MOST_DOTS = 150  # the most dots: those of more runs would merge into a band
+_MOST_DOTS = 150  # the most dots; more would merge into a band
 _MOST_TICKS = 6
 _MINUTE, _DAY = "%Y-%m-%d %H:%M", "%Y-%m-%d"
 
@@ -137,7 +137,7 @@ def _change(change: gb.Change, trend: gb.Trend) -> ChangeLine:
 
 
 def _drift_lines(trend: gb.Trend) -> tuple[DriftLine, ...]:
-    """Return each drift of a trend as texts; its times are those of its first and its last run."""
+    """Return each drift of a trend as texts; its times are the times of its first and its last run."""
     unit = trend.line.unit
     return tuple(
         DriftLine(

@@ -56,7 +56,7 @@ def _sorted_values(values: Iterable[gb.Value]) -> tuple[gb.Value, ...]:
 def pairs(across: Sequence[gb.Point], up: Sequence[gb.Point], view: gb.View) -> list[Pair]:
     """Return the cases that are in both `across` and `up`, the points of the two series of a Pareto view.
 
-    A case whose units differ from those of the first case is left out."""
+    A case with other units than the first case is left out."""
     name = gb.labeller(across, view)
     up_points = {(point.case.id, point.devices): point for point in up}
     common = [

@@ -21,7 +21,7 @@ _FORMULA = re.compile(r"(^|;)(?=\s*[=+\-@＝＋－＠])")
 
 @dataclass(frozen=True, slots=True)
 class CsvReport:
-    """Writes one line for each series, in SI units; a result without a series has one line of its own."""
+    """Writes one line for each series, in SI units; a result without a series also has one line."""
 
     summary: str = "one line per series in SI units, for spreadsheets and data frames"
 

@@ -193,7 +193,7 @@ def _merge_devices(joined: Device | None, added: Device) -> Device:
 
 
 def _number_replicates(results: Sequence[Result]) -> list[Result]:
-    """Return the results, with those of one case on the same devices numbered from 0 as replicates."""
+    """Return the results; results of one case on the same devices are numbered from 0 as replicates."""
     counts: dict[tuple[str, tuple[str, ...]], int] = {}
     replicated = []
     for result in results:

@@ -129,7 +129,7 @@ def _measure_rest(plan: Plan, path: Path, watch: Observer, health: RunHealth, cl
 
 
 def _sampled_devices(plan: Plan) -> list[Device]:
-    """Return the devices whose counters are sampled: those of the jobs, and the host."""
+    """Return the devices whose counters are sampled: all devices of the jobs, and the host."""
     device_ids = {device.id for job in plan.jobs for device in job.devices} | {"host"}
     return [device for device in plan.facts.devices if device.id in device_ids]
 

@@ -20,7 +20,7 @@ _COMPLETED_STATUSES = (0, 3)  # every case was measured; a case failed, which is
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A command that runs a build of gpubench, and environment variables for it, in addition to those of this process.
+    """A command that runs a build of gpubench, and environment variables to add to this process's environment for it.
 
     `name` is the option of the command line that names the build: a or b."""
 

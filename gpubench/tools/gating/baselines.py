@@ -24,7 +24,7 @@ _MOST_ADDED = 1000  # results of one case that a candidate's own file can have a
 class CaseInHistory:
     """A case as the history identifies it: the case's id, version and tier, and a fingerprint id.
 
-    The fingerprint is that of the device, the driver, the libraries and the settings."""
+    The fingerprint identifies the device, the driver, the libraries and the settings."""
 
     case: str
     version: int

@@ -124,7 +124,7 @@ class History:
         return tuple(Path(source.path) for source in sources)
 
     def warnings(self, now: float | None = None) -> tuple[str, ...]:
-        """Return sentences that warn of runs with a wrong clock: those that start in the future, and those corrected.
+        """Return sentences that warn of runs with a wrong clock: runs that start in the future, and corrected ones.
 
         A start is in the future if it is more than AHEAD_S after `now`, in s since 1970, by default the present."""
         limit = (time.time() if now is None else now) + AHEAD_S

@@ -269,7 +269,7 @@ def record_files(recorder: HistoryRecorder, files: Iterable[Path], *, anew: bool
 
 
 def refill(recorder: HistoryRecorder, places: Sequence[Path]) -> tuple[list[RecordedFile], int]:
-    """Record again the run files in `places`, those in the history's folder, and those that the history already has.
+    """Record again all run files in `places`, in the history's folder, and in the history itself.
 
     Runs whose file does not exist any more, or is refused, are deleted."""
     files = [*run_files([recorder.path.absolute().parent, *places]), *filter(Path.exists, recorder.sources().values())]

@@ -84,7 +84,7 @@ class _ProfileFile:
         self._recording = recording
 
     def write(self, chunks: Sequence[Samples], *, is_last: bool = False) -> None:
-        """Write these samples and those that the sampling process has sent; with `is_last`, stop sampling too."""
+        """Write these samples and all that the sampling process has sent; with `is_last`, stop sampling too."""
         with self._collecting_errors():
             if not self.warnings:
                 (self._recording.stop_sampling if is_last else self._recording.write_sampled)(chunks)
@@ -176,7 +176,7 @@ def _run_and_sample(
 def _results(
     program: Program, ended: ProgramEnd, spans: Sequence[marks.Span], file: _ProfileFile, manifest: Manifest
 ) -> list[Result]:
-    """Return the result of the program and, after it, those of its phases."""
+    """Return the result of the program and, after it, the results of its phases."""
     devices, zero = manifest.settings.devices, manifest.started_at
     program_result = results.program_result(ended, devices, zero)
     if spans:

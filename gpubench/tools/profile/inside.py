@@ -90,13 +90,13 @@ def layouts() -> list[Layouts]:
 class RecordDecoder:
     """Decodes buffers of CUPTI's records; `name_of` returns the text at an address of this process.
 
-    Each CUPTI writes the records of its own version."""
+    Each version of CUPTI has its own layout of records."""
 
     def __init__(self, versions: Sequence[Layouts], name_of: Callable[[int], str]) -> None:
         """Take the layouts of each version, the newest first, and a function that reads a name at an address."""
         self._versions = list(versions)
         self._layouts = self._versions[0]
-        self._is_narrowed = False  # whether `_versions` holds only those that fit the kernels seen
+        self._is_narrowed = False  # whether `_versions` holds only layouts that fit the kernels seen
         self._name_of = name_of
         self.names: dict[int, int] = {}  # address → index
         self.texts: list[str] = []

@@ -24,7 +24,7 @@ class NvtxSetup:
 def prepare(environment: Mapping[str, str], folder: Path) -> NvtxSetup:
     """Compile the recording library into `folder` and return the variables that make NVTX load it.
 
-    `environment` is that of the program."""
+    `environment` is the program's."""
     if environment.get(VARIABLE):
         return NvtxSetup(warnings=(f"NVTX ranges are not recorded: {VARIABLE} names another tool; unset it",))
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

@@ -13,7 +13,7 @@ INFO = SuiteInfo(
     "the phases of a profiled program",
     (View("bars", "Duration of each phase", (phases.MARKED, phases.FOUND, phases.PART), series=phases.TIME),),
 )
-MOST_NAMES = 200  # names of marked phases in the file: those that took the most time
+MOST_NAMES = 200  # names of marked phases in the file; phases that took less time are left out
 MOST_TIMES = 20_000  # spans of one phase in the file, the first ones: a record has a limited size
 
 
@@ -42,7 +42,7 @@ def program_result(ended: ProgramEnd, devices: Sequence[str], zero: float) -> Re
 def marked_results(spans: Sequence[Span], devices: Sequence[str], zero: float) -> list[Result]:
     """Return a result for each name of marked phases, with all spans of that name, in the order of first use.
 
-    Of more than MOST_NAMES names, those with the longest total time are kept."""
+    Of more than MOST_NAMES names, it keeps the names with the longest total time."""
     spans_by_name: dict[str, list[Span]] = {}
     for span in spans:
         spans_by_name.setdefault(span.name, []).append(span)

@@ -15,7 +15,7 @@ from gpubench.analysis import phases
 from gpubench.model import Case, Result, Samples, Series
 from gpubench.tools.profile.inside import COPY, EVENT, KERNEL
 
-MOST_KERNELS = 40  # kernels with a result of their own: those that take the most time
+MOST_KERNELS = 40  # the kernels that take the most time have a result each
 MOST_VALUES = 1000  # recorded durations of one kernel, evenly picked
 MOST_EVENTS = 100_000  # events in the run file for a timeline, the first ones
 _LAUNCH_S = 1e-3  # a shorter gap counts as launch overhead, a longer one as a wait for the program

@@ -55,7 +55,7 @@ class ProcessTree:
 
 
 def _process_and_descendants(pid: int) -> Iterator[int]:
-    """Yield the id of a process and, if the kernel lists children (CONFIG_PROC_CHILDREN), those of its descendants."""
+    """Yield the ids of a process and, if the kernel lists children (CONFIG_PROC_CHILDREN), of its descendants."""
     yield pid
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
