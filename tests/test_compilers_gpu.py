@@ -179,6 +179,6 @@ def test_new_lengths_cost_more_than_known_ones_where_they_are_compiled(gpu: Any,
     task = available(partial(SHAPES.shapes, bench(gpu, "shapes"), "softmax", by))
     first, again = (task.stages[name].call() for name in ("first", "again"))
     observed = task.check()
-    assert observed["error"].value < 2**-9
+    assert observed["error"] < 2**-9
     assert 0 < observed["recompiles"].value < 16
     assert first[0] > 20 * max(again)

@@ -70,7 +70,7 @@ def _most(mine: Any) -> Any:
     step = _HALF_OF_BLOCK
     while step > 0:
         if me < step:
-            parts[me] = max(parts[me], parts[me + step])
+            parts[me] = parts[me + step] if parts[me + step] > parts[me] else parts[me]  # numba 0.68 compiles no max()
         cuda.syncthreads()
         step //= 2
     most = parts[0]
@@ -118,7 +118,8 @@ def _softmax(x: Any, out: Any, cols: Any) -> None:
     first = cuda.blockIdx.x * cols
     most = _LOWEST
     for col in range(cuda.threadIdx.x, cols, THREADS):
-        most = max(most, np.float32(x[first + col]))
+        value = np.float32(x[first + col])
+        most = value if value > most else most
     most = _most_of_block(most)
     total = _ZERO
     for col in range(cuda.threadIdx.x, cols, THREADS):
