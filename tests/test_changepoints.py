@@ -45,8 +45,11 @@ def test_every_step_of_a_quiet_series_is_found_where_it_is(lengths, levels):
     assert all(point.p <= 0.01 for point in points)
 
 
-def test_a_step_between_constants_is_found_with_the_smallest_possible_p_value():
+def test_a_step_between_constants_has_the_smallest_possible_p_value_and_no_unit():
     assert change_points([1.0] * 20 + [2.0] * 20) == (ChangePoint(20, 1 / 200),)
+    values = np.random.default_rng(8).lognormal(0, 0.01, 60)
+    values[35:] *= 1.04
+    assert change_points(values) == change_points(values) == change_points(values * 1e12)
 
 
 def test_a_change_of_the_spread_alone_is_a_change_point_too():
@@ -59,16 +62,6 @@ def test_a_change_of_the_spread_alone_is_a_change_point_too():
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0, 3.0, 4.0, 5.0], [1.0] * 50, [7.0, 9.0] * 30])
 def test_too_few_equal_or_alternating_values_have_no_change(values):
     assert change_points(values) == ()
-
-
-def test_two_bad_days_in_a_row_are_no_change_and_three_are():
-    quiet = np.random.default_rng(6).lognormal(0, 1e-3, 30)
-    outlier = quiet.copy()
-    outlier[[10, 20]] *= 1.5
-    assert change_points(outlier) == ()
-    lasting = quiet.copy()
-    lasting[-3:] *= 1.5
-    assert [point.index for point in change_points(lasting)] == [27]
 
 
 def test_a_series_without_a_change_is_cut_by_chance_in_about_one_of_a_hundred():
@@ -88,12 +81,6 @@ def test_a_step_is_found_soon_after_it_happened(shift, after, share):
     assert detected >= share * 60
 
 
-def test_neither_the_unit_nor_a_second_call_changes_the_change_points():
-    values = np.random.default_rng(8).lognormal(0, 0.01, 60)
-    values[35:] *= 1.04
-    assert change_points(values) == change_points(values) == change_points(values * 1e12)
-
-
 # ---- Histories
 
 SHAPES = ("nothing", "step", "drift")
@@ -105,12 +92,6 @@ def noisy(*parts, sigma=0.01, seed=1):
     return values + sigma * np.random.default_rng(seed).normal(size=len(values))
 
 
-def test_a_step_of_five_sigma_is_reported_three_runs_after_it_happened():
-    values = noisy(np.full(30, 1.0), np.full(3, 1.05))
-    assert stretches(values[:-1]) == (Stretch(0, 32),)
-    assert stretches(values) == (Stretch(0, 30), Stretch(30, 33))
-
-
 @pytest.mark.parametrize("before", [4, 5])
 def test_a_figure_that_halves_is_reported_from_nine_runs_on(before):
     values = [1.0] * before + [0.5] * (LEAST_RUNS - before)
@@ -118,24 +99,31 @@ def test_a_figure_that_halves_is_reported_from_nine_runs_on(before):
     assert stretches(values[:-1]) == (Stretch(0, LEAST_RUNS - 1),)
 
 
-def test_an_excursion_and_the_return_from_it_are_two_steps():
-    values = noisy(np.full(20, 1.0), np.full(10, 0.9), np.full(20, 1.0))
-    assert [part.start for part in stretches(values)] == [0, 20, 30]
+QUIET = np.full(30, 1.0)
+RETURN = noisy(np.full(20, 1.0), np.full(10, 0.9), np.full(20, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (RETURN, (Stretch(0, 20), Stretch(20, 30), Stretch(30, 50))),
+        (RETURN * 1e12, (Stretch(0, 20), Stretch(20, 30), Stretch(30, 50))),
+        (noisy(np.linspace(1.0, 1.02, 60), sigma=0.005), (Stretch(0, 60, is_drift=True),)),
+        # a short step to a value that occurred before is no change
+        (noisy(np.tile([1.0, 1.0, 1.1], 10), np.full(3, 1.1), sigma=0.001), (Stretch(0, 33),)),
+        (noisy(QUIET, np.full(2, 1.5)), (Stretch(0, 32),)),
+        (noisy(QUIET, np.full(2, 1.05)), (Stretch(0, 32),)),
+        (noisy(QUIET, np.full(3, 1.05)), (Stretch(0, 30), Stretch(30, 33))),
+    ],
+)
+def test_steps_and_drifts_are_stretches_and_two_bad_runs_in_a_row_are_no_step(values, expected):
+    assert stretches(values) == expected
 
 
 def test_more_steps_than_the_first_limit_are_all_reported():
     levels = (1.0, 1.2, 1.0, 1.3, 1.1, 1.4, 1.2, 1.5, 1.0, 1.2)
     values = noisy(*(np.full(12, level) for level in levels))
     assert [part.start for part in stretches(values)] == list(range(0, 120, 12))
-
-
-def test_two_bad_runs_in_a_row_are_no_step_and_three_are():
-    for count, expected in ((2, 1), (3, 2)):
-        assert len(stretches(noisy(np.full(30, 1.0), np.full(count, 1.5)))) == expected
-
-
-def test_a_slow_drift_is_one_drift_and_no_step():
-    assert stretches(noisy(np.linspace(1.0, 1.02, 60), sigma=0.005)) == (Stretch(0, 60, is_drift=True),)
 
 
 def test_a_drift_that_begins_late_leaves_the_level_before_it():
@@ -147,16 +135,6 @@ def test_a_drift_that_begins_late_leaves_the_level_before_it():
 @pytest.mark.parametrize("values", [[], [1.0], [1.0] * 50, [7.0, 9.0] * 30, [1e30] * 9, [1.0, 1.0 + 1e-7] * 20])
 def test_too_few_equal_or_alternating_values_are_one_level(values):
     assert stretches(values) == (Stretch(0, len(values)),)
-
-
-def test_a_short_step_to_a_value_that_occurred_before_is_no_change():
-    values = noisy(np.tile([1.0, 1.0, 1.1], 10), np.full(3, 1.1), sigma=0.001)
-    assert stretches(values) == (Stretch(0, 33),)
-
-
-def test_the_unit_does_not_change_the_reported_steps():
-    values = noisy(np.full(30, 1.0), np.full(30, 1.04))
-    assert stretches(values) == stretches(values * 1e12) == stretches(values * 1e-9)
 
 
 @pytest.mark.slow
@@ -182,9 +160,10 @@ def test_a_step_is_not_reported_as_a_drift_nor_a_drift_as_steps():
 def test_the_slope_is_that_of_theil_and_sen_with_an_interval_that_holds_it():
     values = np.random.default_rng(3).normal(size=40) + 0.05 * np.arange(40)
     measured, expected = slope(values), theilslopes(values, alpha=0.95)
+    low, high = measured.interval.low, measured.interval.high
     assert measured.interval.centre == pytest.approx(expected.slope)
-    assert measured.interval.low == pytest.approx(expected.low_slope, rel=0.05)
-    assert measured.interval.high == pytest.approx(expected.high_slope, rel=0.05)
+    assert (low, high) == pytest.approx((expected.low_slope, expected.high_slope), rel=0.05)
+    assert (slope([3.0] * 12).interval.centre, slope([3.0] * 12).score) == (0.0, 0.0)
 
 
 def test_the_score_of_independent_values_is_that_of_mann_and_kendall():
@@ -204,8 +183,3 @@ def test_serial_correlation_widens_the_interval_of_a_slope():
     assert slope(walk).interval.high - slope(walk).interval.low > 1.5 * (
         slope(shuffled).interval.high - slope(shuffled).interval.low
     )
-
-
-def test_equal_values_have_no_slope_and_no_direction():
-    assert slope([3.0] * 12).interval.centre == 0.0
-    assert slope([3.0] * 12).score == 0.0

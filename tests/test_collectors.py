@@ -122,22 +122,39 @@ def verdict(reasons, clock_hz=DEFAULT_HZ, default_hz=DEFAULT_HZ, processes=1, ba
     return NVML.condition_of(reasons, clock_hz, default_hz, processes, baseline, drawn)
 
 
+LOW_HZ = 345e6
+
+
 @pytest.mark.parametrize(
-    ("reasons", "discard"),
+    ("reasons", "clock_hz", "discard"),
     [
-        (SLOW, ("hw-slowdown",)),
-        (SW_HOT, ("thermal",)),
-        (HW_HOT, ("thermal",)),
-        (SW_HOT | HW_HOT, ("thermal",)),
-        (BRAKE, ("power-brake",)),
-        (SLOW | HW_HOT, ("thermal",)),
-        (SLOW | BRAKE, ("power-brake",)),
-        (SLOW | HW_HOT | BRAKE, ("thermal", "power-brake")),
-        (SLOW | CAP, ("hw-slowdown",)),
+        (SLOW, DEFAULT_HZ, ("hw-slowdown",)),
+        (SW_HOT, DEFAULT_HZ, ("thermal",)),
+        (SW_HOT | HW_HOT, DEFAULT_HZ, ("thermal",)),
+        (BRAKE, DEFAULT_HZ, ("power-brake",)),
+        (SLOW | HW_HOT, DEFAULT_HZ, ("thermal",)),
+        (SLOW | BRAKE, DEFAULT_HZ, ("power-brake",)),
+        (SLOW | HW_HOT | BRAKE, DEFAULT_HZ, ("thermal", "power-brake")),
+        (SLOW | CAP, DEFAULT_HZ, ("hw-slowdown",)),
+        (0, 0.749 * DEFAULT_HZ, ("low-clock",)),
+        (0, 0.75 * DEFAULT_HZ, ()),
+        (0, 1.1 * DEFAULT_HZ, ()),
+        *[(reasons, LOW_HZ, ()) for reasons in (IDLE, USER, CAP, None)],  # they explain a low clock
+        *[(reasons, LOW_HZ, ("low-clock",)) for reasons in (BOOST, DISPLAY)],
+        (HW_HOT, LOW_HZ, ("thermal",)),  # counted once where a slow-down lowers the clock
+        (BRAKE, LOW_HZ, ("power-brake",)),
+        (SLOW, LOW_HZ, ("hw-slowdown",)),
+        (0, None, ()),
     ],
 )
-def test_a_slow_down_is_discarded_by_its_most_specific_name(reasons, discard):
-    assert verdict(reasons).discard == discard
+def test_a_slow_down_is_discarded_by_its_most_specific_name_and_so_is_a_low_clock_alone(
+    reasons, clock_hz, discard
+):
+    assert verdict(reasons, clock_hz).discard == discard
+    assert verdict(reasons, LOW_HZ, None).discard == verdict(reasons).discard, "without a default no clock is low"
+
+
+CAPPED = Condition((), ("power-capped",))
 
 
 @pytest.mark.parametrize("reasons", [0, IDLE, USER, BOOST, DISPLAY, IDLE | USER | BOOST | DISPLAY])
@@ -145,35 +162,14 @@ def test_states_that_slow_nothing_down_neither_discard_nor_label(reasons):
     assert verdict(reasons) == Condition()
 
 
-def test_the_power_cap_is_a_label_and_never_a_discard():
-    assert verdict(CAP) == Condition((), ("power-capped",))
-    assert verdict(CAP, clock_hz=0.5 * DEFAULT_HZ) == Condition((), ("power-capped",))
-
-
-@pytest.mark.parametrize(("share", "discard"), [(0.749, ("low-clock",)), (0.75, ()), (1.0, ()), (1.1, ())])
-def test_a_clock_below_three_quarters_of_the_default_is_discarded(share, discard):
-    assert verdict(0, clock_hz=share * DEFAULT_HZ).discard == discard
-
-
-@pytest.mark.parametrize("reasons", [IDLE, USER, CAP, None])
-def test_a_low_clock_is_ignored_if_the_device_is_idle_capped_or_its_clock_was_set(reasons):
-    assert verdict(reasons, clock_hz=345e6).discard == ()
-
-
-@pytest.mark.parametrize(("reasons", "cause"), [(HW_HOT, "thermal"), (BRAKE, "power-brake"), (SLOW, "hw-slowdown")])
-def test_a_sample_is_counted_once_where_a_slow_down_lowers_the_clock(reasons, cause):
-    assert verdict(reasons, clock_hz=345e6).discard == (cause,)
-
-
-@pytest.mark.parametrize(("clock_hz", "power_w"), [(1470e6, 684.885), (1635e6, 848.863)])
-def test_a_power_cap_that_takes_effect_before_the_driver_reports_it_is_a_label(clock_hz, power_w):
-    """An H200 of 700 W, 0.15 s into a large product: its clock was lower, and no reason was reported yet."""
-    assert verdict(0, clock_hz, drawn=power_w / 700) == Condition((), ("power-capped",))
-
-
 @pytest.mark.parametrize(
     ("reasons", "clock_hz", "drawn", "condition"),
     [
+        (CAP, DEFAULT_HZ, None, CAPPED),
+        (CAP, 0.5 * DEFAULT_HZ, None, CAPPED),
+        # an H200 0.15 s into a large product: its clock was lower, and no reason was reported yet
+        (0, 1470e6, 684.885 / 700, CAPPED),
+        (0, 1635e6, 848.863 / 700, CAPPED),
         (0, 1470e6, 0.89, Condition(("low-clock",))),
         (0, 1470e6, None, Condition(("low-clock",))),
         (0, DEFAULT_HZ, 1.0, Condition()),
@@ -181,41 +177,21 @@ def test_a_power_cap_that_takes_effect_before_the_driver_reports_it_is_a_label(c
         (USER, 1470e6, 1.0, Condition()),
     ],
 )
-def test_power_explains_a_low_clock_only_without_another_reason(reasons, clock_hz, drawn, condition):
+def test_the_power_cap_is_a_label_and_explains_a_low_clock_only_without_another_reason(
+    reasons, clock_hz, drawn, condition
+):
     assert verdict(reasons, clock_hz, drawn=drawn) == condition
 
 
-@pytest.mark.parametrize("reasons", [BOOST, DISPLAY])
-def test_ignored_reasons_do_not_excuse_a_low_clock(reasons):
-    assert verdict(reasons, clock_hz=345e6).discard == ("low-clock",)
-
-
-@pytest.mark.parametrize(("clock_hz", "default_hz"), [(None, DEFAULT_HZ), (345e6, None), (None, None)])
-def test_an_unknown_clock_is_not_judged(clock_hz, default_hz):
-    assert verdict(0, clock_hz, default_hz) == Condition()
-
-
 @pytest.mark.parametrize(
-    ("processes", "baseline", "discard"),
-    [
-        (2, 1, ("foreign-process",)),
-        (1, 0, ("foreign-process",)),
-        (1, 1, ()),
-        (0, 1, ()),
-        (None, 1, ()),
-        (5, None, ()),
-    ],
+    ("processes", "baseline", "is_foreign"),
+    [(2, 1, True), (1, 0, True), (1, 1, False), (0, 1, False), (None, 1, False), (5, None, False)],
 )
-def test_a_process_more_than_at_the_start_is_foreign(processes, baseline, discard):
-    assert verdict(0, processes=processes, baseline=baseline).discard == discard
-
-
-def test_unreadable_values_discard_no_sample():
+def test_a_process_more_than_at_the_start_is_foreign(processes, baseline, is_foreign):
+    assert verdict(0, processes=processes, baseline=baseline).discard == ("foreign-process",) * is_foreign
+    both = verdict(HW_HOT | CAP, processes=processes, baseline=baseline)
+    assert both == Condition(("thermal", *("foreign-process",) * is_foreign), ("power-capped",))
     assert NVML.condition_of(None, None, None, None, None) == Condition()
-
-
-def test_a_throttled_and_shared_gpu_has_both_conditions():
-    assert verdict(HW_HOT | CAP, processes=2) == Condition(("thermal", "foreign-process"), ("power-capped",))
 
 
 def test_the_bits_of_throttle_reasons_are_those_of_nvmls_binding():
@@ -271,16 +247,12 @@ def child():
         process.stdin.close()
 
 
-def test_the_runner_and_its_descendants_are_not_foreign(child):
-    ours = OTHERS.Strangers(runner=os.getpid())
-    assert ours.among((os.getpid(), child)) == ()
-    assert OTHERS.Strangers(runner=os.getppid()).among((os.getppid(), os.getpid(), child)) == ()
-
-
-def test_a_process_that_the_runner_did_not_start_is_foreign(child):
+def test_only_the_runner_and_its_descendants_are_not_foreign(child):
+    assert OTHERS.Strangers(runner=os.getpid()).among((os.getpid(), child)) == ()
+    assert OTHERS.Strangers(runner=PARENT).among((PARENT, os.getpid(), child)) == ()
     runner = OTHERS.Strangers(runner=child)
-    assert runner.among((os.getpid(), os.getppid())) == (os.getppid(),)
-    assert runner.are_seen((os.getpid(), os.getppid()))
+    assert runner.among((os.getpid(), PARENT)) == (PARENT,)
+    assert runner.are_seen((os.getpid(), PARENT))
 
 
 def test_process_ids_of_the_hosts_namespace_are_counted_and_attributed_to_no_program(child):
@@ -364,9 +336,16 @@ def test_power_is_read_only_where_it_could_explain_a_low_clock(clock_mhz, reason
     assert driver.calls.count("power") == asked
 
 
-def test_a_low_clock_of_a_gpu_without_a_power_reading_is_discarded():
-    driver = StubbedNvml(0, 1470, broken={"power": pynvml.NVML_ERROR_NOT_SUPPORTED})
-    assert started_watch(driver).look().discard == ("low-clock",)
+@pytest.mark.parametrize(
+    ("driver", "discard"),
+    [
+        (StubbedNvml(0, 1470, broken={"power": pynvml.NVML_ERROR_NOT_SUPPORTED}), ("low-clock",)),
+        # a driver before 535 knows the reasons by their old name
+        (StubbedNvml(HW_HOT, broken={"reasons": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}), ("thermal",)),
+    ],
+)
+def test_a_gpu_without_a_power_reading_or_with_an_old_driver_is_judged(driver, discard):
+    assert started_watch(driver).look().discard == discard
 
 
 @pytest.mark.parametrize("name", READS)
@@ -376,11 +355,6 @@ def test_an_unreachable_gpu_is_a_device_error_that_names_it(name, every_look):
     driver.broken = {name: pynvml.NVML_ERROR_GPU_IS_LOST}
     with pytest.raises(DeviceError, match="cuda:0 is lost"):
         watch.look()
-
-
-def test_throttle_reasons_of_a_driver_before_535_are_read_by_their_old_name():
-    driver = StubbedNvml(HW_HOT, broken={"reasons": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
-    assert started_watch(driver).look().discard == ("thermal",)
 
 
 def test_a_process_that_comes_is_foreign_until_it_goes(every_look):
@@ -443,8 +417,10 @@ def test_steal_counts_from_one_tick_and_one_hundredth_of_the_time(rise_s, elapse
     assert WATCH.is_stolen(before, after) == stolen
 
 
-def test_steal_that_the_kernel_does_not_report_is_missing():
-    assert not WATCH.is_stolen(WATCH.CpuTimes(1.0, None), WATCH.CpuTimes(2.0, None))
+def test_the_files_of_the_kernel_are_read_with_care():
+    assert not WATCH.is_stolen(WATCH.CpuTimes(1.0, None), WATCH.CpuTimes(2.0, None)), "steal may be unreported"
+    assert WATCH.runnable_in("1.12 0.92 0.92 3/89 32475\n") == 3
+    assert WATCH.state_in("17 (a (b) R c) S 1 17") == "S", "a thread's name may hold anything"
 
 
 @pytest.mark.parametrize(
@@ -461,14 +437,6 @@ def test_steal_that_the_kernel_does_not_report_is_missing():
 )
 def test_steal_is_a_discard_and_a_move_and_load_are_labels(stolen, migrated, others, condition):
     assert WATCH.condition_of(stolen, migrated, others, 4) == condition
-
-
-def test_the_runnable_threads_are_loadavgs_fourth_field():
-    assert WATCH.runnable_in("1.12 0.92 0.92 3/89 32475\n") == 3
-
-
-def test_a_threads_state_follows_a_name_that_may_hold_anything():
-    assert WATCH.state_in("17 (a (b) R c) S 1 17") == "S"
 
 
 # ---- the host's watch on this machine

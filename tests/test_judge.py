@@ -11,9 +11,9 @@ import scipy.stats
 from _sides import TRIAD, evidence, noisy, percent, reading
 
 from gpubench.judging import effect
-from gpubench.judging.evidence import Evidence, Reading
+from gpubench.judging.evidence import Evidence
 from gpubench.judging.finding_text import explanation, sentence
-from gpubench.judging.judge import Finding, decide, judge, settled, verdict_of
+from gpubench.judging.judge import Finding, decide, judge, verdict_of
 from gpubench.model import DataFile, Verdict
 
 
@@ -74,28 +74,30 @@ def least(deviation, freedom, *counts):
     return scipy.stats.t.isf(0.0027 / 2, freedom) * deviation * math.sqrt(sum(1 / count for count in counts))
 
 
-def test_noise_between_processes_raises_the_threshold_by_students_quantile():
-    finding = only_finding(evidence(*noisy(spread=0.05)), evidence(*noisy(1.01, spread=0.05)))
-    assert finding.threshold == pytest.approx(least(0.05, 8, 5, 5))
+@pytest.mark.parametrize(
+    ("old", "new", "low", "high"),
+    [
+        (noisy(spread=0.05), noisy(1.01, spread=0.05), least(0.05, 8, 5, 5), least(0.05, 8, 5, 5)),
+        # a side that is quiet by chance does not narrow the threshold, nor do forty quiet processes beside five noisy
+        (noisy(spread=0.001), noisy(1.1, spread=0.05), 0.99 * least(0.05 / math.sqrt(2), 8, 5, 5), 1),
+        (noisy(spread=0.05), noisy(1.01, spread=0.01, count=40), least(0.05, 4.3, 5), 1),
+    ],
+)
+def test_noise_between_processes_raises_the_threshold_by_students_quantile(old, new, low, high):
+    assert low * (1 - 1e-6) < only_finding(evidence(*old), evidence(*new)).threshold < high * (1 + 1e-6)
 
 
-def test_the_deviation_is_pooled_so_that_a_side_that_is_quiet_by_chance_does_not_narrow_the_threshold():
-    finding = only_finding(evidence(*noisy(spread=0.001)), evidence(*noisy(1.1, spread=0.05)))
-    assert finding.threshold > least(0.05 / math.sqrt(2), 8, 5, 5) * 0.99
-
-
-def test_the_smaller_side_counts_with_its_own_noise_if_it_is_the_noisier_one():
-    """Forty quiet processes do not make five noisy ones more precise."""
-    finding = only_finding(evidence(*noisy(spread=0.05)), evidence(*noisy(1.01, spread=0.01, count=40)))
-    assert finding.threshold > least(0.05, 4.3, 5)
-
-
-def test_noise_beyond_the_users_threshold_is_inconclusive_and_says_how_much_identical_code_varies():
-    finding = only_finding(evidence(*noisy(spread=0.03)), evidence(*noisy(1.01, spread=0.03)))
-    assert finding.verdict is Verdict.INCONCLUSIVE
-    assert explanation(finding).startswith(
-        "threshold 8.5 %, because identical code varies by 3.0 % (5 and 5 processes)"
-    )
+@pytest.mark.parametrize(
+    ("spread", "ratio", "verdict", "text"),
+    [
+        (0.03, 1.01, "inconclusive", "threshold 8.5 %, because identical code varies by 3.0 % (5 and 5 processes)"),
+        (0.01, 1.1, "slower", "threshold 2.7 %, because identical code varies by 1.0 % (5 and 5 processes)"),
+    ],
+)
+def test_a_widened_threshold_is_explained_by_the_noise_of_identical_code(spread, ratio, verdict, text):
+    finding = only_finding(evidence(*noisy(spread=spread)), evidence(*noisy(ratio, spread=spread)))
+    assert finding.verdict == verdict
+    assert text in sentence(finding)
 
 
 def test_a_case_is_the_same_only_within_the_users_threshold():
@@ -103,12 +105,6 @@ def test_a_case_is_the_same_only_within_the_users_threshold():
     assert only_finding(before, after).verdict is Verdict.INCONCLUSIVE
     asked = only_finding(before, after, threshold=50)
     assert (asked.verdict, asked.threshold) == (Verdict.SAME, pytest.approx(math.log(1.5)))
-
-
-def test_the_sentence_of_a_slower_case_explains_a_widened_threshold_too():
-    finding = only_finding(evidence(*noisy(spread=0.01)), evidence(*noisy(1.1, spread=0.01)))
-    assert finding.verdict is Verdict.SLOWER
-    assert "threshold 2.7 %, because identical code varies by 1.0 % (5 and 5 processes)" in sentence(finding)
 
 
 def test_a_noise_run_counts_where_it_is_noisier_than_the_sides_themselves():
@@ -120,9 +116,11 @@ def test_a_noise_run_counts_where_it_is_noisier_than_the_sides_themselves():
     assert only_finding(evidence(*noisy(spread=0.05)), evidence(*noisy(spread=0.04)), noise=quiet).threshold > 0.05
 
 
-def test_the_users_threshold_is_a_change_of_the_time_and_of_its_inverse():
-    finding = only_finding(evidence(*noisy(spread=1e-6)), evidence(*noisy(1.001, spread=1e-6)), threshold=5)
-    assert finding.threshold == pytest.approx(math.log(1.05))
+def test_values_that_never_vary_are_judged_by_the_users_threshold_alone():
+    finding = only_finding(evidence(*[1.0] * 5), evidence(*[1.03] * 5))
+    assert (finding.verdict, finding.threshold, finding.q) == (Verdict.SLOWER, pytest.approx(math.log(1.02)), 0.0)
+    finding = only_finding(evidence(0.0, 1.0, 2.0), evidence(1.0, 1.0, 2.0))
+    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "no-ratio")
 
 
 def test_a_difference_between_sessions_does_not_average_out_within_one_session():
@@ -166,31 +164,6 @@ def test_identical_files_are_the_same_however_few_their_processes(count):
     assert (finding.verdict, finding.cause) == (Verdict.SAME, "identical")
 
 
-def test_figures_without_a_logarithm_are_inconclusive():
-    finding = only_finding(evidence(0.0, 1.0, 2.0), evidence(1.0, 1.0, 2.0))
-    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "no-ratio")
-
-
-def test_values_that_never_vary_are_judged_by_the_users_threshold_alone():
-    finding = only_finding(evidence(*[1.0] * 5), evidence(*[1.03] * 5))
-    assert (finding.verdict, finding.threshold, finding.q) == (Verdict.SLOWER, pytest.approx(math.log(1.02)), 0.0)
-
-
-def test_another_case_version_is_not_comparable():
-    finding = only_finding(evidence(*noisy()), evidence(*noisy(), of=dataclasses.replace(TRIAD, version=2)))
-    assert (finding.verdict, finding.cause) == (Verdict.NOT_COMPARABLE, "method")
-    assert finding.reason == "case version was 1, is 2"
-
-
-def test_mixed_units_are_not_comparable_even_within_a_side():
-    seconds, rate = reading(noisy()), reading(noisy(), moved=1e9)
-    finding = only_finding(Evidence([[seconds], [rate]]), Evidence([[seconds]]))
-    assert (finding.verdict, finding.reason) == (
-        Verdict.NOT_COMPARABLE,
-        "unit was s, is B/s; the better direction was less, is more",
-    )
-
-
 USUAL = {"clock.sm_most_hz": "1980000000", "power.limit_w": "700.0", "ecc": "on", "mig": "off"}
 
 
@@ -200,57 +173,66 @@ def machine(name="NVIDIA H200", device_id="cuda:0", **details):
     return {"facts": make.facts(device, versions=(("nvidia.driver", "580.1"),))}
 
 
+def driver(version):
+    return {"facts": make.facts(versions=(("nvidia.driver", version),))}
+
+
+def tier(name):
+    return {"settings": dataclasses.replace(make.manifest().settings, tier=name)}
+
+
 @pytest.mark.parametrize(
-    ("manifest", "reason"),
+    ("before", "after", "reason"),
     [
-        ({"name": "NVIDIA H100"}, "model NVIDIA H100 instead of NVIDIA H200"),
-        ({"power.limit_w": "500.0"}, "power limit 500.0 W instead of 700.0 W"),
-        ({"ecc": "off"}, "ECC off instead of on"),
-        ({"mig": "on"}, "MIG on instead of off"),
-        ({"clock.sm_most_hz": "1410000000"}, "clocks 1.410 GHz instead of 1.980 GHz"),
+        (machine(), machine(name="NVIDIA H100"), "model NVIDIA H100 instead of NVIDIA H200"),
+        (machine(), machine(**{"power.limit_w": "500.0"}), "power limit 500.0 W instead of 700.0 W"),
+        (machine(), machine(ecc="off"), "ECC off instead of on"),
+        (machine(), machine(mig="on"), "MIG on instead of off"),
+        (machine(), machine(**{"clock.sm_most_hz": "1410000000"}), "clocks 1.410 GHz instead of 1.980 GHz"),
+        (driver("580.1.2"), driver("590.1"), "driver nvidia 590 instead of nvidia 580"),
+        (tier("quick"), tier("smoke"), "tier smoke instead of quick"),
     ],
 )
-def test_another_machine_or_setting_is_not_comparable(manifest, reason):
-    before, after = evidence(*noisy(), manifest=machine()), evidence(*noisy(), manifest=machine(**manifest))
+def test_another_machine_or_setting_is_not_comparable(before, after, reason):
+    before, after = evidence(*noisy(), manifest=before), evidence(*noisy(), manifest=after)
     finding = only_finding(before, after)
     assert (finding.verdict, finding.cause) == (Verdict.NOT_COMPARABLE, "machine")
     assert finding.reason == f"not comparable with the baseline: {reason}"
     assert only_finding(before, after, allow_mismatch=True).verdict is Verdict.SAME
 
 
-def test_the_major_version_of_the_driver_counts_the_minor_does_not():
-    def of(version):
-        return {"manifest": {"facts": make.facts(versions=(("nvidia.driver", version),))}}
-
-    before = evidence(*noisy(), **of("580.1.2"))
-    assert only_finding(before, evidence(*noisy(), **of("580.9"))).verdict is Verdict.SAME
-    assert (
-        only_finding(before, evidence(*noisy(), **of("590.1"))).reason
-        == "not comparable with the baseline: driver nvidia 590 instead of nvidia 580"
-    )
+def test_the_minor_version_of_the_driver_does_not_count():
+    before, after = (evidence(*noisy(), manifest=driver(version)) for version in ("580.1.2", "580.9"))
+    assert only_finding(before, after).verdict is Verdict.SAME
 
 
-def test_another_tier_is_not_comparable():
-    settings = dataclasses.replace(make.manifest().settings, tier="smoke")
-    finding = only_finding(evidence(*noisy()), evidence(*noisy(), manifest={"settings": settings}))
-    assert finding.reason == "not comparable with the baseline: tier smoke instead of quick"
+SECONDS, RATE = reading(noisy()), reading(noisy(), moved=1e9)
 
 
-def test_a_candidate_that_failed_once_is_invalid_at_any_speed():
-    bad = reading([1.0], status="failed", cause="wrong-answer", reason="1 + 1 came out as 3")
-    finding = only_finding(evidence(*noisy()), Evidence([[reading(noisy()), bad]]))
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ([SECONDS], [reading(noisy(), of=dataclasses.replace(TRIAD, version=2))], "case version was 1, is 2"),
+        ([SECONDS, RATE], [SECONDS], "unit was s, is B/s; the better direction was less, is more"),
+    ],
+)
+def test_another_version_or_unit_of_a_case_is_not_comparable(before, after, reason):
+    finding = only_finding(Evidence([[one] for one in before]), Evidence([[one] for one in after]))
+    assert (finding.verdict, finding.cause, finding.reason) == (Verdict.NOT_COMPARABLE, "method", reason)
+
+
+BAD = reading([1.0], status="invalid", cause="discarded", reason="most samples had to go")
+WRONG = reading([1.0], status="failed", cause="wrong-answer", reason="1 + 1 came out as 3")
+
+
+def test_a_candidate_that_failed_once_is_invalid_and_one_with_enough_valid_processes_is_judged():
+    before = evidence(*noisy())
+    finding = only_finding(before, Evidence([[reading(noisy()), WRONG]]))
     assert (finding.verdict, finding.cause) == (Verdict.INVALID, "failed")
     assert finding.reason == "candidate: 1 of 6 failed: 1 + 1 came out as 3"
-
-
-def test_invalid_processes_leave_the_others_to_be_judged_where_enough_are_left():
-    bad = reading([1.0], status="invalid", cause="discarded", reason="most samples had to go")
-    assert only_finding(evidence(*noisy()), Evidence([[reading(noisy()), bad]])).verdict is Verdict.SAME
-    finding = only_finding(evidence(*noisy()), Evidence([[reading([1.0, 1.0]), bad]]))
-    assert (finding.verdict, finding.reason) == (
-        Verdict.INVALID,
-        "candidate: 1 of 3 invalid: most samples had to go",
-    )
+    assert only_finding(before, Evidence([[reading(noisy()), BAD]])).verdict is Verdict.SAME
+    finding = only_finding(before, Evidence([[reading([1.0, 1.0]), BAD]]))
+    assert (finding.verdict, finding.reason) == (Verdict.INVALID, "candidate: 1 of 3 invalid: most samples had to go")
 
 
 def test_a_case_of_only_one_side_is_listed_as_missing_or_new_and_has_no_verdict():
@@ -313,54 +295,6 @@ def test_of_a_baseline_of_several_cards_the_candidates_own_is_used():
     assert only_finding(before, evidence_on_cards(1.04, "GPU-2")).verdict is Verdict.SAME
     assert only_finding(before, evidence_on_cards(1.08, "GPU-2")).before.processes == 5
     assert only_finding(before, evidence_on_cards(1.08, "GPU-2")).verdict is Verdict.SLOWER
-
-
-def evidence_at_clocks(values, hertz, labels=()):
-    """Return a reading whose processes each ran at a clock of their own, read in their windows."""
-    results = [
-        make.result(make.timing(value), of=TRIAD, replicate=index, window=(index, index + 0.9), labels=labels)
-        for index, value in enumerate(values)
-    ]
-    at = [index + 0.5 for index in range(len(values))]
-    counter = make.counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi")
-    samples = make.samples(at, **{"clock.sm": list(hertz)})
-    return Evidence([[Reading.of(make.run(*results, sampled=[samples], counters=(counter,)))]])
-
-
-FAST, SLOW = noisy(1.98e9, 1e-4), noisy(1.8e9, 1e-4)
-
-
-def test_a_slow_down_that_the_clock_alone_explains_is_inconclusive():
-    """10 % slower at a clock 10 % lower is the same number of cycles."""
-    finding = only_finding(
-        evidence_at_clocks(noisy(1.0, 0.001), FAST), evidence_at_clocks(noisy(1.1, 0.001), SLOW, ("power-capped",))
-    )
-    assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "clock")
-    assert "1.980 GHz to 1.800 GHz (power-capped on one side only)" in finding.reason
-    assert settled(judge(evidence(*noisy()), evidence(*noisy()), percent(2))).counts() == {Verdict.SAME: 1}
-
-
-def test_a_case_that_is_slower_in_cycles_too_is_slower():
-    finding = only_finding(
-        evidence_at_clocks(noisy(1.0, 0.001), FAST), evidence_at_clocks(noisy(1.2, 0.001), SLOW, ("power-capped",))
-    )
-    assert finding.verdict is Verdict.SLOWER
-
-
-def test_a_slow_down_at_the_same_clock_is_slower():
-    finding = only_finding(evidence_at_clocks(noisy(1.0, 0.001), FAST), evidence_at_clocks(noisy(1.1, 0.001), FAST))
-    assert finding.verdict is Verdict.SLOWER
-
-
-@pytest.mark.parametrize("label", ["shared-device", "loaded"])
-def test_a_slow_down_beside_neighbours_that_the_baseline_did_not_have_is_inconclusive(label):
-    slow = noisy(1.1, 0.001)
-    assert only_finding(evidence(*noisy()), evidence(*slow, labels=(label,))).cause == "contended"
-
-
-def test_without_a_second_measurement_a_suspect_is_inconclusive_and_keeps_its_reason():
-    judgement = settled(judge(evidence_at_clocks(noisy(), FAST), evidence_at_clocks(noisy(1.1), SLOW), percent(2)))
-    assert [(f.verdict, f.cause) for f in judgement.findings] == [(Verdict.INCONCLUSIVE, "clock")]
 
 
 def test_q_values_depend_on_the_number_of_compared_cases():

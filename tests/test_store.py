@@ -22,7 +22,6 @@ from gpubench import model
 from gpubench.base.errors import FileError, UsageError
 from gpubench.model import record, store
 
-SCHEMA_FILE = Path(store.__file__).with_name("run-1.schema.json")
 NAMES = ("run.jsonl", "run.jsonl.gz")
 
 
@@ -86,16 +85,13 @@ def test_the_end_counts_and_hashes_all_earlier_lines(path):
     assert json.loads(end) == {"kind": "end", "records": 2, "sha256": hashlib.sha256(body + b"\n").hexdigest()}
 
 
-def test_text_of_any_script_is_written_unchanged(path):
+def test_text_of_any_script_is_written_unchanged_and_undecodable_characters_are_replaced(path, tmp_path):
     result = make.result(reason='µ 计算 \U0001f680 \u2028 \x1b[31m "quoted"\n\ttwo lines \x7f')
     write(path, result)
     assert store.read_run(path).results == (result,)
     assert "计算" in path.read_text(encoding="utf-8")
-
-
-def test_undecodable_characters_of_a_result_are_replaced(path):
-    write(path, make.result(reason="cannot open caf\udce9.bin"))
-    assert store.read_run(path).results[0].reason == "cannot open caf?.bin"
+    other = write(tmp_path / "other.jsonl", make.result(reason="cannot open caf\udce9.bin"))
+    assert store.read_run(other).results[0].reason == "cannot open caf?.bin"
 
 
 def test_a_command_line_that_is_no_text_is_refused_before_anything_is_measured(path):
@@ -255,30 +251,26 @@ def test_a_damaged_file_is_not_resumed_and_not_touched(small):
     assert small.read_bytes() == before
 
 
-def test_a_missing_file_is_not_resumed(path):
-    with pytest.raises(FileError, match="No such file or directory"):
-        store.RunWriter.resume(path)
-
-
 # --- where a file cannot be made ----------------------------------------------------------------
 
 
-def test_a_file_that_exists_is_never_overwritten(path):
+def test_a_file_is_neither_overwritten_nor_made_where_no_folder_is(path, tmp_path):
     path.write_text("mine")
-    with pytest.raises(UsageError, match=r"run\.jsonl exists; choose another name, or continue it with `run --resume`"):
-        store.RunWriter.create(path, make.manifest())
+    for place, message in (
+        (path, r"run\.jsonl exists; choose another name, or continue it with `run --resume`"),
+        (tmp_path / "no" / "run.jsonl", "the folder does not exist; make it first"),
+        (path / "run.jsonl", "Not a directory; choose another place"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            store.RunWriter.create(place, make.manifest())
     assert path.read_text() == "mine"
 
 
-def test_a_folder_that_is_missing_is_named(tmp_path):
-    with pytest.raises(UsageError, match="the folder does not exist; make it first"):
-        store.RunWriter.create(tmp_path / "no" / "run.jsonl", make.manifest())
-
-
-def test_a_place_that_is_no_folder_is_refused(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="Not a directory; choose another place"):
-        store.RunWriter.create(tmp_path / "file" / "run.jsonl", make.manifest())
+def test_the_hash_of_a_file_is_that_of_its_bytes_and_a_missing_file_is_refused(small, tmp_path):
+    assert store.file_hash(small) == hashlib.sha256(small.read_bytes()).hexdigest()
+    for use in (store.file_hash, store.RunWriter.resume):
+        with pytest.raises(FileError, match="No such file or directory"):
+            use(tmp_path / "missing.jsonl")
 
 
 # --- a bug in the caller ------------------------------------------------------------------------
@@ -341,12 +333,3 @@ def test_chunks_of_other_counters_stay_apart_and_those_of_one_device_are_joined(
 
 
 # --- the file's name in reports -----------------------------------------------------------------
-
-
-def test_the_hash_of_a_file_is_that_of_its_bytes(small):
-    assert store.file_hash(small) == hashlib.sha256(small.read_bytes()).hexdigest()
-
-
-def test_the_hash_of_a_missing_file_is_refused(path):
-    with pytest.raises(FileError, match="No such file or directory"):
-        store.file_hash(path)

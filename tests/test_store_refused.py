@@ -37,14 +37,19 @@ def small(path):
     return write(path, make.result(), make.samples([1.0, 2.0], power=[300.5, None]), end=False)
 
 
-def test_a_bad_line_in_the_middle_is_not_taken_for_a_torn_one(small):
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (lambda a, b, c: a + b[:20] + b"\n" + c, "line 2: not JSON"),
+        (lambda a, b, c: a + b.replace(b"triad", b"tri\xffd") + c, "line 2: not UTF-8 text"),
+        (lambda a, b, c: b, "line 1: cannot be read as a run of gpubench: the manifest does not come first"),
+        (lambda a, b, c: a + b + c + a, "line 4: a second manifest"),
+        (lambda a, b, c: a + b + c + b, "line 4: a second result of bandwidth/triad, replicate 0"),
+    ],
+)
+def test_a_changed_line_is_refused_and_in_the_middle_not_taken_for_a_torn_one(small, changed, message):
     lines = content(small).splitlines(keepends=True)
-    replace(small, lines[0] + lines[1][:20] + b"\n" + lines[2])
-    assert refusal(small).startswith("line 2: not JSON")
-
-
-def test_bytes_that_are_no_text_are_refused(small):
-    assert refusal(replace(small, content(small).replace(b"triad", b"tri\xffd"))) == "line 2: not UTF-8 text"
+    assert refusal(replace(small, changed(*lines))).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -60,23 +65,6 @@ def test_an_empty_file_is_refused_with_the_next_step(path):
     assert refusal(path) == "line 1: its manifest is missing or incomplete, so nothing was measured; remove the file"
 
 
-def test_a_file_that_does_not_begin_with_its_manifest_is_refused(small):
-    lines = content(small).splitlines(keepends=True)
-    assert refusal(replace(small, lines[1])).endswith("the manifest does not come first")
-
-
-def test_a_second_manifest_is_refused(small):
-    lines = content(small).splitlines(keepends=True)
-    assert refusal(replace(small, b"".join(lines) + lines[0])) == "line 4: a second manifest"
-
-
-def test_a_second_result_of_one_key_is_refused(small):
-    lines = content(small).splitlines(keepends=True)
-    assert (
-        refusal(replace(small, b"".join(lines) + lines[1])) == "line 4: a second result of bandwidth/triad, replicate 0"
-    )
-
-
 @pytest.mark.parametrize("more", [b'{"kind":"result"', b"\n", b"anything\n"])
 def test_any_line_after_the_end_record_is_refused(path, more):
     write(path)
@@ -84,24 +72,16 @@ def test_any_line_after_the_end_record_is_refused(path, more):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_number_changed_in_a_complete_file_is_found(tmp_path, name):
-    path = edit(write(tmp_path / name, make.result()), 2, "0.001", "0.002")
-    assert (
-        refusal(path) == "line 3: the records differ from their recorded count and hash: the file was edited or damaged"
-    )
-
-
-def test_a_record_taken_out_of_a_complete_file_is_found(path):
-    write(path, make.result(), make.result(replicate=1))
+def test_a_number_or_a_record_missing_in_a_complete_file_is_found(tmp_path, name):
+    edited = "the records differ from their recorded count and hash: the file was edited or damaged"
+    assert refusal(edit(write(tmp_path / name, make.result()), 2, "0.001", "0.002")) == f"line 3: {edited}"
+    path = write(tmp_path / f"two-{name}", make.result(), make.result(replicate=1))
     lines = content(path).splitlines(keepends=True)
-    assert refusal(replace(path, lines[0] + lines[1] + lines[3])).endswith("edited or damaged")
+    assert refusal(replace(path, lines[0] + lines[1] + lines[3])) == f"line 3: {edited}"
 
 
-def test_a_missing_file_is_refused(path):
-    assert refusal(path) == "No such file or directory"
-
-
-def test_a_folder_is_refused(tmp_path):
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    assert refusal(tmp_path / "run.jsonl") == "No such file or directory"
     assert refusal(tmp_path) == "Is a directory"
 
 
@@ -111,19 +91,14 @@ def test_a_file_that_may_not_be_read_is_refused(small):
     assert refusal(small) == "Permission denied"
 
 
-def test_a_damaged_gzip_is_refused(tmp_path):
-    path = write(tmp_path / "run.jsonl.gz", make.result())
+def test_a_damaged_gzip_and_a_gzip_by_name_only_are_refused(tmp_path, small):
+    path = write(tmp_path / "damaged.jsonl.gz", make.result())
     data = bytearray(path.read_bytes())
     data[-5] ^= 0xFF  # this byte belongs to the checksum in the trailer
     path.write_bytes(data)
-    assert refusal(path) == "after line 0: damaged gzip data (Error -3 while decompressing data: incorrect data check)"
-
-
-def test_a_file_that_is_gzip_by_name_only_is_refused(small):
-    packed = small.rename(small.with_suffix(".jsonl.gz"))
-    assert (
-        refusal(packed) == "after line 0: damaged gzip data (Error -3 while decompressing data: incorrect header check)"
-    )
+    problem = "after line 0: damaged gzip data (Error -3 while decompressing data: incorrect"
+    assert refusal(path) == f"{problem} data check)"
+    assert refusal(small.rename(small.with_suffix(".jsonl.gz"))) == f"{problem} header check)"
 
 
 def test_a_gzip_of_several_members_is_read_as_one(small):
@@ -155,12 +130,8 @@ def test_a_small_gzip_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch)
 def test_a_gzip_that_is_packed_tighter_than_any_measurement_is_refused(tmp_path):
     path = write(tmp_path / "run.jsonl.gz", end=False)
     replace(path, content(path) + record.encode(make.samples([1.0] * 2**16)) * 70)
-    assert len(content_of(path)) > limits.PACKED_BYTES > path.stat().st_size * limits.PACKED_RATIO
+    assert len(gzip.decompress(path.read_bytes())) > limits.PACKED_BYTES > path.stat().st_size * limits.PACKED_RATIO
     assert refusal(path) == "it unpacks to more than 200 times its size: not a run file"
-
-
-def content_of(path):
-    return gzip.decompress(path.read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -184,14 +155,16 @@ def test_a_file_holds_a_limited_number_of_each_kind_of_record(path, monkeypatch,
     assert refusal(path) == f"line 4: the file holds more than 2 {message}"
 
 
-def test_a_result_of_a_device_that_the_file_does_not_describe_is_refused(path):
-    write(path, make.result(devices=("cuda:7",)))
-    assert refusal(path) == "line 2: a result is of the device 'cuda:7', which the manifest does not describe"
-
-
-def test_samples_of_a_device_that_the_file_does_not_describe_are_refused(path):
-    write(path, make.samples([1.0], "cuda:7", power=[1.0]))
-    assert refusal(path) == "line 2: samples are of the device 'cuda:7', which the manifest does not describe"
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (make.result(devices=("cuda:7",)), "a result is"),
+        (make.samples([1.0], "cuda:7", power=[1.0]), "samples are"),
+    ],
+)
+def test_a_record_of_a_device_that_the_file_does_not_describe_is_refused(path, wrong, what):
+    write(path, wrong)
+    assert refusal(path) == f"line 2: {what} of the device 'cuda:7', which the manifest does not describe"
 
 
 @pytest.mark.parametrize("mask", [-1.0, 1.5, 2.0**63, 1e99])
