@@ -4,6 +4,7 @@ What is simulated is this project's own (_fake_sysfs.py) unless a test says that
 """
 
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -230,16 +231,32 @@ def test_counters_come_from_the_library_first_and_from_the_files_where_it_has_no
 
 
 ENDINGS = {
-    "aborts as it loads": "import os; os.abort()",
-    "is of another release than its library": "raise KeyError('libamd_smi.so')",
-    "lacks a function of its library": "raise AttributeError('undefined symbol: amdsmi_set_gpu_clk_range')",
-    "leaves the process": "import sys; sys.exit(1)",
+    "aborts as it loads": (
+        "import os, sys; sys.stderr.write('Assertion `size` failed.\\n'); sys.stderr.flush(); os.abort()",
+        "killed by SIGABRT: Assertion `size` failed.",
+    ),
+    "is of another release than its library": (
+        "raise KeyError('libamd_smi.so')",
+        "exit status 1: KeyError: 'libamd_smi.so'",
+    ),
+    "lacks a function of its library": (
+        "raise AttributeError('undefined symbol: amdsmi_set_gpu_clk_range')",
+        "exit status 1: AttributeError: undefined symbol: amdsmi_set_gpu_clk_range",
+    ),
+    "leaves the process": ("import sys; sys.exit(1)", "exit status 1"),
 }
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_library_that_does_not_load_leaves_the_files(tmp_path, monkeypatch, ending):
-    library(tmp_path, monkeypatch, ENDINGS[ending])
+def test_the_error_of_a_library_that_does_not_load_quotes_its_last_message(tmp_path, monkeypatch, ending):
+    text, message = ENDINGS[ending]
+    library(tmp_path, monkeypatch, text)
+    with pytest.raises(Unavailable, match=re.escape(f"amdsmi ended ({message}")):
+        CHILD.LibraryChild("amdsmi")
+
+
+def test_a_library_that_does_not_load_leaves_the_files(tmp_path, monkeypatch):
+    library(tmp_path, monkeypatch, "import os; os.abort()")
     library(tmp_path, monkeypatch, "raise ImportError('no such library')", "pyrsmi.rocml")
     root, device = fake.build(tmp_path / "root", "mi300x"), gpu("mi300x")
     collector = type(AMD)(root)
@@ -248,19 +265,6 @@ def test_a_library_that_does_not_load_leaves_the_files(tmp_path, monkeypatch, en
     assert versions["amd.counters"].startswith("the driver's files; amdsmi ended (")
     source = collector.open([device])
     assert source.read(device, ["amd.power"]) == {"amd.power": 638.0}
-
-
-def test_the_error_of_a_library_that_ended_quotes_its_last_message(tmp_path, monkeypatch):
-    library(
-        tmp_path,
-        monkeypatch,
-        "import os, sys; sys.stderr.write('Assertion `size` failed.\\n'); sys.stderr.flush(); os.abort()",
-    )
-    with pytest.raises(Unavailable, match=r"amdsmi ended \(killed by SIGABRT: Assertion `size` failed\.\)"):
-        CHILD.LibraryChild("amdsmi")
-    library(tmp_path, monkeypatch, "raise KeyError('libamd_smi.so')")
-    with pytest.raises(Unavailable, match=r"exit status 1: KeyError: 'libamd_smi\.so'"):
-        CHILD.LibraryChild("amdsmi")
 
 
 PYRSMI = """

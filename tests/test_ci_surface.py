@@ -76,17 +76,34 @@ def test_no_template_inserts_an_expression_into_a_script(path):
     assert [script for script in scripts(path) if "${{" in script] == []
 
 
-def test_the_action_judges_and_ends_with_gpubenchs_status(runs):
+def test_the_action_judges_with_gpubenchs_status_and_a_hostile_argument_stays_one_argument(runs):
     gate = next(script for script in scripts(CI / "action.yml") if "mapfile" in script)
     output, summary = runs / "output", runs / "summary.md"
-    variables = {"ARGUMENTS": ARGUMENTS, "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
-    done = bash(gate, runs, **variables, GITHUB_ACTIONS="true")
+    variables = {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_ACTIONS": "true"}
+    done = bash(gate, runs, ARGUMENTS=ARGUMENTS, **variables)
     assert done.returncode == 0, done.stderr
     assert output.read_text() == "status=1\n"
     assert "::error title=gpubench gate::" in done.stdout
     assert "**slower**" in summary.read_text()
     assert (runs / "gpubench-runs" / "comment.md").read_text().startswith("<!-- gpubench gate -->")
     assert bash('exit "$STATUS"', runs, STATUS="1").returncode == 1
+    output.unlink()
+    bash(
+        gate, runs, ARGUMENTS="gate base.jsonl -b base.jsonl '$(touch owned)' `touch owned` ; touch owned", **variables
+    )
+    assert not (runs / "owned").exists()
+    assert output.read_text() == "status=5\n"  # the files are missing
+
+
+def test_gitlabs_script_judges_with_gpubenchs_status_and_a_hostile_argument_stays_one_argument(runs):
+    before, script = scripts(CI / "gitlab.yml")
+    script = f"{before}\nmkdir -p gpubench-runs\n{script}"
+    done = bash(script, runs, GPUBENCH_INSTALL="", GPUBENCH_ARGUMENTS=ARGUMENTS)
+    assert done.returncode == 1, done.stderr
+    assert (runs / "gpubench-runs" / "junit.xml").read_text().startswith("<?xml")
+    hostile = bash(script, runs, GPUBENCH_INSTALL="", GPUBENCH_ARGUMENTS=f"{ARGUMENTS} '$(touch owned)'")
+    assert hostile.returncode == 5
+    assert not (runs / "owned").exists()
 
 
 NAMES = ("gpu17", "amelia", "GPU-1234", "hunter2")
@@ -138,25 +155,6 @@ def test_gitlabs_artifacts_hold_no_names(named):
         "gpubench-shared/]",
         "gpubench-shared/junit.xml",
     ]
-
-
-def test_a_hostile_argument_of_the_action_stays_one_argument(runs):
-    gate = next(script for script in scripts(CI / "action.yml") if "mapfile" in script)
-    arguments = "gate base.jsonl -b base.jsonl '$(touch owned)' `touch owned` ; touch owned"
-    bash(gate, runs, ARGUMENTS=arguments, GITHUB_OUTPUT=str(runs / "output"))
-    assert not (runs / "owned").exists()
-    assert (runs / "output").read_text() == "status=5\n"  # the files are missing
-
-
-def test_gitlabs_script_judges_and_ends_with_gpubenchs_status(runs):
-    before, script = scripts(CI / "gitlab.yml")
-    script = f"{before}\nmkdir -p gpubench-runs\n{script}"
-    done = bash(script, runs, GPUBENCH_INSTALL="", GPUBENCH_ARGUMENTS=ARGUMENTS)
-    assert done.returncode == 1, done.stderr
-    assert (runs / "gpubench-runs" / "junit.xml").read_text().startswith("<?xml")
-    hostile = bash(script, runs, GPUBENCH_INSTALL="", GPUBENCH_ARGUMENTS=f"{ARGUMENTS} '$(touch owned)'")
-    assert hostile.returncode == 5
-    assert not (runs / "owned").exists()
 
 
 FLEET = """#!/bin/bash

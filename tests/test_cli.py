@@ -304,8 +304,11 @@ def test_a_failed_case_makes_the_status_3_and_loses_no_other_result(tmp_path, mo
     }
 
 
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_run_keeps_what_was_measured_and_resumes(tmp_path, sent, status):
+    """The same for SIGTERM stands in test_odd_places.py."""
     selection = ("run", "faults", "--tier", "smoke", "--filter", "good", "--filter", "hang", "--out")
     file = tmp_path / "a.jsonl"
     child = process(*selection, file)
@@ -323,13 +326,12 @@ def test_an_interrupted_run_keeps_what_was_measured_and_resumes(tmp_path, sent, 
     assert "the run was interrupted" in gpubench("show", "a.jsonl", cwd=tmp_path).stdout
 
 
-def test_resuming_a_finished_run_measures_nothing(tmp_path):
-    run = ("run", *QUICKEST, "--out", "a.jsonl.gz")
-    assert gpubench(*run, cwd=tmp_path).returncode == 0
-    before = store.read_run(tmp_path / "a.jsonl.gz").results
-    done = gpubench(*run, "--resume", cwd=tmp_path)
+def test_resuming_a_finished_run_measures_nothing(measured, tmp_path):
+    copied = tmp_path / "a.jsonl"
+    copied.write_bytes(measured.read_bytes())
+    done = gpubench("run", *QUICKEST, "--out", "a.jsonl", "--resume", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert store.read_run(tmp_path / "a.jsonl.gz").results == before
+    assert store.read_run(copied).results == store.read_run(measured).results
 
 
 @pytest.mark.slow

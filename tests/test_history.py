@@ -283,14 +283,14 @@ for name in sys.argv[2:]:
 """
 
 
-def test_four_writers_at_once_lose_nothing(tmp_path, store):
-    paths = [run_file(tmp_path, number) for number in range(48)]
+def test_three_writers_at_once_lose_nothing(tmp_path, store):
+    paths = [run_file(tmp_path, number) for number in range(36)]
     writers = [
-        subprocess.Popen([sys.executable, "-P", "-c", WRITER, str(store), *map(str, paths[index::4])])
-        for index in range(4)
+        subprocess.Popen([sys.executable, "-P", "-c", WRITER, str(store), *map(str, paths[index::3])])
+        for index in range(3)
     ]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0, 0]
-    assert len(trend(store).moments) == 48
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert len(trend(store).moments) == 36
     with history.HistoryRecorder(store) as recorder:
         recorder.check()
 

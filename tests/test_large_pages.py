@@ -56,7 +56,7 @@ def test_the_page_of_ten_thousand_cases_has_five_megabytes_at_the_most_and_says_
 def test_a_page_never_leaves_out_a_failed_case():
     failed = make.result(of=make.case("copy"), status="failed", cause="crash", reason="died")
     both = make.facts(make.device("cuda:0"), make.device("cuda:1"))
-    html = page(*points(2500), failed, *points(2500, replicate=1), *points(3000, devices=("cuda:1",)), facts=both)
+    html = page(*points(1100), failed, *points(1100, replicate=1), *points(1100, devices=("cuda:1",)), facts=both)
     place = re.search(
         r'<tr id="bandwidth/copy@cuda:0" class="failed">\s*<th scope="row">.*?<details data-more="(\d+)">', html
     )

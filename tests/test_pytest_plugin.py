@@ -159,12 +159,6 @@ def test_two_timings_in_one_test_need_names(measured):
     assert "test_unnamed times several calls: give each its own name=…" in done.stdout
 
 
-def test_without_a_run_file_nothing_is_written(project):
-    done = project(*SMOKE, test_it="def test_it(gpubench): gpubench(lambda: None)\n")
-    assert "test_it/test_it\n" in done.stdout
-    assert {path.name for path in project.folder.iterdir()} <= {"test_it.py", "__pycache__"}
-
-
 @pytest.mark.slow
 def test_replicates_run_the_same_tests_in_separate_processes(project):
     source = """
@@ -283,7 +277,10 @@ def spending(device, seconds):
     return Task.of(Stage(lambda: device.spend(seconds), Work(moved=1e9), "moved"), check=dict)
 
 
-def test_timings_are_exact_on_a_device_with_exact_time(clockwork):
+def test_timings_are_exact_on_a_device_with_exact_time_and_without_a_run_file_nothing_is_written(
+    clockwork, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     result = clockwork.measure(spending(clockwork.device, 0.25), make.case())
     assert set(result.series[0].values) == {0.25}
     figure = clockwork.figure(result)
@@ -293,6 +290,7 @@ def test_timings_are_exact_on_a_device_with_exact_time(clockwork):
         "4.000 GB/s  4.000 – 4.000 GB/s  bandwidth/triad",
     ]
     assert clockwork.judge(result, "test").verdict == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_summary_says_how_many_cases_were_decided(clockwork, tmp_path):

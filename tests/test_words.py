@@ -2,10 +2,13 @@
 
 import ast
 import functools
+import gc
 import importlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("gpubench", "suites", "collectors", "reports", "ci")
@@ -21,6 +24,15 @@ def code() -> Iterator[Path]:
     """Yield the files of the code, relative to the repository."""
     for room in ROOMS:
         yield from (path.relative_to(ROOT) for path in sorted((ROOT / room).rglob("*.py")))
+
+
+@pytest.fixture(scope="module")
+def parsed() -> Iterator[list[tuple[Path, str, Described]]]:
+    """Yield what `described` gives of every file of the code, and search for no garbage meanwhile."""
+    gc.disable()
+    files = [(path, ast.parse((ROOT / path).read_text(encoding="utf-8"))) for path in code()]
+    yield [(path, *named) for path, tree in files for named in described(tree)]
+    gc.enable()
 
 
 def described(node: ast.Module | ast.ClassDef, owner: str = "") -> Iterator[tuple[str, Described]]:
@@ -63,25 +75,22 @@ def names_a_source(text: str) -> bool:
     return any(mark in text for mark in ("(20", "(19", ", 20", ", 19", " 20", " 19", "et al", "STREAM", "nccl-tests"))
 
 
-def test_docstrings_are_sentences_and_behind_doors_short() -> None:
+def test_docstrings_are_sentences_and_behind_doors_short(parsed) -> None:
     wrong = []
-    for path in code():
-        for name, node in described(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
-            text = ast.get_docstring(node) or ""
-            if text and text.splitlines()[0][-1] not in ".:":
-                wrong.append(f"{path}: {name} has a docstring whose first line is no sentence")
-            if has_callers(path, name, node):
-                continue
-            limit = 1 if node.name.startswith("_") and isinstance(node, Function) else LINES_BEHIND_DOORS
-            if sum(map(bool, text.splitlines())) > limit and not names_a_source(text):
-                wrong.append(f"{path}: {name} has more than {limit} lines of docstring")
+    for path, name, node in parsed:
+        text = ast.get_docstring(node) or ""
+        if text and text.splitlines()[0][-1] not in ".:":
+            wrong.append(f"{path}: {name} has a docstring whose first line is no sentence")
+        limit = 1 if node.name.startswith("_") and isinstance(node, Function) else LINES_BEHIND_DOORS
+        if sum(map(bool, text.splitlines())) <= limit or has_callers(path, name, node) or names_a_source(text):
+            continue
+        wrong.append(f"{path}: {name} has more than {limit} lines of docstring")
     assert wrong == []
 
 
-def test_functions_bind_names_that_say_what_they_hold() -> None:
+def test_functions_bind_names_that_say_what_they_hold(parsed) -> None:
     wrong = []
-    for path in code():
-        for name, node in described(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
-            if isinstance(node, Function) and (bound := SAY_NOTHING & bound_names(node)):
-                wrong.append(f"{path}: {name} binds {', '.join(sorted(bound))}")
+    for path, name, node in parsed:
+        if isinstance(node, Function) and (bound := SAY_NOTHING & bound_names(node)):
+            wrong.append(f"{path}: {name} binds {', '.join(sorted(bound))}")
     assert wrong == []
