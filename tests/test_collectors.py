@@ -147,9 +147,7 @@ LOW_HZ = 345e6
         (0, None, ()),
     ],
 )
-def test_a_slow_down_is_discarded_by_its_most_specific_name_and_so_is_a_low_clock_alone(
-    reasons, clock_hz, discard
-):
+def test_a_slow_down_is_discarded_by_its_most_specific_name_and_so_is_a_low_clock_alone(reasons, clock_hz, discard):
     assert verdict(reasons, clock_hz).discard == discard
     assert verdict(reasons, LOW_HZ, None).discard == verdict(reasons).discard, "without a default no clock is low"
 
