@@ -39,6 +39,11 @@ def order(by="numpy", op="softmax", is_up=False, device=HOST):
     return CHILD.Order(case, target, SUITE.package, 1, op, 64, 128, "float32", by, is_up, None)
 
 
+def built(made, caches, limit_s):
+    """Return the report of a build in a fresh interpreter; the device is opened there."""
+    return FRESH.report_of(Bench(None, made.case, made.target, made.package, 1), made, caches, limit_s)
+
+
 def report(before=0, written=0):
     return CHILD.BuildReport({"first": 1.0}, before, written, 10 * written, 1, 0.0)
 
@@ -143,7 +148,7 @@ def test_a_cache_folder_that_cannot_be_written_is_said_with_the_way_out(tmp_path
 def test_a_fresh_interpreter_reports_its_parts_and_they_make_up_the_first_result(tmp_path):
     begun = time.monotonic()
     with FRESH.Caches(tmp_path) as caches:
-        found = FRESH.report_of(order(), caches, 60)
+        found = built(order(), caches, 60)
     took = time.monotonic() - begun
     seconds = found.seconds
     assert set(seconds) | {"compile"} == {"first", "import", "compile", "again"}
@@ -155,8 +160,8 @@ def test_a_fresh_interpreter_reports_its_parts_and_they_make_up_the_first_result
 
 def test_an_interpreter_that_crashes_is_said_with_its_signal(tmp_path, provider):
     provider("import os\ndef build(bench, problem):\n    os.abort()\n")
-    with FRESH.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="by numba ended with SIGABRT"):
-        FRESH.report_of(order("numba"), caches, 60)
+    with FRESH.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="by numba ended: killed by SIGABRT"):
+        built(order("numba"), caches, 60)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +201,8 @@ def test_an_interpreter_that_hangs_ends_in_time_with_all_that_it_started(tmp_pat
             time.sleep(60)
         """
     )
-    with FRESH.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="did not end within 2 s and was ended"):
-        FRESH.report_of(order("numba"), caches, 2)
+    with FRESH.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="did not answer within 2 s and was ended"):
+        built(order("numba"), caches, 2)
     number = int((tmp_path / "number").read_text())
     assert not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE
 
@@ -206,7 +211,7 @@ def test_an_interpreter_that_hangs_ends_in_time_with_all_that_it_started(tmp_pat
 def test_what_an_interpreter_finds_reaches_the_case(tmp_path, provider):
     provider("from gpubench.api.suite import Skip\ndef build(bench, problem):\n    raise Skip('pip install it')\n")
     with FRESH.Caches(tmp_path) as caches, pytest.raises(Skip, match="pip install it"):
-        FRESH.report_of(order("numba"), caches, 60)
+        built(order("numba"), caches, 60)
     provider(
         f"""
         import importlib, numpy as np
@@ -218,15 +223,15 @@ def test_what_an_interpreter_finds_reaches_the_case(tmp_path, provider):
         """
     )
     with FRESH.Caches(tmp_path) as caches, pytest.raises(WrongAnswer, match="relative error"):
-        FRESH.report_of(order("numba"), caches, 60)
+        built(order("numba"), caches, 60)
 
 
 @pytest.mark.slow
 def test_numba_compiles_from_an_empty_cache_and_loads_from_a_full_one():
     pytest.importorskip("numba")
     with FRESH.Caches() as caches:
-        cold, warm = (FRESH.report_of(order("numba"), caches, 60) for _ in range(2))
-        up = FRESH.report_of(order("numba", op="swiglu", is_up=True), caches, 60)
+        cold, warm = (built(order("numba"), caches, 60) for _ in range(2))
+        up = built(order("numba", op="swiglu", is_up=True), caches, 60)
     BUILD.expect_state("cold", "numba", cold)
     BUILD.expect_state("warm", "numba", warm)
     BUILD.expect_state("process", "numba", up)
@@ -263,7 +268,7 @@ def test_the_seconds_to_compile_are_those_of_the_same_compile_by_hand():
             )
             by_hand.append(float(done.stdout))
         with FRESH.Caches() as caches:
-            ours.append(FRESH.report_of(order("numba"), caches, 60).seconds["compile"])
+            ours.append(built(order("numba"), caches, 60).seconds["compile"])
     assert np.median(ours) == pytest.approx(np.median(by_hand), rel=0.1)
 
 
@@ -282,7 +287,7 @@ def test_a_compiler_that_crashes_costs_its_case_alone(tmp_path, provider):
 @pytest.mark.slow
 def test_a_device_that_is_missing_is_reported_and_not_taken_for_the_host():
     with FRESH.Caches() as caches, pytest.raises(Unavailable, match="CuPy is not usable here"):
-        FRESH.report_of(order("nvrtc", device=PAPER), caches, 60)
+        built(order("nvrtc", device=PAPER), caches, 60)
 
 
 def test_what_a_library_would_import_without_need_cannot_be_imported_in_its_build(monkeypatch):

@@ -12,6 +12,7 @@ from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
 from gpubench.measuring import inventory
 from gpubench.model import Case
 
@@ -28,7 +29,7 @@ def build_report(by, caches, is_up=False):
     where = Target(facts(), facts().devices[0])
     usual = os.environ.get("CUPY_CACHE_DIR")
     order = CHILD.Order(case, where, SUITE.package, 1, "softmax", 4096, 4096, "float16", by, is_up, usual)
-    return FRESH.report_of(order, caches, 90)
+    return FRESH.report_of(Bench(None, case, where, SUITE.package, 1), order, caches, 90)
 
 
 @pytest.mark.parametrize("by", ["cupy", "cupy-fused", "nvrtc", "triton", "cutile"])

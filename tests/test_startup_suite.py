@@ -17,7 +17,7 @@ from gpubench.model import Case, Device, Facts
 
 SUITE = plugins.load("suites", "startup")
 CHILD, LEDGER, START = suite_modules("startup", "_child", "_ledger", "_host_start")
-PROCESSES, FILES = (room_module("suites", name) for name in ("_processes", "_files"))
+FILES = room_module("suites", "_files")
 (HOST,) = plugins.load("backends", "host").devices()
 SIZE = 2**20
 
@@ -28,7 +28,7 @@ def bench(files="cold", size=SIZE, tier="smoke"):
 
 
 def answer(total, **parts):
-    return PROCESSES.Answer({"seconds": parts, "resident_bytes": 1}, total)
+    return LEDGER.Answer(parts, total, 1)
 
 
 def values(task):
@@ -63,7 +63,7 @@ def test_a_process_that_never_reported_ready_gives_no_result():
 
 def test_a_disturbed_start_is_repeated_a_few_times():
     prepared, starts = [], iter([answer(1.0, first=0.5), answer(1.0, first=0.98), answer(1.0, first=1.0)])
-    assert LEDGER._explained(lambda: next(starts), lambda: prepared.append(1)).content["seconds"] == {"first": 0.98}
+    assert LEDGER._explained(lambda: next(starts), lambda: prepared.append(1)).parts == {"first": 0.98}
     assert len(prepared) == 2, "the file is as cold before the second start as before the first"
 
 
@@ -87,10 +87,10 @@ def test_a_process_sees_and_opens_the_number_of_gpus_that_is_asked(monkeypatch):
     cases = [case for case in SUITE.cases(target) if case.name == "contexts"]
     assert [case.params for case in cases] == [(("of", 1),), (("of", 2),), (("of", 3),)]
     asked = []
-    monkeypatch.setattr(LEDGER, "answer_of", lambda *arguments, **_: asked.append(arguments) or answer(1.0, first=1.0))
+    monkeypatch.setattr(LEDGER, "_answer", lambda *arguments: asked.append(arguments) or answer(1.0, first=1.0))
     opened = types.SimpleNamespace(device=gpus[1], traits=types.SimpleNamespace(arch="sm_90", is_gpu=True))
     task = SUITE.build(Bench(opened, cases[1], target, SUITE.package, 1))
-    (_, order, *_, environment), *_ = asked
+    (_, order, environment), *_ = asked
     assert (order.steps, order.pci, order.others) == (LEDGER._CONTEXTS, gpus[1].pci, (gpus[0].pci,))
     assert environment == {"CUDA_MODULE_LOADING": "LAZY", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"}
     assert task.notes["GPUs"] == "cuda:1, cuda:0"
@@ -122,24 +122,6 @@ def test_wrong_weights_and_a_wrong_product_are_found(tmp_path):
         start.check()
     with pytest.raises(WrongAnswer, match="ends 1 bytes early"):
         START.read_into(path, np.empty(5, np.uint8))
-
-
-def test_a_process_without_an_answer_is_an_error_and_one_that_hangs_is_killed():
-    with pytest.raises(RuntimeError, match="it ended with exit status 3: why"):
-        PROCESSES.answer_of("raise SystemExit(print('why', file=__import__('sys').stderr) or 3)", None, "it", 20)
-    for is_awaited in (True, False):
-        with pytest.raises(RuntimeError, match=r"did not end within 0\.3 s and was ended"):
-            PROCESSES.answer_of("import time; time.sleep(60)", None, "it", 0.3, is_ready_awaited=is_awaited)
-
-
-def test_the_time_until_ready_is_measured_by_the_waiting_process():
-    program = (
-        "import os, sys, time; time.sleep(0.2); os.write(int(sys.argv[-1]), b'1'); time.sleep(0.2); print('{\"a\": 1}')"
-    )
-    reply = PROCESSES.answer_of(program, None, "it", 20, is_ready_awaited=True)
-    assert reply.content == {"a": 1}
-    assert reply.seconds >= 0.2
-    assert math.isnan(PROCESSES.answer_of("print('{}')", None, "it", 20, is_ready_awaited=True).seconds)
 
 
 def test_without_a_disk_there_is_no_cold_file_and_without_space_no_file_at_all(monkeypatch, tmp_path):

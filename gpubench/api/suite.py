@@ -3,6 +3,7 @@
 from gpubench.authoring.axes import Target, on_gpu, on_host, points, powers_of_two
 from gpubench.authoring.bench import Bench, Words, random_words
 from gpubench.authoring.effort import POINT, TIER, Effort
+from gpubench.authoring.helper import Helper, HelperEndedError
 from gpubench.authoring.suite import Suite, Topic
 from gpubench.authoring.task import Observation, Observed, Profile, Stage, Task, expect
 from gpubench.base import units
@@ -33,6 +34,8 @@ __all__ = [
     "Facts",
     "FileError",
     "Handle",
+    "Helper",
+    "HelperEndedError",
     "Kernel",
     "KeyFigure",
     "Mode",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
+from gpubench.authoring.helper import Helper
 from gpubench.base import units
 from gpubench.base.errors import Skip
 from gpubench.model import Case, Device
@@ -162,6 +164,7 @@ class Bench:
     exchange: Exchange = _exchange_alone
     node_host: str = ""
     word_kernels: WordKernels | None = None
+    helpers: list[Helper] = field(default_factory=list)
 
     @classmethod
     def untimed(cls, case: Case, target: Target, package: str, seed: int = 0) -> Bench:
@@ -224,6 +227,37 @@ class Bench:
         if self.traits.is_gpu and (self.word_kernels is None or self.word_kernels.device is not self.open_device):
             self.word_kernels = WordKernels.of(self)
         return Words(self, self.word_kernels, count, seed)
+
+    def helper(
+        self,
+        function: Callable[..., object],
+        name: str = "the helper",
+        *,
+        environment: Mapping[str, str | None] = MappingProxyType({}),
+        prelude: str = "",
+        launcher: Sequence[str] = (),
+    ) -> Helper:
+        """Start a supervised child process, a fresh Python interpreter that calls `function` for each question.
+
+        `function` stands at the top level of a module. `helper.ask(limit_s, *args)` returns `function(*args)`; a class
+        is created once in the helper, and `ask(limit_s, "method", *args)` calls a method. Arguments and results are
+        pickled. `tell` and `answer` are the two halves of `ask`. An answer that takes longer than `limit_s` seconds
+        ends the helper. HelperEndedError says how it ended, with the last line that it printed; errors of gpubench,
+        such as Skip or WrongAnswer, pass to the caller. `with` or `helper.end()` ends the helper and its process group,
+        and the end of the case does so whatever happens.
+
+        `name` is for error messages. `environment` sets variables, and removes those that are None. `prelude` is a
+        line of Python that runs before gpubench is imported, in the module `__main__`; the interpreter starts at
+        `helper.started_s` of `time.monotonic`. `launcher` is the command that starts Python in place of
+        `sys.executable -P`, such as mpirun. Raises SuiteError if the helper could not import `function`."""
+        helper = Helper(function, name, environment, prelude, launcher)
+        self.helpers.append(helper)
+        return helper
+
+    def end_helpers(self) -> None:
+        """End every helper; gpubench calls it at the end of a case."""
+        while self.helpers:
+            self.helpers.pop().end()
 
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
         """Return the kernel `name`, compiled from the .cu file `file` with the macros `defines` and their values.

@@ -1,7 +1,6 @@
 """Start child processes with a channel to talk, drained output, and no orphans."""
 
 import contextlib
-import itertools
 import os
 import secrets
 import signal
@@ -11,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+from gpubench.base.endings import describe_status, last_line
 from gpubench.measuring import keeper
 from gpubench.measuring.channel import ToChild, ToParent
 
@@ -65,14 +65,9 @@ class Child(Generic[M]):
 
     @property
     def last_line(self) -> str:
-        """Return the last line that the child printed on standard output or error, or an empty text.
-
-        After a crash it is the place in the code, from the trace that faulthandler printed."""
+        """Return the last line that the child printed on standard output or error, or an empty text."""
         self.drain()
-        lines = self._tail.decode(errors="replace").strip().splitlines()
-        crashed = itertools.dropwhile(lambda line: not line.startswith("Current thread"), lines)
-        place = next((line for line in crashed if line.lstrip().startswith("File ")), "")
-        return (place or (lines[-1] if lines else "")).strip()
+        return last_line(self._tail)
 
     def describe_end(self) -> str:
         """Wait for the child's end; return how it ended (`killed by SIGKILL`, `exit status 3`), with its last line.
@@ -84,9 +79,7 @@ class Child(Generic[M]):
         status = self.process.poll()
         if status is None:
             return "it does not end, not even by SIGKILL: the driver holds it"
-        outcome = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        if still_runs:
-            outcome = "it closed its channel but did not end"
+        outcome = "it closed its channel but did not end" if still_runs else describe_status(status)
         return f"{outcome}; last line: {self.last_line}" if self.last_line else outcome
 
     def kill(self) -> None:

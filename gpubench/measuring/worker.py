@@ -218,7 +218,14 @@ class Worker:
             ranks.exchange,
             order.node_host,
         )
-        task = suite.build(bench)
+        try:
+            return self._measure_built(suite.build(bench), bench, order, ranks)
+        finally:
+            bench.end_helpers()
+
+    def _measure_built(self, task: Task, bench: Bench, order: CaseOrder, ranks: PeerRanks) -> RankResult:
+        """Measure the task of a case, and return the outcome of this rank."""
+        device = bench.device
         if not ranks.choose_decider(bool(task.stages)):
             raise SuiteError("no rank of the case has a stage: nothing would be timed")
         start = time.monotonic()

@@ -24,6 +24,7 @@ from gpubench.base.errors import GpubenchError, Unavailable, UsageError
 T = TypeVar("T")
 
 Room = Literal["suites", "collectors", "reports", "backends", "gates", "publications", "importers"]
+_OF_FILES = "gpubench_files_"  # the names of packages for folders of plugins without an entry point begin with it
 _ATTRIBUTE: dict[Room, str] = {
     "suites": "suite",
     "collectors": "collector",
@@ -74,7 +75,7 @@ def load_file(room: Room, path: Path) -> Any:
     and is searched last for other modules (`import mine`), in this process and in each worker. Raises UsageError if
     `path` does not exist or its name has other characters than letters, digits, _ and -, and BrokenPlugin if the module
     does not load or lacks the object."""
-    package = _make_package(path.resolve().parent)
+    package = make_package(path.resolve().parent)
     if not re.fullmatch(r"[A-Za-z_][\w-]*", plugin_name(path)):
         raise UsageError(f"{path}: a suite is named after its file: use letters, digits, _ and -")
     if not path.exists():
@@ -82,11 +83,17 @@ def load_file(room: Room, path: Path) -> Any:
     return _load_attribute(f"{package}.{plugin_name(path)}", _ATTRIBUTE[room], str(path))
 
 
-def _make_package(folder: Path) -> str:
+def folder_of_files(module: str) -> str:
+    """Return the folder of a module that `load_file` has loaded, and an empty text for any other module."""
+    package = module.partition(".")[0]
+    return str(sys.modules[package].__path__[0]) if package.startswith(_OF_FILES) else ""
+
+
+def make_package(folder: Path) -> str:
     """Return the name of the package for a folder of plugins without an entry point.
 
     On first use, the package is made, and the folder becomes the last one that is searched for modules."""
-    name = f"gpubench_files_{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    name = f"{_OF_FILES}{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
         loader = SourceFileLoader(name, str(folder / "__init__.py"))  # it is never run and only locates data files
         spec = ModuleSpec(name, loader, origin=str(folder), is_package=True)

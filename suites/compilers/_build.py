@@ -56,7 +56,7 @@ def build(bench: gb.Bench, op: str, by: str, cache: str) -> gb.Task:
     case = bench.case, bench.target, bench.package, bench.seed
     order = Order(*case, op, rows, cols, dtype, by, cache == "process", os.environ.get("CUPY_CACHE_DIR"))
     load = os.getloadavg()[0]
-    reports = _reports(order, cache, samples_of(bench.target, op, cache))
+    reports = _reports(bench, order, cache, samples_of(bench.target, op, cache))
     names = [name for name in _STAGES if all(name in report.seconds for report in reports)]
     stages = {name: _stage([report.seconds[name] for report in reports]) for name in names}
     return gb.Task(
@@ -73,25 +73,25 @@ def samples_of(target: gb.Target, op: str, cache: str) -> int:
     return _SAMPLES if target.tier == "full" and op == _OPERATORS[0] and cache != "process" else 1
 
 
-def _reports(order: Order, cache: str, samples: int) -> list[BuildReport]:
+def _reports(bench: gb.Bench, order: Order, cache: str, samples: int) -> list[BuildReport]:
     """Return the reports of at most `samples` fresh interpreters, which build the order one after the other."""
     reports: list[BuildReport] = []
     with Caches() as filled:
         if cache == "warm" and order.by not in _UNCACHED:
-            _report(order, "cold", filled)
+            _report(bench, order, "cold", filled)
         begun = time.monotonic()
         while not reports or (len(reports) < samples and time.monotonic() - begun < _BUDGET_S):
             if cache == "warm":
-                reports.append(_report(order, cache, filled))
+                reports.append(_report(bench, order, cache, filled))
             else:
                 with Caches() as empty:
-                    reports.append(_report(order, cache, empty))
+                    reports.append(_report(bench, order, cache, empty))
     return reports
 
 
-def _report(order: Order, cache: str, caches: Caches) -> BuildReport:
+def _report(bench: gb.Bench, order: Order, cache: str, caches: Caches) -> BuildReport:
     """Return the report of one fresh interpreter that builds the order with these caches."""
-    report = report_of(order, caches, _LIMITS_S[order.target.tier])
+    report = report_of(bench, order, caches, _LIMITS_S[order.target.tier])
     expect_state(cache, order.by, report)
     return report
 

@@ -5,22 +5,20 @@ only uses the operator would not do it: gpubench's own modules, the inputs, over
 
 import contextlib
 import importlib
-import json
 import os
-import pickle
 import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpubench.api import suite as gb
 
-from .._processes import resident_bytes
 from . import _providers as providers
 from ._operators import Problem
 
+PRELUDE = "import time, numpy; begun = time.monotonic()"
 # Libraries that are imported before the provider builds an operator; the provider reports one that is unavailable.
 LIBRARIES = {
     "numba": ("numba",),
@@ -61,7 +59,8 @@ class Order:
 class BuildReport:
     """The result of one build: the seconds of each step, its caches, its memory, and the relative error of its result.
 
-    After another build (`is_up`) it has only the last three, and `first` begins with the build."""
+    After another build (`is_up`) it has only the last three, and `first` begins with the build. The memory is the
+    peak of one process: of the largest that the interpreter started, or of the interpreter if that is more."""
 
     seconds: Mapping[str, float]
     entries_before: int
@@ -140,7 +139,8 @@ def measured(order: Order, caches: Path, ledger: Ledger) -> BuildReport:
     if order.is_up:
         seconds = {name: seconds[name] for name in ("first", "compile", "again") if name in seconds}
     written = added(before, entries(caches))
-    return BuildReport(seconds, len(before), len(written), sum(written.values()), _peak_bytes(), error)
+    peak_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _KIB
+    return BuildReport(seconds, len(before), len(written), sum(written.values()), peak_bytes, error)
 
 
 @contextlib.contextmanager
@@ -194,28 +194,7 @@ class _Build:
         return error.value
 
 
-def _peak_bytes() -> int:
-    """Return the peak resident memory of this process, or of its largest child if that is more, in bytes."""
-    return max(resident_bytes(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _KIB)
-
-
-def main(begun: float) -> None:
-    """Read a pickled Order from standard input, build it, and write the answer as a JSON object to standard output.
-
-    The object has the report as `report`, or a failure as `skip`, `missing` or `wrong`, which `answer_of` raises."""
-    ledger = Ledger(float(sys.argv[1]), time.monotonic() - begun)
-    with ledger.outside():
-        answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)  # text that libraries print must not mix with the answer
-        order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
-    answer: dict[str, object]
-    try:
-        answer = {"report": asdict(measured(order, Path(sys.argv[2]), ledger))}
-    except gb.Skip as reason:
-        answer = {"skip": str(reason)}
-    except gb.Unavailable as library:
-        answer = {"missing": (library.problem, library.remedy)}
-    except gb.WrongAnswer as finding:
-        answer = {"wrong": str(finding)}
-    with answers:
-        json.dump(answer, answers)
+def report_of(order: Order, caches: str, started: float) -> BuildReport:
+    """Build the order in this interpreter, which was started at the moment `started`, with caches in that folder."""
+    begun: float = vars(sys.modules["__main__"])["begun"]
+    return measured(order, Path(caches), Ledger(started, time.monotonic() - begun))

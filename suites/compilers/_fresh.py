@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from gpubench.api import suite as gb
 
-from .._processes import answer_of
+from . import _build_child
 from ._build_child import BuildReport, Order
 
 # Each names the folder of a compiler's cache: Triton, torch's Inductor, CuPy, numba, JAX, cuTile, the CUDA driver, and
@@ -59,12 +60,11 @@ class Caches:
         return {**{name: str(self.folder / name.lower()) for name in _FOLDERS}, **_SETTINGS}
 
 
-def report_of(order: Order, caches: Caches, limit_s: float) -> BuildReport:
+def report_of(bench: gb.Bench, order: Order, caches: Caches, limit_s: float) -> BuildReport:
     """Build `order` in a fresh interpreter that uses these caches, and return the interpreter's report.
 
     The interpreter and its process group end with this call."""
-    program = f"import time, numpy; begun = time.monotonic(); from {BuildReport.__module__} import main; main(begun)"
-    description = f"the build by {order.by}"
-    return BuildReport(
-        **answer_of(program, order, description, limit_s, [str(caches.folder)], caches.environment).content["report"]
-    )
+    name, environment = f"the build by {order.by}", caches.environment
+    with bench.helper(_build_child.report_of, name, environment=environment, prelude=_build_child.PRELUDE) as helper:
+        report: BuildReport = helper.ask(limit_s, order, str(caches.folder), helper.started_s)
+        return replace(report, resident_bytes=max(report.resident_bytes, helper.resident_bytes()))

@@ -1,18 +1,15 @@
 """Take the steps of a started process, and time each by the clock that the starting process reads too."""
 
-import json
-import os
-import pickle
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.api import suite as gb
-
-from .._processes import READY, resident_bytes
 from ._host_start import HostStart, StartOrder
 
+PRELUDE = (
+    "import time; marks = [('interpreter', time.monotonic())]; import numpy; marks.append(('numpy', time.monotonic()))"
+)
 _OWN, _INPUTS = "gpubench", "inputs"  # the parts in which gpubench is imported and the matrices are made
 
 
@@ -33,27 +30,19 @@ def _start_of(order: StartOrder) -> Any:
     return GpuStart(order)
 
 
-def main(marks: list[tuple[str, float]]) -> None:
-    """Take the steps of the order on standard input, signal READY, check the results, and write the answer as JSON.
+class StartedProcess:
+    """The steps of a started process, which begins to measure itself before gpubench is imported (`PRELUDE`)."""
 
-    `marks` are the parts so far, as in `parts_of`; the steps are added to them."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # libraries may print to standard output, which carries only the answer
-    order: StartOrder = pickle.load(sys.stdin.buffer)  # noqa: S301 - the sender is the process that started this one
-    answer: dict[str, object]
-    try:
-        marks.append((_OWN, time.monotonic()))
-        start = _start_of(order)
-        marks.append((_INPUTS, time.monotonic()))
+    def start(self, order: StartOrder) -> None:
+        """Take the steps of the order."""
+        self._marks: list[tuple[str, float]] = [*vars(sys.modules["__main__"])["marks"], (_OWN, time.monotonic())]
+        self._start = _start_of(order)
+        self._marks.append((_INPUTS, time.monotonic()))
         for step in order.steps:
-            getattr(start, step)()
-            marks.append((step, time.monotonic()))
-        os.write(int(sys.argv[-1]), READY)
-        start.check()
-        answer = {"seconds": parts_of(marks, float(sys.argv[1])), "resident_bytes": resident_bytes()}
-    except gb.Unavailable as library:
-        answer = {"missing": (library.problem, library.remedy)}
-    except gb.WrongAnswer as finding:
-        answer = {"wrong": str(finding)}
-    with answers:
-        json.dump(answer, answers)
+            getattr(self._start, step)()
+            self._marks.append((step, time.monotonic()))
+
+    def checked(self, started: float) -> dict[str, float]:
+        """Check the results, and return the seconds of each part; `started` is the time at which the process began."""
+        self._start.check()
+        return parts_of(self._marks, started)

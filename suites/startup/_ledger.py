@@ -2,9 +2,10 @@
 
 import math
 import os
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._files import IN_MEMORY, drop_from_page_cache, file_system, folder_for_files, make_file, read_into_page_cache
-from .._processes import Answer, answer_of
+from ._child import PRELUDE, StartedProcess
 from ._host_start import StartOrder
 
 _ON_HOST = ("product", "weights")
@@ -39,6 +40,15 @@ topic = gb.Topic(
         gb.View("bars", "Time to load weights from disk", ("ledger",), by=("loading", "files"), series="weights.self"),
     ],
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The seconds of each part by name, the seconds of the whole start, and the peak of resident memory in bytes."""
+
+    parts: Mapping[str, float]
+    seconds: float
+    resident_bytes: int
 
 
 def _usual_loading(target: gb.Target) -> tuple[str]:
@@ -141,18 +151,18 @@ def _answers(
     further: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Answer]:
     """Start interpreters that take the steps of `order`, one after another, each after a call of `prepare`."""
-    child = f"{__package__}._child"
-    program = (
-        "import time; marks = [('interpreter', time.monotonic())]; "
-        "import numpy; marks.append(('numpy', time.monotonic())); "
-        f"from {child} import main; main(marks)"
-    )
     environment = dict(further) if loading == _DEFAULT else {"CUDA_MODULE_LOADING": loading.upper(), **further}
     samples = _SAMPLES if bench.target.tier == "full" else 1
-    started = partial(
-        answer_of, program, order, "the started process", _LIMIT_S, (), environment, is_ready_awaited=True
-    )
-    return [_explained(started, prepare) for _ in range(samples)]
+    return [_explained(partial(_answer, bench, order, environment), prepare) for _ in range(samples)]
+
+
+def _answer(bench: gb.Bench, order: StartOrder, environment: Mapping[str, str]) -> Answer:
+    """Start an interpreter that takes the steps of `order`, and return what it and this process have measured."""
+    with bench.helper(StartedProcess, "the started process", environment=environment, prelude=PRELUDE) as helper:
+        helper.ask(_LIMIT_S, "start", order)
+        seconds = time.monotonic() - helper.started_s
+        parts = helper.ask(_LIMIT_S, "checked", helper.started_s)
+        return Answer(parts, seconds, helper.resident_bytes())
 
 
 def _explained(started: Callable[[], Answer], prepare: Callable[[], None]) -> Answer:
@@ -166,23 +176,20 @@ def _explained(started: Callable[[], Answer], prepare: Callable[[], None]) -> An
 
 
 def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> gb.Task:
-    """Return the task with the whole start (`whole`) and each of its parts as a stage; each answer is one sample.
-
-    The key `seconds` of an answer has the seconds of each part by name."""
+    """Return the task with the whole start (`whole`) and each of its parts as a stage; each answer is one sample."""
     shares = [unexplained(answer) for answer in answers]
     worst = max(shares, key=abs)
     if not all(abs(share) <= _MOST_UNEXPLAINED for share in shares):  # also rejects NaN
         difference = f"the parts account for all but {worst:.1%} of the whole, which the starting process measured"
         raise gb.Untrustworthy("ledger", f"{difference}: a part is missing, or the machine is busy")
-    parts = [answer.content["seconds"] for answer in answers]
     stages = {_WHOLE: _stage([answer.seconds for answer in answers])}
-    stages |= {name: _stage([part[name] for part in parts]) for name in parts[0]}
+    stages |= {name: _stage([answer.parts[name] for answer in answers]) for name in answers[0].parts}
     return gb.Task(stages, partial(_observed, answers, worst), notes=notes)
 
 
 def unexplained(answer: Answer) -> float:
     """Return the share of the whole that no part accounts for, from 0 to 1; it is negative if the parts take longer."""
-    return 1 - math.fsum(answer.content["seconds"].values()) / answer.seconds
+    return 1 - math.fsum(answer.parts.values()) / answer.seconds
 
 
 def _stage(seconds: Sequence[float]) -> gb.Stage:
@@ -193,5 +200,5 @@ def _stage(seconds: Sequence[float]) -> gb.Stage:
 def _observed(answers: Sequence[Answer], share: float) -> gb.Observation:
     return {
         "unexplained": gb.Observed(100 * abs(share), "%"),
-        "resident": gb.Observed(max(answer.content["resident_bytes"] for answer in answers), "B"),
+        "resident": gb.Observed(max(answer.resident_bytes for answer in answers), "B"),
     }
