@@ -13,7 +13,6 @@ from _modules import suite_module
 
 from gpubench.api.libraries import DriverCallError
 
-CHILDREN = suite_module("virtual", "_children")
 HELD = suite_module("virtual", "_held")
 WORDS = 2**18
 FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -94,7 +93,7 @@ class RunningCheckpoints(SignalCheckpoints):
 
 
 class MemoryHolder:
-    """A child's memory on the host, and a thread that counts while the process runs."""
+    """A helper's memory on the host, and a thread that counts while the process runs."""
 
     def __init__(self) -> None:
         self._words = np.arange(WORDS, dtype=np.uint64) * FACTOR
@@ -132,10 +131,3 @@ class MemoryHolder:
 
     def crash(self) -> None:
         raise ValueError("a broken program")
-
-
-def main() -> None:
-    """Serve the requests of the parent process."""
-    holder = MemoryHolder()
-    verbs = {"run": holder.run, "look": holder.look, "glance": holder.glance, "damage": holder.damage}
-    CHILDREN.serve({**verbs, "crash": holder.crash})

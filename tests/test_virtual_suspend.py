@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,38 +16,42 @@ from typing import Any
 import _suspended
 import pytest
 from _modules import suite_modules
-from _suspended import CHILDREN, HELD, UUID, state_of
+from _suspended import HELD, UUID, state_of
 
 from gpubench.api.libraries import DriverCallError
+from gpubench.api.suite import Bench, HelperEndedError
 from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.model import Case
 
 CONTROLLER, SUSPENSION, SUSPEND = suite_modules("virtual", "_controller", "_suspension", "_suspend")
 TESTS = Path(__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def path(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """Yield a bench whose helpers can import the modules beside this one."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    made = Bench(None, Case("virtual", "suspend"), target=None, package="")
+    yield made
+    made.end_helpers()
 
 
 @pytest.fixture
-def child() -> Iterator[Any]:
-    """Yield a child that holds memory and counts launches."""
-    opened = CHILDREN.BoundedChild("the child", f"from {_suspended.__name__} import main; main()")
-    yield opened
-    opened.end()
-
-
-def controller(calls: str = "SignalCheckpoints") -> Any:
-    return CONTROLLER.Controller(f"{_suspended.__name__}:{calls}")
+def child(bench: Bench) -> Any:
+    """Return a helper that holds memory and counts launches."""
+    return bench.helper(_suspended.MemoryHolder, "the child")
 
 
 @pytest.fixture
-def signals() -> Iterator[Any]:
-    """Yield a controller that suspends processes by signals."""
-    opened = controller()
-    yield opened
-    opened.end()
+def controller(bench: Bench) -> Callable[..., Any]:
+    """Return a function that starts a controller, which suspends processes in the way that it is told."""
+    return lambda calls="SignalCheckpoints": CONTROLLER.Controller(bench, f"{_suspended.__name__}:{calls}")
+
+
+@pytest.fixture
+def signals(controller: Callable[..., Any]) -> Any:
+    """Return a controller that suspends processes by signals."""
+    return controller()
 
 
 def has_ended(pid: int) -> bool:
@@ -64,10 +68,10 @@ def test_a_suspended_program_continues_with_all_its_data_and_a_lost_word_is_foun
         child.ask(5, "run", 60)
         suspension.suspend()
         child.tell("glance")
-        assert not child._connection.poll(0.05), "it answered while it was suspended"
+        assert not child.has_answer(0.05), "it answered while it was suspended"
         assert state_of(child.pid) == "T"
         suspension.resume()
-        assert child.answer(5, "glance") < 60 * cycle, "its work was over before it was suspended"
+        assert child.answer(5) < 60 * cycle, "its work was over before it was suspended"
         state = child.ask(5, "look")
         SUSPENSION.expect_whole(state, 60 * cycle)
         assert suspension.downtime_s == pytest.approx(sum(suspension.seconds.values()))
@@ -89,7 +93,7 @@ def test_a_count_that_is_not_reached_is_a_wrong_answer() -> None:
         SUSPENSION.expect_whole(HELD.HeldState(0, 7, UUID), 8)
 
 
-def test_a_refused_checkpoint_quotes_the_driver_and_ends_the_child(child: Any) -> None:
+def test_a_refused_checkpoint_quotes_the_driver_and_ends_the_child(child: Any, controller: Callable[..., Any]) -> None:
     refusing = controller("RefusedCheckpoints")
     with pytest.raises(DriverCallError, match="CUDA_ERROR_NOT_SUPPORTED"):
         SUSPENSION.Suspension(refusing, child, 10.0).suspend()
@@ -99,7 +103,9 @@ def test_a_refused_checkpoint_quotes_the_driver_and_ends_the_child(child: Any) -
 
 
 @pytest.mark.slow
-def test_a_program_that_still_runs_after_its_checkpoint_is_a_wrong_answer(child: Any) -> None:
+def test_a_program_that_still_runs_after_its_checkpoint_is_a_wrong_answer(
+    child: Any, controller: Callable[..., Any]
+) -> None:
     idle = controller("RunningCheckpoints")
     with pytest.raises(WrongAnswer, match="RUNNING"):
         SUSPENSION.Suspension(idle, child, 10.0).suspend()
@@ -107,12 +113,14 @@ def test_a_program_that_still_runs_after_its_checkpoint_is_a_wrong_answer(child:
 
 
 @pytest.mark.slow
-def test_a_step_that_hangs_ends_the_child_and_the_controller_in_time(child: Any) -> None:
+def test_a_step_that_hangs_ends_the_child_and_the_controller_in_time(
+    child: Any, controller: Callable[..., Any]
+) -> None:
     hanging = controller("HangingCheckpoints")
     suspension = SUSPENSION.Suspension(hanging, child, 0.3)
     suspension.suspend()
     begin = time.monotonic()
-    with pytest.raises(CHILDREN.ChildEndedError, match=r"did not answer 'timed' within 0\.3 s"):
+    with pytest.raises(HelperEndedError, match=r"did not answer within 0\.3 s"):
         suspension.resume()
     assert time.monotonic() - begin < 5
     assert has_ended(child.pid)
@@ -120,11 +128,11 @@ def test_a_step_that_hangs_ends_the_child_and_the_controller_in_time(child: Any)
 
 
 @pytest.mark.slow
-def test_the_death_of_the_controller_is_reported_with_its_last_line_and_ends_the_child(child: Any) -> None:
+def test_the_death_of_the_controller_is_reported_with_its_last_line_and_ends_the_child(
+    child: Any, controller: Callable[..., Any]
+) -> None:
     dying = controller("DyingCheckpoints")
-    with pytest.raises(
-        CHILDREN.ChildEndedError, match="the controller was ended by SIGKILL; last line: the controller"
-    ):
+    with pytest.raises(HelperEndedError, match="the controller ended: killed by SIGKILL; last line: the controller"):
         SUSPENSION.Suspension(dying, child, 10.0).suspend()
     assert has_ended(child.pid)
 
@@ -137,26 +145,8 @@ def test_the_death_of_a_suspended_child_is_a_refused_restore_and_leaves_nothing(
     has_ended(child.pid)
     with pytest.raises(DriverCallError, match="CUDA_ERROR_ILLEGAL_STATE from restore"):
         suspension.resume()
-    with pytest.raises(CHILDREN.ChildEndedError):
+    with pytest.raises(HelperEndedError):
         child.ask(1, "look")
-
-
-@pytest.mark.slow
-def test_a_child_that_raises_is_reported_with_its_last_line(child: Any) -> None:
-    with pytest.raises(CHILDREN.ChildEndedError, match="exit status 1; last line: ValueError: a broken program"):
-        child.ask(5, "crash")
-
-
-def test_the_processes_of_a_child_end_with_it() -> None:
-    program = (
-        "import os, subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
-    )
-    child = CHILDREN.BoundedChild("the parent", program)
-    deadline = time.monotonic() + 5
-    while not (written := os.pread(child._errors.fileno(), 32, 0)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    child.end()
-    assert has_ended(int(written))
 
 
 BINDINGS = """
@@ -180,25 +170,29 @@ def with_bindings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-def test_missing_bindings_are_a_skip_that_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_bindings_are_a_skip_that_says_what_to_install(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_bindings(tmp_path, monkeypatch, "raise ImportError('none here')")
     with pytest.raises(Skip, match=r"needs cuda-bindings \(none here\)"):
-        CONTROLLER.Controller()
+        CONTROLLER.Controller(bench)
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_too_old_is_a_skip_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_is_too_old_is_a_skip_with_its_version(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_bindings(tmp_path, monkeypatch, BINDINGS.format(version=12040))
     with pytest.raises(Skip, match=r"CUDA 12\.8 \(570\) or newer; this driver is for CUDA 12\.4"):
-        CONTROLLER.Controller()
+        CONTROLLER.Controller(bench)
 
 
 @pytest.mark.slow
 def test_a_call_that_the_driver_or_the_bindings_do_not_have_is_a_skip_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_bindings(tmp_path, monkeypatch, BINDINGS.format(version=12090))
-    opened = CONTROLLER.Controller()
+    opened = CONTROLLER.Controller(bench)
     with pytest.raises(Skip, match="cuCheckpointProcessLock"):
         opened.lock(os.getpid(), 1.0)
     with pytest.raises(Skip, match="migration needs cuda-bindings 13"):

@@ -3,7 +3,6 @@
 A program that is started for each step would pay for the initialisation each time. The driver's calls are behind one
 object, so that tests can try the protocol, its time limits and its failures on processes without a GPU."""
 
-import contextlib
 import ctypes
 import importlib
 import time
@@ -12,8 +11,6 @@ from typing import Any, Protocol
 
 from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
-
-from ._children import BoundedChild, serve
 
 _PAIRS = "CUcheckpointGpuPair"  # a class of cuda-bindings 13
 _FIRST_DRIVER = 12080  # cuDriverGetVersion of the first driver with these calls, 570
@@ -107,17 +104,14 @@ def _dotted(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-class _Steps:
-    """The functions that the controller process serves to its parent."""
-
-    def __init__(self) -> None:
-        self._checkpoints: Checkpoints | None = None
+class CheckpointSteps:
+    """The methods that the controller process serves to its parent."""
 
     def open(self, calls: str) -> float:
         """Create the Checkpoints object of the class `module:name` in `calls`; return the seconds that this took."""
         module, _, name = calls.partition(":")
         begin = time.perf_counter()
-        self._checkpoints = getattr(importlib.import_module(module), name)()
+        self._checkpoints: Checkpoints = getattr(importlib.import_module(module), name)()
         return time.perf_counter() - begin
 
     def timed(self, step: str, *args: object) -> float:
@@ -131,64 +125,50 @@ class _Steps:
         return getattr(self._checkpoints, question)(*args)
 
 
-def main() -> None:
-    """Serve the messages `open`, `timed` and `asked` until the parent closes the connection."""
-    steps = _Steps()
-    serve({"open": steps.open, "timed": steps.timed, "asked": steps.asked})
-
-
 class Controller:
     """The parent's handle of the controller process; every step has a time limit.
 
     `started_s` is the time in seconds from its start until it can suspend."""
 
-    def __init__(self, calls: str = f"{__name__}:{DriverCheckpoints.__name__}") -> None:
+    def __init__(self, bench: gb.Bench, calls: str = f"{__name__}:{DriverCheckpoints.__name__}") -> None:
         begin = time.perf_counter()
-        program = f"from {__name__} import main; main()"
-        self._child = BoundedChild("the controller", program, without=("CUDA_VISIBLE_DEVICES",))
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(self.end)
-            self.opened_s = float(self._child.ask(_STARTING_S, "open", calls))
-            on_error.pop_all()
+        self._helper = bench.helper(CheckpointSteps, "the controller", environment={"CUDA_VISIBLE_DEVICES": None})
+        self.end = self._helper.end
+        self.opened_s = float(self._helper.ask(_STARTING_S, "open", calls))
         self.started_s = time.perf_counter() - begin
 
     @property
     def pid(self) -> int:
-        """The process id."""
-        return self._child.pid
+        return self._helper.pid
 
     def lock(self, pid: int, limit_s: float) -> float:
         """Block the driver calls of the process `pid`, and return the seconds.
 
         After `limit_s` seconds the driver gives up, leaves the process running, and DriverCallError is raised."""
-        return float(self._child.ask(limit_s + _STATE_S, "timed", "lock", pid, round(limit_s * 1000)))
+        return float(self._helper.ask(limit_s + _STATE_S, "timed", "lock", pid, round(limit_s * 1000)))
 
     def checkpoint(self, pid: int, limit_s: float) -> float:
         """Move the device memory of the locked process `pid` to the host, and return the seconds.
 
-        Raises ChildEndedError after `limit_s` seconds, and DriverCallError if the driver refuses."""
-        return float(self._child.ask(limit_s, "timed", "checkpoint", pid))
+        Raises HelperEndedError after `limit_s` seconds, and DriverCallError if the driver refuses."""
+        return float(self._helper.ask(limit_s, "timed", "checkpoint", pid))
 
     def restore(self, pid: int, limit_s: float, pairs: UuidPairs = ()) -> float:
         """Restore the suspended process `pid`, and return the seconds.
 
         `pairs` are (old UUID, new UUID) of every GPU, 16 bytes each; empty keeps the same GPUs."""
-        return float(self._child.ask(limit_s, "timed", "restore", pid, tuple(pairs)))
+        return float(self._helper.ask(limit_s, "timed", "restore", pid, tuple(pairs)))
 
     def unlock(self, pid: int, limit_s: float) -> float:
         """Let the restored process `pid` continue, and return the seconds.
 
-        Raises ChildEndedError after `limit_s` seconds."""
-        return float(self._child.ask(limit_s, "timed", "unlock", pid))
+        Raises HelperEndedError after `limit_s` seconds."""
+        return float(self._helper.ask(limit_s, "timed", "unlock", pid))
 
     def state(self, pid: int) -> str:
         """Return the state of the process `pid` in the driver: `RUNNING`, `LOCKED`, `CHECKPOINTED` or `FAILED`."""
-        return str(self._child.ask(_STATE_S, "asked", "state", pid))
+        return str(self._helper.ask(_STATE_S, "asked", "state", pid))
 
     def uuids(self) -> list[bytes]:
         """Return the UUID of every GPU that the driver sees, 16 bytes each."""
-        return list(self._child.ask(_STATE_S, "asked", "uuids"))
-
-    def end(self) -> None:
-        """End the process."""
-        self._child.end()
+        return list(self._helper.ask(_STATE_S, "asked", "uuids"))

@@ -1,6 +1,5 @@
 """Run the program that is suspended: it holds seeded memory of one kind, and its kernels count while it runs."""
 
-import contextlib
 import ctypes
 import time
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
 from .._between import fill_pattern, wrong_words
-from ._children import BoundedChild, serve
 from ._space import PAGE_BYTES, MappedRange, open_space
 
 KINDS = ("malloc", "pool", "vmm", "graph", "managed", "ipc")
@@ -176,51 +174,33 @@ class HeldProgram:
         return HeldState(self._memory.wrong_words(), counted, uuid)
 
 
-def main() -> None:
-    """Serve the messages `hold`, `run`, `work`, `look` and `open` until the parent closes the connection."""
-    program = HeldProgram()
-    verbs: dict[str, Callable[..., object]] = {
-        "hold": program.hold,
-        "run": program.run,
-        "work": program.work,
-        "look": program.look,
-        "open": program.open,
-    }
-    serve(verbs)
-
-
-class HeldChild(BoundedChild):
-    """A child that holds `count` regions of memory of one kind, once `wait` has returned.
+class HeldChild:
+    """A child that holds `count` regions of memory of one kind, once `wait` has returned; `helper` runs it.
 
     `nbytes` are resident, and `handle` is the IPC handle of the first region if the kind is `ipc`."""
 
     def __init__(self, bench: gb.Bench, kind: str, nbytes: int, count: int = 1) -> None:
-        program = f"from {__name__} import main; main()"
-        super().__init__("the program that holds memory", program, without=("CUDA_VISIBLE_DEVICES",))
+        name, environment = "the program that holds memory", {"CUDA_VISIBLE_DEVICES": None}
+        self.helper = bench.helper(HeldProgram, name, environment=environment)
         self.nbytes, self.handle = nbytes, b""
         self._order = HoldOrder(bench.case, bench.target, bench.package, bench.seed, kind, nbytes, count)
-        self.tell("hold", self._order)
+        self.helper.tell("hold", self._order)
 
     def hold(self, nbytes: int) -> None:
         """Let the child hold `nbytes` of the same kind in place of the former memory, and wait.
 
         The counter starts from 0. Raises the errors of `wait`."""
         self.nbytes = nbytes
-        self.tell("hold", replace(self._order, nbytes=nbytes))
+        self.helper.tell("hold", replace(self._order, nbytes=nbytes))
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the child holds its memory; then `nbytes` and `handle` are what the child reported.
-
-        On a failure the child is ended."""
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(self.end)
-            self.nbytes, self.handle = self.answer(_STARTING_S + limit_s(self.nbytes), "hold")
-            on_error.pop_all()
+        """Wait until the child holds its memory; then `nbytes` and `handle` are what the child reported."""
+        self.nbytes, self.handle = self.helper.answer(_STARTING_S + limit_s(self.nbytes))
 
     def look(self) -> HeldState:
-        """Return the child's report; raises ChildEndedError if it has ended or does not answer in time."""
-        state: HeldState = self.ask(limit_s(self.nbytes), "look")
+        """Return the child's report; raises HelperEndedError if it has ended or does not answer in time."""
+        state: HeldState = self.helper.ask(limit_s(self.nbytes), "look")
         return state
 
 

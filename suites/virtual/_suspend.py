@@ -161,11 +161,11 @@ def suspend_kinds(bench: gb.Bench, kind: str, count: int) -> gb.Task:
         if kind == "ipc":
             partner = HeldChild(bench, "malloc", _BARE_BYTES)
             partner.wait()
-            partner.ask(limit_s(0), "open", program.child.handle, program.child.nbytes)
+            partner.helper.ask(limit_s(0), "open", program.child.handle, program.child.nbytes)
         outcome = _attempt(program)
     finally:
         if partner is not None:
-            partner.end()
+            partner.helper.end()
         program.close()
     program.use.expect_clean()
     ended = outcome.refusal or "resumed with all its data"
@@ -284,7 +284,7 @@ class UrgentJob:
 
     def _timed(self, is_evicting: bool) -> float:
         """Return the seconds from the job's arrival to its end; the child is suspended for the job if `is_evicting`."""
-        child, suspension = self._program.child, self._program.suspension
+        child, suspension = self._program.child.helper, self._program.suspension
         begin = time.perf_counter()
         child.tell("work", _JOB_LAUNCHES)
         time.sleep(_HEAD_START_S)
@@ -296,7 +296,7 @@ class UrgentJob:
         ended = time.perf_counter()
         if is_evicting:
             suspension.resume()
-        child.answer(_JOB_LIMIT_S, "work")
+        child.answer(_JOB_LIMIT_S)
         self._both_s = time.perf_counter() - begin
         self._program.expect_intact(_JOB_LAUNCHES)
         return ended - arrived

@@ -11,7 +11,6 @@ import psutil
 from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
-from ._children import BoundedChild
 from ._controller import STEPS, Controller, UuidPairs
 from ._held import HeldChild, HeldState, limit_s
 
@@ -49,14 +48,14 @@ class Suspension:
 
     A step may take `step_limit_s` seconds."""
 
-    def __init__(self, controller: Controller, child: BoundedChild, step_limit_s: float) -> None:
+    def __init__(self, controller: Controller, child: gb.Helper, step_limit_s: float) -> None:
         self._controller, self._child, self._limit_s = controller, child, step_limit_s
         self.seconds = dict.fromkeys(STEPS, 0.0)
 
     def suspend(self) -> None:
         """Lock and checkpoint the child, which is killed if that fails.
 
-        Raises DriverCallError if the driver refuses, ChildEndedError if a step takes too long, and WrongAnswer if
+        Raises DriverCallError if the driver refuses, HelperEndedError if a step takes too long, and WrongAnswer if
         the child is then not suspended."""
         with self._ending():
             self.seconds["lock"] = self._controller.lock(self._child.pid, self._limit_s)
@@ -198,23 +197,19 @@ class SuspendedProgram:
         self.touched_s = touch_host_memory(nbytes)
         self.use = DeviceUse(bench)
         self.child = HeldChild(bench, kind, nbytes, count)
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(self.child.end)
-            self.controller = Controller()  # starts while the child starts
-            on_error.callback(self.controller.end)
-            self.child.wait()
-            on_error.pop_all()
+        self.controller = Controller(bench)  # starts while the child starts
+        self.child.wait()
         self.use.look_for_child()
-        self.suspension = Suspension(self.controller, self.child, limit_s(nbytes))
+        self.suspension = Suspension(self.controller, self.child.helper, limit_s(nbytes))
         self._counted = 0
 
     def cycle(self) -> None:
         """Suspend and resume the child while its kernels run, and check its memory.
 
-        Raises DriverCallError or ChildEndedError if a step fails, and WrongAnswer if the device's memory was not
+        Raises DriverCallError or HelperEndedError if a step fails, and WrongAnswer if the device's memory was not
         freed or the child's is wrong."""
         before = self.use.now()
-        self.child.ask(limit_s(0), "run", _LAUNCHES)
+        self.child.helper.ask(limit_s(0), "run", _LAUNCHES)
         self.suspension.suspend()
         self.use.expect_gone(self.child.nbytes, before)
         self.suspension.resume()
@@ -223,7 +218,7 @@ class SuspendedProgram:
     def bare_downtime_s(self, nbytes: int) -> float:
         """Return the seconds to suspend and resume the child when it holds only `nbytes`.
 
-        Then it holds its former size again. Raises DriverCallError, ChildEndedError or WrongAnswer if that fails."""
+        Then it holds its former size again. Raises DriverCallError, HelperEndedError or WrongAnswer if that fails."""
         whole = self.child.nbytes
         self._hold(nbytes)
         self.cycle()
@@ -238,7 +233,7 @@ class SuspendedProgram:
         """Suspend the child while its kernels run, restore it on other GPUs, and return the UUID of its new GPU.
 
         A UUID has 16 bytes. `pairs` are (old UUID, new UUID) of every GPU."""
-        self.child.ask(limit_s(0), "run", _LAUNCHES)
+        self.child.helper.ask(limit_s(0), "run", _LAUNCHES)
         self.suspension.suspend()
         self.suspension.resume(pairs)
         return self.expect_intact(_LAUNCHES)
@@ -254,5 +249,5 @@ class SuspendedProgram:
 
     def close(self) -> None:
         """End both processes."""
-        self.child.end()
+        self.child.helper.end()
         self.controller.end()
