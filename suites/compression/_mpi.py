@@ -1,20 +1,14 @@
 """Send compressed messages through MPI, between two processes that mpirun starts (mpi4py), by codecs of the host.
 
-The case starts the processes once and asks for one message after another: it writes a line of JSON and reads a line.
-This file is also the program of both processes."""
+The case starts the processes once, as one helper, and asks for one message after another."""
 
-import contextlib
 import importlib
 import importlib.util
-import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +38,9 @@ from ._transfer import (
 _HOW = "pip install mpi4py, and an MPI whose mpirun is on the PATH"
 _TAGS = 2**15 - 1  # the largest message tag; MPI guarantees no more (MPI 4.1, §3.2.3)
 _LOOK_S = 1e-3
+_LIMIT_S = 60.0  # for one message, or for the start of both processes and their first compression
 _END_S = 10.0  # time limit for the processes to end by themselves
+_END = "end"
 # permits mpirun to run as root, as in a container
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -54,85 +50,44 @@ class MpiPair:
 
     `sent_bytes` is the number of bytes of a compressed message as it travels."""
 
-    def __init__(self, message: Message, codec: str, depth: int) -> None:
-        """Write the source of the message to a file, start both processes, and wait until they are ready."""
-        if importlib.util.find_spec("mpi4py") is None or (launcher := shutil.which("mpirun")) is None:
+    def __init__(self, bench: gb.Bench, message: Message, codec: str, depth: int) -> None:
+        """Start both processes, let them read the source of the message from a file, and wait until they are ready."""
+        if importlib.util.find_spec("mpi4py") is None or (mpirun := shutil.which("mpirun")) is None:
             raise gb.Skip(f"needs mpi4py and mpirun: {_HOW}")
         self.depth = depth
-        with tempfile.NamedTemporaryFile(delete=False) as file:
-            message.source.tofile(file)
-        self._path = Path(file.name)
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `close`
-        program = [sys.executable, "-P", "-m", "mpi4py", "-m", __name__]  # mpi4py ends both processes if one fails
-        command = [launcher, "-n", "2", *program]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            encoding="utf-8",
-            errors="replace",
-            env={**_AS_ROOT, **os.environ},
-        )
+        launcher = (mpirun, "-n", "2", sys.executable, "-P", "-m", "mpi4py")  # mpi4py ends both if one fails
+        self._helper = bench.helper(MpiRank, "the pair of MPI processes", environment=_AS_ROOT, launcher=launcher)
         cut = (message.cut.total, message.cut.block, message.cut.chunk)
-        self.sent_bytes = self._ask({"source": file.name, "cut": cut, "codec": codec, "depth": depth})
-
-    def _ask(self, question: object) -> float:
-        """Send a request as a line of JSON, and return the number that rank 0 answers."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # the processes have ended; the answer that is read below says why
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        try:
-            reply = json.loads(answer)
-        except ValueError as error:
-            raise RuntimeError(f"the processes of mpirun have ended: {self._error_output()}") from error
-        if isinstance(reply, str):
-            raise gb.WrongAnswer(reply)
-        return float(reply)
-
-    def _error_output(self) -> str:
-        """Return the last 500 characters that both processes have written to standard error."""
-        self._errors.seek(0)
-        return self._errors.read()[-500:].strip()
+        with tempfile.NamedTemporaryFile() as file:
+            message.source.tofile(file)
+            plan = {"source": file.name, "cut": cut, "codec": codec, "depth": depth}
+            self.sent_bytes = float(self._helper.ask(_LIMIT_S, "answer", "open", plan))
 
     def message(self, content: Content, depth: int) -> float:
         """Return the seconds of a message, compressed (`coded`) or `raw`, with `depth` blocks in flight.
 
         The receiver then compares all of its bytes."""
-        return self._ask(["message", content, depth])
+        return float(self._helper.ask(_LIMIT_S, "answer", "message", content, depth))
 
     def compress(self) -> float:
         """Return the seconds in which rank 0 compresses every block; nothing is sent."""
-        return self._ask(["compress"])
+        return float(self._helper.ask(_LIMIT_S, "answer", "compress"))
 
     def decompress(self) -> float:
         """Return the seconds in which rank 1 restores every block, all of which lie ready."""
-        return self._ask(["decompress"])
+        return float(self._helper.ask(_LIMIT_S, "answer", "decompress"))
 
     def close(self) -> None:
-        """Ask the processes to end, kill mpirun if they have not within 10 s, and remove the file."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._errors.close()
-        self._path.unlink()
+        """Ask the processes to end, and kill mpirun if they have not within 10 s."""
+        self._helper.tell("answer", _END)
+        self._helper.end(_END_S)
 
 
-def task(message: Message, codec: MessageCodec, depth: int) -> gb.Task:
+def task(bench: gb.Bench, message: Message, codec: MessageCodec, depth: int) -> gb.Task:
     """Return the task of a message between two processes of MPI, with a codec of the host in each.
 
     `depth` is the most blocks in flight. Raises Skip without mpi4py or mpirun."""
-    pair = MpiPair(message, codec.name, depth)
+    pair = MpiPair(bench, message, codec.name, depth)
     notes = {
         "codec": codec.description,
         "corpus": message.description,
@@ -202,42 +157,36 @@ def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[Transfer, int]:
     return Transfer(halves, depth, blocks, meet=meet), bytes_of_blocks(blocks)
 
 
-def answer(world: Any, transfer: Transfer, work: str, *args: Any) -> float | str:
-    """Call the method `work` of `transfer` with `args` on this rank, and return its seconds on the rank that is timed.
+class MpiRank:
+    """One of the two processes: rank 0 serves the case, and rank 1 follows rank 0 until the end."""
 
-    Rank 0 times `compress`, and rank 1 any other work."""
-    result: float | str
-    try:
-        result = getattr(transfer, work)(*args)
-    except gb.WrongAnswer as error:
-        result = str(error)
-    meeting = world.Ibarrier()
-    while not meeting.Test():  # MPI waits by spinning, which would take a core from the rank that works
-        time.sleep(_LOOK_S)
-    results = world.allgather(result)
-    errors = [error for error in results if isinstance(error, str)]
-    return errors[0] if errors else float(results[0 if work == "compress" else 1])
+    def __init__(self) -> None:
+        self._mpi = importlib.import_module("mpi4py.MPI")
+        self._world = self._mpi.COMM_WORLD
+        while self._world.rank:
+            self.answer(_END)
 
+    def answer(self, work: str, *args: Any) -> float:
+        """Do on both ranks the work that rank 0 is asked for, and return its answer; `end` ends both processes.
 
-def main() -> None:
-    """Run the loop of a rank until standard input ends; rank 0 reads the requests and writes the answers."""
-    mpi = importlib.import_module("mpi4py.MPI")
-    world = mpi.COMM_WORLD
-    transfer: Transfer | None = None
-    while True:
-        question = world.bcast(sys.stdin.readline() if world.rank == 0 else None)
-        if not question:
-            return
-        request = json.loads(question)
-        if transfer is None:
-            transfer, sent_bytes = open_transfer(mpi, request)
-            reply: float | str = sent_bytes
-        else:
-            reply = answer(world, transfer, *request)
-        if world.rank == 0:
-            sys.stdout.write(json.dumps(reply) + "\n")
-            sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+        `open` prepares the transfer and returns the bytes of a compressed message as it travels. Any other work is a
+        method of Transfer, whose seconds are returned: rank 0 times `compress`, and rank 1 the others."""
+        work, args = self._world.bcast((work, args))
+        if work == _END:
+            sys.exit()  # not every mpirun passes on the end of standard input
+        if work == "open":
+            self._transfer, sent_bytes = open_transfer(self._mpi, *args)
+            return sent_bytes
+        result: float | str
+        try:
+            result = getattr(self._transfer, work)(*args)
+        except gb.WrongAnswer as error:
+            result = str(error)
+        meeting = self._world.Ibarrier()
+        while not meeting.Test():  # MPI waits by spinning, which would take a core from the rank that works
+            time.sleep(_LOOK_S)
+        results = self._world.allgather(result)
+        errors = [error for error in results if isinstance(error, str)]
+        if errors and self._world.rank == 0:
+            raise gb.WrongAnswer(errors[0])
+        return 0.0 if errors else float(results[0 if work == "compress" else 1])

@@ -124,7 +124,7 @@ def send(
     message = message_of(bench, corpus, size_bytes, block_bytes)
     chosen = codec_of(bench, codec, message)
     if link == "mpi":
-        return _mpi.task(message, chosen, flight)
+        return _mpi.task(bench, message, chosen, flight)
     if link in _BETWEEN_PROCESSES:
         return _ranks.task(bench, link, message, chosen, flight)
     return within_process(bench, link, Coders(bench, message, chosen, flight))
