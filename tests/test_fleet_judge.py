@@ -20,7 +20,7 @@ from gpubench.judging.fleet_rule import SecondMeasurement, judge_fleet
 from gpubench.judging.policy import built_in
 from gpubench.model.fleet import Fleet, FleetNode, Remeasured, encode_fleet, read_fleet
 from gpubench.tools.fleet import judging
-from gpubench.tools.fleet.digests import read
+from gpubench.tools.fleet.judging import read
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SLOW = ("gpu03", "cuda:1")

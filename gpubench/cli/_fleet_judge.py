@@ -61,7 +61,7 @@ def judge(
     not on the others, 4 if the fleet cannot be judged, and 6 if a device is sick."""
     from gpubench.judging.fleet import fleet_status
     from gpubench.tools.fleet import judging
-    from gpubench.tools.fleet.digests import read
+    from gpubench.tools.fleet.judging import read
 
     rules = _verdicts.policy(policy, threshold, strict, False)
     current = read(folder)

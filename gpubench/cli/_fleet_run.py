@@ -162,7 +162,7 @@ def _measure_suspects_again(session: FleetSession, folder: Path) -> Fleet:
     from gpubench.cli._print import say
     from gpubench.judging.policy import built_in
     from gpubench.tools.fleet import judging
-    from gpubench.tools.fleet.digests import read
+    from gpubench.tools.fleet.judging import read
 
     second_measurement = judging.plan_second_measurement(judging.judge(read(folder), built_in()), random.SystemRandom())
     if not second_measurement.roles:
@@ -176,7 +176,7 @@ def _print_judgement(folder: Path) -> None:
     from gpubench.cli._fleet_judge import show
     from gpubench.judging.policy import built_in
     from gpubench.tools.fleet import judging
-    from gpubench.tools.fleet.digests import read
+    from gpubench.tools.fleet.judging import read
 
     show(judging.judge(read(folder), built_in()))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from gpubench.judging.fleet_rule import judge_fleet
 from gpubench.model import Run, Settings, store
 from gpubench.model.fleet import FLEET_FILE, Fleet, FleetNode, encode_fleet
-from gpubench.tools.fleet.digests import read
+from gpubench.tools.fleet.judging import read
 
 GPUS, CASES, REPLICATES, SAMPLES = 8, 30, 3, 30
 RECORDING = Path(__file__).parents[1] / "recordings/h200-quick.jsonl.gz"

@@ -10,25 +10,29 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubench import __version__
 from gpubench.base.clean import one_line
 from gpubench.base.errors import FileError, UsageError
-from gpubench.base.files import open_to_read
+from gpubench.base.files import open_to_read, write_whole
+from gpubench.model import Run
+from gpubench.model.disk import as_file_errors
+from gpubench.model.fleet import NodeStatus
+from gpubench.model.store import read_run
 from gpubench.tools.fleet import messages
-from gpubench.tools.fleet.answers import NodeOutcome, check_answer
-from gpubench.tools.fleet.board import BadValue, Board, BoardGone
+from gpubench.tools.fleet.board import BadValue, BoardGone
 from gpubench.tools.fleet.launchers import FleetLaunch
 from gpubench.tools.fleet.member import DONE, HEARTBEAT_S
-from gpubench.tools.fleet.messages import NodeOrder, NodeReport
+from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder, NodeReport
 
 SILENCE_S = 4.0  # a node without a new report for this time counts as dead, so that it is shown within 5 s
 _TICK_S = 0.2
 _DISMISSAL_S = 5.0
 _OVERTIME_S = 10.0  # time for a node to end a measurement that takes too long, and to report that
+_COMPLETED_STATUSES = (0, 3)  # exit statuses of `gpubench run`: every case was measured, and a case failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,19 @@ class Patience:
     gather_s: float = 30.0  # for all nodes to be ready, after the first one is found
     report_s: float = 120.0  # for the first report of a node
     stagger_s: float = 0.0  # between the orders to two nodes of a turn
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """The outcome of one turn of a node: its status, its run file, and the reason for a status other than `answered`.
+
+    `seconds` is the time since the node got its order, by the launcher's clock."""
+
+    status: NodeStatus
+    seconds: float = 0.0
+    file: str = ""
+    reason: str = ""
+    exit_status: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +72,7 @@ _MAP_BYTES = 2**24
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 WatchNodes = Callable[[Sequence[NodeView]], None]
 OnOutcome = Callable[[int, NodeOutcome], None]  # takes the rank of a node and its outcome
-AdaptOrder = Callable[[int, NodeOrder], NodeOrder]
-
-
-def same_order(rank: int, order: NodeOrder) -> NodeOrder:
-    """Return `order` unchanged, so that every node measures the same; this is the default of `NodeCoordinator.turn`."""
-    del rank
-    return order
+AdaptOrder = Callable[[int, NodeOrder], NodeOrder]  # takes the rank of a node and its order
 
 
 @dataclass(slots=True)
@@ -78,51 +89,33 @@ class TrackedNode:
     uuids: tuple[str, ...] = ()
 
 
-class LauncherHeartbeat:
-    """Sends the launcher's heartbeat to the nodes, also while the launcher reads files or judges them."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
-
-    def start(self) -> None:
-        """Start the heartbeat, about once per second."""
-        self._thread.start()
-
-    def _beat(self) -> None:
-        """Put an increasing number on the board about once per second, until `stop` is called or the board is gone."""
-        with contextlib.suppress(BoardGone):  # the collector meets the same error
-            for beat in itertools.count():
-                self._board.put(messages.LAUNCHER, str(beat).encode())
-                if self._ending.wait(HEARTBEAT_S):
-                    return
-
-    def stop(self) -> None:
-        self._ending.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-
 class NodeCoordinator:
     """Leads the nodes of one launch through any number of turns: call `gather` once, then `turn`, and `end` at last.
 
-    `watch` receives the state of all nodes several times per second. `nodes` has what is known of each rank."""
+    `watch` receives the state of all nodes several times per second. `nodes` has what is known of each rank. A thread
+    sends the launcher's heartbeat, also while the launcher reads files or judges them."""
 
     def __init__(self, launch: FleetLaunch, racks: Racks, patience: Patience, watch: WatchNodes) -> None:
-        """Prepare to lead the nodes that `launch` started; `racks` names the racks of nodes, or is empty."""
         self._launch = launch
         self._racks = racks
         self._patience = patience
         self._watch = watch
         self._names: dict[int, str] = {}
-        self._heartbeat = LauncherHeartbeat(launch.board)
+        self._ending = threading.Event()
+        self._heartbeat = threading.Thread(target=self._beat, daemon=True)
         self._rank_by_gpu: dict[tuple[str, str], int] = {}
         self._outcomes: dict[int, NodeOutcome] = {}
         self._began = time.monotonic()
-        self._adapt_order: AdaptOrder = same_order
+        self._adapt_order: AdaptOrder = lambda _, order: order
         self.nodes: dict[int, TrackedNode] = {}
         self.most_at_once = 0
+
+    def _beat(self) -> None:
+        with contextlib.suppress(BoardGone):  # `gather` and `turn` meet the same error
+            for beat in itertools.count():
+                self._launch.board.put(messages.LAUNCHER, str(beat).encode())
+                if self._ending.wait(HEARTBEAT_S):
+                    return
 
     def gather(self) -> None:
         """Wait for all nodes to be ready, at most `gather_s` after the first one is found, and assign the GPUs.
@@ -140,7 +133,10 @@ class NodeCoordinator:
                 raise UsageError(f"no node has reported within {self._patience.report_s:.0f} s")
             time.sleep(_TICK_S)
         self._began = time.monotonic()
-        while time.monotonic() - self._began < self._patience.gather_s and not all(map(self._is_gathered, self.nodes)):
+        while time.monotonic() - self._began < self._patience.gather_s and not all(
+            (node.report and node.report.is_ready) or node.problem or self._has_ended(rank)
+            for rank, node in self.nodes.items()
+        ):
             self._launch.poll()
             self._read_reports(self.nodes)
             time.sleep(_TICK_S)
@@ -157,12 +153,6 @@ class NodeCoordinator:
         now = time.monotonic()
         self.nodes = {rank: TrackedNode(changed_at=now) for rank in range(world)}
 
-    def _is_gathered(self, rank: int) -> bool:
-        """Return whether `gather` need not wait for a node: it is ready, its report cannot be read, or it has ended."""
-        tracked = self.nodes[rank]
-        is_ready = tracked.report is not None and tracked.report.is_ready
-        return is_ready or bool(tracked.problem) or self._has_ended(rank)
-
     def ready(self) -> list[int]:
         """Return the ranks of the nodes that can measure: their devices are assigned, and `_reason_unfit` is empty."""
         return [rank for rank, node in self.nodes.items() if node.devices is not None and not self._reason_unfit(node)]
@@ -173,7 +163,7 @@ class NodeCoordinator:
         order: NodeOrder,
         folder: Path,
         on_outcome: OnOutcome,
-        adapt_order: AdaptOrder = same_order,
+        adapt_order: AdaptOrder = lambda _, order: order,
     ) -> None:
         """Let these nodes measure at the same time into `folder`, and return when each of them has an outcome.
 
@@ -208,10 +198,11 @@ class NodeCoordinator:
 
     def end(self, wait: bool) -> None:
         """Dismiss all nodes; `wait` gives them up to 5 s to end. Raises BoardGone if the board is removed."""
-        self._heartbeat.stop()
+        self._ending.set()
+        if self._heartbeat.ident is not None:
+            self._heartbeat.join()
         for rank, tracked in self.nodes.items():
-            # the number of an interrupted turn is not used again
-            turn = tracked.turn + (tracked.ordered_at is not None)
+            turn = tracked.turn + (tracked.ordered_at is not None)  # an interrupted turn's number is not used again
             with contextlib.suppress(BadValue):
                 self._launch.board.put(messages.order_key(rank, turn), messages.encode(NodeOrder()))
         deadline = time.monotonic() + _DISMISSAL_S
@@ -246,7 +237,6 @@ class NodeCoordinator:
         return self._names[rank]
 
     def host(self, rank: int) -> str:
-        """Return the host name of a node, from the launcher or else from the node's report; empty if neither has it."""
         report = self.nodes[rank].report
         return self._launch.hosts[rank] if rank < len(self._launch.hosts) else report.host if report else ""
 
@@ -255,10 +245,6 @@ class NodeCoordinator:
         report = self.nodes[rank].report
         reported = report.rack if report else ""
         return self._racks.get(self.host(rank)) or self._racks.get(self.name(rank)) or reported
-
-    def outcome(self, rank: int) -> NodeOutcome | None:
-        """Return the outcome of a node in the current turn, None while the launcher waits for it."""
-        return self._outcomes.get(rank)
 
     def _read_reports(self, ranks: Iterable[int]) -> None:
         """Read the newest report of each of these nodes; an invalid report is recorded as the node's problem."""
@@ -278,32 +264,25 @@ class NodeCoordinator:
     def _assign_gpus(self) -> None:
         """Divide each machine's GPUs evenly among the ready nodes that see them; nodes keep what they have."""
         assigned: Counter[int] = Counter()
-        for rank, tracked in self.nodes.items():
-            for gpu in tracked.report.gpus if tracked.report and tracked.devices is None else ():
-                assert tracked.report is not None
-                key = (tracked.report.machine, gpu.uuid)
-                if key not in self._rank_by_gpu:
-                    candidates = [candidate for candidate in self.nodes if self._can_measure(candidate, key)]
-                    self._rank_by_gpu[key] = min(
-                        candidates, key=lambda candidate: (assigned[candidate], candidate), default=rank
-                    )
-                    assigned[self._rank_by_gpu[key]] += 1
-        for rank, tracked in self.nodes.items():
-            if tracked.report and tracked.report.is_ready and tracked.devices is None:
-                machine = tracked.report.machine
-                own_gpus = [gpu for gpu in tracked.report.gpus if self._rank_by_gpu[machine, gpu.uuid] == rank]
-                tracked.devices, tracked.uuids = tuple(gpu.id for gpu in own_gpus), tuple(gpu.uuid for gpu in own_gpus)
-
-    def _can_measure(self, rank: int, key: tuple[str, str]) -> bool:
-        """Return whether a node is ready, has no GPUs assigned yet, and sees the GPU `key` (machine id, UUID)."""
-        tracked = self.nodes[rank]
-        return (
-            tracked.devices is None
-            and tracked.report is not None
-            and tracked.report.is_ready
-            and tracked.report.machine == key[0]
-            and any(gpu.uuid == key[1] for gpu in tracked.report.gpus)
-        )
+        unassigned = {rank: node.report for rank, node in self.nodes.items() if node.report and node.devices is None}
+        for rank, report in unassigned.items():
+            for gpu in report.gpus:
+                if (report.machine, gpu.uuid) not in self._rank_by_gpu:
+                    candidates = [
+                        candidate
+                        for candidate, other in unassigned.items()
+                        if other.is_ready
+                        and other.machine == report.machine
+                        and gpu.uuid in (seen.uuid for seen in other.gpus)
+                    ]
+                    owner = min(candidates, key=lambda candidate: (assigned[candidate], candidate), default=rank)
+                    self._rank_by_gpu[report.machine, gpu.uuid] = owner
+                    assigned[owner] += 1
+        for rank, report in unassigned.items():
+            if report.is_ready:
+                own_gpus = [gpu for gpu in report.gpus if self._rank_by_gpu[report.machine, gpu.uuid] == rank]
+                self.nodes[rank].devices = tuple(gpu.id for gpu in own_gpus)
+                self.nodes[rank].uuids = tuple(gpu.uuid for gpu in own_gpus)
 
     def _send_orders(self, ranks: Sequence[int], order: NodeOrder, begin: float) -> None:
         """Send each ready node of `ranks` its order when it is due; a node gets one order in a turn."""
@@ -312,18 +291,14 @@ class NodeCoordinator:
         for index, rank in enumerate(ranks):
             tracked = self.nodes[rank]
             is_due = now - begin >= index * self._patience.stagger_s
-            if (
-                tracked.ordered_at is None
-                and tracked.devices is not None
-                and is_due
-                and not self._reason_unfit(tracked)
-            ):
-                message = messages.encode(self._order_for(rank, order))
-                try:
-                    self._launch.board.put(messages.order_key(rank, tracked.turn), message)
-                except BadValue as error:
-                    tracked.problem = f"it cannot be given an order: {error}"
-                tracked.ordered_at = now
+            if tracked.ordered_at is not None or tracked.devices is None or not is_due or self._reason_unfit(tracked):
+                continue
+            message = messages.encode(self._order_for(rank, order))
+            try:
+                self._launch.board.put(messages.order_key(rank, tracked.turn), message)
+            except BadValue as error:
+                tracked.problem = f"it cannot be given an order: {error}"
+            tracked.ordered_at = now
         active = sum(self.nodes[rank].ordered_at is not None and rank not in self._outcomes for rank in ranks)
         self.most_at_once = max(self.most_at_once, active)
 
@@ -354,7 +329,11 @@ class NodeCoordinator:
             return NodeOutcome("refused", seconds, reason=tracked.problem)
         report = tracked.report
         if report is None:
-            return self._outcome_without_report(rank, now)
+            if reason := self._launch.reason_of_end(rank):
+                return NodeOutcome("died", reason=f"it ended before it sent a report: {reason}")
+            is_late = now - self._began > self._patience.report_s
+            reason = f"it sent no report within {self._patience.report_s:.0f} s"
+            return NodeOutcome("missing", reason=reason) if is_late else None
         if reason := self._reason_unfit(tracked):
             return NodeOutcome("failed", seconds, reason=reason)
         if report.ended and report.ended.turn == tracked.turn and tracked.ordered_at is not None:
@@ -365,47 +344,24 @@ class NodeCoordinator:
                 return NodeOutcome("refused", seconds, reason=f"its run file cannot be read: {error}")
             gpus = zip(tracked.devices or (), tracked.uuids, strict=True)
             uuids = tuple(uuid for device, uuid in gpus if device in node_order.devices)
-            return replace(
-                check_answer(data, folder, self.name(rank), node_order, uuids, report.ended), seconds=seconds
-            )
+            outcome = _check_answer(data, folder, self.name(rank), node_order, uuids, report.ended)
+            return replace(outcome, seconds=seconds)
+        phase = f"during: {one_line(report.phase)[:200]}"
         if reason := report.end_reason or self._launch.reason_of_end(rank):
-            return NodeOutcome("died", seconds, reason=f"it ended {_phase_text(report)}: {reason}")
+            return NodeOutcome("died", seconds, reason=f"it ended {phase}: {reason}")
         if (silent_s := now - tracked.changed_at) > SILENCE_S:
-            return NodeOutcome(
-                "died", seconds, reason=f"it has sent nothing for {silent_s:.1f} s; it ended {_phase_text(report)}"
-            )
+            return NodeOutcome("died", seconds, reason=f"it has sent nothing for {silent_s:.1f} s; it ended {phase}")
         limit_s = order.time_limit_s + _OVERTIME_S
         if seconds > limit_s or (tracked.devices is None and now - self._began > limit_s):
-            return NodeOutcome(
-                "timed out", seconds, reason=f"no answer within {limit_s:.0f} s; last seen {_phase_text(report)}"
-            )
-        return None
-
-    def _outcome_without_report(self, rank: int, now: float) -> NodeOutcome | None:
-        """Return the outcome of a node without any report at `now` (monotonic s), None while it may still report."""
-        if reason := self._launch.reason_of_end(rank):
-            return NodeOutcome("died", reason=f"it ended before it sent a report: {reason}")
-        if now - self._began > self._patience.report_s:
-            return NodeOutcome("missing", reason=f"it sent no report within {self._patience.report_s:.0f} s")
+            return NodeOutcome("timed out", seconds, reason=f"no answer within {limit_s:.0f} s; last seen {phase}")
         return None
 
     def _update_views(self) -> None:
-        """Pass the state of every node to `watch`."""
         views = []
         for rank, tracked in self.nodes.items():
-            outcome = self._outcomes.get(rank)
-            views.append(NodeView(self.name(rank), self._phase(rank), tracked.ordered_at is not None, outcome))
+            phase = tracked.report.phase if tracked.report else "has sent no report"
+            views.append(NodeView(self.name(rank), phase, tracked.ordered_at is not None, self._outcomes.get(rank)))
         self._watch(views)
-
-    def _phase(self, rank: int) -> str:
-        """Return the phase that a node reported last, or `has sent no report`."""
-        tracked = self.nodes[rank]
-        return tracked.report.phase if tracked.report else "has sent no report"
-
-
-def _phase_text(report: NodeReport) -> str:
-    """Return the last phase that a node reported, as the end of a sentence: `during: …`."""
-    return f"during: {one_line(report.phase)[:200]}"
 
 
 def read_racks(path: Path) -> Racks:
@@ -427,3 +383,54 @@ def read_racks(path: Path) -> Racks:
         if fields:
             racks[fields[0]] = fields[1]
     return racks
+
+
+def _check_answer(
+    data: bytes | None, folder: Path, name: str, order: NodeOrder, uuids: tuple[str, ...], ended: MeasurementEnd
+) -> NodeOutcome:
+    """Check the run file that a node sent, store it in `folder` if it is valid, and return the node's outcome."""
+    last_line = f": {one_line(ended.last_line)[:500]}" if ended.last_line else ""
+    status: NodeStatus = "timed out" if ended.is_timed_out else "failed"
+    reason = f"its run ended with exit status {ended.exit_status}{last_line}"
+    if ended.is_timed_out:
+        reason = f"it was ended after {ended.seconds:.0f} s, at the time limit{last_line}"
+    elif ended.exit_status in _COMPLETED_STATUSES:
+        status, reason = "answered", ""
+    if data is None:
+        status = "failed" if status == "answered" else status
+        return NodeOutcome(status, reason=reason or f"it left no run file{last_line}", exit_status=ended.exit_status)
+    path, incoming = folder / f"{name}.jsonl.gz", folder / f".{name}.incoming.jsonl.gz"
+    with as_file_errors(path):
+        write_whole(incoming, data)
+        try:
+            run = read_run(incoming)
+            differences = ", ".join(_differences_from_order(run, order, uuids))
+            problem = f"differs from the order: {differences}" if differences else ""
+        except FileError as error:
+            without_path = str(error).replace(f"{incoming}: ", "").replace(str(incoming), "it")
+            problem = f"is refused: {one_line(without_path)}"
+        if problem:
+            incoming.unlink()
+            return NodeOutcome("refused", reason=f"its run file {problem}")
+        incoming.replace(path)
+    if status == "answered" and not run.complete:
+        return NodeOutcome("failed", file=path.name, reason="its run file is incomplete; the cases in it are kept")
+    return NodeOutcome(status, file=path.name, reason=reason, exit_status=ended.exit_status)
+
+
+def _differences_from_order(run: Run, order: NodeOrder, uuids: tuple[str, ...]) -> Iterator[str]:
+    """Yield a clause for each setting of a run that differs from the order that the node was given."""
+    settings = run.manifest.settings
+    for setting, measured, expected in (
+        ("tier", settings.tier, order.tier),
+        ("filters", settings.filters, order.filters),
+        ("replicates", settings.replicates, order.replicates),
+        ("devices", settings.devices, order.devices),
+    ):
+        if measured != expected:
+            yield f"{setting} are {measured!r} instead of {expected!r}"
+    with contextlib.suppress(KeyError):
+        described = [run.manifest.facts.device(device) for device in settings.devices]
+        measured_uuids = tuple(device.uuid or device.pci or device.id for device in described)
+        if uuids and measured_uuids != uuids and settings.devices == order.devices:
+            yield f"it measured {', '.join(measured_uuids)}, but it had reported {', '.join(uuids)}"

@@ -1,34 +1,126 @@
-"""Judge a fleet: compare its GPUs, links and hosts with each other, with an earlier fleet, and with floors."""
+"""Read a fleet and judge it: compare its GPUs, links and hosts with each other, with an earlier fleet, with floors.
+
+The run file of each node is read once, into a digest, with one process per core."""
 
 import math
+import os
 import random
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 from gpubench import plugins
-from gpubench.analysis.digest import Component
+from gpubench.analysis.digest import Component, DigestBuilder, NodeDigest
 from gpubench.base.clean import tidy
 from gpubench.base.errors import FileError, UsageError
 from gpubench.judging import effect
 from gpubench.judging.causes import causes
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.fleet import Basis, FleetFinding, FleetJudgement, Place
-from gpubench.judging.fleet_rule import judge_fleet
+from gpubench.judging.fleet_rule import SecondMeasurement, judge_fleet
 from gpubench.judging.judge import Finding, SideFigures, decide
 from gpubench.judging.noise import LEAST_TO_FAIL
 from gpubench.judging.policy import Policy
-from gpubench.model import Verdict
+from gpubench.model import Verdict, store
+from gpubench.model.fleet import AGAIN, Fleet, FleetNode, read_fleet
 from gpubench.plugins.gate import Gate
 from gpubench.tools import rendering
-from gpubench.tools.fleet.digests import ReadFleet, read
 from gpubench.tools.fleet.session import Role
 from gpubench.tools.gating import baselines, readings
 
 _JUNIT = ".xml"
 _REPORTS = {".html": "html", ".md": "md", ".json": "json"}
+_MANY_BYTES = 16 * 2**20  # below this total size, starting processes takes longer than they save
 _MOST_CASES = 40  # cases of a second measurement, the slowest findings, so that it takes about a minute
+
+
+class _ReadDigest(NamedTuple):
+    """The digest of a run file, or None with the reason why the file was refused."""
+
+    digest: NodeDigest | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFleet:
+    """A fleet with the digests of its nodes; a node whose file was refused has the status `refused` in `fleet`.
+
+    `digests` are those of the nodes with a valid run file, and `again` are the second measurements."""
+
+    fleet: Fleet
+    digests: tuple[NodeDigest, ...]
+    again: tuple[SecondMeasurement, ...]
+    files: dict[str, Path]
+    seconds: float
+    notes: tuple[str, ...] = ()  # names that several nodes have
+
+
+def read(folder: Path) -> ReadFleet:
+    """Read the fleet in `folder`: its record, and a digest of each run file of a node that answered.
+
+    An invalid run file affects its node alone. Raises FileError if the folder holds no fleet."""
+    start = time.monotonic()
+    fleet = read_fleet(folder)
+    nodes = _first_by_name(fleet.nodes)
+    first = [node for node in nodes if node.file and node.status == "answered"]
+    second = [entry for entry in fleet.again if entry.file and entry.status == "answered"]
+    paths = [*(folder / node.file for node in first), *(folder / AGAIN / entry.file for entry in second)]
+    answers = _read_digests(paths, [*(node.name for node in first), *(entry.node for entry in second)])
+    reasons = {node.name: answer.reason for node, answer in zip(first, answers, strict=False) if not answer.digest}
+    digests = tuple(answer.digest for answer in answers[: len(first)] if answer.digest)
+    again = tuple(
+        SecondMeasurement(answer.digest, entry.role == "control")
+        for entry, answer in zip(second, answers[len(first) :], strict=True)
+        if answer.digest
+    )
+    nodes = [
+        replace(node, status="refused", reason=reasons[node.name], file="") if node.name in reasons else node
+        for node in nodes
+    ]
+    files = {node.name: folder / node.file for node in first if node.name not in reasons}
+    kept = {node.name: node.file or node.status for node in nodes}
+    notes = tuple(
+        f"{count} nodes have the name {name}; only one of them counts ({kept[name]})"
+        for name, count in Counter(node.name for node in fleet.nodes).items()
+        if count > 1
+    )
+    return ReadFleet(replace(fleet, nodes=tuple(nodes)), digests, again, files, time.monotonic() - start, notes)
+
+
+def _first_by_name(nodes: Sequence[FleetNode]) -> list[FleetNode]:
+    """Return one entry per name of a node: the first that answered, or the first of all if none answered."""
+    by_name: dict[str, FleetNode] = {}
+    for node in nodes:
+        earlier = by_name.get(node.name)
+        if earlier is None or (earlier.status != "answered" and node.status == "answered"):
+            by_name[node.name] = node
+    return list(by_name.values())
+
+
+def _read_digests(paths: Sequence[Path], names: Sequence[str]) -> list[_ReadDigest]:
+    """Return the digest of each file in the order of `paths`; `names` has the name of the node for each file."""
+    cores = min(len(os.sched_getaffinity(0)), len(paths))
+    size_bytes = sum(path.stat().st_size for path in paths if path.exists())
+    if cores < 2 or size_bytes < _MANY_BYTES:
+        return [_read_digest(path, name) for path, name in zip(paths, names, strict=True)]
+    with readings.garbage_collection_off(), ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(_read_digest, paths, names, chunksize=max(1, len(paths) // (8 * cores))))
+
+
+def _read_digest(path: Path, name: str) -> _ReadDigest:
+    """Return the digest of the run file of the node `name`, or the reason why the file is invalid."""
+    builder = DigestBuilder()
+    try:
+        with readings.garbage_collection_off():
+            scan = store.scan(path, builder.add)
+    except FileError as error:
+        return _ReadDigest(None, str(error).removeprefix(f"{path}: "))
+    return _ReadDigest(builder.digest(name, scan.complete))
 
 
 def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None, floor: bool = False) -> FleetJudgement:
@@ -75,10 +167,9 @@ class _Pair(NamedTuple):
 
     @property
     def unjudged(self) -> Finding:
-        (kind, *_) = self.after.kinds
-        sides = SideFigures.of(self.before), SideFigures.of(self.after)
-        case, devices = self.after.case, self.after.devices
-        return Finding(case, devices, Verdict.INCONCLUSIVE, "", "", kind.unit, kind.better, *sides)
+        kind, after = self.after.kinds[0], self.after
+        sides = SideFigures.of(self.before), SideFigures.of(after)
+        return Finding(after.case, after.devices, Verdict.INCONCLUSIVE, "", "", kind.unit, kind.better, *sides)
 
 
 def _compared_with_baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy) -> tuple[list[FleetFinding], int]:

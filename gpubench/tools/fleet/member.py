@@ -21,7 +21,7 @@ from gpubench.base.errors import FileError, GpubenchError, Terminated
 from gpubench.measuring import inventory, joining, keeper
 from gpubench.tools.fleet import messages
 from gpubench.tools.fleet.board import MOST_BYTES, Board, BoardGone
-from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder, NodeReport, PairPlace, SeenGpu
+from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder, NodeReport, SeenGpu
 
 HEARTBEAT_S = 1.0
 NODE_HOST = "GPUBENCH_NODE_HOST"  # the address of this node on the network that pairs are to use
@@ -44,7 +44,6 @@ class NodeHeartbeat:
     `problem` becomes the reason, a clause, when the launcher does not wait for this node any more."""
 
     def __init__(self, board: Board, rank: int, report: NodeReport) -> None:
-        """Prepare to send `report` as the report of the node `rank`; nothing is sent before `start`."""
         self._board = board
         self._rank = rank
         self._report = report
@@ -53,14 +52,13 @@ class NodeHeartbeat:
         self._lock = threading.Lock()
         self._last_heartbeat: bytes | None = None
         self._heard_at = time.monotonic()
-        self.problem = ""  # why the launcher does not wait for this node any more
+        self.problem = ""
 
     def start(self) -> None:
         """Send the report about once per second from now on, until `stop` is called or the launcher is gone."""
         self._thread.start()
 
     def _beat(self) -> None:
-        """Send the report about once per second until `stop` is called or the launcher does not wait any more."""
         while not self._ending.wait(HEARTBEAT_S) and not self.problem:
             self.send_report()
 
@@ -70,17 +68,12 @@ class NodeHeartbeat:
             with self._lock:
                 self._report = replace(self._report, beat=self._report.beat + 1, **fields)  # type: ignore[arg-type]
                 self._board.put(messages.report_key(self._rank), messages.encode(self._report))
-            self._check_launcher()
+            if (heartbeat_value := self._board.get(messages.LAUNCHER)) != self._last_heartbeat:
+                self._last_heartbeat, self._heard_at = heartbeat_value, time.monotonic()
+            if time.monotonic() - self._heard_at > LAUNCHER_SILENCE_S:
+                self.problem = f"the launcher has sent nothing for {LAUNCHER_SILENCE_S:.0f} s"
         except FileError as error:
             self.problem = str(error)
-
-    def _check_launcher(self) -> None:
-        """Set `problem` if the launcher's heartbeat has not changed for LAUNCHER_SILENCE_S."""
-        now = time.monotonic()
-        if (heartbeat_value := self._board.get(messages.LAUNCHER)) != self._last_heartbeat:
-            self._last_heartbeat, self._heard_at = heartbeat_value, now
-        if now - self._heard_at > LAUNCHER_SILENCE_S:
-            self.problem = f"the launcher has sent nothing for {LAUNCHER_SILENCE_S:.0f} s"
 
     def check(self) -> None:
         """Raise BoardGone once the launcher does not wait for this node any more."""
@@ -88,7 +81,6 @@ class NodeHeartbeat:
             raise BoardGone(self.problem)
 
     def stop(self) -> None:
-        """Stop sending reports."""
         self._ending.set()
         self._thread.join()
 
@@ -104,24 +96,23 @@ def serve(
     """Work as one node of a fleet: report, and carry out the order of each turn until an order without suites comes.
 
     `world` is the number of nodes, and `program` is the command that runs gpubench."""
-    report = NodeReport(
-        beat=0,
-        version=__version__,
-        world=world,
-        host=(host or environment.get("SLURMD_NODENAME") or platform.node())[:255],
-        machine=machine_id(),
-        rack=rack_of(environment),
-        address=own_address(environment),
-    )
-    board.put(messages.WORLD, messages.encode_world(world))
+    host = (host or environment.get("SLURMD_NODENAME") or platform.node())[:255]
+    rack, address = rack_of(environment), own_address(environment)
+    report = NodeReport(0, __version__, world, host, machine_id(), rack, address)
+    board.put(messages.WORLD, str(world).encode())
     heartbeat = NodeHeartbeat(board, rank, report)
     heartbeat.send_report(phase="looks for devices")
     heartbeat.start()
     end_reason = "its process ended"
     try:
-        heartbeat.send_report(gpus=_visible_gpus(), is_ready=True, phase="waits")
+        devices = [device for device in inventory.facts().devices if device.backend != "host"]
+        gpus = tuple(SeenGpu(device.id, device.uuid or device.pci or device.id) for device in devices)
+        heartbeat.send_report(gpus=gpus, is_ready=True, phase="waits")
         for turn in itertools.count():
-            order = _wait_for_order(board, heartbeat, rank, turn)
+            while (data := board.get(messages.order_key(rank, turn))) is None:
+                heartbeat.check()
+                time.sleep(_TICK_S)
+            order = messages.decode(NodeOrder, data)
             if not order.suites:
                 end_reason = ""
                 break
@@ -137,9 +128,8 @@ def serve(
     finally:
         heartbeat.stop()
         if not heartbeat.problem:
-            heartbeat.send_report(end_reason=one_line(end_reason)[:1000]) if end_reason else heartbeat.send_report(
-                phase=DONE
-            )
+            last_fields = {"end_reason": one_line(end_reason)[:1000]} if end_reason else {"phase": DONE}
+            heartbeat.send_report(**last_fields)
 
 
 def machine_id() -> str:
@@ -169,30 +159,6 @@ def own_address(environment: Mapping[str, str]) -> str:
     return "127.0.0.1"
 
 
-def _group_environment(place: PairPlace | None) -> dict[str, str]:
-    """Return the environment variables with which a run joins the other nodes of `place`; empty if `place` is None."""
-    if place is None:
-        return {}
-    numbers = {joining.RANK: str(place.rank), joining.NODES: str(place.size)}
-    return numbers | {joining.ADDRESS: place.address, joining.SECRET: place.secret}
-
-
-def _visible_gpus() -> tuple[SeenGpu, ...]:
-    """Return the id and the UUID of each GPU that this node sees; without a UUID, its PCI id or device id."""
-    devices = inventory.facts().devices
-    return tuple(
-        SeenGpu(device.id, device.uuid or device.pci or device.id) for device in devices if device.backend != "host"
-    )
-
-
-def _wait_for_order(board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int) -> NodeOrder:
-    """Wait until the launcher puts this node's order for a turn on the board, and return the order."""
-    while (data := board.get(messages.order_key(rank, turn))) is None:
-        heartbeat.check()
-        time.sleep(_TICK_S)
-    return messages.decode(NodeOrder, data)
-
-
 def _measure(
     order: NodeOrder, program: Sequence[str], board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int
 ) -> MeasurementEnd:
@@ -200,7 +166,11 @@ def _measure(
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpubench-fleet-") as folder:
         out = Path(folder, "run.jsonl.gz")
-        with supervised_child([*program, *order.arguments(str(out))], _group_environment(order.place)) as child:
+        variables = {}
+        if place := order.place:  # with these variables the run joins the other nodes
+            variables = {joining.RANK: str(place.rank), joining.NODES: str(place.size)}
+            variables |= {joining.ADDRESS: place.address, joining.SECRET: place.secret}
+        with supervised_child([*program, *order.arguments(str(out))], variables) as child:
             last_line, is_timed_out = _follow(child, heartbeat, begin + order.time_limit_s)
         data = out.read_bytes() if out.exists() and out.stat().st_size <= MOST_BYTES else b""
         if out.exists() and not data:

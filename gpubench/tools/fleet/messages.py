@@ -112,7 +112,7 @@ class NodeOrder:
 
 def encode(message: NodeReport | NodeOrder) -> bytes:
     """Return a message as JSON in UTF-8."""
-    return _adapter(type(message)).dump_json(message)
+    return pydantic.TypeAdapter(type(message)).dump_json(message)
 
 
 def decode(kind: type[Message], data: bytes) -> Message:
@@ -122,20 +122,10 @@ def decode(kind: type[Message], data: bytes) -> Message:
     if len(data) > _MOST_BYTES:
         raise FileError(f"a message of {len(data)} bytes is larger than {_MOST_BYTES} bytes")
     try:
-        return _adapter(kind).validate_json(data)
+        return pydantic.TypeAdapter(kind).validate_json(data)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise FileError(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from error
-
-
-def _adapter(kind: type[Message]) -> pydantic.TypeAdapter[Message]:
-    """Return pydantic's encoder and strict decoder of a class of messages."""
-    return pydantic.TypeAdapter(kind)
-
-
-def encode_world(count: int) -> bytes:
-    """Return the number of nodes as the value of the key WORLD."""
-    return str(count).encode()
 
 
 def decode_world(data: bytes) -> int:
@@ -148,12 +138,10 @@ def decode_world(data: bytes) -> int:
 
 
 def report_key(rank: int) -> str:
-    """Return the key of a node's report."""
     return f"report.{rank}"
 
 
 def order_key(rank: int, turn: int) -> str:
-    """Return the key of a node's order for a turn."""
     return f"order.{rank}.{turn}"
 
 

@@ -23,11 +23,9 @@ from gpubench.model.disk import as_file_errors
 from gpubench.model.limits import Count, Many, Name, Text
 from gpubench.model.schema import STRICT
 from gpubench.model.store import read_run
-from gpubench.tools.fleet.answers import NodeOutcome
-from gpubench.tools.fleet.collect import NodeCoordinator, WatchNodes
-from gpubench.tools.fleet.launchers import FleetLaunch
+from gpubench.tools.fleet.collect import NodeOutcome
 from gpubench.tools.fleet.messages import NodeOrder, PairPlace
-from gpubench.tools.fleet.session import PAIRS, PAIRS_FILE, FleetRequest
+from gpubench.tools.fleet.session import PAIRS, PAIRS_FILE, NodeSession
 
 SUITES, FILTERS = ("collectives",), ("collectives/across[*,nodes=2,of=2,*",)
 _PORTS = range(20_000, 32_000)  # below the ports that Linux assigns to outgoing connections
@@ -51,7 +49,6 @@ class PairMeasurement:
 
     @property
     def pair(self) -> Pair:
-        """Return the numbers of both nodes."""
         return self.first, self.second
 
 
@@ -69,20 +66,11 @@ class PairsRecord:
 _RECORD = pydantic.TypeAdapter(PairsRecord)
 
 
-class PairsSession:
-    """A measurement of the pairs of a fleet; enter the context and call `measure`. Leaving it dismisses the nodes."""
+class PairsSession(NodeSession):
+    """A measurement of the pairs of a fleet: enter the context and call `measure`."""
 
-    def __init__(self, launch: FleetLaunch, request: FleetRequest, watch: WatchNodes) -> None:
-        self._request = request
-        self._coordinator = NodeCoordinator(launch, request.racks or {}, request.patience, watch)
-        self._record = PairsRecord(())
-        self._unreachable: set[int] = set()
-
-    def __enter__(self) -> PairsSession:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
-        self._coordinator.end(wait=kind is None)
+    _record = PairsRecord(())
+    _unreachable: frozenset[int] = frozenset()
 
     def measure(self, rounds: int) -> FleetJudgement:
         """Measure all rounds, then the suspects alone, and return the judgement.
@@ -90,7 +78,7 @@ class PairsSession:
         In each of the `rounds`, each node is paired with another node; with an odd number of nodes, one pauses."""
         self._coordinator.gather()
         self._record = PairsRecord(tuple(map(self._coordinator.name, self._coordinator.nodes)))
-        self._unreachable = set(self._coordinator.nodes) - set(self._coordinator.ready())
+        self._unreachable = frozenset(self._coordinator.nodes) - set(self._coordinator.ready())
         for number, pairs in enumerate(links.schedule(len(self._record.nodes), rounds), 1):
             self._measure_round(number, pairs, str(number))
         judgement = judge(self._record, self._request.folder)
@@ -120,7 +108,6 @@ class PairsSession:
         places = dict(place for pair in measurable for place in self._pair_places(pair))
 
         def pair_order(rank: int, order: NodeOrder) -> NodeOrder:
-            """Return the order of a node in this round: one device, and the node's place in its pair."""
             return replace(order, devices=order.devices[:1], place=places[rank])
 
         self._coordinator.turn(places, self._request.order, folder, outcomes.__setitem__, pair_order)

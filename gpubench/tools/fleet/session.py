@@ -7,19 +7,18 @@ import fcntl
 import io
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from gpubench import __version__
-from gpubench.base.errors import CannotJudge, DeviceError, FileError, UsageError
+from gpubench.base.errors import CannotJudge, DeviceError, UsageError
 from gpubench.base.files import write_whole
 from gpubench.model.disk import as_file_errors
 from gpubench.model.fleet import AGAIN, FLEET_FILE, Fleet, FleetNode, Remeasured, encode_fleet, is_file_name
-from gpubench.tools.fleet.answers import NodeOutcome
-from gpubench.tools.fleet.collect import NodeCoordinator, Patience, Racks, WatchNodes
+from gpubench.tools.fleet.collect import NodeCoordinator, NodeOutcome, Patience, Racks, WatchNodes
 from gpubench.tools.fleet.launchers import FleetLaunch
 from gpubench.tools.fleet.messages import NodeOrder
 
@@ -82,34 +81,37 @@ def _locked_file(folder: Path) -> io.FileIO:
         file.close()  # the launcher that held the lock has just removed the file
 
 
-class FleetSession:
-    """A measurement of a fleet; enter the context and call `measure`. Leaving it dismisses the nodes.
+class NodeSession:
+    """A measurement of the nodes that `launch` started; leaving its context dismisses them.
 
-    `watch` receives the state of all nodes several times per second. `fleet` is the record as it was last written."""
+    `watch` receives the state of all nodes several times per second."""
 
     def __init__(self, launch: FleetLaunch, request: FleetRequest, watch: WatchNodes) -> None:
-        """Prepare to measure the nodes that `launch` started; `watch` gets their states for display."""
         self._request = request
         self._coordinator = NodeCoordinator(launch, request.racks or {}, request.patience, watch)
-        self._begin = time.monotonic()
-        self._outcomes: dict[int, NodeOutcome] = {}
-        self.fleet = Fleet(
-            nodes=(),
-            launcher=launch.launcher,
-            argv=request.argv,
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-            gpubench=__version__,
-        )
 
-    def __enter__(self) -> FleetSession:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         self._coordinator.end(wait=kind is None)
 
+
+class FleetSession(NodeSession):
+    """A measurement of every node: enter the context and call `measure`.
+
+    `fleet` is the record as it was last written."""
+
+    def __init__(self, launch: FleetLaunch, request: FleetRequest, watch: WatchNodes) -> None:
+        super().__init__(launch, request, watch)
+        self._begin = time.monotonic()
+        self._outcomes: dict[int, NodeOutcome] = {}
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        self.fleet = Fleet((), launch.launcher, request.argv, started, gpubench=__version__)
+
     @property
     def exit_status(self) -> int:
-        """Return 0 if every node answered, 6 if no node has a working device, else 4."""
+        """0 if every node answered, 6 if no node has a working device, else 4."""
         outcomes = self._outcomes.values()
         if all(outcome.status == "answered" for outcome in outcomes):
             return 0
@@ -136,7 +138,6 @@ class FleetSession:
             folder.mkdir(exist_ok=True)
 
         def record_again(rank: int, outcome: NodeOutcome) -> None:
-            """Record the outcome of a node's second measurement, in place of an earlier one."""
             name = self._coordinator.name(rank)
             remeasured = Remeasured(name, roles[name], outcome.status, outcome.seconds, outcome.file, outcome.reason)
             self._write_record(again=(*(earlier for earlier in self.fleet.again if earlier.node != name), remeasured))
@@ -146,28 +147,23 @@ class FleetSession:
         return self._write_nodes()
 
     def _record_outcome(self, rank: int, outcome: NodeOutcome) -> None:
-        """Record the outcome of a node in the first measurement."""
         self._outcomes[rank] = outcome
         self._write_nodes()
 
     def _write_nodes(self) -> Fleet:
         """Write the record with the present outcomes of all nodes, and return it."""
-        return self._write_record(nodes=tuple(self._nodes()), at_once=self._coordinator.most_at_once)
-
-    def _nodes(self) -> Iterable[FleetNode]:
-        """Yield the record of each node with its present outcome, by rank; a node without an outcome is `missing`."""
+        nodes = []
         for rank in self._coordinator.nodes:
             outcome = self._outcomes.get(rank, _UNANSWERED)
             name, rack = self._coordinator.name(rank), self._coordinator.rack(rank)
-            yield FleetNode(name, outcome.status, outcome.seconds, outcome.file, outcome.reason, rack)
+            nodes.append(FleetNode(name, outcome.status, outcome.seconds, outcome.file, outcome.reason, rack))
+        return self._write_record(nodes=tuple(nodes), at_once=self._coordinator.most_at_once)
 
     def _write_record(self, **changed: object) -> Fleet:
         """Write the record with these fields of Fleet changed, and return it."""
         seconds = time.monotonic() - self._begin
         self.fleet = replace(self.fleet, seconds=seconds, **changed)  # type: ignore[arg-type]
         path = self._request.folder / FLEET_FILE
-        try:
+        with as_file_errors(path):
             write_whole(path, encode_fleet(self.fleet))
-        except OSError as error:
-            raise FileError(f"{path}: {error.strerror}") from error
         return self.fleet

@@ -13,7 +13,7 @@ from gpubench.analysis.trend import Line, RunSource, Trend, TrendPoint
 from gpubench.judging.fleet import FleetJudgement, Place, SuspectState
 from gpubench.judging.fleet_rule import judge_fleet
 from gpubench.judging.outliers import LEAST_EFFECT
-from gpubench.tools.fleet.digests import read
+from gpubench.tools.fleet.judging import read
 
 _MOVED = LEAST_EFFECT / 2  # figures that vary less than this between the days are not searched for changes
 
