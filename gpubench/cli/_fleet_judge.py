@@ -1,4 +1,4 @@
-"""`gpubench fleet judge`: find the GPU, node or link of a fleet that is slow."""
+"""`gpubench fleet judge` and `fleet watch`: find the GPU, node or link of a fleet that is slow, in one or many days."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from gpubench.cli import _verdicts
 if TYPE_CHECKING:
     from gpubench.cli._findings import Part
     from gpubench.judging.fleet import FleetJudgement
+    from gpubench.tools.fleet.watching import ComponentHistory
 
 _MOST_ROWS = 40  # the most suspects in the terminal; a report lists them all
+_MOST_WATCHED, _MOST_TRENDS = 60, 2
 _ENDS = {0: "green", 1: "red", 3: "red", 4: "yellow", 6: "red"}
 
 Folder = Annotated[
@@ -61,11 +63,9 @@ def judge(
     not on the others, 4 if the fleet cannot be judged, and 6 if a device is sick."""
     from gpubench.judging.fleet import fleet_status
     from gpubench.tools.fleet import judging
-    from gpubench.tools.fleet.judging import read
 
     rules = _verdicts.policy(policy, threshold, strict, False)
-    current = read(folder)
-    judgement = judging.judge(current, rules, judging.read_baseline(baseline) if baseline else None, floor)
+    judgement = judging.judge(judging.read(folder), rules, judging.read_baseline(baseline) if baseline else None, floor)
     publish(judgement, out or [], force, no_redact, json)
     raise typer.Exit(fleet_status(judgement, rules.strict))
 
@@ -73,8 +73,7 @@ def judge(
 def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: bool, json: bool) -> None:
     """Write a report to each path in `out`, then print the answer, or with `json` the JSON document.
 
-    Reports and the document are anonymised unless `no_redact` is set; in a CI, so is the printed answer. `force`
-    replaces existing files. Raises UsageError if a file exists without `force`, or cannot be written."""
+    All are anonymised unless `no_redact` is set, the printed answer only in a CI. `force` replaces existing files."""
     import sys
 
     from gpubench.base.clean import tidy
@@ -126,10 +125,7 @@ def _parts(judged: FleetJudgement) -> Iterator[Part]:
 
 
 def _suspects(judged: FleetJudgement) -> Iterator[Part]:
-    """Yield the table of the first 40 suspects, each with its slowest case, and a line with the number of further ones.
-
-    Nothing is yielded if there is no suspect.
-    """
+    """Yield the table of the first 40 suspects, if any, with their slowest cases, and the number of further ones."""
     from gpubench.base import units
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
@@ -139,22 +135,55 @@ def _suspects(judged: FleetJudgement) -> Iterator[Part]:
         return
     rows = []
     for suspect in judged.suspects[:_MOST_ROWS]:
-        worst = suspect.findings[0]
-        count = len(suspect.findings)
-        figures = (
-            units.percent(worst.slowdown),
-            units.percent(worst.detectable),
-            str(count),
-            fleet_text.STATES[suspect.state],
-        )
-        rows.append(
-            NamedRow(
-                suspect.unit,
-                f"{suspect.name}, {worst.case or worst.family}: {fleet_text.causes_text(suspect)}",
-                figures,
-            )
-        )
+        worst, count = suspect.findings[0], str(len(suspect.findings))
+        sizes = units.percent(worst.slowdown), units.percent(worst.detectable)
+        text = f"{suspect.name}, {worst.case or worst.family}: {fleet_text.causes_text(suspect)}"
+        rows.append(NamedRow(suspect.unit, text, (*sizes, count, fleet_text.STATES[suspect.state])))
     heads = ("kind", "component, slowest case, cause", "slowdown", "detectable", "cases", "state")
     yield from named_rows(heads, rows, shutil.get_terminal_size().columns)
     if rest := len(judged.suspects) - len(rows):
         yield _print.plain(f"not listed: {rest} more suspects; a report (-o fleet.html) has them all", "dim")
+
+
+Folders = Annotated[
+    list[Path],
+    typer.Argument(metavar="DIR…", help="Folders of fleets, measured on different days.", show_default=False),
+]
+
+
+def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRedact = False) -> None:
+    """Follow each GPU, host and link through several measurements of a fleet, by its UUID.
+
+    Lists the components that were slow, those that recovered, and those whose figures became worse by the rules of
+    `gpubench history`. The exit status is 1 if a component is slow in the newest fleet and was before."""
+    from gpubench.cli import _print
+    from gpubench.tools.fleet import watching
+
+    fleets = watching.read_all(folders)
+    histories = watching.watch(fleets)
+    if json:
+        _print.document([component.document for component in sharing.shareable_histories(histories, no_redact)])
+    else:
+        _show_histories(
+            sharing.shareable_histories(histories, no_redact) if sharing.is_ci() else histories, len(fleets)
+        )
+    raise typer.Exit(1 if any(component.is_slow_again for component in histories) else 0)
+
+
+def _show_histories(histories: list[ComponentHistory], fleets: int) -> None:
+    from gpubench.cli import _findings, _print, _trends
+    from gpubench.judging.finding_text import plural
+
+    if not histories:
+        _print.echo(f"{plural(fleets, 'measurement')}: no component was slow, and none became slower")
+        return
+    _print.echo(f"{plural(fleets, 'measurement')}: {plural(len(histories), 'component')} with a slow or a worse figure")
+    out, listed = _print.out(), histories[:_MOST_WATCHED]
+    for component in listed:
+        counts = f"slow in {component.suspected} of {len(component.states)}, recovered in {component.transient}"
+        style = "bold red" if component.is_slow_again else ""
+        out.print(_print.plain(f"{component.place.text}: {counts}", style), soft_wrap=True)
+    if trends := [trend for component in listed for trend in component.trends[:_MOST_TRENDS]]:
+        _findings.show(_trends.trend_rows(trends, True, out.width))
+    if len(histories) > _MOST_WATCHED:
+        _print.echo(f"not listed: {len(histories) - _MOST_WATCHED} more; --json has them all")
