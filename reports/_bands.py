@@ -35,15 +35,15 @@ def bands(track: gb.Track, apart_s: float) -> list[Band]:
     for bit in track.counter.events(all_bits):
         is_set = (values & bit.mask) > 0
         spans = tuple(_join(_spans(track.at, is_set, track.counter.period_s), apart_s))
-        event_bands.append(Band(bit.name, _kind(bit), spans, float(is_set.mean())))
+        event_bands.append(
+            Band(
+                bit.name,
+                "capped" if bit.kind == "power cap" else "slowed" if bit.slows else "",
+                spans,
+                float(is_set.mean()),
+            )
+        )
     return event_bands
-
-
-def _kind(bit: gb.EventBit) -> Literal["", "capped", "slowed"]:
-    """Return how an event slows the device down: `capped` by the power cap, else `slowed`; empty if it does not."""
-    if bit.kind is gb.EventClass.POWER_CAP:
-        return "capped"
-    return "slowed" if bit.slows else ""
 
 
 def slowdowns_among(event_bands: Iterable[Band]) -> list[Band]:

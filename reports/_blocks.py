@@ -94,7 +94,7 @@ class Blocks:
 
         Call it once: it appends to `packed`."""
         totals = dict(self.summary.suites())
-        suites = gb.listed(self.summary, filter(self.room.shows, self.summary.spreads()))
+        suites = gb.listing(self.summary, shows=self.room.shows)
         return {suite.name: self._table(suite, totals[suite.name]) for suite in suites}
 
     def _table(self, suite: gb.ListedSuite, spreads: Sequence[gb.Spread]) -> CaseTable:
@@ -134,7 +134,7 @@ def _details(summary: gb.Summary, spread: gb.Spread) -> CaseDetails:
         tuple(series_lines(summary, spread)),
         tuple(share_lines(spread)),
         tuple(method_facts(summary, result)),
-        tuple(counter_lines(summary.counters, result)),
+        tuple(counter_lines(summary, result)),
         f" (replicate {result.replicate})" if summary.replicated else "",
         distribution(series, summary.figure(result, series)) if series else None,
     )

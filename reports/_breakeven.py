@@ -59,7 +59,7 @@ def _note(never: int, over_limit: int) -> str:
 def measured_links(summary: gb.Summary, suite: str) -> list[Link]:
     """Return the links over which the cases of `suite` sent raw bytes, each as a name and its highest rate in B/s."""
     best: dict[str, float] = {}
-    of_suite = (view_payoffs for view_payoffs in gb.payoffs(summary) if view_payoffs.suite == suite)
+    of_suite = (view_payoffs for view_payoffs in gb.derived(summary, gb.Payoffs) if view_payoffs.suite == suite)
     for transfer in (transfer for view_payoffs in of_suite for transfer in view_payoffs.transfers):
         if transfer.raw:
             name = str(dict(transfer.case.params).get("link", transfer.case.name))
@@ -81,7 +81,7 @@ def _labels(drawn: Sequence[gb.Payoff]) -> list[str]:
             values.setdefault(name, set()).add(value)
     varying = {name for name, distinct in values.items() if len(distinct) > 1}
     return [
-        " · ".join(gb.axis_value_text(name, value) for name, value in payoff.case.params if name in varying)
+        " · ".join(gb.units.axis_value_text(name, value) for name, value in payoff.case.params if name in varying)
         or payoff.case.name
         for payoff in drawn
     ]

@@ -19,7 +19,7 @@ _STOPS = {  # why sampling ended, by `Series.stop`
 
 @dataclass(frozen=True, slots=True)
 class SeriesLine:
-    """One series of a case as texts; `timing` says how it was timed, and `samples` counts all replicates' samples."""
+    """One series of a case as texts; `timing` says how it was timed, and `samples` counts those of all replicates."""
 
     name: str
     median: str
@@ -71,8 +71,7 @@ def heads(summary: gb.Summary) -> tuple[str, ...]:
     """Return the heads of the columns that `figure_cells` fills.
 
     With replicates the interval is between the processes."""
-    interval = "95 % of processes" if summary.replicated else gb.WITHIN_PROCESS
-    return ("median", interval, "% of peak", "noise within process", "between processes", "bound by")
+    return ("median", summary.interval_name, "% of peak", "noise within process", "between processes", "bound by")
 
 
 def figure_cells(case: gb.ListedCase) -> tuple[str, ...]:
@@ -119,7 +118,7 @@ def series_lines(summary: gb.Summary, spread: gb.Spread) -> Iterator[SeriesLine]
     of_status = spread.row.result.status
     results = [row.result for row in spread.rows if row.result.status == of_status]
     ranks = len({series.rank for result in results for series in result.series}) > 1
-    impossible = {impossible_share.series for row in spread.rows for impossible_share in row.impossible}
+    impossible = {share.series: share.label for row in spread.rows for share in row.impossible}
     grouped: dict[tuple[str, int], list[tuple[gb.Result, gb.Series]]] = {}
     for result in results:
         for series in result.series:
@@ -127,7 +126,7 @@ def series_lines(summary: gb.Summary, spread: gb.Spread) -> Iterator[SeriesLine]
     for (name, rank), measured in grouped.items():
         figure = gb.Figure.over_replicates([summary.figure(result, series) for result, series in measured])
         median, _, share, noise, _ = _cells(figure)
-        share += f" {gb.ABOVE_PEAK}" if name in impossible else ""
+        share += f" {impossible[name]}" if name in impossible else ""
         interval = interval_text(figure, len(measured) if len(measured) > 1 else figure.samples)
         title = f"{name} (rank {rank})" if ranks else name
         yield SeriesLine(title, median, interval, share, noise, figure.samples, _timing_text(measured[0][1]))
@@ -167,43 +166,28 @@ def method_facts(summary: gb.Summary, result: gb.Result) -> list[tuple[str, str]
     facts += [("discarded samples", discarded)] if discarded else []
     energy = summary.energy(result)
     if result.status == "ok":
-        facts += [("energy", energy.text if isinstance(energy, gb.Energy) else f"unknown: {energy.reason}")]
-        facts += joined_facts(gb.case_counters(summary, result))
+        counters = gb.case_counters(summary, result)
+        reasons = ", ".join(f"{reason.name} for {gb.units.duration(reason.seconds)}" for reason in counters.throttled)
+        facts += [("energy", energy.text)]
+        facts += [("bound by", counters.bound.text)] if counters.bound else []
+        facts += [("device memory", counters.traffic.text)] if counters.traffic else []
+        facts += [("throttled", reasons)] if reasons else []
     return [*facts, *result.notes]
 
 
-def joined_facts(counters: gb.CaseCounters) -> list[tuple[str, str]]:
-    """Return the bound, the memory traffic and the throttle reasons of a case, if known, as pairs of name and text."""
-    facts = [("bound by", counters.bound.text)] if counters.bound else []
-    facts += [("device memory", counters.traffic.text)] if counters.traffic else []
-    reasons = ", ".join(f"{reason.name} for {gb.units.duration(reason.seconds)}" for reason in counters.throttled)
-    return [*facts, ("throttled", reasons)] if reasons else facts
-
-
-def counter_lines(table: gb.CounterTable, result: gb.Result) -> Iterator[CounterLine]:
+def counter_lines(summary: gb.Summary, result: gb.Result) -> Iterator[CounterLine]:
     """Yield a line for each counter that has readings in the time window of `result`.
 
     A cumulative counter shows its rise per second; a counter of events names the events that occurred."""
-    for figure in table.during(result):
+    for figure in summary.counters.during(result):
         if figure.counter.kind == "event":
             names = ", ".join(bit.name for bit in figure.counter.events(int(figure.mean))) or "none"
             yield CounterLine(figure.counter.name, figure.device, names, _NONE, figure.samples)
             continue
         unit = rise_unit(figure.counter.unit) if figure.counter.kind == "cumulative" else figure.counter.unit
-        yield CounterLine(
-            figure.counter.name,
-            figure.device,
-            gb.units.quantity(figure.mean, unit),
-            _span(figure, unit),
-            figure.samples,
-        )
-
-
-def _span(figure: gb.CounterFigure, unit: str) -> str:
-    """Return the lowest and the highest reading in `unit`, which the readings must have; a dash if they are equal."""
-    if figure.low == figure.high:
-        return _NONE
-    return f"{gb.units.quantity(figure.low, unit)} – {gb.units.quantity(figure.high, unit)}"
+        mean, low, high = (gb.units.quantity(value, unit) for value in (figure.mean, figure.low, figure.high))
+        span = _NONE if figure.low == figure.high else f"{low} – {high}"
+        yield CounterLine(figure.counter.name, figure.device, mean, span, figure.samples)
 
 
 def rise_unit(unit: str) -> str:

@@ -73,7 +73,7 @@ class Columns:
     title: str
     runs: tuple[RunColumn, ...]
     key_figures: tuple[ColumnRow, ...]
-    differences: tuple[gb.Difference, ...]
+    differences: tuple[gb.comparison.Difference, ...]
     suites: tuple[SuiteColumns, ...]
     left_out: int
     note: str = NOTE
@@ -127,10 +127,10 @@ def _head(index: int, run_overview: gb.Overview) -> RunColumn:
     )
 
 
-def _readable_difference(difference: gb.Difference) -> gb.Difference:
+def _readable_difference(difference: gb.comparison.Difference) -> gb.comparison.Difference:
     """Return a difference of the environment with its values in readable units: `128 GiB` instead of bytes."""
     values = [gb.units.fact(difference.name, value) for value in difference.values]
-    return gb.Difference(min((name for name, _ in values), key=len), tuple(value for _, value in values))
+    return gb.comparison.Difference(min((name for name, _ in values), key=len), tuple(value for _, value in values))
 
 
 def _key_figures(heads: Sequence[gb.Overview], anchors: Anchors) -> Iterator[ColumnRow]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from gpubench.api import report as gb
-from gpubench.api.report import change
 
 from . import _svg as svg
 from ._charts import Chart
@@ -65,20 +64,20 @@ def title(comparison: gb.Comparison) -> str:
     return f"{', '.join(candidates)} against {baseline}"
 
 
-def column_text(column: gb.Column) -> str:
+def column_text(column: gb.comparison.Column) -> str:
     """Return the description of a run in one line: `NVIDIA H200 · 2026-11-20 · 93 results`."""
     count = f"{column.results} result{'' if column.results == 1 else 's'}"
     return " · ".join(part for part in (", ".join(column.devices), column.started, count) if part)
 
 
-def rows(against: gb.RunComparison, answer: gb.GateAnswer) -> list[ComparisonRow]:
+def rows(against: gb.comparison.RunComparison, reasons: Sequence[str]) -> list[ComparisonRow]:
     """Return a row for each finding, in the order of the judgement, which puts the worst first.
 
-    An explanation is left empty if more than three rows share it and a reason of `answer` ends with it."""
+    An explanation is left empty if more than three rows share it and one of `reasons` ends with it."""
     with_devices = len({finding.devices for finding in against.judgement.findings}) > 1
     all_rows = [_row(finding, with_devices) for finding in against.judgement.findings]
     counts = Counter(row.explanation for row in all_rows)
-    in_answer = {text for text, count in counts.items() if count > _MANY and any(map(_ends_with(text), answer.reasons))}
+    in_answer = {text for text, count in counts.items() if count > _MANY and any(map(_ends_with(text), reasons))}
     return [replace(row, explanation="") if row.explanation in in_answer else row for row in all_rows]
 
 
@@ -104,7 +103,7 @@ def _row(finding: gb.Finding, with_devices: bool) -> ComparisonRow:
     )
 
 
-def suites(against: gb.RunComparison) -> list[SuiteMean]:
+def suites(against: gb.comparison.RunComparison) -> list[SuiteMean]:
     """Return the geometric mean of the changes of each suite.
 
     Its style is `good` or `bad` only if the decided changes of single cases have the same direction, else `unsure`."""
@@ -112,7 +111,7 @@ def suites(against: gb.RunComparison) -> list[SuiteMean]:
     return [SuiteMean(mean.suite, mean.text, mean.counts, styles[mean.direction]) for mean in against.geomeans]
 
 
-def changes(against: gb.RunComparison) -> list[Chart]:
+def changes(against: gb.comparison.RunComparison) -> list[Chart]:
     """Return charts of all changes except those with the verdict `same`, in the order of the table.
 
     Up to twelve changes fill one chart."""
@@ -141,7 +140,7 @@ def _chart(title: str, findings: Sequence[gb.Finding], reach: float) -> Chart:
 
 def _better(finding: gb.Finding) -> float:
     """Return the change as a fraction; it is positive if the figure became better."""
-    return change(finding) if finding.better == "more" else -change(finding)
+    return finding.observed_change if finding.better == "more" else -finding.observed_change
 
 
 def _ends(finding: gb.Finding) -> tuple[float, float]:

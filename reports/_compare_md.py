@@ -20,10 +20,10 @@ def compare_markdown(comparison: gb.Comparison) -> str:
         gb.comparison.answer(against, gb.comparison.letter(index))
         for index, against in enumerate(comparison.against, 1)
     ]
-    rows_by_run = [rows(against, answer) for against, answer in zip(comparison.against, answers, strict=True)]
-    without_rows = _document(comparison, answers, [[] for _ in rows_by_run], rows_by_run)
+    rows_by_run = [rows(against, answer.reasons) for against, answer in zip(comparison.against, answers, strict=True)]
+    without_rows = _document(comparison, [[] for _ in rows_by_run], rows_by_run)
     room = MOST_BYTES - len(without_rows.encode()) - _HEAD_BYTES * len(rows_by_run)
-    return cut(_document(comparison, answers, _fitting_rows(rows_by_run, room), rows_by_run))
+    return cut(_document(comparison, _fitting_rows(rows_by_run, room), rows_by_run))
 
 
 def _fitting_rows(rows_by_run: Sequence[Sequence[ComparisonRow]], room_bytes: int) -> list[list[ComparisonRow]]:
@@ -42,14 +42,13 @@ def _fitting_rows(rows_by_run: Sequence[Sequence[ComparisonRow]], room_bytes: in
 
 def _document(
     comparison: gb.Comparison,
-    answers: Sequence[gb.GateAnswer],
     listed: Sequence[Sequence[ComparisonRow]],
     rows_by_run: Sequence[Sequence[ComparisonRow]],
 ) -> str:
     """Return the document with the rows `listed`; `rows_by_run` has all rows, so that those left out are counted."""
     parts = [f"# {gb.escape(title(comparison))}", ""]
-    for answer, against in zip(answers, comparison.against, strict=True):
-        parts += _answer(answer, gb.comparison.one_sided_cases(comparison, against))
+    for index, against in enumerate(comparison.against, 1):
+        parts += _answer(comparison, against, gb.comparison.letter(index))
     parts += table(("run", "name", "what it is"), _runs(comparison))
     parts += _environment(comparison)
     for index, against in enumerate(comparison.against, 1):
@@ -57,8 +56,9 @@ def _document(
     return "\n".join(parts) + "\n"
 
 
-def _answer(answer: gb.GateAnswer, one_sided: Sequence[str]) -> Iterator[str]:
-    """Yield the verdict, then a list item for each reason, each sentence in `one_sided` and each next step."""
+def _answer(comparison: gb.Comparison, against: gb.comparison.RunComparison, name: str) -> Iterator[str]:
+    """Yield the verdict, then a list item for each reason, each one-sided case and each next step."""
+    answer, one_sided = gb.comparison.answer(against, name), gb.comparison.one_sided_cases(comparison, against)
     yield f"**{gb.escape(answer.verdict)}**\n"
     yield from (f"- {gb.escape(clipped(reason))}" for reason in (*answer.reasons, *one_sided))
     for step in answer.next_steps:
@@ -90,7 +90,9 @@ def _environment(comparison: gb.Comparison) -> Iterator[str]:
         yield f"\nand {len(differences) - _MOST_DIFFERENCES} more"
 
 
-def _against(against: gb.RunComparison, name: str, listed: Sequence[ComparisonRow], count: int) -> Iterator[str]:
+def _against(
+    against: gb.comparison.RunComparison, name: str, listed: Sequence[ComparisonRow], count: int
+) -> Iterator[str]:
     """Yield the section of one run against run A: its suites, the rows `listed`, and how many rows are left out."""
     yield f"\n## {name} against A: {gb.escape(against.tally)}\n"
     means = suites(against)

@@ -20,7 +20,7 @@ class ComparisonBlock:
     name: str
     verdict: str
     reasons: tuple[str, ...]
-    next_steps: tuple[gb.NextStep, ...]
+    next_steps: tuple[object, ...]
     counts: tuple[tuple[str, str], ...]
     suites: tuple[SuiteMean, ...]
     charts: tuple[Chart, ...]
@@ -35,7 +35,7 @@ class ComparePage:
 
     title: str
     runs: tuple[tuple[str, str, str], ...]
-    differences: tuple[gb.Difference, ...]
+    differences: tuple[gb.comparison.Difference, ...]
     blocks: tuple[ComparisonBlock, ...]
 
 
@@ -55,10 +55,10 @@ def compare_page(comparison: gb.Comparison) -> ComparePage:
     return ComparePage(title(comparison), tuple(runs), comparison.differences, tuple(blocks))
 
 
-def _block(comparison: gb.Comparison, against: gb.RunComparison, name: str, room: int) -> ComparisonBlock:
+def _block(comparison: gb.Comparison, against: gb.comparison.RunComparison, name: str, room: int) -> ComparisonBlock:
     """Return the section of one run against the first."""
     answer = gb.comparison.answer(against, name)
-    all_rows = rows(against, answer)
+    all_rows = rows(against, answer.reasons)
     listed = all_rows[:room]
     counts = [(f"{count} {verdict}", STYLES[verdict]) for verdict, count in against.judgement.counts().items()]
     left_out = len(all_rows) - len(listed)

@@ -29,6 +29,10 @@ class _Group:
     results: list[gb.Result]
 
 
+def _lane_of(result: gb.Result) -> str:
+    return next(iter(gb.result_lanes([result])))
+
+
 def untimed_of(results: Sequence[gb.Result]) -> list[tuple[gb.Result, float]]:
     """Return the failed results that have no time window, each with an estimate of its end in seconds of the run.
 
@@ -50,7 +54,7 @@ def lanes(
 
     `results` have a time window; `untimed` are failures without one, with their ends."""
     timed = gb.result_lanes(results)
-    names = list(dict.fromkeys([*timed, *(gb.lane_of(result) for result, _ in untimed)]))
+    names = list(dict.fromkeys([*timed, *(_lane_of(result) for result, _ in untimed)]))
     bottom = TOP + LANE * len(names)
     parts = [time_axis(across, bottom)]
     parts += [
@@ -61,7 +65,7 @@ def lanes(
     ended = [(result, at, at) for result, at in crosses]
     for row, name in enumerate(names):
         parts += [_box(group, row) for group in _group_close(timed.get(name, ()), begin, across)]
-        failures = [span for span in ended if gb.lane_of(span[0]) == name]
+        failures = [span for span in ended if _lane_of(span[0]) == name]
         parts += [_cross(group, row) for group in _group_close(failures, begin, across)]
     failed = len(untimed) + sum(result.status == "failed" for result in results)
     note = "when each case ran" + (f"; crosses: {failed} failed" if failed else "")

@@ -11,7 +11,7 @@ from . import _svg as svg
 from ._charts import FEWEST_POINTS, MOST_TOOLTIPS, Chart, bar_chart, point_text
 from ._heat import Heat, bounds, heat_map, shade
 from ._texts import case_namer
-from ._views import Grid, common_text, grids
+from ._views import Grid, Value, common_text, grids
 
 _CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP = 44.0, 28.0, 76.0, 42.0
 _MOST_CELLS, _MOST_COLUMNS = 400, 20  # the largest matrix with a number in each cell
@@ -34,7 +34,7 @@ def _profile_maps(summary: gb.Summary, suite: str, view: gb.View) -> Iterator[Ch
         if result.status != "ok" or result.case.name not in view.cases:
             continue
         rows = [series for series in result.series if series.label.startswith(view.series[:-1])]
-        if rows and all(map(gb.drawable, (value for series in rows for value in series.values))):
+        if rows and all(map(gb.stats.is_drawable, (value for series in rows for value in series.values))):
             longest = max(len(series.values) for series in rows)
             values = np.array([[*series.values, *[np.nan] * (longest - len(series.values))] for series in rows])
             labels = tuple(series.label.removeprefix(view.series[:-1]) for series in rows)
@@ -113,12 +113,12 @@ def _description(title: str, grid: Grid) -> str:
     return f"{title}: {cells}"
 
 
-def _column(axis: str, value: gb.Value, x: float) -> Markup:
+def _column(axis: str, value: Value, x: float) -> Markup:
     """Draw the label of a column at its middle `x`."""
     return svg.text(x, _TOP - 10, svg.shorten(gb.units.axis_text(axis, value), 10), "middle")
 
 
-def _row(axis: str, value: gb.Value, y: float) -> Markup:
+def _row(axis: str, value: Value, y: float) -> Markup:
     """Draw the label of a row at its middle `y`."""
     return svg.text(_LEFT - 6, y + 4, svg.shorten(gb.units.axis_text(axis, value), 11), "end")
 

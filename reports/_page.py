@@ -34,6 +34,7 @@ _DRAW: dict[str, Callable[[gb.Summary, str, gb.View], list[Chart]]] = {
     "serving": served,
     "amortisation": amortisation,
 }
+_TOPICS = ("phases", "links", "soak")
 _OPEN_CHARTS = 2  # the open charts of a suite: the others are folded away
 
 
@@ -109,7 +110,8 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> RunPage:
     summary = gb.Summary(run)
     spreads = summary.spreads()
     room = room_for(spreads)
-    drawn, blocks = timelines(run, summary.counters), Blocks(summary, room)
+    drawn, blocks = timelines(summary), Blocks(summary, room)
+    by_topic = {topic: tuple(table for table in gb.tables(summary) if table.topic == topic) for topic in _TOPICS}
     all_notices = [
         *notices(summary, [spread.row for spread in spreads]),
         *([Notice("note", room.left_out)] if room.left_out else []),
@@ -124,10 +126,10 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> RunPage:
         counts_by_level=counts_by_level(all_notices),
         has_errors=any(notice.level == "error" for notice in all_notices),
         suites=tuple(_suite(summary, name, table) for name, table in tables.items()),
-        phases=tuple(gb.phase_tables(summary)),
+        phases=by_topic["phases"],
         rooflines=tuple(rooflines(summary)),
-        links=tuple(gb.link_tables(summary)),
-        soak=tuple(gb.soak_tables(summary)),
+        links=by_topic["links"],
+        soak=by_topic["soak"],
         timelines=tuple(_timeline(timeline, is_first=index == 0) for index, timeline in enumerate(drawn.devices)),
         zoom=packed(drawn.zoom) if drawn.zoom else "",
         thinned=drawn.thinned,

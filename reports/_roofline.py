@@ -4,6 +4,7 @@ Williams, Waterman & Patterson, "Roofline: an insightful visual performance mode
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from markupsafe import Markup
 
@@ -27,7 +28,7 @@ class _RooflinePoint:
 
     `limit` is empty if the peak is unknown."""
 
-    case: gb.Case
+    case_id: str
     intensity: float
     rate: float
     limit: str
@@ -36,7 +37,7 @@ class _RooflinePoint:
     def text(self) -> str:
         """The tooltip of the point: case id, rate in FLOP/s, arithmetic intensity, and limit, `unknown` without one."""
         return (
-            f"{self.case.id}: {gb.units.quantity(self.rate, _RATE)} at {gb.units.significant(self.intensity)} "
+            f"{self.case_id}: {gb.units.quantity(self.rate, _RATE)} at {gb.units.significant(self.intensity)} "
             f"{_INTENSITY}, limit {self.limit or 'unknown'}"
         )
 
@@ -78,7 +79,7 @@ def _places(spread: gb.Spread) -> Iterator[_RooflinePoint]:
     )
     if seconds > 0:
         yield _RooflinePoint(
-            result.case, series.work.flops / series.work.moved, series.work.flops / seconds, series.limit
+            result.case.id, series.work.flops / series.work.moved, series.work.flops / seconds, series.limit
         )
 
 
@@ -142,7 +143,7 @@ def _highest_rates(places: Sequence[_RooflinePoint], limits: Iterable[str]) -> I
         yield f"{limit or 'no limit'} up to {gb.units.quantity(best.rate, _RATE)}"
 
 
-def _roofs(figures: Iterable[gb.Figure], basis: gb.Basis) -> _Roofs:
+def _roofs(figures: Iterable[gb.Figure], basis: Literal["spec", "best"]) -> _Roofs:
     """Return the peaks of one basis, such as `spec` (data sheet), with which `figures` are compared."""
     memory: float | None = None
     compute: dict[str, float] = {}

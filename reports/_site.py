@@ -1,5 +1,6 @@
 """Collect the values that the template of a site's index shows."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpubench.api import report as gb
@@ -53,7 +54,7 @@ def site_page(site: gb.Site) -> SitePage:
     count = sum(len(device.runs) for device in site.devices)
     models = f"{len(site.devices)} models of device" if len(site.devices) != 1 else site.devices[0].name
     title = f"{_runs(count)} on {models}" if count else "No runs"
-    return SitePage(title, tuple(map(_section, site.devices)), site.refused)
+    return SitePage(title, tuple(_sections(site)), site.refused)
 
 
 def _runs(count: int) -> str:
@@ -61,26 +62,25 @@ def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
 
 
-def _section(device: gb.SiteDevice) -> DeviceSection:
-    """Return the section of a model of device; its runs must be in order, the newest first."""
-    newest, oldest = device.runs[0].run.date, device.runs[-1].run.date
-    span = newest if newest == oldest else f"{oldest} to {newest}"
-    lines = tuple(_line(listed, device.titles) for listed in device.runs)
-    return DeviceSection(device.name, f"{_runs(len(lines))}, {span}", device.trends, device.titles, lines)
-
-
-def _line(listed: gb.ListedRun, heads: tuple[str, ...]) -> SiteRunLine:
-    """Return a run as texts, with one figure for each of `heads`; a dash for a figure that the run does not have."""
-    run, figures = listed.run, dict(listed.run.figures)
-    return SiteRunLine(
-        run.date,
-        listed.page,
-        run.tier or "profile",
-        run.ended or "no results",
-        tuple(figures.get(head, _NONE) for head in heads),
-        run.trust,
-        not run.doubts,
-        listed.comparison,
-        listed.compared_with,
-        run.file,
-    )
+def _sections(site: gb.Site) -> Iterator[DeviceSection]:
+    """Yield the section of each model of device; a run has a dash for a figure that it does not have."""
+    for device in site.devices:
+        newest, oldest = device.runs[0].run.date, device.runs[-1].run.date
+        span = newest if newest == oldest else f"{oldest} to {newest}"
+        lines = tuple(
+            SiteRunLine(
+                run.date,
+                listed.page,
+                run.tier or "profile",
+                run.ended or "no results",
+                tuple(dict(run.figures).get(title, _NONE) for title in device.titles),
+                run.trust,
+                not run.doubts,
+                listed.comparison,
+                listed.compared_with,
+                run.file,
+            )
+            for listed in device.runs
+            for run in [listed.run]
+        )
+        yield DeviceSection(device.name, f"{_runs(len(lines))}, {span}", device.trends, device.titles, lines)

@@ -1,6 +1,6 @@
 """Draw a staircase view: the curves, their levels with the 95 % interval of each end, and the known cache sizes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
@@ -20,30 +20,25 @@ def staircase(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
     """Return a chart for each unit of a staircase view, with its curves, their levels and their tables of levels.
 
     Curves with fewer than three points are left out."""
-    curves = gb.staircases_of(summary, suite, view)
+    curves = gb.Staircase.of(summary, suite, view)
     long = [staircase for staircase in curves if len(staircase.line.points) >= FEWEST_POINTS]
-    return [_chart([staircase for staircase in long if staircase.steps[0].unit == unit], view) for unit in _units(long)]
-
-
-def _units(curves: Sequence[gb.Staircase]) -> list[str]:
-    return list(dict.fromkeys(staircase.steps[0].unit for staircase in curves))
+    units = dict.fromkeys(staircase.unit for staircase in long)
+    return [_chart([staircase for staircase in long if staircase.unit == unit], view) for unit in units]
 
 
 def _chart(curves: Sequence[gb.Staircase], view: gb.View) -> Chart:
     """Return the chart of `curves`, which share a unit; the known sizes are marked if all are of one device set."""
     points = [point for staircase in curves for _, point in staircase.line.points]
     ends = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
-    up = axis(ends, curves[0].steps[0].unit, _BOTTOM, _TOP, log=view.log_y, room=1.2)
+    up = axis(ends, curves[0].unit, _BOTTOM, _TOP, log=view.log_y, room=1.2)
     across = x_axis([x for staircase in curves for x, _ in staircase.line.points], view, svg.left_of(up))
     parts = [svg.frame(across, up, gb.units.axis_label(view.x), quantity_name(points))]
-    parts += [_known_sizes(curves[0].steps, across)] if _is_one_device(curves) else []
+    parts += [_known_sizes(curves[0], across)] if _is_one_device(curves) else []
     for index, staircase in enumerate(curves):
-        parts += [_level(step, index, across, up) for step in staircase.steps]
+        parts += _levels(staircase, index, across, up)
         parts.append(line_of(staircase.line, svg.colour(index), across, up))
-        parts += [_names(staircase.steps, across, up)] if len(curves) == 1 else []
-    description = "; ".join(
-        f"{view.title}, {staircase.line.label}: {_description(staircase.steps)}" for staircase in curves
-    )
+        parts += [_names(staircase, across, up)] if len(curves) == 1 else []
+    description = "; ".join(f"{view.title}, {staircase.line.label}: {_description(staircase)}" for staircase in curves)
     reported_sizes = (
         "triangles: sizes that the device reports"
         if _is_one_device(curves) and any(step.known_sizes for step in curves[0].steps)
@@ -64,7 +59,7 @@ def _chart(curves: Sequence[gb.Staircase], view: gb.View) -> Chart:
         note,
         svg.picture(description, _HEIGHT, *parts),
         legend,
-        tuple(map(gb.level_table, curves)),
+        tuple(table for staircase in curves for table in staircase.tables),
         full=True,
     )
 
@@ -74,37 +69,33 @@ def _is_one_device(curves: Sequence[gb.Staircase]) -> bool:
     return len({point.devices for staircase in curves for _, point in staircase.line.points}) == 1
 
 
-def _description(steps: Sequence[gb.Step]) -> str:
+def _description(staircase: gb.Staircase) -> str:
     """Return the levels as text: `120 ns up to 32 KiB, then 300 ns`."""
     return ", then ".join(
         f"{gb.units.quantity(step.height.centre, step.unit)}"
         + (f" up to {gb.units.brief_size(step.end.centre)}" if step.end else "")
-        for step in steps
+        for step in staircase.steps
     )
 
 
-def _level(step: gb.Step, index: int, across: Axis, up: Axis) -> Markup:
-    """Draw a band along a level, and a band over the 95 % interval of its end; `index` is the place of its curve."""
-    left, right = across.place(step.smallest), across.place(step.end.centre if step.end else step.largest)
-    y = up.place(step.height.centre)
-    level = svg.element("rect", x=left, y=y - 5, width=max(right - left, 1.0), height=10.0, class_=_band_class(index))
-    if step.end is None:
-        return level
-    low, high = across.place(step.end.low), across.place(step.end.high)
-    band = svg.element(
-        "rect", x=low, y=_TOP, width=max(high - low, 1.0), height=_BOTTOM - _TOP, class_=_band_class(index)
-    )
-    return band + level + svg.line(right, _TOP, right, _BOTTOM, "end")
+def _levels(staircase: gb.Staircase, index: int, across: Axis, up: Axis) -> Iterator[Markup]:
+    """Yield a band along each level of the curve at `index`, and one over the 95 % interval of its end."""
+    soft = f"soft {svg.colour(index)}"
+    for step in staircase.steps:
+        left, right = across.place(step.smallest), across.place(step.end.centre if step.end else step.largest)
+        y = up.place(step.height.centre)
+        level = svg.element("rect", x=left, y=y - 5, width=max(right - left, 1.0), height=10.0, class_=soft)
+        if step.end is None:
+            yield level
+            continue
+        low, high = across.place(step.end.low), across.place(step.end.high)
+        band = svg.element("rect", x=low, y=_TOP, width=max(high - low, 1.0), height=_BOTTOM - _TOP, class_=soft)
+        yield band + level + svg.line(right, _TOP, right, _BOTTOM, "end")
 
 
-def _band_class(index: int) -> str:
-    """Return the colour class of the bands of curve `index`."""
-    return f"soft {svg.colour(index)}"
-
-
-def _names(steps: Sequence[gb.Step], across: Axis, up: Axis) -> Markup:
+def _names(staircase: gb.Staircase, across: Axis, up: Axis) -> Markup:
     """Draw the size at the end of each level above the plot, and the height of each level beside it."""
-    names = svg.Labels()
+    names, steps = svg.Labels(), staircase.steps
     for step in steps:
         if step.end:
             x = across.place(step.end.centre)
@@ -120,10 +111,10 @@ def _names(steps: Sequence[gb.Step], across: Axis, up: Axis) -> Markup:
     return names.drawn(across.start, svg.WIDTH)
 
 
-def _known_sizes(steps: Sequence[gb.Step], across: Axis) -> Markup:
-    """Draw a triangle on the x axis at each known size of `steps`, with its name below the ticks."""
+def _known_sizes(staircase: gb.Staircase, across: Axis) -> Markup:
+    """Draw a triangle on the x axis at each known size of the device, with its name below the ticks."""
     parts, names = [], svg.Labels()
-    for size in [size for step in steps for size in step.known_sizes]:
+    for size in [size for step in staircase.steps for size in step.known_sizes]:
         x = across.place(size.bytes)
         parts.append(svg.element("path", d=svg.triangle(x, _BOTTOM), class_="known"))
         lanes = [(x, _BOTTOM + 34 + _KNOWN_LANE * lane) for lane in range(_KNOWN_LANES)]

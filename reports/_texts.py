@@ -23,7 +23,7 @@ REPLICATED = (
 Level = Literal["error", "warning", "note"]
 _LEVELS: tuple[Level, ...] = ("error", "warning", "note")  # the worst first
 Namer = Callable[[gb.Result], str]
-_BASES: dict[gb.Basis, str] = {
+_BASES: dict[str, str] = {
     "spec": "peak (data sheet)",
     "clock": "peak at the measured clock",
     "best": "best of this run",
@@ -60,7 +60,7 @@ def device_text(device: gb.Device) -> str:
 
 def legend_text(summary: gb.Summary) -> str:
     """Return the text at the foot of a page: what the columns mean, and where recorded deviations come from."""
-    recorded = gb.recorded_sources_text(map(summary.reproducibility, summary.spreads()))
+    recorded = summary.recorded_sources_text
     sentence = f" {recorded[0].upper()}{recorded[1:]}." if recorded else ""
     return LEGEND + (REPLICATED if summary.replicated else "") + sentence
 
@@ -166,10 +166,15 @@ def _by_reason(run: gb.Run, name: Namer, status: str, level: Level) -> Iterator[
 
 def _above_peak(name: Namer, rows: Sequence[gb.ResultRow]) -> Iterator[Notice]:
     """Yield one warning about all cases with a rate above a peak of the device; `name` names a result."""
-    cases = [f"{name(row.result)} ({_impossible_shares_text(row)})" for row in rows if row.impossible]
+    above = [row for row in rows if row.impossible]
+    cases = [f"{name(row.result)} ({_impossible_shares_text(row)})" for row in above]
     if cases:
         verb = "is" if len(cases) == 1 else "are"
-        yield _notice("warning", f"{_cases(len(cases))} {verb} above-peak, {gb.ABOVE_PEAK_REASON}", cases)
+        yield _notice(
+            "warning",
+            f"{_cases(len(cases))} {verb} {above[0].impossible[0].label}, {above[0].impossible[0].reason}",
+            cases,
+        )
 
 
 def _impossible_shares_text(row: gb.ResultRow) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from markupsafe import Markup
 
 from gpubench.api import report as gb
@@ -25,8 +24,6 @@ ZOOM_POINTS = 60_000  # the most of all lines that can be zoomed, together: abou
 _LEFT, _RIGHT, _BOTTOM, _HEIGHT = 90.0, svg.WIDTH - 16, 110.0, 134.0
 _HOST = "host"  # the device that every case uses
 _NAME = 14.0  # drawing units above a lane of events, for its name
-
-Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +73,12 @@ class _Sheet:
         return dataclasses.replace(chart, zoom=len(self.zoom) - 1)
 
 
-def timelines(run: gb.Run, table: gb.CounterTable) -> Timelines:
-    """Return a timeline for each device that has counter samples, the host last; all share one axis of time.
+def timelines(summary: gb.Summary) -> Timelines:
+    """Return a timeline for each device that has counter samples, the host last.
 
-    `table` holds the counters of the run. The axis reaches from the first sample of the run to the last."""
-    tracks = [track for track in map(_drawable, table.tracks) if len(track.at)]
+    All share one axis of time, from the first sample of the run to the last."""
+    run = summary.run
+    tracks = [track for track in map(_drawable, summary.counters.tracks) if len(track.at)]
     if not tracks:
         return Timelines()
     begin, end = min(float(track.at[0]) for track in tracks), max(float(track.at[-1]) for track in tracks)
@@ -192,17 +190,19 @@ def _line(sheet: _Sheet, track: gb.Track, slowdowns: Sequence[Band], behind: Mar
     rise, unit = counter.kind == "cumulative", _unit(track)
     low, high = float(track.values.min()), float(track.values.max())
     up = axis([low, high], unit, _BOTTOM, TOP, zero=low < 0.5 * high or low == high, count=3)
-    at, values = decimate(track.at - sheet.begin, track.values, sheet.drawn)
-    places = [(across.place(x), up.place(y)) for x, y in zip(at.tolist(), values.tolist(), strict=True)]
+    drawn = track.thinned(sheet.drawn)
+    moments = (drawn.at - sheet.begin).tolist()
+    places = [(across.place(x), up.place(y)) for x, y in zip(moments, drawn.values.tolist(), strict=True)]
     parts = [behind, *_value_axis(across, up), time_axis(across, _BOTTOM), svg.polyline(places, "line c0")]
     mean = gb.units.quantity(float(track.values.mean()), unit)
     ends = f"mean {mean}, {gb.units.quantity(low, unit)} to {gb.units.quantity(high, unit)}"
     note = ", ".join(part for part in (ends, "rise of the counter per second" if rise else "") if part)
     description = f"{counter.name} of {track.device} over time: {ends}"
     chart = Chart(counter.name, note, svg.picture(description, _HEIGHT, *parts))
-    at, values = decimate(track.at - sheet.begin, track.values, sheet.points)
-    sheet.thinned += len(track.at) - len(at)
-    return sheet.add(chart, line_chart(track.device, unit, at, values, slowdowns, sheet.begin))
+    kept = track.thinned(sheet.points)
+    sheet.thinned += len(track.at) - len(kept.at)
+    numbers = line_chart(track.device, unit, kept.at - sheet.begin, kept.values, slowdowns, sheet.begin)
+    return sheet.add(chart, numbers)
 
 
 def _events(sheet: _Sheet, track: gb.Track, event_bands: Sequence[Band]) -> Chart:
@@ -226,11 +226,3 @@ def _value_axis(across: Axis, up: Axis) -> list[Markup]:
     parts = [svg.line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
     parts += [svg.text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
     return [*parts, svg.text(2.0, 11.0, up.unit, "start", "name")]
-
-
-def decimate(at: Numbers, values: Numbers, most: int = MOST_POINTS) -> tuple[Numbers, Numbers]:
-    """Return at most `most` points in the order of time: the minimum and the maximum of each of equal spans.
-
-    `at` holds times in seconds and `values` the readings, both of shape (samples,)."""
-    indices = gb.extremes(values, most)
-    return at[indices], values[indices]

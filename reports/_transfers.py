@@ -3,8 +3,6 @@
 import math
 from collections.abc import Iterator
 
-from markupsafe import Markup
-
 from gpubench.api import report as gb
 
 from . import _svg as svg
@@ -15,7 +13,7 @@ from ._views import common_text, peak_of_all, quantity_name
 
 def transfer(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
     """Return a chart for each unit of a transfer view: its curves and models, with tables of models and crossovers."""
-    return [_chart(view_transfers, view) for view_transfers in gb.transfers_of(summary, suite, view)]
+    return [_chart(view_transfers, view) for view_transfers in gb.Transfers.of(summary, suite, view)]
 
 
 def _chart(view_transfers: gb.Transfers, view: gb.View) -> Chart:
@@ -33,43 +31,21 @@ def _chart(view_transfers: gb.Transfers, view: gb.View) -> Chart:
         parts += [svg.polyline(places, f"model {svg.colour(index)}") for places in _models(path, across, up)]
         parts.append(line_of(path.line, svg.colour(index), across, up))
     paths = {path.line.label: path for path in view_transfers.paths}
-    parts += [_draw_crossover(crossover, paths[crossover.below], across, up) for crossover in view_transfers.crossovers]
-    note = ", ".join(
-        part for part in (common_text(points, view), "dashed: fitted models", _rings_text(view_transfers)) if part
-    )
+    for crossover in view_transfers.crossovers:
+        place = _ring(paths[crossover.below], crossover.size)
+        parts.append(svg.dot(across.place(crossover.size.centre), up.place(place), 6.0, "ring", crossover.text))
+    rings = "rings: measured crossovers" if view_transfers.crossovers else ""
+    note = ", ".join(filter(None, (common_text(points, view), "dashed: fitted models", rings)))
     legend = legend_of([path.line.label for path in view_transfers.paths])
     drawing = svg.picture(_description(view_transfers), HEIGHT, *parts)
-    return Chart(
-        view_transfers.title, note, drawing, legend, tuple(gb.transfer_tables(view_transfers)), full=True, beside=True
-    )
-
-
-def _rings_text(view_transfers: gb.Transfers) -> str:
-    """Return the part of the subtitle about the rings; empty if the view has no crossover."""
-    return "rings: measured crossovers" if view_transfers.crossovers else ""
+    return Chart(view_transfers.title, note, drawing, legend, tuple(view_transfers.tables), full=True, beside=True)
 
 
 def _description(view_transfers: gb.Transfers) -> str:
     """Return the models and the crossovers of a view as text, for screen readers."""
-    paths = "; ".join(f"{path.line.label} {_fit_text(path)}" for path in view_transfers.paths)
-    crossed = "; ".join(_crossover_text(crossover) for crossover in view_transfers.crossovers)
+    paths = "; ".join(f"{path.line.label} {path.text}" for path in view_transfers.paths)
+    crossed = "; ".join(crossover.text for crossover in view_transfers.crossovers)
     return f"{view_transfers.title}: {paths}" + (f"; {crossed}" if crossed else "")
-
-
-def _fit_text(path: gb.TransferFit) -> str:
-    """Return the latency and the asymptotic rate of a curve's model: `4.1 µs, 52.3 GB/s`; no rate if it is infinite."""
-    first, last = path.model.pieces[0], path.model.pieces[-1]
-    rate = path.rate(last)
-    beta = f", {gb.units.quantity(rate, path.unit)}" if math.isfinite(rate) else ""
-    return f"{gb.units.quantity(first.alpha_s, 's')}{beta}"
-
-
-def _crossover_text(crossover: gb.Crossover) -> str:
-    """Return a crossover as text, with the measured sizes between which it lies."""
-    low, at, high = (
-        gb.units.brief_size(size) for size in (crossover.size.low, crossover.size.centre, crossover.size.high)
-    )
-    return f"{crossover.above} is faster than {crossover.below} from {at} on (measured between {low} and {high})"
 
 
 def _models(path: gb.TransferFit, across: Axis, up: Axis) -> Iterator[list[tuple[float, float]]]:
@@ -78,18 +54,11 @@ def _models(path: gb.TransferFit, across: Axis, up: Axis) -> Iterator[list[tuple
         low, high = path.sizes[piece.first], path.sizes[piece.last]
         count = max(round(2 * math.log2(high / low)), 1)
         sizes = [low * (high / low) ** (step / count) for step in range(count + 1)]
-        yield [(across.place(size), up.place(_height(path, size, piece.seconds(size)))) for size in sizes]
+        yield [(across.place(size), up.place(path.height(size, piece.seconds(size)))) for size in sizes]
 
 
-def _height(path: gb.TransferFit, size: float, seconds: float) -> float:
-    """Return the modelled time `seconds` of a call as the view shows it: as a rate, or as the time itself."""
-    return size * path.scale / seconds if path.is_rate else seconds
-
-
-def _draw_crossover(crossover: gb.Crossover, below: gb.TransferFit, across: Axis, up: Axis) -> Markup:
-    """Draw a ring on the measured curve `below`, where the other curve becomes faster."""
-    seconds = dict(zip(below.sizes, below.seconds, strict=True))
-    low, high = seconds[crossover.size.low].centre, seconds[crossover.size.high].centre
-    share = math.log(crossover.size.centre / crossover.size.low) / math.log(crossover.size.high / crossover.size.low)
-    height = _height(below, crossover.size.centre, low * (high / low) ** share)
-    return svg.dot(across.place(crossover.size.centre), up.place(height), 6.0, "ring", _crossover_text(crossover))
+def _ring(below: gb.TransferFit, size: gb.stats.Interval) -> float:
+    """Return the height of the measured curve `below` at the size from which another curve is faster."""
+    low, high = below.times[size.low].centre, below.times[size.high].centre
+    share = math.log(size.centre / size.low) / math.log(size.high / size.low)
+    return below.height(size.centre, low * (high / low) ** share)

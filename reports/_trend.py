@@ -108,7 +108,6 @@ def trend_page(trends: Sequence[gb.Trend]) -> TrendPage:
 def _block(trend: gb.Trend) -> TrendBlock:
     """Return the section of a trend: its drawing, steps, drifts and runs as texts, the newest run first."""
     line = trend.line
-    changes = tuple(_change(change, trend) for change in trend.changes)
     return TrendBlock(
         line.case,
         trend.verdict_text,
@@ -116,23 +115,26 @@ def _block(trend: gb.Trend) -> TrendBlock:
         gb.units.quantity(trend.values[-1], line.unit),
         len(trend.moments),
         _chart(trend),
-        changes,
+        _change_lines(trend),
         _drift_lines(trend),
         _newest_event(trend),
-        tuple(_run(moment, line) for moment in reversed(trend.moments)),
+        _run_lines(trend),
     )
 
 
-def _change(change: gb.Change, trend: gb.Trend) -> ChangeLine:
-    """Return a step as texts."""
+def _change_lines(trend: gb.Trend) -> tuple[ChangeLine, ...]:
+    """Return each step as texts."""
     unit = trend.line.unit
-    return ChangeLine(
-        _moment_text(trend.moments[change.index]),
-        change.effect_text,
-        "bad" if change.is_worse else "good",
-        gb.units.quantity(change.before, unit),
-        gb.units.quantity(change.after, unit),
-        ", ".join(change.differences),
+    return tuple(
+        ChangeLine(
+            _time_of(trend, change.index),
+            change.effect_text,
+            "bad" if change.is_worse else "good",
+            gb.units.quantity(change.before, unit),
+            gb.units.quantity(change.after, unit),
+            ", ".join(change.differences),
+        )
+        for change in trend.changes
     )
 
 
@@ -141,8 +143,8 @@ def _drift_lines(trend: gb.Trend) -> tuple[DriftLine, ...]:
     unit = trend.line.unit
     return tuple(
         DriftLine(
-            _moment_text(trend.moments[drift.start]),
-            _moment_text(trend.moments[drift.end - 1]),
+            _time_of(trend, drift.start),
+            _time_of(trend, drift.end - 1),
             drift.effect_text,
             "bad" if drift.is_worse else "good",
             gb.units.quantity(drift.before, unit),
@@ -158,26 +160,30 @@ def _newest_event(trend: gb.Trend) -> NewestEvent:
     event = trend.newest_event
     if event is None:
         return NewestEvent(trend.state, "quiet")
-    since = _moment_text(trend.moments[event.start])
+    since = _time_of(trend, event.start)
     return NewestEvent(f"{event.effect_text} from {since}", "bad" if event.is_worse else "good")
 
 
-def _run(moment: gb.Moment, line: gb.Line) -> TrendRunLine:
-    """Return a run of the series `line` as texts: time, median, 95 % interval, number of replicates, labels, file."""
-    interval = moment.interval
-    return TrendRunLine(
-        _moment_text(moment),
-        gb.units.quantity(interval.centre, line.unit),
-        gb.units.interval(interval.low, interval.high, line.unit, interval.centre),
-        moment.replicates,
-        ", ".join(moment.labels),
-        PurePath(moment.source.path).name,
+def _run_lines(trend: gb.Trend) -> tuple[TrendRunLine, ...]:
+    """Return each run as texts, the newest first: time, median, 95 % interval, replicates, labels, file."""
+    unit = trend.line.unit
+    return tuple(
+        TrendRunLine(
+            _date(moment.source.at, _MINUTE),
+            gb.units.quantity(interval.centre, unit),
+            gb.units.interval(interval.low, interval.high, unit, interval.centre),
+            moment.replicates,
+            ", ".join(moment.labels),
+            PurePath(moment.source.path).name,
+        )
+        for moment in reversed(trend.moments)
+        for interval in [moment.interval]
     )
 
 
-def _moment_text(moment: gb.Moment) -> str:
+def _time_of(trend: gb.Trend, index: int) -> str:
     """Return the time of a run as text, in UTC, to a minute."""
-    return _date(moment.source.at, _MINUTE)
+    return _date(trend.moments[index].source.at, _MINUTE)
 
 
 def _date(at: float, form: str) -> str:
@@ -190,15 +196,15 @@ def _chart(trend: gb.Trend) -> Chart:
     line, moments = trend.line, trend.moments
     ends = [end for moment in moments for end in (moment.interval.low, moment.interval.high)]
     up = axis(ends, line.unit, _BOTTOM, _TOP, zero=False)
-    across = _runs_axis(moments, _WIDTH - svg.left_of(up))
+    across = _runs_axis(trend, _WIDTH - svg.left_of(up))
     parts = [_frame(across, up)]
     parts += [svg.line(across.place(x), _TOP, across.place(x), _BOTTOM, "change") for x in _step_places(trend)]
-    parts += _intervals(moments, across, up)
+    parts += _intervals(trend, across, up)
     parts += [svg.polyline([(across.place(x), up.place(y)) for x, y in enumerate(trend.values)], "line c0")]
     ends_of_levels = [(level.start, level.end, level.first, level.last) for level in trend.levels]
     parts += [_level(*ends, across, up) for ends in ends_of_levels if trend.state == "changed"]
     parts += _dots(trend, across, up)
-    span = f"{len(moments)} runs from {_moment_text(moments[0])} to {_moment_text(moments[-1])}"
+    span = f"{len(moments)} runs from {_time_of(trend, 0)} to {_time_of(trend, -1)}"
     newest = gb.units.quantity(trend.values[-1], line.unit)
     note = "one point per run, in order of time (UTC): the median and, where large enough to see, its 95 % interval"
     description = f"{line.case}: {span}, newest {newest}; {_counts(trend)}"
@@ -218,8 +224,9 @@ def _frame(across: Axis, up: Axis) -> Markup:
     return svg.join(parts)
 
 
-def _runs_axis(moments: Sequence[gb.Moment], right: float) -> Axis:
+def _runs_axis(trend: gb.Trend, right: float) -> Axis:
     """Return the x axis, on which the runs have equal distances, up to the x `right`; at most seven dates are ticks."""
+    moments = trend.moments
     last = len(moments) - 1
     stride = max(-(-last // _MOST_TICKS), 1)
     one_day = _date(moments[0].source.at, _DAY) == _date(moments[-1].source.at, _DAY)
@@ -233,9 +240,9 @@ def _step_places(trend: gb.Trend) -> list[float]:
     return [change.index - 0.5 for change in trend.changes]
 
 
-def _intervals(moments: Sequence[gb.Moment], across: Axis, up: Axis) -> Iterator[Markup]:
+def _intervals(trend: gb.Trend, across: Axis, up: Axis) -> Iterator[Markup]:
     """Yield a line over each run's 95 % interval that is taller than 5 drawing units; none for more than 150 runs."""
-    for x, moment in enumerate(moments if len(moments) <= _MOST_DOTS else ()):
+    for x, moment in enumerate(trend.moments if len(trend.moments) <= _MOST_DOTS else ()):
         low, high = up.place(moment.interval.low), up.place(moment.interval.high)
         if low - high > 5:
             yield svg.line(across.place(x), low, across.place(x), high, "spread")
@@ -257,6 +264,6 @@ def _dots(trend: gb.Trend, across: Axis, up: Axis) -> Iterator[Markup]:
     marked = {change.index: "bad" if change.is_worse else "good" for change in trend.changes}
     for x, moment in enumerate(trend.moments):
         if x in marked or len(trend.moments) <= _MOST_DOTS:
-            tooltip = f"{_moment_text(moment)}: {gb.units.quantity(moment.value, trend.line.unit)}"
+            tooltip = f"{_time_of(trend, x)}: {gb.units.quantity(moment.value, trend.line.unit)}"
             radius, judged = (4.2, f"mark {marked[x]}") if x in marked else (2.6, "c0")
             yield svg.dot(across.place(x), up.place(moment.value), radius, judged, tooltip)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gpubench.api import report as gb
 
+Value = str | int | float  # of an axis
 _SAME_PEAK = 1.001  # peaks within this ratio count as equal
 _MODES = ("hot", "each", "cold", "graph", "rotated", "host", "self")  # how a timing was taken, not its quantity
 
@@ -16,9 +17,9 @@ class Grid:
     `cells` maps a row and a column to their point."""
 
     label: str
-    rows: tuple[gb.Value, ...]
-    columns: tuple[gb.Value, ...]
-    cells: dict[tuple[gb.Value, gb.Value], gb.Point]
+    rows: tuple[Value, ...]
+    columns: tuple[Value, ...]
+    cells: dict[tuple[Value, Value], gb.Point]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def grids(points: Sequence[gb.Point], view: gb.View) -> list[Grid]:
 
     Points without a value on `view.x` or `view.y` are left out."""
     name = gb.labeller(points, view)
-    grouped: dict[str, dict[tuple[gb.Value, gb.Value], gb.Point]] = {}
+    grouped: dict[str, dict[tuple[Value, Value], gb.Point]] = {}
     for point in points:
         params = dict(point.case.params)
         if view.x in params and view.y in params:
@@ -46,7 +47,7 @@ def grids(points: Sequence[gb.Point], view: gb.View) -> list[Grid]:
     ]
 
 
-def _sorted_values(values: Iterable[gb.Value]) -> tuple[gb.Value, ...]:
+def _sorted_values(values: Iterable[Value]) -> tuple[Value, ...]:
     """Return the distinct values: sorted if all are numbers, else in the order given."""
     unique = list(dict.fromkeys(values))
     numbers = [value for value in unique if not isinstance(value, str)]
@@ -97,7 +98,7 @@ def _merit(point: gb.Point) -> float:
 def group_of(view: gb.View) -> Callable[[gb.Point], str]:
     """Return a function from a point to the text by which its bar is coloured: its values on the axes `view.by`."""
     return lambda point: " · ".join(
-        gb.axis_value_text(axis, value) for axis, value in point.case.params if axis in view.by
+        gb.units.axis_value_text(axis, value) for axis, value in point.case.params if axis in view.by
     )
 
 
@@ -105,7 +106,7 @@ def varying(points: Sequence[gb.Point]) -> Callable[[gb.Point], str]:
     """Return a function that labels a point by the case name, parameters and devices in which `points` differ.
 
     If they do not differ, the label is the name of the case."""
-    values: dict[str, set[gb.Value]] = {}
+    values: dict[str, set[Value]] = {}
     for point in points:
         for axis, value in point.case.params:
             values.setdefault(axis, set()).add(value)
@@ -114,7 +115,7 @@ def varying(points: Sequence[gb.Point]) -> Callable[[gb.Point], str]:
 
     def label(point: gb.Point) -> str:
         parts = [point.case.name] if names else []
-        parts += [gb.axis_value_text(axis, value) for axis, value in point.case.params if len(values[axis]) > 1]
+        parts += [gb.units.axis_value_text(axis, value) for axis, value in point.case.params if len(values[axis]) > 1]
         parts += ["+".join(point.devices)] if devices else []
         return " · ".join(parts) or point.case.name
 

@@ -3,15 +3,10 @@
 import csv
 import io
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gpubench.api import report as gb
-
-from ._amortisation import amortisation_lines
-from ._derived import derived_lines
-from ._payoffs import payoff_lines
 
 COLUMNS = tuple(column.name for column in gb.frame.COLUMNS)
 # A spreadsheet runs a cell that starts so (OWASP, "CSV Injection"); where a semicolon separates cells, as in much of
@@ -29,19 +24,11 @@ class CsvReport:
         """Return the CSV with its header line; a number that is missing or not finite is an empty cell.
 
         An apostrophe stands before a text that a spreadsheet would run as a formula."""
-        table = io.StringIO()
+        summary, table = gb.Summary(run), io.StringIO()
         writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(_safe(line) for line in _lines(gb.Summary(run)))
+        writer.writerows(_safe(line) for line in (*gb.frame.lines(summary), *gb.derived_lines(summary)))
         return table.getvalue()
-
-
-def _lines(summary: gb.Summary) -> Iterator[dict[str, Any]]:
-    """Yield each line of the table as values keyed by column name, some columns missing."""
-    yield from gb.frame.lines(summary)
-    yield from derived_lines(summary)
-    yield from payoff_lines(summary)
-    yield from amortisation_lines(summary)
 
 
 def _safe(line: dict[str, Any]) -> dict[str, Any]:

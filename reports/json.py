@@ -1,21 +1,14 @@
 """Write the figures of a run as one JSON document, schema `gpubench.summary/1`."""
 
-import dataclasses
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from gpubench.api import report as gb
 
-from ._amortisation import amortisation_records
-from ._derived import staircase_record, transfer_record
-from ._fleet_json import fleet_document
-from ._payoffs import payoffs_record
-from ._serving import serving_record
-
 SCHEMA = "gpubench.summary/1"
 COMPARE_SCHEMA = "gpubench.compare/1"
+FLEET_SCHEMA = "gpubench.fleet-judgement/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +27,7 @@ class JsonReport:
 
     def fleet(self, judgement: gb.FleetJudgement) -> str:
         """Return the judgement of a fleet as JSON, schema `gpubench.fleet-judgement/1`, which ends with a newline."""
-        return _render_document(fleet_document(judgement))
+        return _render_document(_fleet(judgement))
 
 
 def _render_document(document: dict[str, Any]) -> str:
@@ -66,14 +59,14 @@ def _document(summary: gb.Summary) -> dict[str, Any]:
         "complete": summary.run.complete,
         "counts": summary.counts(),
         "warnings": list(summary.run.messages),
-        "devices": [dataclasses.asdict(device) for device in manifest.facts.devices],
+        "devices": gb.record(manifest.facts.devices),
         "versions": dict(manifest.facts.versions),
         "spreads": [_spread(spread) for spread in summary.spreads()] if summary.replicated else [],
-        "levels": [staircase_record(staircase) for staircase in gb.staircases(summary)],
-        "transfers": [transfer_record(view_transfers) for view_transfers in gb.transfers(summary)],
-        "payoffs": [payoffs_record(view_payoffs) for view_payoffs in gb.payoffs(summary)],
-        "serving": [serving_record(model) for model in gb.servings(summary)],
-        "amortisation": list(amortisation_records(summary)),
+        "levels": gb.record(gb.derived(summary, gb.Staircase)),
+        "transfers": gb.record(gb.derived(summary, gb.Transfers)),
+        "payoffs": gb.record(gb.derived(summary, gb.Payoffs)),
+        "serving": gb.record([model for view in gb.derived(summary, gb.Servings) for model in view.models]),
+        "amortisation": gb.record([item for view in gb.derived(summary, gb.Amortisation) for item in view.operators]),
         "results": [_result(summary, result, spreads[result.key]) for result in summary.run.results],
     }
 
@@ -136,53 +129,52 @@ def _comparison(comparison: gb.Comparison) -> dict[str, Any]:
     """Return a comparison as plain values; its first run is the one with which the others are compared."""
     return {
         "schema": COMPARE_SCHEMA,
-        "runs": [dataclasses.asdict(column) for column in comparison.columns],
-        "differences": [
-            {"name": difference.name, "values": list(difference.values)} for difference in comparison.differences
-        ],
+        "runs": gb.record(comparison.columns),
+        "differences": gb.record(comparison.differences),
         "against": [
-            _against(against, gb.comparison.answer(against, gb.comparison.letter(index)))
-            for index, against in enumerate(comparison.against, 1)
+            _against(against, gb.comparison.letter(index)) for index, against in enumerate(comparison.against, 1)
         ],
     }
 
 
-def _against(against: gb.RunComparison, answer: gb.GateAnswer) -> dict[str, Any]:
+def _against(against: gb.comparison.RunComparison, name: str) -> dict[str, Any]:
     """Return the record of one run against the first: verdict, reasons, mean of each suite, a finding for each case."""
-    judgement = against.judgement
+    judgement, answer = against.judgement, gb.comparison.answer(against, name)
     return {
         "run": against.name,
         "verdict": answer.verdict,
         "why": list(answer.reasons),
-        "next_steps": [dataclasses.asdict(step) for step in answer.next_steps],
+        "next_steps": gb.record(answer.next_steps),
         "counts": {str(verdict): count for verdict, count in judgement.counts().items()},
-        "geomeans": [dataclasses.asdict(mean) for mean in against.geomeans],
+        "geomeans": gb.record(against.geomeans),
         "missing": [case.id for case in judgement.missing],
         "new": [case.id for case in judgement.new],
         "notes": list(judgement.notes),
-        "findings": [_finding(finding) for finding in judgement.findings],
+        "findings": gb.record(judgement.findings),
     }
 
 
-def _finding(finding: gb.Finding) -> dict[str, Any]:
-    """Return the record of the verdict on a case; medians are in SI units."""
-    low, high = finding.bounds
+def _fleet(judgement: gb.FleetJudgement) -> dict[str, Any]:
+    """Return the whole judgement of a fleet as plain values, as in docs/fleet.md."""
+    fleet = judgement.fleet
     return {
-        "case": finding.case.id,
-        "devices": list(finding.devices),
-        "verdict": str(finding.verdict),
-        "cause": finding.cause,
-        "reason": finding.reason,
-        "unit": finding.unit,
-        "better": finding.better,
-        "before": {"median": gb.frame.finite(finding.before.median), "processes": finding.before.processes},
-        "after": {"median": gb.frame.finite(finding.after.median), "processes": finding.after.processes},
-        "change": gb.frame.finite(gb.change(finding)),
-        "low": gb.frame.finite(low),
-        "high": gb.frame.finite(high),
-        "threshold": gb.frame.finite(math.expm1(finding.threshold)),
-        "q": gb.frame.finite(finding.q),
+        "schema": FLEET_SCHEMA,
+        "gpubench": fleet.gpubench,
+        "answer": gb.fleet_text.fleet_answer(judgement),
+        "next": gb.fleet_text.next_steps_text(judgement),
+        "compared_with": list(judgement.bases),
+        "launcher": fleet.launcher,
+        "started": fleet.started,
+        "elapsed_s": gb.record(fleet.seconds),
+        "nodes_at_once": fleet.at_once,
+        "notes": list(judgement.notes),
+        "nodes": gb.record(fleet.nodes, {"seconds": "elapsed_s"}),
+        "again": gb.record(fleet.again, {"seconds": "elapsed_s"}),
+        "failures": gb.record(judgement.failures),
+        "suspects": gb.record(judgement.suspects),
+        "groups": gb.record(judgement.groups),
+        "components": gb.record(judgement.standings),
     }
 
 
-report: gb.ComparisonReport = JsonReport()
+report = JsonReport()

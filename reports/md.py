@@ -71,7 +71,7 @@ class _Suite:
         self.heads = ("case", *heads(summary), *(("also",) if has_more else ()), "state")
         also = [(gb.escape(beside[id(line)]),) if has_more else () for line in self.lines]
         self.rows = [f"| {' | '.join(_cells(line, more))} |" for line, more in zip(self.lines, also, strict=True)]
-        self.derived = gb.derived_tables(summary, suite.name)
+        self.derived = gb.tables(summary, suite.name)
 
 
 def _rank(line: gb.ListedCase) -> int:
@@ -104,9 +104,7 @@ def _document(summary: gb.Summary, suites: Sequence[_Suite], kept: frozenset[str
         parts.append(f"\n> {left_out} of {len(rows)} cases are left out; the worst cases are kept. {_FULL}")
     for suite in suites:
         parts += _suite_section(suite, kept)
-    for derived in (
-        (*gb.phase_tables(summary), *gb.link_tables(summary), *gb.soak_tables(summary)) if kept is None else ()
-    ):
+    for derived in gb.tables(summary) if kept is None else ():
         parts += _derived_lines("##", derived)
     parts += [*_environment_lines(summary.run), f"\n{legend_text(summary)}"]
     return "\n".join(parts) + "\n"
@@ -208,4 +206,4 @@ def _environment_lines(run: gb.Run) -> Iterator[str]:
     yield from table(("group", "property", "value"), (tuple(map(gb.escape, line)) for line in facts))
 
 
-report: gb.ComparisonReport = MarkdownReport()
+report = MarkdownReport()

@@ -9,10 +9,6 @@ from typing import Any
 
 from gpubench.api import report as gb
 
-from ._amortisation import amortisation_lines
-from ._derived import derived_lines
-from ._payoffs import payoff_lines
-
 _SAMPLES = "values"  # the judged samples of a series, in its unit
 
 
@@ -28,7 +24,7 @@ class ParquetReport:
             import pyarrow as pa
             from pyarrow import parquet
         except ImportError as error:
-            remedy = f"pip install '{gb.DISTRIBUTION}[parquet]'"
+            remedy = "pip install 'gpubench-suite[parquet]'"
             raise gb.Unavailable(f"pyarrow is not installed ({error})", remedy) from error
         kinds = {"text": pa.string(), "number": pa.float64(), "whole": pa.int64()}
         fields = [(column.name, kinds[column.kind]) for column in gb.frame.COLUMNS]
@@ -51,9 +47,7 @@ def _table_rows(run: gb.Run) -> Iterator[dict[str, Any]]:
     series = (gb.judged_values(measured).tolist() for result in run.results for measured in result.series)
     for line in gb.frame.lines(summary):
         yield {**line, _SAMPLES: next(series) if "series" in line else []}
-    yield from derived_lines(summary)
-    yield from payoff_lines(summary)
-    yield from amortisation_lines(summary)
+    yield from gb.derived_lines(summary)
 
 
 report: gb.Report = ParquetReport()

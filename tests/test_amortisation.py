@@ -12,9 +12,8 @@ import pytest
 
 from gpubench import plugins, stats
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.views.amortisation_tables import amortisation_tables
-from gpubench.analysis.views.amortised import amortised_of, calls_to_pay
-from gpubench.analysis.views.tables import derived_tables
+from gpubench.analysis.views.amortised import Amortisation, calls_to_pay
+from gpubench.analysis.views.tables import tables
 from gpubench.model import Series, SuiteInfo, View, store
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -41,7 +40,8 @@ def run_of(*results):
 
 def amortisations_of(*results):
     """Return the amortisations in a run of these results."""
-    return amortised_of(Summary(run_of(*results)), "compilers", VIEW)
+    (view,) = Amortisation.of(Summary(run_of(*results)), "compilers", VIEW)
+    return list(view.operators)
 
 
 MEASURED = (
@@ -68,12 +68,14 @@ def test_the_calls_are_the_difference_of_the_costs_over_the_difference_of_the_ti
     assert amortisation.speedup == pytest.approx(3)
     calls = {paid.cache: paid.calls.centre for paid in amortisation.paid}
     assert calls == pytest.approx({"process": 500, "warm": 125, "cold": 1500})
-    assert [amortisation.work_s(paid) for paid in amortisation.paid] == pytest.approx([1.5, 0.375, 4.5])
+    assert [paid.calls.centre * amortisation.eager_seconds for paid in amortisation.paid] == pytest.approx(
+        [1.5, 0.375, 4.5]
+    )
     assert not any(paid.is_bound for paid in amortisation.paid)
 
 
 def test_the_table_says_after_how_many_calls_it_pays_and_how_much_work_that_is():
-    (table,) = derived_tables(Summary(run_of(*MEASURED)), "compilers")
+    (table,) = tables(Summary(run_of(*MEASURED)), "compilers")
     assert table.title == TITLE
     assert table.rows == (
         (
@@ -89,7 +91,7 @@ def test_the_table_says_after_how_many_calls_it_pays_and_how_much_work_that_is()
 
 def test_an_interval_whose_bounds_round_to_the_same_text_is_left_out():
     close = build("triton", "process", compile=[1.4998, 1.4999, 1.5])
-    (table,) = amortisation_tables(TITLE, amortisations_of(*MEASURED[:3], close))
+    (table,) = Amortisation(TITLE, tuple(amortisations_of(*MEASURED[:3], close))).tables
     assert table.rows[0][-3] == "after 500 calls (1.5 s of work)"
 
 
@@ -97,20 +99,20 @@ def test_a_provider_that_is_not_faster_never_pays():
     for seconds in (0.003, 0.004):
         (amortisation,) = amortisations_of(*MEASURED[:1], operator("triton", [seconds], "cupy"), *MEASURED[2:])
         assert {paid.calls.centre for paid in amortisation.paid} == {math.inf}
-        (table,) = amortisation_tables(TITLE, [amortisation])
+        (table,) = Amortisation(TITLE, (amortisation,)).tables
         assert table.rows[0][-3:] == ("never", "never", "never")
 
 
 def test_a_provider_that_costs_no_more_pays_at_once():
     cheap = build("triton", "process", compile=[0.25])
     (amortisation,) = amortisations_of(*MEASURED[:3], cheap)
-    (table,) = amortisation_tables(TITLE, [amortisation])
+    (table,) = Amortisation(TITLE, (amortisation,)).tables
     assert table.rows[0][-3:] == ("at once", "–", "–")
 
 
 def test_a_provider_that_costs_no_more_by_its_median_pays_at_once_within_an_interval():
     noisy = build("triton", "process", compile=[0.25, 0.25, 1.5])
-    (table,) = amortisation_tables(TITLE, amortisations_of(*MEASURED[:3], noisy))
+    (table,) = Amortisation(TITLE, tuple(amortisations_of(*MEASURED[:3], noisy))).tables
     assert table.rows[0][-3] == "at once (0 – 500 calls)"
 
 
@@ -127,7 +129,7 @@ def test_a_library_that_reports_its_own_seconds_is_compared_with_the_same_stage_
 
 def test_an_eager_library_without_a_measured_cost_gives_an_upper_bound():
     (amortisation,) = amortisations_of(*MEASURED[:2], *MEASURED[3:4])
-    (table,) = amortisation_tables(TITLE, [amortisation])
+    (table,) = Amortisation(TITLE, (amortisation,)).tables
     assert table.rows[0][-3] == "after at most 750 calls (2.2 s of work)"
 
 
@@ -209,7 +211,7 @@ def test_an_interval_whose_times_overlap_reaches_never():
     calls = calls_to_pay([5.0], [2.0], [0.9, 1.0, 3.1], [2.0])
     assert (calls.centre, calls.high) == (pytest.approx(3.0), math.inf)
     row = MEASURED[0], operator("triton", [0.0005, 0.001, 0.004], "cupy"), MEASURED[2], MEASURED[3]
-    (table,) = amortisation_tables(TITLE, amortisations_of(*row))
+    (table,) = Amortisation(TITLE, tuple(amortisations_of(*row))).tables
     assert table.rows[0][-3] == "after 500 calls (1.5 s of work; 400 – never)"
 
 
@@ -246,7 +248,7 @@ def test_a_page_of_providers_that_never_pay_has_the_table_alone():
 def test_numba_pays_on_a_host_after_the_calls_that_its_samples_give():
     run = store.read_run(RECORDINGS / "host/compilers.jsonl.gz")
     view = next(view for view in run.manifest.suites[0].views if view.kind == "amortisation")
-    (amortisation,) = amortised_of(Summary(run), "compilers", view)
+    ((amortisation,),) = (of_view.operators for of_view in Amortisation.of(Summary(run), "compilers", view))
 
     def median(part, label):
         (result,) = [result for result in run.results if part in result.case.id]

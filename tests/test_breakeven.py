@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views import breakeven
 from gpubench.analysis.views.breakeven import CodecRates
-from gpubench.analysis.views.payoffs import payoffs
-from gpubench.analysis.views.tables import derived_tables
+from gpubench.analysis.views.payoffs import Payoffs
+from gpubench.analysis.views.table import derived
+from gpubench.analysis.views.tables import tables
 from gpubench.base.errors import UsageError
 from gpubench.cli import app
 from gpubench.model import NamedLink, Series, Settings, SuiteInfo, View, Work, store
@@ -130,7 +131,7 @@ def transfer_of_ids(ends="apart", ratio=4.0, overlapped=90.0):
 
 
 def test_a_run_gives_the_overlap_efficiency_of_its_transfers_and_whether_compression_paid():
-    (payoff,) = payoffs(Summary(run_of(codec(), transfer_of_ids())))
+    (payoff,) = derived(Summary(run_of(codec(), transfer_of_ids())), Payoffs)
     (crossed,) = payoff.transfers
     assert crossed.bound == pytest.approx(100 * GB)
     assert crossed.share == pytest.approx(0.9)
@@ -140,20 +141,20 @@ def test_a_run_gives_the_overlap_efficiency_of_its_transfers_and_whether_compres
 
 @pytest.mark.parametrize(("ends", "bound"), [("apart", 100), ("shared", 1 / (1 / 100 + 1 / 200)), ("read", 100)])
 def test_the_bound_of_an_overlapped_transfer_counts_only_the_sides_that_pay(ends, bound):
-    (payoff,) = payoffs(Summary(run_of(transfer_of_ids(ends))))
+    (payoff,) = derived(Summary(run_of(transfer_of_ids(ends))), Payoffs)
     assert payoff.transfers[0].bound == pytest.approx(bound * GB)
 
 
 def test_a_transfer_that_does_not_state_who_pays_has_a_verdict_and_no_bound():
-    (payoff,) = payoffs(Summary(run_of(transfer_of_ids(""))))
+    (payoff,) = derived(Summary(run_of(transfer_of_ids(""))), Payoffs)
     assert (payoff.transfers[0].bound, payoff.transfers[0].share) == (None, None)
-    (table,) = derived_tables(Summary(run_of(transfer_of_ids(""))), "compression")
+    (table,) = tables(Summary(run_of(transfer_of_ids(""))), "compression")
     assert table.rows[0][-4:] == ("–", "–", "faster 3.6×", "–")
 
 
 def test_measured_and_modelled_links_have_separate_tables():
     links = (NamedLink("25GbE", 25e9 / 8), NamedLink("800GB/s", 800e9))
-    measured, even, modelled = derived_tables(Summary(run_of(codec(), transfer_of_ids(), links=links)), "compression")
+    measured, even, modelled = tables(Summary(run_of(codec(), transfer_of_ids(), links=links)), "compression")
     assert measured.title == "Measured: Where compressing pays"
     assert measured.rows[0][-4:] == ("100.0 GB/s", "90.0 %", "faster 3.6×", "faster 4.0×")
     assert even.rows[0][-3:] == ("50.0 GB/s (400 Gb/s)", "75.0 GB/s (600 Gb/s)", "150 GB/s (1200 Gb/s)")
@@ -163,13 +164,13 @@ def test_measured_and_modelled_links_have_separate_tables():
 
 
 def test_without_named_links_nothing_is_modelled_and_a_codec_that_grows_never_pays():
-    (even,) = derived_tables(Summary(run_of(codec(ratio=0.9))), "compression")
+    (even,) = tables(Summary(run_of(codec(ratio=0.9))), "compression")
     assert even.rows[0][-3:] == ("never",) * 3
 
 
 def test_other_cases_and_cases_without_a_ratio_are_left_out():
     lacking = make.result(rate("compress.hot", 1.0), of=make.case("roundtrip", "compression"))
-    (payoff,) = payoffs(Summary(run_of(lacking, make.result())))
+    (payoff,) = derived(Summary(run_of(lacking, make.result())), Payoffs)
     assert (payoff.codecs, payoff.transfers) == ((), ())
 
 
@@ -192,9 +193,7 @@ def test_reports_for_people_show_the_verdict(report):
 def test_a_recorded_compression_run_gives_the_recorded_verdicts():
     """Two H200: LZ4 is as fast as the link out of the GPU and faster than the one into it, Cascaded than both."""
     run = store.read_run(Path(__file__).parent / "recordings/whole/h200x2-compression.jsonl.gz")
-    measured = next(
-        table for table in derived_tables(Summary(run), "compression") if table.title.startswith("Measured")
-    )
+    measured = next(table for table in tables(Summary(run), "compression") if table.title.startswith("Measured"))
     verdicts = {row[0].partition("send[link=")[2].partition(",size")[0]: row[-2:] for row in measured.rows}
     assert {name: said for name, said in verdicts.items() if "2" in name} == {
         "d2h,corpus=ids,codec=lz4": ("faster 1.01×", "faster 1.2×"),

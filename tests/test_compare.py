@@ -17,7 +17,7 @@ from _files import write
 from gpubench.base.errors import UsageError
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
-from gpubench.judging.finding_text import change, finding_cells
+from gpubench.judging.finding_text import finding_cells
 from gpubench.model import store
 from gpubench.tools import rendering
 
@@ -62,9 +62,9 @@ def test_every_case_of_both_has_its_effect_interval_and_verdict_the_worst_first(
     assert [finding.case.name for finding in against.judgement.findings] == ["triad", "copy", "dot"]
     assert verdicts(against) == {"triad": "slower", "copy": "faster", "dot": "same"}
     worst = against.judgement.findings[0]
-    assert change(worst) == pytest.approx(1 / 1.1 - 1, rel=1e-2)
+    assert worst.observed_change == pytest.approx(1 / 1.1 - 1, rel=1e-2)
     low, high = worst.bounds
-    assert low < change(worst) < high < 0
+    assert low < worst.observed_change < high < 0
 
 
 def test_the_change_of_a_suite_is_the_geometric_mean_of_its_cases_ratios(two_runs_compared):
@@ -79,7 +79,7 @@ def test_a_time_that_grew_is_worse_and_a_rate_that_grew_is_better():
     by_name = {finding.case.name: finding for finding in compared(before, after).against[0].judgement.findings}
     assert comparison.ratio(by_name["launch"]) == pytest.approx(0.5)
     assert comparison.ratio(by_name["copy"]) == pytest.approx(2.0)
-    assert change(by_name["launch"]) == pytest.approx(1.0)
+    assert by_name["launch"].observed_change == pytest.approx(1.0)
 
 
 def test_of_single_processes_the_change_is_shown_and_nothing_is_decided():

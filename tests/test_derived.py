@@ -7,7 +7,9 @@ import _make as make
 import pytest
 
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.views import derived
+from gpubench.analysis.views.staircases import Staircase, known_sizes
+from gpubench.analysis.views.table import derived
+from gpubench.analysis.views.transfers import Transfers
 from gpubench.model import Series, SuiteInfo, View, Work, store
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -29,7 +31,7 @@ def recorded():
 
 
 def test_the_levels_of_a_recorded_h200_are_listed_with_its_cache_sizes():
-    on_gpu, *_ = derived.staircases(Summary(recorded()))
+    on_gpu, *_ = derived(Summary(recorded()), Staircase)
     first, second, memory = on_gpu.steps
     assert [round(step.height.centre * 1e9, 1) for step in on_gpu.steps] == [16.2, 141.8, 336.8]
     assert [step.unit for step in on_gpu.steps] == ["s"] * 3
@@ -43,22 +45,22 @@ def test_the_levels_of_a_recorded_h200_are_listed_with_its_cache_sizes():
 
 def test_a_staircase_view_has_separate_levels_for_each_device():
     run = recorded()
-    views = derived.staircases(Summary(run))
+    views = derived(Summary(run), Staircase)
     assert len(views) == len({result.devices for result in run.results if result.case.name == "chase"})
 
 
 def test_the_known_sizes_of_a_device_are_named_with_their_source():
     gpu = make.device(cache_bytes=60 * MIB, details=(("shared.unit_bytes", str(228 * KIB)), ("ecc", "on")))
-    assert [(size.name, size.bytes) for size in derived.known_sizes(gpu)] == [
+    assert [(size.name, size.bytes) for size in known_sizes(gpu)] == [
         ("shared memory", 228 * KIB),
         ("L1", 256 * KIB),
         ("last-level cache", 60 * MIB),
     ]
     host = make.device("host", "CPU", arch="x86_64", cache_bytes=300 * MIB, details=(("cache.l3", str(300 * MIB)),))
-    assert [(size.name, size.source) for size in derived.known_sizes(host)] == [
+    assert [(size.name, size.source) for size in known_sizes(host)] == [
         ("L3", "cache.l3, reported by the driver of host")
     ]
-    assert derived.known_sizes(make.device(arch="sm_00")) == []
+    assert known_sizes(make.device(arch="sm_00")) == []
 
 
 def copy(engine, size, seconds, memory="pinned", **fields):
@@ -75,7 +77,7 @@ def copies(*results, view=COPIES):
 
 
 def test_the_paths_of_a_view_have_models_and_cross_where_they_were_measured_to():
-    (transfer,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)))
+    (transfer,) = derived(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)), Transfers)
     kernel = transfer.paths[0]
     assert (kernel.line.label, kernel.unit) == ("kernel · pinned", "B/s")
     assert kernel.model.pieces[0].alpha_s == pytest.approx(2e-6)
@@ -87,7 +89,7 @@ def test_the_paths_of_a_view_have_models_and_cross_where_they_were_measured_to()
 
 
 def test_only_paths_that_differ_in_one_axis_are_compared():
-    (transfer,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10, "pageable")))
+    (transfer,) = derived(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10, "pageable")), Transfers)
     assert transfer.crossovers == ()
 
 
@@ -99,7 +101,7 @@ def test_a_rate_that_counts_more_bytes_than_the_size_keeps_its_own_count():
         make.result(timing, of=make.case("copy", engine="e", memory="m", size_bytes=int(timing.work.moved / 2)))
         for timing in series
     ]
-    (transfer,) = derived.transfers(copies(*results))
+    (transfer,) = derived(copies(*results), Transfers)
     (only,) = transfer.paths
     assert only.model.pieces[0].beta == pytest.approx(1e12)
     assert only.rate(only.model.pieces[0]) == pytest.approx(2e12)
@@ -110,17 +112,17 @@ def test_a_series_of_times_without_a_rate_is_a_path_too():
         make.result(make.timing(1e-6 + n / 1e9, items=1.0), of=make.case("copy", engine="e", size_bytes=n))
         for n in (1024, 4096, 16384)
     ]
-    (transfer,) = derived.transfers(copies(*results))
+    (transfer,) = derived(copies(*results), Transfers)
     assert transfer.paths[0].unit == "B/s"
     assert transfer.paths[0].model.pieces[0].beta == pytest.approx(1e9)
 
 
 def test_a_view_with_too_few_points_has_no_model():
-    assert derived.transfers(copies(copy("kernel", 1024, 1e-6))) == []
-    assert derived.staircases(copies(view=LADDER)) == []
+    assert derived(copies(copy("kernel", 1024, 1e-6)), Transfers) == []
+    assert derived(copies(view=LADDER), Staircase) == []
 
 
 def test_replicates_are_joined_into_one_line():
     runs = [path("kernel", 2e-6 * (1 + share), 3e10, replicate=index) for index, share in enumerate((0.0, 0.1, -0.1))]
-    (transfer,) = derived.transfers(copies(*(result for results in runs for result in results)))
+    (transfer,) = derived(copies(*(result for results in runs for result in results)), Transfers)
     assert transfer.paths[0].model.pieces[0].alpha_s == pytest.approx(2e-6)

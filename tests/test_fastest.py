@@ -9,17 +9,16 @@ import pytest
 from test_derived import copies, path
 
 from gpubench import plugins
-from gpubench.analysis.views import derived
-from gpubench.analysis.views.fastest import fastest
-from gpubench.analysis.views.tables import transfer_tables
+from gpubench.analysis.views.table import derived
+from gpubench.analysis.views.transfers import Transfers
 from gpubench.model import Series, Work
 
 GUIDE = Path(__file__).parents[1] / "docs/host-link.md"
 
 
 def choices(*results):
-    (transfer,) = derived.transfers(copies(*results))
-    return {tuple(choice.params.values()): choice for choice in fastest(transfer)}
+    (transfer,) = derived(copies(*results), Transfers)
+    return {tuple(choice.params.values()): choice for choice in transfer.fastest}
 
 
 def test_the_choice_changes_where_one_path_becomes_significantly_faster():
@@ -89,8 +88,8 @@ def test_the_example_of_the_documentation_reads_the_thresholds_of_a_run(tmp_path
 
 
 def test_the_table_names_each_choice_and_the_size_from_which_on_it_is_fastest():
-    (transfer,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)))
-    table = next(table for table in transfer_tables(transfer) if table.title.startswith("Fastest"))
+    (transfer,) = derived(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)), Transfers)
+    table = next(table for table in transfer.tables if table.title.startswith("Fastest"))
     assert (table.title, table.heads) == ("Fastest by size: Copies by engine", ("engine among", "fastest"))
     ((shared, choices),) = table.rows
     assert shared == "pinned · cuda:0"
@@ -98,5 +97,5 @@ def test_the_table_names_each_choice_and_the_size_from_which_on_it_is_fastest():
 
 
 def test_a_choice_that_never_changes_takes_no_table():
-    (transfer,) = derived.transfers(copies(*path("kernel", 2e-6, 6e10), *path("engine", 6e-6, 5.5e10)))
-    assert not [table for table in transfer_tables(transfer) if table.title.startswith("Fastest")]
+    (transfer,) = derived(copies(*path("kernel", 2e-6, 6e10), *path("engine", 6e-6, 5.5e10)), Transfers)
+    assert not [table for table in transfer.tables if table.title.startswith("Fastest")]

@@ -23,7 +23,7 @@ from gpubench.tools.gating import readings
 DOCS = Path(__file__).parents[1] / "docs"
 SUITE, REPORT = (DOCS / "writing-a-suite.md").read_text(), (DOCS / "writing-a-report.md").read_text()
 RECORDINGS = Path(__file__).parent / "recordings"
-SUITE_LINE = 'suite = Suite("gathers: out[i] = table[index[i]]")\n'
+SUITE_LINE = 'suite = gb.Suite("gathers: out[i] = table[index[i]]")\n'
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -16,8 +16,7 @@ from gpubench import plugins
 from gpubench.analysis import serving
 from gpubench.analysis.serving import Objectives, ServingTimes, StepLine, Workload
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.views.served import served_of
-from gpubench.analysis.views.serving_tables import serving_tables
+from gpubench.analysis.views.served import Servings
 from gpubench.analysis.views.tables import view_tables
 from gpubench.model import Case, Result, Run, Series, SuiteInfo, View, Work, store
 from gpubench.stats import queries
@@ -32,6 +31,12 @@ LLAMA = ServingTimes(
     {128: 0.004, 512: 0.012, 2048: 0.045},
     {batch: StepLine(0.0036 + batch * 1e-5, 131072 / 4.2e12) for batch in (1, 2, 4, 8, 16, 32, 64)},
 )
+
+
+def served_of(summary, suite, view):
+    """Return the models of a view."""
+    (served,) = Servings.of(summary, suite, view)
+    return list(served.models)
 
 
 def served(arrivals, prompt=10, output=3, times=TIMES):
@@ -309,7 +314,7 @@ def test_a_session_is_shown_beside_its_simulation_and_percentiles_need_enough_qu
         assert check.p99 is None
     assert latencies.p90 is not None
     assert latencies.p99 is None
-    assert serving_tables(views)[0].title == "Highest rate within the objectives"
+    assert Servings("", tuple(views)).tables[0].title == "Highest rate within the objectives"
 
 
 @pytest.mark.usefixtures("few")
@@ -322,7 +327,7 @@ def test_the_error_of_a_simulation_is_a_figure_with_its_sign_in_the_table_the_pa
     assert (last.p50.error, last.p99.error) == (pytest.approx(-0.2), pytest.approx(-0.2))
     worst, best = last.p99.errors
     assert worst < -0.2 < best < 0
-    table = next(candidate for candidate in serving_tables([rates]) if candidate.title.startswith("Simulation"))
+    table = next(candidate for candidate in Servings("", (rates,)).tables if candidate.title.startswith("Simulation"))
     assert [row[2] for row in table.rows] == ["first token", "per token", "last token"]
     assert (table.rows[-1][5], table.rows[-1][8]) == ("-20.0 %", "-20.0 %")
     assert "-20.0 %" in plugins.load("reports", "html").render(run)

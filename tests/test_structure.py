@@ -17,6 +17,7 @@ import pytest
 
 import gpubench
 from gpubench import plugins
+from gpubench.api import report
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -251,6 +252,17 @@ def test_a_room_imports_its_door_and_its_own_siblings_alone(room, doors):
         if imported.target.split(".")[0] in ("gpubench", "tests", *ROOMS) and imported.target not in doors
     ]
     assert wrong == []
+
+
+def test_the_door_of_reports_exports_few_names():
+    assert len(report.__all__) <= 60
+    used = {
+        node.attr
+        for path in python_files("reports")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "gb"
+    }
+    assert set(report.__all__) - used == {"tidy"}  # for the tests of other authors' reports
 
 
 def test_a_rooms_relative_imports_stay_inside_the_room():

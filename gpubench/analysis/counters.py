@@ -39,6 +39,11 @@ class Track:
             low, high = max(low - 1, 0), min(high + 1, len(self.at))
         return Track(self.counter, self.device, self.at[low:high], self.values[low:high])
 
+    def thinned(self, most: int) -> Track:
+        """Return the track with at most `most` readings, among them every spike."""
+        kept = extremes(self.values, most)
+        return Track(self.counter, self.device, self.at[kept], self.values[kept])
+
     def around(self, start: float, end: float) -> Track:
         """Return the track with only the last reading before `start` and the first after `end` (seconds of the run).
 

@@ -57,6 +57,11 @@ class NoEnergy:
 
     reason: str
 
+    @property
+    def text(self) -> str:
+        """The reason as the value of a fact."""
+        return f"unknown: {self.reason}"
+
 
 def energy_of(result: Result, series: Series, rate: float, unit: str, counters: CounterTable) -> Energy | NoEnergy:
     """Return the energy figure of a series of a result, or the reason why it has none.

@@ -118,6 +118,16 @@ class ImpossibleShare:
         """`cold: 104.3 % of dram peak (measured clock)`."""
         return f"{self.series}: {self.share.text}"
 
+    @property
+    def label(self) -> str:
+        """The label of a case with such a share."""
+        return peaks.ABOVE_PEAK
+
+    @property
+    def reason(self) -> str:
+        """The clause on why a share above the peak is impossible."""
+        return peaks.ABOVE_PEAK_REASON
+
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:

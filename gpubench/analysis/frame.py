@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpubench.analysis.case_counters import CaseCounters, case_counters
 from gpubench.analysis.energy import NoEnergy
-from gpubench.analysis.figure import WITHIN_PROCESS, Figure, ResultRow, Spread
+from gpubench.analysis.figure import Figure, ResultRow, Spread
 from gpubench.analysis.peaks import ABOVE_PEAK, BASES
 from gpubench.analysis.quantities import headline, judged_better, judged_unit, judged_values
 from gpubench.analysis.summary import Summary
@@ -291,7 +291,7 @@ def to_html(run: Run) -> str:
     devices = {device for row in rows for device in row.result.devices}
     names = dict.fromkeys(device.name for device in summary.run.manifest.facts.devices if device.id in devices)
     counted = ", ".join(f"{count} {status}" for status, count in summary.counts().items() if count)
-    covers = "95 % of processes" if summary.replicated else WITHIN_PROCESS
+    covers = summary.interval_name
     head = "".join(f"<th>{name}</th>" for name in ("case", "median", covers, "of peak", "within", "status"))
     body = "".join(map(_html_row, rows[:_MOST_ROWS]))
     more = f"<p>and {len(rows) - _MOST_ROWS} more cases: to_frame() has them all</p>" if len(rows) > _MOST_ROWS else ""

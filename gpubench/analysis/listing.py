@@ -1,7 +1,7 @@
 """List the cases of a run by suite, as texts: a short name, a figure with its interval, and its share of one peak."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,22 +57,22 @@ class ListedSuite:
 
 
 def listing(
-    summary: Summary, filters: Sequence[str] = (), order: Order = "measured", top: int | None = None
+    summary: Summary,
+    filters: Sequence[str] = (),
+    order: Order = "measured",
+    top: int | None = None,
+    shows: Callable[[Spread], bool] | None = None,
 ) -> list[ListedSuite]:
     """Return the cases whose id contains one of `filters` (with the wildcards * and ?), by suite; without filters, all.
 
     `order` is `measured`, or puts the highest `share`, the highest `noise` or the longest `duration` first. Only the
-    first `top` cases are returned; None returns all."""
+    first `top` cases are returned; None returns all. `shows` chooses among the cases as `filters` does."""
     spreads = [spread for spread in summary.spreads() if not filters or matches(spread.case.id, filters)]
+    spreads = list(filter(shows, spreads)) if shows else spreads
     if order != "measured":
         spreads.sort(key=lambda spread: -_sort_value(spread, order))
-    return listed(summary, spreads[:top])
-
-
-def listed(summary: Summary, spreads: Iterable[Spread]) -> list[ListedSuite]:
-    """Return these spreads of a run as listed cases by suite; suites and cases keep the order given."""
     by_suite: dict[str, list[Spread]] = {}
-    for spread in spreads:
+    for spread in spreads[:top]:
         by_suite.setdefault(spread.case.suite, []).append(spread)
     return [_suite(summary, name, suite_spreads) for name, suite_spreads in by_suite.items()]
 

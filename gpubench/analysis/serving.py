@@ -12,6 +12,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -291,6 +292,7 @@ class SimulatedPercentile:
 
     `low` and `high` are the 95 % confidence interval of the measured one; both are None if the queries are too few."""
 
+    RECORD: ClassVar[str] = "measured low high simulated error errors"
     measured: float
     low: float | None
     high: float | None

@@ -9,7 +9,7 @@ from gpubench.analysis import peaks
 from gpubench.analysis.counters import CounterTable
 from gpubench.analysis.empty_kernel import EmptyKernels
 from gpubench.analysis.energy import Energy, NoEnergy, energy_of
-from gpubench.analysis.figure import Figure, ImpossibleShare, ResultRow, Spread
+from gpubench.analysis.figure import WITHIN_PROCESS, Figure, ImpossibleShare, ResultRow, Spread
 from gpubench.analysis.peaks import Peaks, Share
 from gpubench.analysis.quantities import (
     headline,
@@ -20,7 +20,7 @@ from gpubench.analysis.quantities import (
     limited_median,
     slowest_series,
 )
-from gpubench.analysis.reproducibility import Reproducibility, reproducibility
+from gpubench.analysis.reproducibility import Reproducibility, recorded_sources_text, reproducibility
 from gpubench.model import Device, Result, Run, Series
 
 _EARLY_DIFFERS = 0.01  # early samples whose median differs from the headline by this fraction are reported beside it
@@ -137,6 +137,16 @@ class Summary:
     def replicated(self) -> bool:
         """Whether this run holds more than one replicate."""
         return len({result.replicate for result in self.run.results}) > 1
+
+    @property
+    def recorded_sources_text(self) -> str:
+        """The clause on the recordings from which deviations between processes come; empty if none does."""
+        return recorded_sources_text(map(self.reproducibility, self.spreads()))
+
+    @property
+    def interval_name(self) -> str:
+        """The coverage of intervals in tables: of the processes with replicates, else within the process."""
+        return "95 % of processes" if self.replicated else WITHIN_PROCESS
 
     def results_of(self, suite: str) -> list[Result]:
         """Return the results of a suite, in the order measured."""

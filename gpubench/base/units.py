@@ -47,6 +47,12 @@ def axis_text(axis: str, value: str | int | float) -> str:
     return str(value)
 
 
+def axis_value_text(axis: str, value: str | int | float) -> str:
+    """Return a parameter as a label: a text alone, a number with the name of its axis (`size=1GiB`)."""
+    text = axis_text(axis, value)
+    return text if isinstance(value, str) else f"{axis_label(axis)}={text}"
+
+
 def significant(value: float, digits: int = 4) -> str:
     """Return `value` with `digits` significant digits, without an exponent from 1e-4 to below 1e7.
 

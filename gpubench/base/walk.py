@@ -27,11 +27,9 @@ WORD: Final = WordMark.WORD
 
 
 def with_texts(value: Value, change: Change, change_word: Change | None = None) -> Value:
-    """Return a copy of `value` with `change` applied to every text in it: in tuples and in fields of dataclasses.
+    """Return a copy of `value` with `change` applied once to every distinct text; an unchanged part is the same object.
 
-    A part without a changed text is returned as the same object. `change` is called once for each text, however often
-    the text occurs. If `change_word` is given, it is applied instead to texts whose type is marked by WORD, and texts
-    of a `Literal` type stay unchanged."""
+    If `change_word` is given, it is applied instead to texts marked by WORD, and texts of a `Literal` type stay."""
     return _TextChanger(cache(change), cache(change_word) if change_word else None).changed(value)  # type: ignore[no-any-return]
 
 

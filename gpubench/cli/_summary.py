@@ -99,10 +99,8 @@ def cases(
     the cases are sorted, the highest first: `share` of peak, `noise` or `duration`. `top` lists only that number of
     cases. `wide` adds every kind of peak and the noise within and between processes."""
     from gpubench.analysis.listing import listing
-    from gpubench.analysis.soak import soak_tables
     from gpubench.analysis.summary import Summary
-    from gpubench.analysis.views.links import link_tables
-    from gpubench.analysis.views.tables import derived_tables
+    from gpubench.analysis.views.tables import tables
 
     summary = Summary(run)
     is_whole = not filters and top is None and order == "measured"
@@ -110,9 +108,9 @@ def cases(
     for suite in listing(summary, filters, order, top):
         parts += _suite_parts(suite, wide, _print.out().width)
         if is_whole:
-            parts += [part for table in derived_tables(summary, suite.name) for part in derived_parts(table)]
+            parts += [part for table in tables(summary, suite.name) for part in derived_parts(table)]
     if is_whole:
-        parts += [part for table in (*link_tables(summary), *soak_tables(summary)) for part in derived_parts(table)]
+        parts += [part for table in tables(summary) if table.topic != "phases" for part in derived_parts(table)]
         parts += _phases.phases(summary, _print.out())
     return [*parts, *_interval_notes(summary, wide)]
 
@@ -126,13 +124,11 @@ def derived_parts(table: DerivedTable) -> list[Part]:
 
 def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
     """Return a note that the intervals hold within one process, for a run without replicates; else nothing."""
-    from gpubench.analysis.reproducibility import recorded_sources_text
-
     notes = []
     if not summary.replicated and any(row.figure and row.figure.samples > 1 for row in summary.rows()):
         notes.append("± is the 95 % interval within one process; --replicates 3 measures how much processes differ")
     if wide:
-        notes.append(recorded_sources_text(map(summary.reproducibility, summary.spreads())))
+        notes.append(summary.recorded_sources_text)
     return [part for note in notes if note for part in (Text(""), _print.plain(note, "dim"))]
 
 

@@ -12,7 +12,7 @@ from gpubench.base import units
 from gpubench.base.errors import UsageError
 from gpubench.judging.answer import COMPARE, GateAnswer, decided, next_steps, reasons, tally
 from gpubench.judging.evidence import Evidence, Reading
-from gpubench.judging.finding_text import change, plural, signed
+from gpubench.judging.finding_text import plural, signed
 from gpubench.judging.judge import DECIDED, Finding, Judgement, badness, judge, settled
 from gpubench.judging.noise import percent
 from gpubench.model import Device, Manifest, Verdict
@@ -145,7 +145,7 @@ def ratio(finding: Finding) -> float:
     """Return how many times as good the figure of the candidate is as that of the baseline: 1.02 is 2 % better.
 
     The result is NaN if the figures cannot be compared or their ratio is not positive and finite."""
-    grown = 1 + change(finding)
+    grown = 1 + finding.observed_change
     if not grown > 0 or not math.isfinite(grown):
         return math.nan
     return grown if finding.better == "more" else 1 / grown

@@ -32,7 +32,7 @@ def finding_cells(finding: Finding) -> FindingCells:
     """Return the cells of a finding: both figures, the change with its interval, the threshold, and the explanation.
 
     A cell is MISSING if there is no figure, or, for the last three numbers, no effect."""
-    fraction = change(finding)
+    fraction = finding.observed_change
     return FindingCells(
         str(finding.verdict),
         figure(finding.before.median, finding.unit),
@@ -42,19 +42,6 @@ def finding_cells(finding: Finding) -> FindingCells:
         percent(math.expm1(finding.threshold)) if finding.effect else MISSING,
         explanation(finding),
     )
-
-
-def change(finding: Finding) -> float:
-    """Return the change of a figure from baseline to candidate as a fraction: +0.02 is a figure that is 2 % larger.
-
-    It is the change of the effect, or of the medians if the finding has no effect. The result is NaN if a figure is
-    missing or the figures are not comparable."""
-    if finding.effect:
-        return finding.change
-    before, after = finding.before.median, finding.after.median
-    if finding.verdict is Verdict.NOT_COMPARABLE or not before:
-        return math.nan
-    return after / before - 1 if math.isfinite(after) and math.isfinite(before) else math.nan
 
 
 def figure(median: float, unit: str) -> str:

@@ -5,7 +5,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from gpubench.analysis.digest import ComponentKind
 from gpubench.model import Better
@@ -51,6 +51,10 @@ class FleetFinding:
     measurement, NaN without one. `expected` is the median of the other components, the baseline, or the floor; `value`
     and `expected` are in SI units, NaN for a family."""
 
+    RECORD: ClassVar[str] = (
+        "*place kind family case compared_with=basis state slowdown_fraction=slowdown "
+        "smallest_detectable_fraction=detectable value expected unit better slowdown_again_fraction=again causes"
+    )
     place: Place
     kind: ComponentKind
     family: Word
@@ -78,6 +82,7 @@ class SuspectCase:
 
     `share` is the suspect's rate as a fraction of the median's rate."""
 
+    RECORD: ClassVar[str] = "*place case family unit value median share_of_median_fraction=share"
     place: Place
     case: Word
     family: Word
@@ -94,6 +99,7 @@ class Suspect:
     `uuids` are those of its devices. `findings` start with the slowest. `cases` are all cases of the suspect, also
     those in which it is not slow, the lowest share first."""
 
+    RECORD: ClassVar[str] = "unit *place uuids findings cases state slowdown_fraction=slowdown causes"
     unit: ComponentKind
     place: Place
     uuids: tuple[str, ...]
@@ -135,6 +141,9 @@ class FleetCase:
     `detectable` is the smallest slowdown that the rule can see in the case, as a fraction; NaN with too few components.
     """
 
+    RECORD: ClassVar[str] = (
+        "case family unit components median spread_fraction=spread smallest_detectable_fraction=detectable"
+    )
     case: Word
     family: Word
     unit: Word
@@ -146,12 +155,11 @@ class FleetCase:
 
 @dataclass(frozen=True, slots=True)
 class TwoPopulations:
-    """Cases in which a group consists of two populations of components, one slower than the other.
+    """Cases in which the components of a group are two populations; the slower one, of `slower`, is slower by `gap`.
 
-    `slower` are the places of the slower population, `faster` is the number of components in the other, and `gap` the
-    fraction by which the slower one is slower. `differences` describe the details in which the two differ; empty if
-    none is known."""
+    `faster` counts the others. `differences` describe the details in which the two differ, if any are known."""
 
+    RECORD: ClassVar[str] = "cases slower faster_components=faster gap_fraction=gap differences"
     cases: tuple[Word, ...]
     slower: tuple[Place, ...]
     faster: int
@@ -163,6 +171,7 @@ class TwoPopulations:
 class FleetGroup:
     """Comparable components: they have one kind and one fingerprint, which `text` spells out."""
 
+    RECORD: ClassVar[str] = "kind fingerprint=text components cases populations"
     kind: ComponentKind
     text: str
     components: int
@@ -176,6 +185,9 @@ class Standing:
 
     Temperature, power and clock are NaN if they are unknown. `sick` and `warnings` are the remarks about its health."""
 
+    RECORD: ClassVar[str] = (
+        "*place kind group share_of_median_fraction=shares_by_family temperature_c power_w clock_hz state sick warnings"
+    )
     place: Place
     kind: ComponentKind
     group: int  # the index of its group
@@ -187,11 +199,17 @@ class Standing:
     sick: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def shares_by_family(self) -> dict[str, float]:
+        """The shares by family."""
+        return dict(self.shares)
+
 
 @dataclass(frozen=True, slots=True)
 class FailedCases:
     """Cases that have no valid result on one component but on others: their number, and the first of them."""
 
+    RECORD: ClassVar[str] = "*place status cases=count first_case=case reason"
     place: Place
     status: Literal["failed", "invalid"]
     count: int

@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from gpubench import stats
 from gpubench.judging import effect
@@ -50,6 +51,10 @@ class Finding:
     among all that are at least as convincing. A case that is not `required` changes the exit status only if it is
     slower or failed."""
 
+    RECORD: ClassVar[str] = (
+        "case=case.id devices verdict cause reason unit better before after change=observed_change low high "
+        "threshold=threshold_fraction q"
+    )
     case: Case
     devices: tuple[str, ...]
     verdict: Verdict
@@ -74,6 +79,33 @@ class Finding:
     def change(self) -> float:
         """The change of the figure as a fraction of the baseline's; NaN if the case has no effect."""
         return effect.as_change(self.effect.shift, self.better) if self.effect else math.nan
+
+    @property
+    def observed_change(self) -> float:
+        """The change of the effect, or of the medians if the finding has no effect, as a fraction of the baseline.
+
+        NaN if a figure is missing or the figures are not comparable."""
+        if self.effect:
+            return self.change
+        before, after = self.before.median, self.after.median
+        if self.verdict is Verdict.NOT_COMPARABLE or not before:
+            return math.nan
+        return after / before - 1 if math.isfinite(after) and math.isfinite(before) else math.nan
+
+    @property
+    def threshold_fraction(self) -> float:
+        """The threshold as a fraction."""
+        return math.expm1(self.threshold)
+
+    @property
+    def low(self) -> float:
+        """The lower end of `bounds`."""
+        return self.bounds[0]
+
+    @property
+    def high(self) -> float:
+        """The upper end of `bounds`."""
+        return self.bounds[1]
 
     @property
     def bounds(self) -> tuple[float, float]:

@@ -290,3 +290,8 @@ def false_discovery(p: Sequence[float]) -> Vector:
     adjusted = np.empty_like(p_values)
     adjusted[order] = np.minimum.accumulate(np.minimum(p_values[order] * len(p_values) / ranks, 1.0))
     return adjusted
+
+
+def is_drawable(value: float) -> bool:
+    """Return whether an axis can show a value: it is finite, and no tick around it overflows a float."""
+    return value == 0 or 1e-100 < abs(value) < 1e100

@@ -4,15 +4,22 @@ A view of the kind `amortisation` names cases of two kinds, distinguished by the
 (axis `by`), and builds of an operator (axes `op`, `by` and `cache`) with the times `compile` and `first`. The note
 `eager` of an operator names the providers that it is compared with, separated by commas."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
 from gpubench import stats
 from gpubench.analysis.quantities import headline, series_labelled, slowest_series
+from gpubench.analysis.records import record
 from gpubench.analysis.summary import Summary
+from gpubench.analysis.views import breakeven
+from gpubench.analysis.views.table import NO_VALUE, Derived, Table
+from gpubench.base import units
 from gpubench.model import Case, Result, Series, View
 from gpubench.stats import Interval, Vector
 
@@ -23,6 +30,14 @@ _DRAWS = 4000  # resamples: the ends of an interval are then accurate to a tenth
 _TAIL = 0.025  # probability on each side of a 95 % interval
 _LEAST_S, _MOST_S = 1e-12, 1e6  # limits of a possible duration of a call or a build, in seconds
 _MOST = 400  # the most comparisons of a view
+_ROUNDED = 1 - 1e-9  # keeps a whole number with a rounding error from being rounded up
+_MOST_DIGITS = 1e7  # a smaller number of calls is written in full
+_PAID_HEADS = ("operator", "provider", "device", "compared with", "call", "call there", "speed-up", *STATES.values())
+_PAID_NOTE = (
+    "The number of calls after which a provider has earned back what its build costs more than that of the library "
+    "beside it; in brackets that library's time for these calls, and the 95 % interval. At most: the run has no build "
+    "by that library"
+)
 
 Key = tuple[tuple[str, ...], str, tuple[tuple[str, str | int | float], ...]]  # devices, case, parameters without `by`
 
@@ -33,6 +48,7 @@ class PaidAfter:
 
     `cache` is a key of `STATES`."""
 
+    RECORD: ClassVar[str] = "low=calls.low calls=calls.centre high=calls.high is_bound"
     cache: str
     calls: Interval
     is_bound: bool
@@ -45,6 +61,8 @@ class Amortised:
     `seconds` and `eager_seconds` are the medians of a call by each of the two. `paid` has the number of calls to pay
     for each state of the caches whose cost was measured."""
 
+    RECORD: ClassVar[str] = "view case=case.id devices by eager seconds eager_seconds pays_after"
+    view: str  # its title
     case: Case
     devices: tuple[str, ...]
     op: str  # the name of the operator in builds
@@ -66,9 +84,88 @@ class Amortised:
         """The eager time over the provider's."""
         return self.eager_seconds / self.seconds
 
-    def work_s(self, paid: PaidAfter) -> float:
-        """Return the time in seconds that the eager library takes for the number of calls after which it pays."""
-        return paid.calls.centre * self.eager_seconds
+    @property
+    def name(self) -> str:
+        """The provider, in brackets the eager library that it is compared with, and the operator as one text."""
+        return f"{self.by} ({self.eager}) {self.operator}"
+
+    @property
+    def pays_after(self) -> dict[str, PaidAfter]:
+        """The number of calls to pay by the state of the caches."""
+        return {paid.cache: paid for paid in self.paid}
+
+    @property
+    def outcomes(self) -> list[tuple[int, Interval, str]]:
+        """The place in `STATES`, the calls and a clause for each state whose cost is earned back, and not at once."""
+        return [
+            (list(STATES).index(paid.cache), paid.calls, f"{STATES[paid.cache]} {self.paid_text(paid)}")
+            for paid in self.paid
+            if 0 < paid.calls.centre < math.inf
+        ]
+
+    def paid_text(self, paid: PaidAfter) -> str:
+        """Return when the cost is earned back, with the 95 % interval: `after 626 calls (0.4 s of work; 600 – 650)`.
+
+        Also `never`, `at once`, or `at once (0 – 48 calls)` for a provider that may cost more, but not by its median.
+        """
+        calls = paid.calls
+        if math.isinf(calls.centre):
+            return "never"
+        if calls.high == 0:
+            return "at once"
+        work = units.quantity(calls.centre * self.eager_seconds, "s", 2)
+        low, high = _calls_text(calls.low), _calls_text(calls.high)
+        if calls.centre == 0:
+            return f"at once ({low} – {high} calls)"
+        between = f"; {low} – {high}" if low != high else ""
+        return f"after {'at most ' if paid.is_bound else ''}{_calls_text(calls.centre)} calls ({work} of work{between})"
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The cells of the table: operator, providers, both times of a call, speed-up, and calls to pay."""
+        paid = {payment.cache: self.paid_text(payment) for payment in self.paid}
+        times = (units.quantity(seconds, "s") for seconds in (self.seconds, self.eager_seconds))
+        states = (paid.get(cache, NO_VALUE) for cache in STATES)
+        speedup = breakeven.times(self.speedup)
+        return (self.operator, self.by, ", ".join(self.devices), self.eager, *times, speedup, *states)
+
+
+@dataclass(frozen=True, slots=True)
+class Amortisation(Derived):
+    """The compared operators of a view."""
+
+    KIND: ClassVar[str] = "amortisation"
+    STATES: ClassVar[dict[str, str]] = STATES
+    title: str
+    operators: tuple[Amortised, ...]
+
+    @classmethod
+    def of(cls, summary: Summary, suite: str, view: View) -> list[Amortisation]:
+        """Return each operator by each provider, compared with each of its eager libraries; at most 400.
+
+        The view's `x` is the axis that names operators; an operator whose case has no such axis is named by its
+        case."""
+        return [cls(view.title, tuple(_amortised(summary, suite, view)))]
+
+    @property
+    def paying(self) -> list[Amortised]:
+        """The operators by providers that earn back a cost, but not at once."""
+        return [operator for operator in self.operators if operator.outcomes]
+
+    @property
+    def tables(self) -> list[Table]:
+        """A table with a row for each comparison, or none if no cost was measured."""
+        rows = tuple(operator.row for operator in self.operators if operator.paid)
+        text_heads = (*_PAID_HEADS[:4], *STATES.values())
+        return [Table(self.title, _PAID_HEADS, rows, text_heads, _PAID_NOTE)] if rows else []
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the number of calls to pay for each state of the caches; None for a provider that never pays."""
+        for operator in self.operators:
+            line = {"case": operator.case.id, "suite": operator.case.suite, "params": "", "quantity": "derived"}
+            for paid in operator.paid:
+                series = f"pays after, {STATES[paid.cache]}, compared with {operator.eager}"
+                yield {**line, "unit": "call", "series": series, **record(paid.calls)}
 
 
 @dataclass(slots=True)
@@ -104,17 +201,7 @@ class _Costs:
         return _joined(self.samples.get((devices, op, by, cache), []))
 
 
-def amortisations(summary: Summary) -> list[tuple[View, list[Amortised]]]:
-    """Return each amortisation view of a run with its compared operators."""
-    named = ((info.name, view) for info in summary.run.manifest.suites for view in info.views)
-    return [(view, amortised_of(summary, suite, view)) for suite, view in named if view.kind == "amortisation"]
-
-
-def amortised_of(summary: Summary, suite: str, view: View) -> list[Amortised]:
-    """Return each operator of a suite's view by each provider, compared with each of its eager libraries; at most 400.
-
-    An entry has the times of a call by both and the number of calls after which the provider has earned back its cost.
-    The view's `x` is the axis that names operators; an operator whose case has no such axis is named by its case."""
+def _amortised(summary: Summary, suite: str, view: View) -> list[Amortised]:
     operators: dict[Key, _Operator] = {}
     costs = _Costs()
     for result in summary.results_of(suite):
@@ -127,13 +214,13 @@ def amortised_of(summary: Summary, suite: str, view: View) -> list[Amortised]:
             by = str(params.pop("by"))
             key = (result.devices, result.case.name, tuple(params.items()))
             operators.setdefault(key, _Operator()).results.setdefault(by, []).append(result)
-    return list(_comparisons(operators, costs, view.x))[:_MOST]
+    return list(_comparisons(operators, costs, view))[:_MOST]
 
 
-def _comparisons(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> Iterator[Amortised]:
+def _comparisons(operators: dict[Key, _Operator], costs: _Costs, view: View) -> Iterator[Amortised]:
     """Yield each operator by each provider, compared with each of its eager libraries, if both times are known."""
     for (devices, name, params), operator in operators.items():
-        op = str(dict(params).get(axis, name))
+        op = str(dict(params).get(view.x, name))
         for by, results in operator.results.items():
             series = headline(results[0])
             libraries = (name.strip() for name in dict(results[0].notes).get("eager", "").split(","))
@@ -142,7 +229,9 @@ def _comparisons(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> I
                 if series and all(times):
                     paid = tuple(_payments(costs, devices, op, (by, eager), times))
                     seconds, eager_seconds = map(stats.median, times)
-                    yield Amortised(results[0].case, devices, op, by, eager, seconds, eager_seconds, series.label, paid)
+                    yield Amortised(
+                        view.title, results[0].case, devices, op, by, eager, seconds, eager_seconds, series.label, paid
+                    )
 
 
 def _payments(
@@ -193,3 +282,10 @@ def _joined(replicates: Sequence[list[float]]) -> list[float]:
     """Return the medians of several replicates, or the samples of a single one."""
     measured = [values for values in replicates if values]
     return [stats.median(values) for values in measured] if len(measured) > 1 else [*measured[0]] if measured else []
+
+
+def _calls_text(calls: float) -> str:
+    """Return a number of calls as text, rounded up; `never` if it is infinite."""
+    if math.isinf(calls):
+        return "never"
+    return str(math.ceil(calls * _ROUNDED)) if calls < _MOST_DIGITS else units.significant(calls, 3)

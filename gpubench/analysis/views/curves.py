@@ -68,7 +68,7 @@ def view_points(summary: Summary, suite: str, view: View, series: str) -> list[P
 
 def _is_drawable(interval: stats.Interval) -> bool:
     """Return whether an axis can show an interval with its centre."""
-    return drawable(interval.low) and drawable(interval.centre) and drawable(interval.high)
+    return all(map(stats.is_drawable, (interval.low, interval.centre, interval.high)))
 
 
 def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
@@ -89,11 +89,6 @@ def by_unit(points: Iterable[Point]) -> list[list[Point]]:
     return list(grouped.values())
 
 
-def drawable(value: float) -> bool:
-    """Return whether an axis can show a value: it is finite, and no tick around it overflows a float."""
-    return value == 0 or 1e-100 < abs(value) < 1e100
-
-
 def view_lines(points: Sequence[Point], view: View) -> list[Curve]:
     """Return the curves of a view through these points; if several cases of a curve have the same x, the best one.
 
@@ -102,7 +97,7 @@ def view_lines(points: Sequence[Point], view: View) -> list[Curve]:
     grouped: dict[tuple[str, ...], dict[float, Point]] = {}
     for point in points:
         x = dict(point.case.params).get(view.x)
-        if isinstance(x, int | float) and drawable(x):
+        if isinstance(x, int | float) and stats.is_drawable(x):
             line = grouped.setdefault(parts_of(point), {})
             line[float(x)] = _best(line.get(float(x), point), point)
     return [
@@ -137,13 +132,7 @@ def _parts_function(points: Sequence[Point], view: View) -> Callable[[Point], tu
     def parts(point: Point) -> tuple[str, ...]:
         """Return the texts of a point: its case name, the values of the axes `by`, and its devices."""
         params = dict(point.case.params)
-        by = (axis_value_text(axis, params[axis]) if axis in params else "" for axis in view.by)
+        by = (units.axis_value_text(axis, params[axis]) if axis in params else "" for axis in view.by)
         return (point.case.name if names else "", *by, "+".join(point.devices) if devices else "")
 
     return parts
-
-
-def axis_value_text(axis: str, value: Value) -> str:
-    """Return a parameter as a label: a text alone, a number with the name of its axis (`size=1GiB`)."""
-    text = units.axis_text(axis, value)
-    return text if isinstance(value, str) else f"{units.axis_label(axis)}={text}"

@@ -4,27 +4,51 @@ A case takes part if it has stages `compress` and `decompress` and the observed 
 it moved data over a link: its headline is the overlapped transfer, `staged` is the transfer block by block, and its
 note `ends` says which sides are charged (breakeven.ChargedSides)."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, ClassVar, get_args
 
 from gpubench.analysis.figure import Figure, Spread
+from gpubench.analysis.records import record
 from gpubench.analysis.summary import Summary
+from gpubench.analysis.views import breakeven
 from gpubench.analysis.views.breakeven import ChargedSides, CodecRates, quotient
+from gpubench.analysis.views.table import NO_VALUE, Derived, Table
+from gpubench.base import units
 from gpubench.model import Case, NamedLink, View
 from gpubench.stats import Interval
 
 _RATE = "B/s"
+_B_STAR = ("B* encoder and decoder", "B* encoder only", "B* decoder only")
+_EVEN_HEADS = ("case", "device", "ratio", "compress", "decompress", *_B_STAR)
+_NAMED_HEADS = ("case", "device", "link", "staged", "overlapped", "encoder only", "decoder only")
+_MEASURED_HEADS = (
+    "case",
+    "device",
+    "ratio",
+    "raw",
+    "staged",
+    "overlapped",
+    "upper bound",
+    "overlap efficiency",
+    "verdict",
+    "model",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Payoff:
-    """The figures of a codec on some data: `coded` gives the break-even rates, the others the speed-up over a link.
+    """The figures of a codec on some data; `coded` gives the break-even rates, the others the speed-up over a link.
 
-    `raw`, `staged` and `overlapped` are rates of uncompressed bytes in B/s, with their 95 % intervals. `ends` names the
-    charged sides (`breakeven.ChargedSides`). If the case has no link, `ends` is empty and the rates are None."""
+    `raw`, `staged` and `overlapped` are rates of uncompressed bytes in B/s, None for a case without a link. `ends`
+    names the charged sides (`breakeven.ChargedSides`)."""
 
+    RECORD: ClassVar[str] = (
+        "case=case.id devices ratio=coded.ratio compress=coded.compress decompress=coded.decompress break_even *on_link"
+    )
     case: Case
     devices: tuple[str, ...]
     coded: CodecRates
@@ -51,38 +75,72 @@ class Payoff:
         """The overlap efficiency: the reached fraction of the bound; None if the case has no link."""
         return self.overlapped.centre / self.bound if self.overlapped and self.bound else None
 
+    @property
+    def break_even(self) -> dict[str, float]:
+        """The break-even rates in B/s by the sides that are charged; infinite where compression pays on any link."""
+        coded = self.coded
+        return {"message": coded.both_sides, "write_only": coded.write_only, "read_only": coded.read_only}
+
+    @property
+    def on_link(self) -> dict[str, Any]:
+        """The record of the transfer over a link; empty for a case without one."""
+        if self.speedup is None:
+            return {}
+        return {"ends": self.ends, "bound": self.bound, "of_bound": self.share, "speedup": self.speedup}
+
 
 @dataclass(frozen=True, slots=True)
-class Payoffs:
+class Payoffs(Derived):
     """The payoffs of one view: codecs alone, transfers over measured links, and the links that the user named."""
 
+    KIND: ClassVar[str] = "breakeven"
+    RECORD: ClassVar[str] = "suite view=title codecs crossings=transfers"
     suite: str
     title: str
     codecs: tuple[Payoff, ...]
     transfers: tuple[Payoff, ...]
     links: tuple[NamedLink, ...]
 
+    @classmethod
+    def of(cls, summary: Summary, suite: str, view: View) -> list[Payoffs]:
+        """Return the codecs and the transfers over links of a view's ok cases, with replicates joined."""
+        all_payoffs = [
+            payoff
+            for spread in summary.spreads()
+            if spread.case.suite == suite and spread.case.name in view.cases and (payoff := _payoff(summary, spread))
+        ]
+        codecs = tuple(payoff for payoff in all_payoffs if payoff.raw is None)
+        transfers = tuple(payoff for payoff in all_payoffs if payoff.raw is not None)
+        return [cls(suite, view.title, codecs, transfers, summary.run.manifest.settings.links)]
 
-def payoffs(summary: Summary) -> list[Payoffs]:
-    """Return the payoffs of every break-even view of the run, in the order of the manifest."""
-    return [
-        payoffs_of(summary, suite.name, view)
-        for suite in summary.run.manifest.suites
-        for view in suite.views
-        if view.kind == "breakeven"
-    ]
+    @property
+    def tables(self) -> list[Table]:
+        """The tables, as far as they have rows, of measured transfers, break-even links, and the user's named links."""
+        tables = []
+        if self.transfers:
+            note = "Rates count uncompressed bytes. The upper bound is that of perfect overlap (docs/compression.md)"
+            rows = tuple(map(_measured_row, self.transfers))
+            text_heads = ("case", "device", *_MEASURED_HEADS[-2:])
+            tables.append(Table(f"Measured: {self.title}", _MEASURED_HEADS, rows, text_heads, note))
+        if self.codecs:
+            note = "Over a link slower than B*, compression pays even without overlap"
+            rows = tuple(map(_break_even_row, self.codecs))
+            tables.append(Table(self.title, _EVEN_HEADS, rows, _EVEN_HEADS[:2], note))
+        if named := tuple(row for payoff in self.codecs for row in _named_link_rows(payoff, self)):
+            note = (
+                "Computed from the rates above and the rate of the link; staged and overlapped use one device per side"
+            )
+            tables.append(Table(f"Modelled, not measured: {self.title}", _NAMED_HEADS, named, _NAMED_HEADS, note))
+        return tables
 
-
-def payoffs_of(summary: Summary, suite: str, view: View) -> Payoffs:
-    """Return the codecs and the transfers over links of the ok cases of a suite's view, with replicates joined."""
-    all_payoffs = [
-        payoff
-        for spread in summary.spreads()
-        if spread.case.suite == suite and spread.case.name in view.cases and (payoff := _payoff(summary, spread))
-    ]
-    codecs = tuple(payoff for payoff in all_payoffs if payoff.raw is None)
-    transfers = tuple(payoff for payoff in all_payoffs if payoff.raw is not None)
-    return Payoffs(suite, view.title, codecs, transfers, summary.run.manifest.settings.links)
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield break-even rates, None where compression pays on any link, and speed-ups with their intervals."""
+        for payoff in (*self.codecs, *self.transfers):
+            line = {"case": payoff.case.id, "suite": self.suite, "params": "", "quantity": "derived"}
+            for name, rate in payoff.break_even.items():
+                yield {**line, "series": f"break-even {name}", "unit": _RATE, "median": record(rate)}
+            if payoff.speedup:
+                yield {**line, "series": "speed-up over raw", "unit": "", **record(payoff.speedup)}
 
 
 def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
@@ -114,3 +172,55 @@ def _stages(summary: Summary, spread: Spread) -> Iterator[tuple[str, Interval]]:
 def _charged_sides(text: str) -> ChargedSides | None:
     """Return the charged sides that a note names; None if it names none."""
     return next((sides for sides in get_args(ChargedSides) if sides == text), None)
+
+
+def _measured_row(payoff: Payoff) -> tuple[str, ...]:
+    """Return the cells of a measured transfer: its rates, the bound of perfect overlap, and both verdicts."""
+    bound, share, speedup, raw = payoff.bound, payoff.share, payoff.speedup, payoff.raw
+    by_model = breakeven.modelled_verdict(bound / raw.centre) if bound and raw else NO_VALUE
+    intervals = (raw, payoff.staged, payoff.overlapped)
+    rates = [units.quantity(rate.centre, "B/s") if rate else NO_VALUE for rate in intervals]
+    return (
+        payoff.case.id,
+        ", ".join(payoff.devices),
+        units.significant(payoff.coded.ratio, 3),
+        *rates,
+        units.quantity(bound, "B/s") if bound else NO_VALUE,
+        units.percent(share) if share else NO_VALUE,
+        breakeven.verdict(speedup) if speedup else NO_VALUE,
+        by_model,
+    )
+
+
+def _break_even_row(payoff: Payoff) -> tuple[str, ...]:
+    """Return the cells of a codec: its ratio, its rates, and the rates of links below which compression pays."""
+    coded = payoff.coded
+    rates, links = (coded.compress, coded.decompress), (coded.both_sides, coded.write_only, coded.read_only)
+    return (
+        payoff.case.id,
+        ", ".join(payoff.devices),
+        units.significant(coded.ratio, 3),
+        *(units.quantity(rate, "B/s") if math.isfinite(rate) else NO_VALUE for rate in rates),
+        *(_link_rate(rate) for rate in links),
+    )
+
+
+def _link_rate(rate: float) -> str:
+    """Return a break-even rate, given in B/s, as GB/s and Gb/s: no value if it is infinite, `never` if it is 0."""
+    if not math.isfinite(rate):
+        return NO_VALUE
+    return f"{units.quantity(rate, 'B/s', 3)} ({units.significant(rate * 8e-9, 3)} Gb/s)" if rate > 0 else "never"
+
+
+def _named_link_rows(payoff: Payoff, payoffs: Payoffs) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each link that the user named, with the modelled verdicts of a codec on that link."""
+    coded = payoff.coded
+    for link in payoffs.links:
+        rates = (
+            coded.serial("apart", link.rate),
+            coded.pipelined("apart", link.rate),
+            coded.pipelined("write", link.rate),
+            coded.pipelined("read", link.rate),
+        )
+        verdicts = (breakeven.modelled_verdict(rate / link.rate) for rate in rates)
+        yield (payoff.case.id, ", ".join(payoff.devices), link.name, *verdicts)

@@ -5,10 +5,13 @@ prefills (`tokens`) and sessions (`prompt`, `output`), whose observed series `sc
 hold the moments of every query. A session without them shows what a call takes longer in a session (series `call times`
 and `call contexts`): the host's share of it, and lower clocks where prefills make the device reach its power limit."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,6 +31,8 @@ from gpubench.analysis.serving import (
     simulated_percentile,
 )
 from gpubench.analysis.summary import Summary
+from gpubench.analysis.views.table import NO_VALUE, Derived, Table
+from gpubench.base import units
 from gpubench.model import Result, View
 from gpubench.stats import queries
 
@@ -42,6 +47,19 @@ _MOMENTS = ("scheduled", "first token", "last token")
 _CALLS = ("call times", "call contexts")  # one value for a prefill, then one for each batch size; 0 if none ran
 _SIZES = "batch sizes"  # the series of a session that names the sizes in which its machine runs a batch
 _FOR_P99 = queries.queries_needed(0.99)
+_TIMES = tuple(f"{time} {share}" for time in ("first token", "per token", "last token") for share in ("p50", "p99"))
+_KNEE_HEADS = ("model", "device", "batch", "prompt", "output", "objectives", "highest rate", "tokens", *_TIMES[:4])
+_RATE_HEADS = ("model", "device", "rate", *_TIMES, "goodput server", "goodput interactive", "queue")
+_SESSION_HEADS = (
+    "case",
+    "queries",
+    "time",
+    *(f"p50{suffix}" for suffix in ("", ", simulated", ", error")),
+    *(f"p99{suffix}" for suffix in ("", ", simulated", ", error", ", 95 % interval of the error")),
+)
+_ENERGY_HEADS = ("case", "energy", "power")
+_LATENCY_HEADS = ("case", "queries", "median", "p90", "p99")
+_SERVING_NOTE = "LoadGen scenario Server, simulated from measured steps and prefills; not an MLPerf result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +94,7 @@ class Serving:
     `times` are the measured times of calls, `load` the shape of the queries, and `points` the simulated latencies by
     rate. `knees` has the highest rate within each of the objectives, None if no rate meets them."""
 
+    RECORD: ClassVar[str] = "view=title label devices prompt=load.prompt output=load.output highest_rates sessions"
     title: str
     label: str
     devices: tuple[str, ...]
@@ -85,6 +104,79 @@ class Serving:
     knees: tuple[tuple[Objectives, RatePoint | None], ...]
     sessions: tuple[SessionCheck, ...]
     latencies: tuple[Latencies, ...]
+
+    @property
+    def highest_rates(self) -> dict[str, float | None]:
+        """The highest rate within each objective, queries per second; None if no rate meets it."""
+        return {objectives.name: point.rate if point else None for objectives, point in self.knees}
+
+    @property
+    def text(self) -> str:
+        """The highest rate within each objective as text."""
+        rates = [
+            f"{name} up to {units.quantity(rate, 'query/s')}" if rate is not None else f"{name} never"
+            for name, rate in self.highest_rates.items()
+        ]
+        return f"{self.label}: {', '.join(rates)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Servings(Derived):
+    """The models of one view, and its ok results, of which some have an energy per token in the `summary`."""
+
+    KIND: ClassVar[str] = "serving"
+    title: str
+    models: tuple[Serving, ...]
+    results: tuple[Result, ...] = ()
+    summary: Summary | None = None
+
+    @classmethod
+    def of(cls, summary: Summary, suite: str, view: View) -> list[Servings]:
+        """Return the serving capacity of each model on each device of a view, at most 24, and the energies.
+
+        A model is a combination of values on the view's axes `by`. It needs a measured step and a measured prefill."""
+        results = [item for item in summary.results_of(suite) if item.status == "ok" and item.case.name in view.cases]
+        grouped: dict[tuple[str, tuple[str, ...]], _Measured] = {}
+        for result in results:
+            params = dict(result.case.params)
+            label = ", ".join(str(params[axis]) for axis in view.by if axis in params)
+            grouped.setdefault((label, result.devices), _Measured()).add(result)
+        timed = ((*key, measured, times) for key, measured in grouped.items() if (times := measured.times()))
+        models = tuple(_serving(view.title, *model) for model in itertools.islice(timed, _MOST_MODELS))
+        return [cls(view.title, models, tuple(results), summary)]
+
+    @property
+    def tables(self) -> list[Table]:
+        """The highest rates within the objectives, latencies by rate, measured sessions, and the energy per token."""
+        energies = [(result.case.id, self.summary.energy(result)) for result in self.results if self.summary]
+        rows = tuple(
+            (case, energy.figure, units.quantity(energy.watts, "W"))
+            for case, energy in energies
+            if isinstance(energy, Energy)
+        )
+        energy = [Table("Energy per token", _ENERGY_HEADS, rows, _ENERGY_HEADS[:1])] if rows else []
+        if not self.models:
+            return energy
+        limits = ", ".join(f"{limit.name}: {limit.first_token_s:g} s and {limit.token_s:g} s" for limit in OBJECTIVES)
+        note = f"{_SERVING_NOTE}. Objectives on p99, first token and per token: {limits}; batch: the largest one"
+        knees = tuple(
+            _knee_row(model, objectives.name, point) for model in self.models for objectives, point in model.knees
+        )
+        tables = [
+            Table("Highest rate within the objectives", _KNEE_HEADS, knees, ("model", "device", "objectives"), note)
+        ]
+        rates = tuple(_rate_row(model, point) for model in self.models for point in model.points)
+        tables.append(Table(self.title, _RATE_HEADS, rates, ("model", "device", "queue"), _SERVING_NOTE))
+        sessions = tuple(_session_row(session) for model in self.models for session in model.sessions)
+        latencies = tuple(_latency_row(latency) for measured in self.models for latency in measured.latencies)
+        if latencies:
+            title, note = "LoadGen scenarios, not MLPerf results: time of a query", "p90 from 64 queries, p99 from 662"
+            tables.append(Table(title, _LATENCY_HEADS, latencies, _LATENCY_HEADS[:1], note))
+        if sessions:
+            title = "Simulation beside measured sessions with the same arrivals"
+            note = "The error is the share by which the simulation exceeds the measured time; p99 needs 662 queries"
+            tables.append(Table(title, _SESSION_HEADS, sessions, ("case", "time"), note))
+        return tables + energy
 
 
 @dataclass(slots=True)
@@ -160,33 +252,6 @@ def _axis_count(result: Result, axis: str) -> int | None:
     return value if isinstance(value, int) and 1 <= value <= _MOST_TOKENS else None
 
 
-def servings(summary: Summary) -> list[Serving]:
-    """Return the serving capacity of each model of a run, view by view."""
-    views = ((info.name, view) for info in summary.run.manifest.suites for view in info.views if view.kind == "serving")
-    return [model for suite, view in views for model in served_of(summary, suite, view)]
-
-
-def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
-    """Return the serving capacity of each model on each device of a suite's view, at most 24.
-
-    A model is a combination of values on the view's axes `by`. It needs a measured step and a measured prefill."""
-    grouped: dict[tuple[str, tuple[str, ...]], _Measured] = {}
-    for result in summary.results_of(suite):
-        params = dict(result.case.params)
-        if result.status == "ok" and result.case.name in view.cases:
-            label = ", ".join(str(params[axis]) for axis in view.by if axis in params)
-            grouped.setdefault((label, result.devices), _Measured()).add(result)
-    timed = ((*key, measured, times) for key, measured in grouped.items() if (times := measured.times()))
-    return [_serving(view.title, *model) for model in itertools.islice(timed, _MOST_MODELS)]
-
-
-def energies_of(summary: Summary, suite: str, view: View) -> list[tuple[str, Energy]]:
-    """Return the case id and the energy per token of each ok result of a suite's view that has an energy figure."""
-    cases = (result for result in summary.results_of(suite) if result.status == "ok" and result.case.name in view.cases)
-    energies = ((result.case.id, summary.energy(result)) for result in cases)
-    return [(case, energy) for case, energy in energies if isinstance(energy, Energy)]
-
-
 def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes) -> Serving:
     """Return the simulated capacity of one model: its latencies at nine rates, its highest rates, and its sessions."""
     load = measured.load()
@@ -237,3 +302,55 @@ def _percentile_checks(case: str, measured: Served, simulated: Served) -> Iterat
         if np.all(pair[0] > 0):
             p99 = simulated_percentile(*pair, 0.99) if count >= _FOR_P99 else None
             yield SessionCheck(case, count, name, simulated_percentile(*pair, 0.5), p99)
+
+
+def _latency_row(latencies: Latencies) -> tuple[str, ...]:
+    """Return the cells of a case: its id, the number of its queries, and the median, p90 and p99 of their latencies."""
+    times = (
+        NO_VALUE if value is None else units.quantity(value, "s")
+        for value in (latencies.median, latencies.p90, latencies.p99)
+    )
+    return (latencies.case, str(latencies.queries), *times)
+
+
+def _knee_row(served: Serving, objectives: str, point: RatePoint | None) -> tuple[str, ...]:
+    """Return the cells of the highest rate of a model within the objectives of that name."""
+    sizes = map(str, (served.times.slots, served.load.prompt, served.load.output))
+    start = served.label, ", ".join(served.devices), *sizes, objectives
+    if point is None:
+        return (*start, "none meets them", *(NO_VALUE for _ in _KNEE_HEADS[7:]))
+    rates = units.quantity(point.rate, "query/s"), units.quantity(point.rate * served.load.output, "token/s")
+    return (*start, *rates, *_median_and_p99(point.first_token_s, point.token_s))
+
+
+def _rate_row(served: Serving, point: RatePoint) -> tuple[str, ...]:
+    """Return the cells of one simulated rate of a model: its latencies, its goodput, and the state of the queue."""
+    goodput = (units.quantity(rate, "query/s") for rate in point.goodput)
+    return (
+        served.label,
+        ", ".join(served.devices),
+        units.quantity(point.rate, "query/s"),
+        *_median_and_p99(point.first_token_s, point.token_s, point.whole_s),
+        *goodput,
+        "sustained" if point.is_sustained else "not sustained",
+    )
+
+
+def _median_and_p99(*pairs: tuple[float, float | None]) -> Iterator[str]:
+    """Yield the two values of each pair, a median and a 99th percentile in seconds, as texts; `NO_VALUE` for None."""
+    return (NO_VALUE if value is None else units.quantity(value, "s") for pair in pairs for value in pair)
+
+
+def _session_row(session: SessionCheck) -> tuple[str, ...]:
+    """Return the cells of one time of a measured session: both percentiles, their simulation, and its error."""
+    p99 = session.p99
+    cells = (*_percentile_cells(session.p50), *(_percentile_cells(p99) if p99 else (NO_VALUE,) * 3))
+    errors = p99.errors if p99 else None
+    interval = f"{100 * errors[0]:+.1f} to {100 * errors[1]:+.1f} %" if errors else NO_VALUE
+    return (session.case, str(session.queries), session.time, *cells, interval)
+
+
+def _percentile_cells(percentile: SimulatedPercentile) -> tuple[str, ...]:
+    """Return the cells of a percentile: measured, simulated, and the error of the simulation in per cent."""
+    times = (units.quantity(seconds, "s") for seconds in (percentile.measured, percentile.simulated))
+    return (*times, f"{100 * percentile.error:+.1f} %")
