@@ -130,6 +130,26 @@ def test_serial_correlation_widens_the_interval_and_its_absence_hardly_does():
     assert stats.serial_inflation([1.0] * 20) == 1.0
 
 
+def levels(rng, count, dwell):
+    """Return levels that last `dwell` values on average, as a power cap gives them, around 100."""
+    values = np.empty(count)
+    place = 0
+    while place < count:
+        length = 1 + int(rng.exponential(dwell))
+        values[place : place + length] = rng.normal()
+        place += length
+    return (100 + values + 0.01 * rng.normal(size=count)).tolist()
+
+
+def test_levels_that_last_for_many_samples_widen_the_interval_enough_and_not_to_the_whole_range():
+    rng = np.random.default_rng(7)
+    series = [levels(rng, 800, 30) for _ in range(100)]
+    intervals = [stats.median_interval(values) for values in series]
+    assert sum(interval.low <= 100 <= interval.high for interval in intervals) >= 93
+    short = stats.median_interval(levels(rng, 800, 10))
+    assert short.high - short.low < 2  # the range is about six
+
+
 @pytest.mark.parametrize(
     ("values", "steady"),
     [

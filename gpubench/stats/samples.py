@@ -14,6 +14,8 @@ _MAD_TO_SIGMA = 1.4826  # 1 / Φ⁻¹(3/4): makes the MAD of a normal sample est
 _NORMAL_975 = 1.959963984540054  # Φ⁻¹(0.975)
 LEAST_FOR_INTERVAL = 6  # with fewer values, no two of them enclose the median with 95 %; their range is used instead
 _MOST_NEWTON_STEPS = 10  # one degree of freedom, the farthest from normal, needs eight at 0.27 %; five need three
+_SERIAL = 0.5  # up to this correlation of signs, an AR(1) process says how long the correlation lasts
+_LEAST_PARTS = 10  # the fewest times that a lag must fit into the values to be considered
 _NEARLY = 1e-6  # Newton's method squares the error: the step after one of this size changes nothing
 _NORMAL_FREEDOM = 1e6  # Student's t with this number of degrees of freedom is normal to six digits
 
@@ -65,24 +67,31 @@ def noise(values: Sequence[float]) -> float:
 def serial_inflation(values: Sequence[float]) -> float:
     """Return the factor by which serial correlation widens the variance of the count below the median; 1 for none.
 
-    The values are in the order measured. The signs of their distances from the median have the lag-one correlation r.
-    For an AR(1) process with ρ = sin(π·r/2), the signs' correlation at lag k is (2/π)·asin(ρᵏ) (Kedem, Binary Time
-    Series, 1980), and the factor is 1 + 2·Σ(1 − k/n)·(2/π)·asin(ρᵏ). r is taken one standard error (1/√n) above its
-    bias-corrected estimate, because a stopping rule selects the moments at which it is small by chance."""
+    The values are in the order measured."""
     return _inflation(values, median(values))
 
 
 def _inflation(values: Sequence[float], centre: float) -> float:
-    """Return `serial_inflation` of values whose median is `centre`."""
+    """Return `serial_inflation` of values whose median is `centre`.
+
+    For an AR(1) process with correlation ρ, the signs of the distances from the median have the correlation
+    (2/π)·asin(ρᵏ) at lag k (Kedem, Binary Time Series, 1980), and the factor is 1 + 2·Σ(1 − k/n)·(2/π)·asin(ρᵏ).
+    ρ follows from the correlation r at the first lag 1, 2, 4, … at which r ≤ 0.5: at shorter lags a device that
+    changes its level every few hundred samples looks the same as one that never returns. r is taken one standard error
+    above its bias-corrected estimate, because a stopping rule selects the moments at which it is small by chance."""
     signs = np.sign(np.asarray(values, dtype=float) - centre)
     count, power = len(signs), float(signs @ signs)
     if power == 0:
         return 1.0
-    lag_one = float(signs[1:] @ signs[:-1]) / power
-    bound = lag_one + (1 + 2 * max(lag_one, 0.0)) / count + 1 / math.sqrt(count)
+    lag, correlation = 1, float(signs[1:] @ signs[:-1]) / power
+    while correlation > _SERIAL and count >= 2 * _LEAST_PARTS * lag:
+        lag *= 2
+        correlation = float(signs[lag:] @ signs[:-lag]) / power
+    parts = count / lag
+    bound = correlation + (1 + 2 * max(correlation, 0.0)) / parts + 1 / math.sqrt(parts)
     if bound <= 0:
         return 1.0
-    rho = math.sin(math.pi / 2 * min(bound, 0.95))
+    rho = math.sin(math.pi / 2 * min(bound, 0.95)) ** (1 / lag)
     lags = np.arange(1, count)
     return 1 + float((4 / math.pi * (1 - lags / count) * np.arcsin(rho**lags)).sum())
 
