@@ -1,7 +1,5 @@
 """Share what the suites that work between processes need: axes, patterns, and the exchange of memory and handles."""
 
-import os
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,8 +8,6 @@ import numpy as np
 from gpubench.api import suite as gb
 
 _WORD_BYTES = 8  # patterns are made of 64-bit words
-# a wait for another rank gives up after this time; ranks that build the same case are milliseconds apart
-_PATIENCE_S = 10.0
 _LARGEST, _HOST_LARGEST = 30, 28  # the largest sizes as powers of two, on a GPU and on the host
 _SHARE_OF_MEMORY = 8  # a size is left out if eight buffers of it do not fit into the device's memory
 POISON = 0xA5  # the byte that overwrites outputs before a check
@@ -188,51 +184,3 @@ class RankMemory:
     def release(self) -> None:
         """Free the memory of this rank; no other rank may still map it."""
         self.buffers[self._rank].close()
-
-
-def shared_host_memory(bench: gb.Bench, nbytes: int) -> gb.SharedBuffer:
-    """Return host memory of `nbytes` that all ranks map: rank 0 allocates it and hands its handle to the others.
-
-    Every rank must call it."""
-    memory = bench.device.shared_memory("memfd")
-    own = memory.allocate(nbytes) if bench.rank == 0 else None
-    handle = hand_over(bench, memory.export(own) if own else None)
-    shared = own or memory.open(handle, nbytes)
-    handle.close()
-    return shared
-
-
-def hand_over(bench: gb.Bench, handle: gb.Handle | None, source: int = 0) -> gb.Handle:
-    """Return the handle of rank `source` in every rank; every rank must call it, and the other ranks pass None.
-
-    Descriptors of the handle go over a local socket (unix(7), SCM_RIGHTS)."""
-    if bench.rank != source:
-        data, address, count = bench.exchange(None)[source]
-        return gb.Handle(data, _receive_descriptors(address, count))
-    assert handle is not None
-    if not handle.descriptors:
-        bench.exchange((handle.data, "", 0))
-        return handle
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        address = f"\0gpubench-{os.getpid()}-{id(handle)}"  # an abstract address leaves no file
-        listener.bind(address)
-        listener.listen(bench.world)
-        listener.settimeout(_PATIENCE_S)
-        bench.exchange((handle.data, address, len(handle.descriptors)))
-        for _ in range(bench.world - 1):
-            connection, _ = listener.accept()
-            with connection:
-                socket.send_fds(connection, [b"x"], list(handle.descriptors))
-    return handle
-
-
-def _receive_descriptors(address: str, count: int) -> tuple[int, ...]:
-    """Return the `count` file descriptors that another rank sends over the local socket at `address`."""
-    if not count:
-        return ()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_PATIENCE_S)
-        connection.connect(address)
-        _, descriptors, _, _ = socket.recv_fds(connection, 1, count)
-    gb.expect(len(descriptors) == count, f"{len(descriptors)} of {count} descriptors arrived")
-    return tuple(descriptors)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 import threading
 import types
 from functools import partial
@@ -321,32 +320,6 @@ def test_a_rank_that_answers_wrongly_fails_the_check_of_those_that_received_it(t
     assert answers
     assert "1 of 512 words of 4KiB of rank 1, received by rank" in str(answers[0])
     on_all(lambda rank: tasks[rank].close())
-
-
-def shared_page(nbytes=4096):
-    """Return a page of shared memory."""
-    return (
-        plugins.load("backends", "host")
-        .open(plugins.load("backends", "host").devices()[0])
-        .shared_memory("memfd")
-        .allocate(nbytes)
-    )
-
-
-def test_waiting_for_a_rank_that_never_comes_ends_in_bounded_time_and_names_it():
-    roll_call = part("_roll_call").RollCall(shared_page(), 0, 2, patience_s=0.05)
-    with pytest.raises(WrongAnswer, match=r"rank 1 made no progress for 0\.05 s"):
-        roll_call.meet(1)
-    roll_call.close()
-
-
-def test_of_two_processes_that_claim_a_rank_at_once_the_first_one_notices():
-    page = shared_page()
-    roll_call = part("_roll_call").RollCall(page, 1, 2)
-    page.array.view(np.uint64)[16] = os.getppid()
-    with pytest.raises(part("_roll_call").RankTwiceError, match=f"process {os.getppid()} claims rank 1"):
-        roll_call.expect_owned()
-    roll_call.close()
 
 
 @pytest.mark.parametrize(("name", "path", "fault"), [("batch", "socket", "1 of 8 messages differ")])

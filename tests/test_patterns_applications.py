@@ -192,54 +192,12 @@ def test_a_message_that_did_not_arrive_is_found():
         assert first_byte == sum(pattern) % 256
 
 
-def test_a_rank_without_a_heartbeat_is_noticed_within_a_second_and_one_that_works_is_not():
-    module = part("_board")
-
-    def body(bench):
-        board = module.RankBoard(bench)
-        board.meet()
-        if bench.rank == 1:
-            board._stop.set()  # the heartbeat ends as if the process had died
-            bench.barrier()
-            delay = 0.0
-        else:
-            stopped = module.time.perf_counter()
-            with pytest.raises(module.RankLostError, match="rank 1 has had no heartbeat") as caught:
-                board.wait(lambda: False)
-            delay = caught.value.noticed_s - stopped
-            del caught
-            bench.barrier()
-        board.close()
-        return delay
-
-    assert 0.3 < together(2, body)[0] < 1.0
-
-
-def test_a_rank_that_lives_and_makes_no_progress_is_not_waited_for_for_ever(monkeypatch):
-    module = part("_board")
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
-
-    def body(bench):
-        board = module.RankBoard(bench)
-        message = ""
-        if bench.rank == 0:
-            with pytest.raises(module.StalledError) as caught:
-                board.meet()
-            message = str(caught.value)
-            del caught
-        bench.barrier()
-        board.close()
-        return message
-
-    assert together(2, body)[0] == "ranks (0, 1) made no progress for 0.1 s"
-
-
 @pytest.mark.parametrize("in_file", [False, True])
 def test_an_interrupted_save_leaves_the_snapshot_before_and_a_changed_bit_is_found(in_file, tmp_path):
-    module, board_module = part("_snapshots"), part("_board")
+    module = part("_snapshots")
 
     def body(bench):
-        board = board_module.RankBoard(bench, 2 * 2**12)
+        board = bench.board(module.SAVED, room_bytes=2 * 2**12, has_beats=True)
         state = module.State(bench, 2**12)
         store = module.Snapshots(bench, board, state, tmp_path / "kept" if in_file else None)
         (tmp_path / "kept").mkdir()

@@ -79,20 +79,6 @@ def after(bench):
     return Task.of(Stage(lambda: time.sleep(1e-3)), check=lambda: None)
 '''
 
-# A process that claims a rank in the page whose path is its argument.
-CLAIM = """
-import os, sys
-from gpubench.plugins import load
-from gpubench.suites.patterns._roll_call import RankTwiceError, RollCall
-host = load("backends", "host")
-page = host.open(host.devices()[0]).open_shared(sys.argv[1].encode(), 4096)
-try:
-    RollCall(page, int(sys.argv[2]), 2)
-except RankTwiceError as error:
-    print(error)
-    sys.exit(7)
-"""
-
 
 @pytest.fixture
 def suite(tmp_path):
@@ -170,23 +156,6 @@ def test_an_exchange_that_omits_the_last_chunk_is_found_before_it_is_measured(su
     assert (results["short"].status, results["short"].cause) == ("failed", "wrong-answer")
     assert "of 1314816 B differ from what was sent by memory, 1 × 64 KiB" in results["short"].reason
     assert results["after"].status == "ok"
-
-
-def test_a_second_process_that_claims_a_rank_is_refused_and_both_are_named():
-    code = "import sys; sys.argv = ['', sys.argv[1], sys.argv[2]]\n" + CLAIM
-    descriptor = os.memfd_create("page")
-    os.ftruncate(descriptor, 4096)
-    path = f"/proc/{os.getpid()}/fd/{descriptor}"
-    command = [sys.executable, "-P", "-c", code, path]
-    first = subprocess.run([*command, "1"], capture_output=True, text=True, timeout=60, check=False)
-    assert (first.returncode, first.stdout) == (0, "")
-    second = subprocess.run([*command, "0"], capture_output=True, text=True, timeout=60, check=False)
-    assert (second.returncode, second.stdout) == (0, "")
-    twice = subprocess.run([*command, "1"], capture_output=True, text=True, timeout=60, check=False)
-    os.close(descriptor)
-    assert twice.returncode == 7
-    assert twice.stdout.startswith("rank 1 is process ")
-    assert " already, so process " in twice.stdout
 
 
 def small_shm():

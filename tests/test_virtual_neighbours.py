@@ -218,8 +218,8 @@ def device() -> Iterator[QueueingDevice]:
     opened.close()
 
 
-def test_an_aggressors_queue_is_never_less_than_ten_milliseconds_deep(device: QueueingDevice) -> None:
-    board = AGGRESSOR.NeighbourBoard(np.zeros(AGGRESSOR.ROOM_BYTES, np.uint8))
+def test_an_aggressors_queue_is_never_less_than_ten_milliseconds_deep(bench: Bench, device: QueueingDevice) -> None:
+    board = AGGRESSOR.NeighbourBoard.within(bench)
     load = CHECKS.CheckedCall(device.call, LOADS.nothing)
     running = AGGRESSOR.Aggressor(device, load, LOADS.LaunchQueue(LOADS.nothing, device.wait), board, True, 0.03)
     board.wait_until_ready()
@@ -235,9 +235,9 @@ def test_an_aggressors_queue_is_never_less_than_ten_milliseconds_deep(device: Qu
     running.close()
 
 
-def test_a_queue_is_never_longer_than_a_gpu_holds(device: QueueingDevice) -> None:
+def test_a_queue_is_never_longer_than_a_gpu_holds(bench: Bench, device: QueueingDevice) -> None:
     device._call_s = 0.0
-    board = AGGRESSOR.NeighbourBoard(np.zeros(AGGRESSOR.ROOM_BYTES, np.uint8))
+    board = AGGRESSOR.NeighbourBoard.within(bench)
     load = CHECKS.CheckedCall(device.call, LOADS.nothing)
     running = AGGRESSOR.Aggressor(device, load, LOADS.LaunchQueue(LOADS.nothing, device.wait), board, True, 10.0)
     board.wait_until_ready()

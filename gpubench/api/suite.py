@@ -2,6 +2,7 @@
 
 from gpubench.authoring.axes import Target, on_gpu, on_host, points, powers_of_two
 from gpubench.authoring.bench import Bench, Words, random_words
+from gpubench.authoring.board import Board, RankLostError, StalledError
 from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.helper import Helper, HelperEndedError
 from gpubench.authoring.suite import Suite, Topic
@@ -26,6 +27,7 @@ __all__ = [
     "TIER",
     "Architecture",
     "Bench",
+    "Board",
     "Case",
     "DataFile",
     "Device",
@@ -43,11 +45,13 @@ __all__ = [
     "Observed",
     "PeerDied",
     "Profile",
+    "RankLostError",
     "SharedBuffer",
     "SharedEvent",
     "SharedMemory",
     "Skip",
     "Stage",
+    "StalledError",
     "Suite",
     "SuiteError",
     "Target",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +19,17 @@ import numpy.typing as npt
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
+from gpubench.authoring.board import Board
 from gpubench.authoring.helper import Helper
 from gpubench.base import units
-from gpubench.base.errors import Skip
+from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.model import Case, Device
-from gpubench.plugins.backend import Backend, Kernel, OpenDevice, OpensUntimed, Traits
+from gpubench.plugins.backend import Backend, Handle, Kernel, OpenDevice, OpensUntimed, SharedBuffer, Traits
 
 _PART_BYTES = 2**24  # a GPU overwrites host memory in parts of this size
 _WORD_BYTES = 8
+# a wait for another rank's handle gives up after this time; ranks that build the same case are milliseconds apart
+_PATIENCE_S = 10.0
 _THREADS, _MOST_BLOCKS = 256, 1056  # the blocks go round the array
 _PART_WORDS = 2**16  # words that the host computes at once, so that they stay in a cache
 # Constants of splitmix64 (Steele, Lea & Flood, OOPSLA 2014), as in known_words.cu and in the suites' gb_random.
@@ -42,6 +47,19 @@ class Exchange(Protocol):
 def _exchange_alone(value: Any) -> list[Any]:
     """Return the values of all ranks of a case with a single rank."""
     return [value]
+
+
+def _receive_descriptors(address: str, count: int) -> tuple[int, ...]:
+    """Return the `count` file descriptors that another rank sends over the local socket at `address`."""
+    if not count:
+        return ()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_PATIENCE_S)
+        connection.connect(address)
+        _, descriptors, _, _ = socket.recv_fds(connection, 1, count)
+    if len(descriptors) != count:
+        raise WrongAnswer(f"{len(descriptors)} of {count} descriptors arrived")
+    return tuple(descriptors)
 
 
 def poison(device: OpenDevice, arrays: Iterable[Any]) -> None:
@@ -227,6 +245,68 @@ class Bench:
         if self.traits.is_gpu and (self.word_kernels is None or self.word_kernels.device is not self.open_device):
             self.word_kernels = WordKernels.of(self)
         return Words(self, self.word_kernels, count, seed)
+
+    def shared_memory(self, nbytes: int) -> SharedBuffer:
+        """Return host memory of `nbytes` that all ranks map: an anonymous file, of which nothing is left behind.
+
+        Rank 0 allocates it and hands its handle to the others. Every rank must call it."""
+        memory = self.open_device.shared_memory("memfd")
+        own = memory.allocate(nbytes) if self.rank == 0 else None
+        handle = self.hand_over(memory.export(own) if own else None)
+        shared = own or memory.open(handle, nbytes)
+        handle.close()
+        return shared
+
+    def hand_over(self, handle: Handle | None, source: int = 0) -> Handle:
+        """Return the handle of rank `source` in every rank; every rank must call it, and the other ranks pass None.
+
+        Descriptors of the handle go over a local socket (unix(7), SCM_RIGHTS)."""
+        if self.rank != source:
+            data, address, count = self.exchange(None)[source]
+            return Handle(data, _receive_descriptors(address, count))
+        assert handle is not None
+        if not handle.descriptors:
+            self.exchange((handle.data, "", 0))
+            return handle
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            address = f"\0gpubench-{os.getpid()}-{id(handle)}"  # an abstract address leaves no file
+            listener.bind(address)
+            listener.listen(self.world)
+            listener.settimeout(_PATIENCE_S)
+            self.exchange((handle.data, address, len(handle.descriptors)))
+            for _ in range(self.world - 1):
+                connection, _ = listener.accept()
+                with connection:
+                    socket.send_fds(connection, [b"x"], list(handle.descriptors))
+        return handle
+
+    def board(
+        self, *slots: str, room_bytes: int = 0, limit_s: float = 20.0, has_beats: bool = False, is_shared: bool = True
+    ) -> Board:
+        """Return a board of numbers in host memory that all ranks map; every rank must call it at the same time.
+
+        Each rank has an unsigned 64-bit number in each of the `slots`: `board.post(slot, value)` writes this rank's
+        number, and `board.read(rank, slot)` reads any. `board.wait_for(slot, value, ranks)` waits until these ranks
+        have posted at least `value`, `board.meet()` for all ranks, and `board.wait(is_over)` for anything. A wait takes
+        at most `limit_s` seconds and then raises StalledError; the end of another rank's process raises PeerDied.
+        `board.room` has `room_bytes` bytes for data (uint8). `board.row(slot)` and `board.address(slot)` are for loops
+        and for kernels, which reach the memory after `board.register()`. Call `board.close()` in the task's `close`.
+
+        With `has_beats` every rank posts heartbeats, and a wait raises RankLostError once a rank has been silent for
+        0.4 s. With `is_shared=False` the board serves threads of this process alone; on a GPU it lies in page-locked
+        memory, which kernels reach. In both cases waits sleep for 20 µs between looks."""
+        head_bytes = Board.head_bytes(slots, self.world if is_shared else 1)
+        if not is_shared:
+            array = self.open_device.pinned(head_bytes + room_bytes)
+            array[:] = 0
+            return Board(self.open_device, array, slots, limit_s=limit_s)
+        memory = self.shared_memory(head_bytes + room_bytes)
+        board = Board(self.open_device, memory.array, slots, self.rank, self.world, limit_s, memory.close)
+        if has_beats:
+            board.start_heart()
+        self.barrier()  # no rank looks for a heartbeat before the first one is written
+        board.expect_owned()
+        return board
 
     def helper(
         self,

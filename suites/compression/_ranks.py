@@ -16,7 +16,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import hand_over, labels, need_shared_gpu, notes
+from .._between import labels, need_shared_gpu, notes
 from ._blocks import Cut
 from ._coders import RawDecoder, RawEncoder
 from ._links import Link
@@ -84,8 +84,8 @@ def rank_sockets(bench: gb.Bench, count: int) -> list[RankSocket]:
 
     Raises WrongAnswer or TimeoutError as `hand_over` does."""
     pairs = [socket.socketpair() for _ in range(count)] if bench.rank == 0 else []
-    handle = hand_over(
-        bench, gb.Handle(descriptors=tuple(other_end.fileno() for _, other_end in pairs)) if pairs else None
+    handle = bench.hand_over(
+        gb.Handle(descriptors=tuple(other_end.fileno() for _, other_end in pairs)) if pairs else None
     )
     for _, other_end in pairs:
         other_end.close()
@@ -302,7 +302,7 @@ def task(bench: gb.Bench, link: str, message: Message, codec: MessageCodec, dept
     memory = bench.device.shared_memory("raw" if bench.traits.is_gpu else "memfd")
     nbytes = aligned(message.cut.total) + depth * aligned(codec.max_packed_bytes)
     shared = memory.allocate(nbytes) if bench.rank == 0 else None
-    handle = hand_over(bench, memory.export(shared) if shared else None)
+    handle = bench.hand_over(memory.export(shared) if shared else None)
     rank = SharedMemoryRank(bench, message, codec, shared or memory.open(handle, nbytes), depth)
     handle.close()
     return gb.Task(

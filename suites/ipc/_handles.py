@@ -11,7 +11,6 @@ from .._between import (
     devices_of,
     expect_pattern,
     fill_pattern,
-    hand_over,
     labels,
     need_shared_gpu,
     notes,
@@ -124,7 +123,7 @@ def export(bench: gb.Bench, kind: str, size_bytes: int) -> gb.Task:
     bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
     if bench.rank == 1:
-        handle = hand_over(bench, None)
+        handle = bench.hand_over(None)
         opened = memory.open(handle, size_bytes)
         _expect_shown(bench, opened, bench.seed)
         opened.close()
@@ -132,7 +131,7 @@ def export(bench: gb.Bench, kind: str, size_bytes: int) -> gb.Task:
         bench.exchange("read")
         return gb.Task.idle()
     buffer = filled(bench, memory, size_bytes, bench.seed)
-    handle = hand_over(bench, memory.export(buffer))
+    handle = bench.hand_over(memory.export(buffer))
     handle.close()
     answer = bench.exchange(None)[1]
 
@@ -157,9 +156,9 @@ def mapping(bench: gb.Bench, path: str, kind: str, size_bytes: int) -> gb.Task:
     memory = bench.device.shared_memory(kind)
     if bench.rank == 0:
         buffer = filled(bench, memory, size_bytes, bench.seed)
-        exported = hand_over(bench, memory.export(buffer))
+        exported = bench.hand_over(memory.export(buffer))
         return gb.Task.idle(lambda: _close_all((exported, buffer)))
-    handle = hand_over(bench, None)
+    handle = bench.hand_over(None)
 
     def check() -> None:
         opened = memory.open(handle, size_bytes)
@@ -181,7 +180,7 @@ class ManyHandles:
     def __init__(self, bench: gb.Bench, memory: gb.SharedMemory, count: int) -> None:
         self._bench = bench
         self._memory = memory
-        self._handles = [hand_over(bench, None) for _ in range(count)]
+        self._handles = [bench.hand_over(None) for _ in range(count)]
 
     def opened(self) -> list[gb.SharedBuffer]:
         """Open every handle and return the mappings, which the caller closes."""
@@ -216,7 +215,7 @@ def many(bench: gb.Bench, path: str, count: int) -> gb.Task:
     memory = bench.device.shared_memory("memfd" if not bench.traits.is_gpu else "raw")
     if bench.rank == 0:
         buffers = [filled(bench, memory, EACH_BYTES, bench.seed + index) for index in range(count)]
-        exported = [hand_over(bench, memory.export(buffer)) for buffer in buffers]
+        exported = [bench.hand_over(memory.export(buffer)) for buffer in buffers]
         return gb.Task.idle(lambda: _close_all([*exported, *buffers]))
     handles = ManyHandles(bench, memory, count)
     return gb.Task.of(

@@ -9,13 +9,11 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import hand_over, need_shared_gpu, shared_host_memory
+from .._between import need_shared_gpu
 from .._stream import need_numba
-from ._both import FLAG_BYTES
 from ._rounds import Rounds
 
-_LINE_BYTES = 128  # two cache lines, because the prefetcher fetches pairs of lines
-_PAGE_BYTES = 4096
+_LINE_BYTES = 128  # distance of two ranks' numbers on a board
 _LOOKS = 2**28  # polls of a flag before a wait gives up, after some tenths of a second
 _FLAG_ROUNDS = 1024
 _STREAM_ROUNDS = 512
@@ -33,7 +31,7 @@ class FlagRounds(Rounds):
         from .. import _host_flags
 
         self._bench, self._compiled = bench, _host_flags
-        self._page = shared_host_memory(bench, _PAGE_BYTES)
+        self._board = bench.board("flag")
         self._round_ns = np.zeros(_FLAG_ROUNDS, np.int64)
         self._count = 0
         self._make_rounds(self._round_ns[:0])
@@ -44,10 +42,6 @@ class FlagRounds(Rounds):
         """Make one round for each element of `round_ns` (int64), and write the round's nanoseconds to it."""
         raise NotImplementedError
 
-    def _address(self, rank: int) -> int:
-        """Return the address of the flag of the rank `rank`, as this process maps it."""
-        return int(self._page.array.ctypes.data) + rank * _LINE_BYTES
-
     def seconds(self) -> list[float]:
         """Make 1024 rounds and return the seconds of each but the first; every rank must call it.
 
@@ -55,7 +49,7 @@ class FlagRounds(Rounds):
         gave_up = self._make_rounds(self._round_ns)
         gb.expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_LOOKS} polls")
         self._count += self._round_ns.size
-        values = self._page.array.view(np.uint64)[:: _LINE_BYTES // 8][: self._bench.world].tolist()
+        values = list(self._board.row("flag"))
         gb.expect(values == [self._count] * len(values), f"the flags are {values} after {self._count} rounds")
         return [float(nanoseconds) * 1e-9 for nanoseconds in self._round_ns[1:]]
 
@@ -63,7 +57,7 @@ class FlagRounds(Rounds):
         return {"clock": self._clock}
 
     def close(self) -> None:
-        self._page.close()
+        self._board.close()
 
 
 class FlagPingPong(FlagRounds):
@@ -71,7 +65,7 @@ class FlagPingPong(FlagRounds):
 
     def _make_rounds(self, round_ns: Any) -> int:
         rank = self._bench.rank
-        watched, written = self._address(1 - rank), self._address(rank)
+        watched, written = self._board.address("flag", 1 - rank), self._board.address("flag", rank)
         return int(self._compiled.ping_pong(watched, written, rank == 0, self._count, _LOOKS, round_ns))
 
 
@@ -80,7 +74,8 @@ class FlagBarrier(FlagRounds):
 
     def _make_rounds(self, round_ns: Any) -> int:
         rank, world = self._bench.rank, self._bench.world
-        return int(self._compiled.all_meet(self._address(0), _LINE_BYTES, rank, world, self._count, _LOOKS, round_ns))
+        flags = self._board.address("flag"), _LINE_BYTES
+        return int(self._compiled.all_meet(*flags, rank, world, self._count, _LOOKS, round_ns))
 
 
 class StreamPingPong(Rounds):
@@ -94,13 +89,13 @@ class StreamPingPong(Rounds):
         self._last = -1
         if means == "socket":
             own_end, other_end = socket.socketpair() if self._serves else (None, None)
-            received = hand_over(bench, gb.Handle(descriptors=(other_end.fileno(),)) if other_end else None)
+            received = bench.hand_over(gb.Handle(descriptors=(other_end.fileno(),)) if other_end else None)
             self._reading = self._writing = own_end.detach() if own_end else received.descriptors[0]
             if other_end:
                 other_end.close()
             return
         request, reply = (os.pipe(), os.pipe()) if self._serves else ((-1, -1), (-1, -1))
-        received = hand_over(bench, gb.Handle(descriptors=(request[0], reply[1])) if self._serves else None)
+        received = bench.hand_over(gb.Handle(descriptors=(request[0], reply[1])) if self._serves else None)
         self._reading, self._writing = (reply[0], request[1]) if self._serves else received.descriptors
         if self._serves:
             received.close()
@@ -144,9 +139,9 @@ class EventPingPong(Rounds):
         self._serves = bench.rank == 0
         self._mine = bench.device.shared_event()
         self._theirs = bench.device.shared_event(bench.exchange(self._mine.export())[1 - bench.rank])
-        self._shared = shared_host_memory(bench, FLAG_BYTES)
-        self._flags: Any = self._shared.array.view(np.uint32)
-        self._own, self._other = (rank * _LINE_BYTES // 4 for rank in (bench.rank, 1 - bench.rank))
+        self._board = bench.board("flag")
+        self._flags = self._board.row("flag")
+        self._own, self._other = bench.rank, 1 - bench.rank
         self._count = 0
 
     def seconds(self) -> list[float]:
@@ -173,19 +168,18 @@ class EventPingPong(Rounds):
 
     def _await_signal(self) -> None:
         end = time.monotonic() + _SPIN_S
-        while int(self._flags[self._other]) < self._count:
+        while self._flags[self._other] < self._count:
             gb.expect(time.monotonic() < end, f"no signal within {_SPIN_S} s")
         self._theirs.synchronize()
 
     def check(self) -> None:
         """Raise WrongAnswer if a rank's flag differs from the number of rounds."""
-        values = [int(self._flags[index]) for index in (self._own, self._other)]
+        values = [self._flags[index] for index in (self._own, self._other)]
         gb.expect(values == [self._count, self._count], f"the flags are {values} after {self._count} rounds")
 
     def close(self) -> None:
         self._theirs.close()
-        self._flags = None
-        self._shared.close()
+        self._board.close()
 
     def release(self) -> None:
         self._mine.close()

@@ -12,13 +12,12 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import RankMemory, need_shared_gpu, shared_host_memory
+from .._between import RankMemory, need_shared_gpu
 from ._both import FLAG_BYTES, cycles
 from ._rounds import Rounds
 
 _ROUNDS = 4096  # rounds per call, some milliseconds
 _PATIENCE_S = 0.5
-_LINE_BYTES = 128  # flags of two ranks share no cache line
 _WARP = 32  # threads per block of the barrier across a GPU
 _BLOCK = 1024  # threads of the barrier within a block
 _SIGNALS = {
@@ -97,12 +96,14 @@ class HostFlags:
     `local` and `remote` are the addresses (uint64) of this rank's flag and of the other rank's."""
 
     def __init__(self, bench: gb.Bench) -> None:
-        shared = shared_host_memory(bench, FLAG_BYTES)
-        self.close = bench.device.register(shared.array)
-        address = int(shared.array.ctypes.data)
-        self.local, self.remote = (np.uint64(address + rank * _LINE_BYTES) for rank in (bench.rank, 1 - bench.rank))
-        self.release = shared.close
+        board = bench.board("flag")
+        board.register()
+        self.local, self.remote = (np.uint64(board.address("flag", rank)) for rank in (bench.rank, 1 - bench.rank))
+        self.release = board.close
         bench.barrier()  # no rank signals before both have page-locked the memory
+
+    def close(self) -> None:
+        """Do nothing: both ranks must have ended their kernels before the memory is given back."""
 
 
 class KernelPingPong(KernelRounds):

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import hand_over, pattern, sizes
+from .._between import pattern, sizes
 
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama allows to access this one
@@ -70,7 +70,7 @@ def _message(bench: gb.Bench, by: str, size_bytes: int) -> gb.Task:
     sent = pattern(size_bytes, bench.seed)
     if bench.rank == 0:
         return _serve(bench, by, sent.tobytes())
-    answer = hand_over(bench, None) if by == "pipe" else gb.Handle()
+    answer = bench.hand_over(None) if by == "pipe" else gb.Handle()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(bench.exchange(None)[0])
     received = np.empty(size_bytes, np.uint8)
@@ -101,7 +101,7 @@ def _serve(bench: gb.Bench, by: str, sent: bytes) -> gb.Task:
         bench.exchange(MessageServer(sent).address)
         return gb.Task.idle()
     reading, writing = os.pipe()
-    hand_over(bench, gb.Handle(descriptors=(reading,))).close()
+    bench.hand_over(gb.Handle(descriptors=(reading,))).close()
     bench.exchange(MessageServer(sent, writing).address)
     return gb.Task.idle(lambda: os.close(writing))
 

@@ -4,9 +4,6 @@ Chunks overlap: while rank 1 copies one chunk out, rank 0 copies the next one in
 each rank is."""
 
 import time
-from typing import Any
-
-import numpy as np
 
 from gpubench.api import suite as gb
 
@@ -18,7 +15,6 @@ from .._between import (
     need_shared_gpu,
     notes,
     paths,
-    shared_host_memory,
     sizes,
 )
 from .._copies import ARRAYS
@@ -28,9 +24,8 @@ _SLOTS = 4  # chunks in flight
 _LARGEST_CHUNK = 2**24  # takes 0.3 ms on PCIe 5.0, so that the cost of a flag is small beside it
 _CHUNKS = 8  # the least number of chunks, if the message is large enough to be divided
 _SMALLEST_CHUNK = 2**18
-_FLAGS_BYTES = 4096
 _PATIENCE_S = 5.0
-_ASKED, _READY, _TAKEN = 0, 8, 16  # indices of 64-bit flags, each on its own cache line
+_ASKED, _READY, _TAKEN = "asked", "ready", "taken"
 
 topic = gb.Topic()
 
@@ -42,9 +37,8 @@ def staged(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     The rate counts each byte once (payload). `path` is `same` if both processes use one GPU, or `peer` for two."""
     need_shared_gpu(bench)
     bench.need(ARRAYS * size_bytes)
-    channel = Channel(bench, size_bytes)
-    copies = ChunkCopies(bench, channel, size_bytes)
-    tags = {**notes(bench, path), "chunk": f"{channel.chunk} B, {_SLOTS} slots"}
+    copies = ChunkCopies(bench, size_bytes)
+    tags = {**notes(bench, path), "chunk": f"{copies.chunk} B, {_SLOTS} slots"}
     tags |= link(ONE_WAY, STAGED, WRITES, protocol="one host flag per chunk") if path == "peer" else {}
     return gb.Task.of(
         gb.Stage(
@@ -56,7 +50,7 @@ def staged(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
             outputs=() if bench.rank == 0 else (copies.message,),
         ),
         check=copies.check,
-        close=channel.close,
+        close=copies.board.close,
         notes=tags,
         labels=labels(bench, path),
     )
@@ -69,51 +63,17 @@ def chunk_of(size_bytes: int) -> int:
     return min(size_bytes, _LARGEST_CHUNK, max(_SMALLEST_CHUNK, size_bytes // _CHUNKS))
 
 
-class PeerTimeoutError(RuntimeError):
-    """The other rank did not continue in time."""
-
-
-class Channel:
-    """Memory that the two ranks share, page-locked in both: flags, then four slots for chunks.
-
-    `size_bytes` is the size of the message, from which `chunk`, the bytes of a chunk, follows."""
-
-    def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
-        self.chunk = chunk_of(size_bytes)
-        self._shared = shared_host_memory(bench, _FLAGS_BYTES + _SLOTS * self.chunk)
-        self._array: Any = self._shared.array
-        self.flags = self._array[:_FLAGS_BYTES].view(np.uint64)
-        self._unregister = bench.device.register(self._array)
-
-    def slot(self, index: int, nbytes: int) -> Any:
-        """Return the first `nbytes` of the slot of chunk `index`, as uint8; chunks use the slots in turn."""
-        start = _FLAGS_BYTES + index % _SLOTS * self.chunk
-        return self._array[start : start + nbytes]
-
-    def wait(self, flag: int, value: int) -> None:
-        """Wait until flags[flag] is at least `value`; raises PeerTimeoutError after 5 s."""
-        end = time.monotonic() + _PATIENCE_S
-        flags = self.flags
-        while int(flags[flag]) < value:
-            if time.monotonic() > end:
-                raise PeerTimeoutError(f"the other rank made no progress for {_PATIENCE_S} s")
-
-    def close(self) -> None:
-        """Unlock and unmap the memory of this rank."""
-        self._unregister()
-        del self._array, self.flags
-        self._shared.close()
-
-
 class ChunkCopies:
     """One rank's copies: rank 0 copies each chunk into the next free slot, rank 1 copies the chunk out of the slot.
 
-    `channel` has the slots. Rank 1 requests each message, of `size_bytes`."""
+    The slots, for `chunk` bytes each, lie on `board`. Rank 1 requests each message, of `size_bytes`."""
 
-    def __init__(self, bench: gb.Bench, channel: Channel, size_bytes: int) -> None:
+    def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         self._bench = bench
         self._sends = bench.rank == 0
-        self._channel = channel
+        self.chunk = chunk_of(size_bytes)
+        self.board = bench.board(_ASKED, _READY, _TAKEN, room_bytes=_SLOTS * self.chunk, limit_s=_PATIENCE_S)
+        self.board.register()
         self._size_bytes = size_bytes
         self._calls = 0
         self._copied = 0  # number of chunks over all calls
@@ -124,23 +84,25 @@ class ChunkCopies:
     def call(self) -> float:
         """Copy one message and return the seconds from its request to this rank's last chunk; both ranks must call it.
 
-        Raises PeerTimeoutError if the other rank makes no progress for 5 s."""
-        channel, chunk, device = self._channel, self._channel.chunk, self._bench.device
+        Raises StalledError if the other rank makes no progress for 5 s."""
+        board, chunk, device = self.board, self.chunk, self._bench.device
+        other = (1 - self._bench.rank,)
         awaited, done, slots_ahead = (_TAKEN, _READY, _SLOTS) if self._sends else (_READY, _TAKEN, 0)
         self._calls += 1
         if self._sends:
-            channel.wait(_ASKED, self._calls)
+            board.wait_for(_ASKED, self._calls, other)
         start = time.perf_counter()
         if not self._sends:
-            channel.flags[_ASKED] = self._calls
+            board.post(_ASKED, self._calls)
         for place in range(0, self._size_bytes, chunk):
             piece = self.message[place : place + chunk]
-            channel.wait(awaited, self._copied + 1 - slots_ahead)
-            slot = channel.slot(self._copied, piece.size)
+            board.wait_for(awaited, self._copied + 1 - slots_ahead, other)
+            first = self._copied % _SLOTS * chunk
+            slot = board.room[first : first + piece.size]
             device.copy(*((slot, piece) if self._sends else (piece, slot)))
             device.synchronize()
             self._copied += 1
-            channel.flags[done] = self._copied
+            board.post(done, self._copied)
         return time.perf_counter() - start
 
     def check(self) -> None:

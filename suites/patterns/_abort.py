@@ -14,7 +14,7 @@ from gpubench.api import suite as gb
 
 from .._between import Params, need_shared_gpu, ranks_of
 from ..collectives._nccl import library
-from ._board import RankBoard, RankLostError, expect_death
+from ._failure import DIED, die, expect_death
 
 _VICTIM = 0
 _ONCE = gb.Effort.exactly(1)  # a death cannot be repeated in the same process
@@ -73,7 +73,7 @@ def abort(bench: gb.Bench, of: int, size_bytes: int) -> gb.Task:
         group.board.meet()
         if bench.rank == _VICTIM:
             time.sleep(_WAIT_S)
-            group.board.die()
+            die(group.board)
         _survive(group, before)
     else:
         group.joined(())  # joins the exchanges in which the other ranks meet
@@ -86,7 +86,7 @@ def _survive(group: NcclGroup, communicator: Any) -> None:
     done = group.begin(communicator)
     try:
         group.board.wait(lambda: bool(done.done))
-    except RankLostError as lost:
+    except gb.RankLostError as lost:
         group.noticed_s = lost.noticed_s
     gb.expect(group.noticed_s > 0, "an all-reduce completed although a dead rank had not joined it")
     communicator.abort()
@@ -101,7 +101,7 @@ def _continued(bench: gb.Bench, group: NcclGroup) -> gb.Task:
     group.verify_all_reduce(communicator)
     if group.noticed_s:
         group.seconds["rebuild"] = time.perf_counter() - group.noticed_s
-        group.seconds["detect"] = group.noticed_s - group.board.died_s(_VICTIM)
+        group.seconds["detect"] = group.noticed_s - group.board.read(_VICTIM, DIED) * 1e-9
     measured = [seconds for seconds in bench.exchange(group.seconds) if seconds]
     if not group.noticed_s:  # the spare rank reports the times of the survivor that took longest
         group.seconds = max(measured, key=lambda seconds: seconds["rebuild"])
@@ -129,7 +129,7 @@ class NcclGroup:
         self.seconds: dict[str, float] = {}
         self.rates: dict[str, float] = {}
         self.noticed_s = 0.0
-        self.board = RankBoard(bench)
+        self.board = bench.board(DIED, has_beats=True)
 
     def joined(self, members: Any) -> Any:
         """Return a new `cupy.cuda.nccl.NcclCommunicator` of the ranks `members`, or None if `members` is empty.

@@ -8,8 +8,10 @@ from gpubench.api import suite as gb
 
 from .._between import POISON, RankMemory, expect_pattern, fill_pattern, need_shared_gpu
 from ._cores import on_own_core
-from ._roll_call import RollCall
 from ._schedules import Schedule, of_rank
+
+_PROGRESS, _BEGAN, _ENDED = "progress", "began", "ended"
+_PATIENCE_S = 5.0
 
 RankSteps = Sequence[tuple[tuple[Callable[[], None], ...], frozenset[int]]]
 """For each step the copies that a rank makes, and the ranks from which it receives."""
@@ -24,7 +26,7 @@ class BlockExchange:
         need_shared_gpu(bench)
         bench.need((bench.world + 1) * most_bytes)
         self._bench, self._most_bytes = bench, most_bytes
-        self._roll_call = RollCall.of(bench)
+        self._board = bench.board(_PROGRESS, _BEGAN, _ENDED, limit_s=_PATIENCE_S)
         self._memory = RankMemory(bench, bench.world * most_bytes, self._fill)
         self._progress = 0
         bench.barrier()
@@ -68,8 +70,8 @@ class BlockExchange:
             if sends:
                 self._bench.device.synchronize()
             self._progress += 1
-            self._roll_call.post(self._progress)
-            self._roll_call.await_progress(sources, self._progress)
+            self._board.post(_PROGRESS, self._progress)
+            self._board.wait_for(_PROGRESS, self._progress, sources)
 
     def completions(self, call: Callable[[], object]) -> list[float]:
         """Return, in rank order, the seconds from the first rank's start of `call` until each rank's end of `call`.
@@ -77,17 +79,21 @@ class BlockExchange:
         Every rank must call it, and all get the same list."""
         with on_own_core(self._bench):
             self._meet()
-            began = time.monotonic()
+            began = time.monotonic_ns()
             call()
-            self._roll_call.write_times(began, time.monotonic())
+            ended = time.monotonic_ns()
+            self._board.post(_BEGAN, began)
+            self._board.post(_ENDED, ended)
             self._meet()
-            completions = self._roll_call.completions()
+            first = min(self._board.row(_BEGAN))
+            completions = [(end - first) * 1e-9 for end in self._board.row(_ENDED)]
             self._meet()  # no rank writes new times before all ranks have read these
         return completions
 
     def _meet(self) -> None:
         self._progress += 1
-        self._roll_call.meet(self._progress)
+        self._board.post(_PROGRESS, self._progress)
+        self._board.wait_for(_PROGRESS, self._progress, self._board.members)
 
     def poison(self, blocks: Iterable[int]) -> None:
         """Overwrite blocks in this rank's memory; a block has the number of the rank that owns it.
@@ -112,7 +118,7 @@ class BlockExchange:
     def close(self) -> None:
         """Unmap the memory of the other ranks; no steps may be kept."""
         self._memory.close()
-        self._roll_call.close()
+        self._board.close()
 
     def release(self) -> None:
         """Free the memory of this rank."""

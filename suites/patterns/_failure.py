@@ -3,6 +3,8 @@
 Three ranks push messages round a ring. In one phase of their work the last rank is killed by SIGKILL. The others
 find out by its missing heartbeat, unmap its memory, open each other's memory anew and push round the smaller ring."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -22,13 +24,13 @@ from .._between import (
     open_shared,
     paths,
 )
-from ._board import STEP, RankBoard, RankLostError, expect_death
 
 RANKS = 3
 _BUFFERS = 4
 _ROUNDS = 6
 _ONCE = gb.Effort.exactly(1)  # a death cannot be repeated in the same process
 _AMID_S = 0.01  # a running copy is interrupted after this time
+DIED = "died"  # the slot of the moment of a rank's death, in nanoseconds of the monotonic clock
 PHASES = ("opening", "mapped", "copying", "barrier", "collective")
 
 topic = gb.Topic(
@@ -81,6 +83,30 @@ def death(bench: gb.Bench, path: str, phase: str, size_bytes: int) -> gb.Task:
     return survivor.task(notes(bench, path), labels(bench, path))
 
 
+def die(board: gb.Board) -> NoReturn:
+    """Write the time of death to the slot DIED, and kill this process by SIGKILL, without clean-up."""
+    board.post(DIED, time.perf_counter_ns())
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("SIGKILL did not end this process")
+
+
+def expect_death(bench: gb.Bench, rank: int) -> None:
+    """Consume the runner's message that rank `rank` has ended; every living rank must call it.
+
+    Raises Untrustworthy if another rank or none has ended: on a busy machine a living rank may be late with its
+    heartbeat, which makes the case invalid, not wrong."""
+    try:
+        bench.exchange(None)
+    except gb.PeerDied as event:
+        if event.rank != rank:
+            reason = f"rank {rank} was late with its heartbeat, and rank {event.rank} has ended"
+            raise gb.Untrustworthy("disturbed", reason) from event
+    else:
+        raise gb.Untrustworthy(
+            "disturbed", f"rank {rank} was late with its heartbeat, but it is alive; measure again on an idle machine"
+        )
+
+
 class MessageRing:
     """One rank's message, the memory in which messages of `size_bytes` arrive, and the next rank's mapped memory.
 
@@ -88,12 +114,11 @@ class MessageRing:
 
     def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         self.bench, self.size_bytes = bench, size_bytes
-        self.board = RankBoard(bench, bench.world * size_bytes)
+        self.board = bench.board(DIED, room_bytes=bench.world * size_bytes, has_beats=True)
         self.source = bench.xp.empty(size_bytes, bench.xp.uint8)
         fill_pattern(bench, self.source, bench.seed + bench.rank)
         self._inbox: gb.SharedBuffer = bench.device.share(size_bytes)
         self._next: gb.SharedBuffer | None = None
-        self._unregister: Callable[[], None] | None = None
         bench.device.synchronize()
         self.handles: list[bytes] = bench.exchange(self._inbox.handle)
 
@@ -129,7 +154,7 @@ class MessageRing:
     def stage(self) -> None:
         """Prepare `staged_round`: page-lock the host memory that all ranks share, if the device supports that."""
         if "register" in self.bench.traits.features:
-            self._unregister = self.bench.device.register(self.board.room)
+            self.board.register()
 
     def staged_round(self) -> None:
         """Send this rank's message to the next member, and receive the previous member's, through shared host memory.
@@ -186,8 +211,6 @@ class MessageRing:
     def close(self) -> None:
         """Unmap the memory that other ranks shared, and stop the heartbeat."""
         self.unmap()
-        if self._unregister is not None:
-            self._unregister()
         self.board.close()
 
     def release(self) -> None:
@@ -208,7 +231,7 @@ class Victim:
         `collective` while it copies or sums."""
         ring = self._ring
         if self._phase == "opening":
-            self._ring.board.die()
+            die(ring.board)
         ring.open()
         ring.verify_round(ring.round)
         ring.bytes_per_s(ring.round)
@@ -217,11 +240,11 @@ class Victim:
             self._die_amid(ring.push)
         if self._phase == "collective":
             self._die_amid(ring.add_all)
-        self._ring.board.die()
+        die(ring.board)
 
     def _die_amid(self, call: Callable[[], object]) -> NoReturn:
         """Call `call` again and again until a timer kills this process after 10 ms."""
-        threading.Timer(_AMID_S, self._ring.board.die).start()
+        threading.Timer(_AMID_S, die, (self._ring.board,)).start()
         while True:
             call()
 
@@ -248,7 +271,7 @@ class Survivor:
         ring.open()
         ring.verify_round(ring.round)
         self._seconds["rebuild"] = time.perf_counter() - lost.noticed_s
-        self._seconds["detect"] = lost.noticed_s - ring.board.died_s(lost.rank)
+        self._seconds["detect"] = lost.noticed_s - ring.board.read(lost.rank, DIED) * 1e-9
         self._refusal = self._refusal_of_dead(lost.rank)
         self._observe("after", ring.bytes_per_s(ring.round))
         start = time.perf_counter()
@@ -257,7 +280,7 @@ class Survivor:
         self._seconds["staged"] = time.perf_counter() - start
         self._observe("through host", ring.bytes_per_s(ring.staged_round))
 
-    def _until_death(self) -> RankLostError:
+    def _until_death(self) -> gb.RankLostError:
         """Work until a rank dies in the phase of this case, and return the error that reports the death."""
         ring, board = self._ring, self._ring.board
         try:
@@ -274,7 +297,7 @@ class Survivor:
             while self._phase == "collective":
                 ring.add_all()
             board.meet()
-        except RankLostError as lost:
+        except gb.RankLostError as lost:
             return lost.with_traceback(None)  # its frames hold arrays of memory that will be unmapped
         raise AssertionError("no rank has died")
 
@@ -292,9 +315,7 @@ class Survivor:
         """Make the ranks that survive the death of rank `rank` the members of the ring; every survivor must call it."""
         bench, board = self._bench, self._ring.board
         expect_death(bench, rank)
-        steps = bench.exchange(board.read(bench.rank, STEP))
-        alive = [member for member, step in enumerate(steps) if step is not None]
-        board.regroup(alive, [steps[member] for member in alive])
+        board.regroup(member for member, lives in enumerate(bench.exchange(True)) if lives)
         bench.barrier()  # no rank uses the new rank numbers before all ranks have them
 
     def _observe(self, name: str, bytes_per_s: float) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from ..collectives._nccl import COMMUNICATORS, library
-from ._board import NUMBER, RankBoard
 
+_SENT = "sent"  # the slot of the number of messages that a rank has sent
 _ABOVE_PRODUCTS = -1  # priority of a stream: collectives get free SMs before the waiting blocks of a product
 
 
@@ -30,7 +30,8 @@ class HostGroup:
         """Allocate room for `count` numbers that are sent, and for the results of all ranks."""
         self._world, self._rank, self._words = bench.world, bench.rank, count
         self.dtype = np.dtype(np.float32)
-        self.board = RankBoard(bench, 2 * bench.world * count * self.dtype.itemsize)
+        room_bytes = 2 * bench.world * count * self.dtype.itemsize
+        self.board = bench.board(_SENT, room_bytes=room_bytes, has_beats=True)
         self.received: Any = np.zeros(bench.world * count, self.dtype)
         self._thread = ThreadPoolExecutor(1)
         self._begun: list[Future[None]] = []
@@ -80,7 +81,7 @@ class HostGroup:
         The arguments are ignored, because each receiver reads the numbers by itself."""
         del target, first, count
         self._sends += 1
-        self.board.post(NUMBER, self._sends)
+        self.board.post(_SENT, self._sends)
 
     def receive(self, source: int, first: int, count: int) -> None:
         """Wait for the next message of rank `source`, and copy its `sent[i]` to this rank's `received[i]`.
@@ -88,7 +89,7 @@ class HostGroup:
         This is done for the `count` indices i from `first` on."""
         number = self._messages.get(source, 0) + 1
         self._messages[source] = number
-        self.board.wait(lambda: self.board.read(source, NUMBER) >= number)
+        self.board.wait_for(_SENT, number, [source])
         np.copyto(self.received[first : first + count], self._part(source)[first : first + count])
 
     def begin(self, call: Callable[[], None]) -> None:
@@ -118,7 +119,7 @@ class GpuGroup:
         """Allocate `count` numbers that are sent, and room for the results."""
         cuda = bench.xp.cuda
         self._nccl, self.dtype, self._cuda = library(), np.dtype(np.float16), cuda
-        self.board = RankBoard(bench)
+        self.board = bench.board(has_beats=True)
         self.sent: Any = bench.xp.zeros(count, self.dtype)
         self.received: Any = bench.xp.zeros(bench.world * count, self.dtype)
         self._own = cuda.get_current_stream()

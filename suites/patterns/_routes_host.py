@@ -11,11 +11,12 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import POISON, hand_over, pattern, shared_host_memory
+from .._between import POISON, pattern
 from ._path_model import WayToSend
-from ._roll_call import PATIENCE_S, RollCall
 
 SENDER, RECEIVER = 0, 1
+_PROGRESS = "progress"  # the slot of the requests that the receiver has posted, or the chunks of the sender
+_PATIENCE_S = 5.0
 _SOCKET, _DIRECT, _MEMORY = "socket", "direct", "memory"
 _CHUNKS = (2**16, 2**20)
 _DEPTHS = (1, 4)
@@ -38,8 +39,8 @@ class HostRoutes:
         self._message = pattern(most_bytes, bench.seed) if self._is_sender else np.zeros(most_bytes, np.uint8)
         self._expected = pattern(most_bytes, bench.seed)
         self._last_bytes = 0
-        self._roll_call = RollCall.of(bench)
-        self._slots = shared_host_memory(bench, max(_CHUNKS) * max(_DEPTHS))
+        self._board = bench.board(_PROGRESS, limit_s=_PATIENCE_S)
+        self._slots = bench.shared_memory(max(_CHUNKS) * max(_DEPTHS))
         self._socket = connected_socket(bench)
         self._asked, self._sent = 0, 0  # the progress that the receiver and the sender have posted
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -65,9 +66,9 @@ class HostRoutes:
         start = time.perf_counter()
         self._asked += 1
         if self._is_sender:
-            self._roll_call.await_progress([RECEIVER], self._asked)
+            self._board.wait_for(_PROGRESS, self._asked, [RECEIVER])
         else:
-            self._roll_call.post(self._asked)
+            self._board.post(_PROGRESS, self._asked)
         if way.path == _SOCKET:
             self._by_socket(nbytes)
         elif way.path == _DIRECT:
@@ -91,9 +92,9 @@ class HostRoutes:
         """Let the receiver read the first `nbytes` of the sender's memory."""
         self._sent += 1
         if self._is_sender:
-            self._roll_call.post(self._sent)
+            self._board.post(_PROGRESS, self._sent)
         else:
-            self._roll_call.await_progress([SENDER], self._sent)
+            self._board.wait_for(_PROGRESS, self._sent, [SENDER])
             gb.expect(self._read(0, nbytes), f"the kernel did not copy {nbytes} B out of the sender's memory")
 
     def _read(self, first: int, nbytes: int) -> bool:
@@ -111,13 +112,13 @@ class HostRoutes:
             begin = index % depth * chunk_bytes
             slot = self._slots.array[begin : begin + part.size]
             if self._is_sender:
-                self._roll_call.await_progress([RECEIVER], asked + max(index + 1 - depth, 0))
+                self._board.wait_for(_PROGRESS, asked + max(index + 1 - depth, 0), [RECEIVER])
                 np.copyto(slot, part)
-                self._roll_call.post(sent + index + 1)
+                self._board.post(_PROGRESS, sent + index + 1)
             else:
-                self._roll_call.await_progress([SENDER], sent + index + 1)
+                self._board.wait_for(_PROGRESS, sent + index + 1, [SENDER])
                 np.copyto(part, slot)
-                self._roll_call.post(asked + index + 1)
+                self._board.post(_PROGRESS, asked + index + 1)
             self._asked, self._sent = asked + index + 1, sent + index + 1
 
     def poison(self) -> None:
@@ -135,15 +136,15 @@ class HostRoutes:
             self._libc.prctl(_PR_SET_PTRACER, 0, 0, 0, 0)
         self._socket.close()
         self._slots.close()
-        self._roll_call.close()
+        self._board.close()
 
 
 def connected_socket(bench: gb.Bench) -> socket.socket:
     """Return this rank's end of a local stream to the other rank, with a time-out of 5 s; both ranks must call it."""
     pair = socket.socketpair() if bench.rank == SENDER else ()
-    received = hand_over(bench, gb.Handle(descriptors=(pair[1].fileno(),)) if pair else None)
+    received = bench.hand_over(gb.Handle(descriptors=(pair[1].fileno(),)) if pair else None)
     if pair:
         pair[1].close()
     connection = pair[0] if pair else socket.socket(fileno=received.descriptors[0])
-    connection.settimeout(PATIENCE_S)
+    connection.settimeout(_PATIENCE_S)
     return connection

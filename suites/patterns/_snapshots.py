@@ -17,7 +17,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import POISON, need_shared_gpu
-from ._board import NUMBER, RankBoard, RankLostError, expect_death
+from ._failure import DIED, die, expect_death
 from ._interval import SnapshotCosts
 
 _WORKER, _HEIR = 1, 0
@@ -26,6 +26,7 @@ _DEATHS = {"step": 21, "save": 24}  # the step after which the worker dies
 _SLOTS = 2  # snapshots that are kept: one is complete while the other is written
 _TRIES = 5
 _BUFFERS = 7
+SAVED = "saved"  # the slot of the number of steps in a rank's last complete snapshot
 _PERCENT = 100
 _MTBF_S = {"1 h": 3600.0, "1 d": 86400.0}  # mean times between failures for which the interval is chosen
 _DECAY = np.float32(0.999)
@@ -55,7 +56,7 @@ def snapshot(bench: gb.Bench, medium: str, amid: str, size_bytes: int) -> gb.Tas
     repeated. The best number of steps between snapshots follows from the measured times by Daly's formula."""
     need_shared_gpu(bench)
     bench.need(_BUFFERS * size_bytes)
-    board = RankBoard(bench, _SLOTS * size_bytes)
+    board = bench.board(SAVED, DIED, room_bytes=_SLOTS * size_bytes, has_beats=True)
     state = State(bench, size_bytes)
     folder = bench.exchange(tempfile.mkdtemp(prefix="gpubench-") if medium == "file" and bench.rank == _HEIR else "")
     store = Snapshots(bench, board, state, Path(folder[_HEIR]) if medium == "file" else None)
@@ -95,12 +96,11 @@ class Snapshots:
 
     An interrupted save leaves the previous snapshot intact."""
 
-    def __init__(self, bench: gb.Bench, board: RankBoard, state: State, folder: Path | None) -> None:
+    def __init__(self, bench: gb.Bench, board: gb.Board, state: State, folder: Path | None) -> None:
         self._device, self._board, self._state, self._folder = bench.device, board, state, folder
         self._nbytes = int(state.array.nbytes)
-        self._unregister: Callable[[], None] = lambda: None
         if "register" in bench.traits.features:
-            self._unregister = bench.device.register(board.room)
+            board.register()
 
     def slot(self, number: int) -> Any:
         """Return the memory of snapshot number `number`: a NumPy array, float32, of the state's size.
@@ -117,7 +117,7 @@ class Snapshots:
         self._device.synchronize()
         if self._folder:
             _write(self._folder / f"{number % _SLOTS}", slot)
-        self._board.post(NUMBER, self._state.steps)
+        self._board.post(SAVED, self._state.steps)
 
     def save_half(self) -> None:
         """Write half of the next snapshot and do not announce it, as an interrupted save does."""
@@ -130,7 +130,7 @@ class Snapshots:
 
     def resume(self, rank: int) -> None:
         """Load the last complete snapshot that rank `rank` announced into the state."""
-        steps = self._board.read(rank, NUMBER)
+        steps = self._board.read(rank, SAVED)
         slot = self.slot(steps // _EVERY)
         if self._folder:
             slot[:] = np.fromfile(self._folder / f"{steps // _EVERY % _SLOTS}", np.float32)
@@ -157,8 +157,7 @@ class Snapshots:
             (self._folder / f"{number % _SLOTS}").write_bytes(self.slot(number))
 
     def close(self) -> None:
-        """Unregister the memory and remove the files."""
-        self._unregister()
+        """Remove the files."""
         if self._folder:
             shutil.rmtree(self._folder)
 
@@ -178,7 +177,7 @@ def _write(path: Path, array: Any) -> None:
         os.close(folder)
 
 
-def _work_until_death(board: RankBoard, state: State, store: Snapshots, amid: str) -> NoReturn:
+def _work_until_death(board: gb.Board, state: State, store: Snapshots, amid: str) -> NoReturn:
     """Make steps and save snapshots until the step of `amid` (a key of _DEATHS), and kill this process by SIGKILL."""
     while state.steps < _DEATHS[amid]:
         state.step()
@@ -186,7 +185,7 @@ def _work_until_death(board: RankBoard, state: State, store: Snapshots, amid: st
             store.save()
     if amid == "save":
         store.save_half()
-    board.die()
+    die(board)
 
 
 class ResumingRank:
@@ -194,7 +193,7 @@ class ResumingRank:
 
     Creating it works without interruption for comparison, waits for the death, resumes, and finishes the work."""
 
-    def __init__(self, bench: gb.Bench, board: RankBoard, state: State, store: Snapshots) -> None:
+    def __init__(self, bench: gb.Bench, board: gb.Board, state: State, store: Snapshots) -> None:
         self._bench, self._board, self._state, self._store = bench, board, state, store
         for _ in range(_STEPS):
             state.step()
@@ -215,7 +214,7 @@ class ResumingRank:
         """Wait until the other rank has died."""
         try:
             self._board.wait(lambda: False)
-        except RankLostError as lost:
+        except gb.RankLostError as lost:
             expect_death(self._bench, lost.rank)
 
     def _seconds(self, call: Callable[[], None]) -> float:

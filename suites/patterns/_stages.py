@@ -13,7 +13,6 @@ from gpubench.api import suite as gb
 
 from .._between import Params, labels, need_shared_gpu, notes, open_shared, paths
 from ._blas import restore_threads, use_threads
-from ._board import NUMBER, RankBoard
 from ._numbers import Normals, expect_close, type_of, width_of
 
 _LAYERS = 4  # layers of the whole model
@@ -22,6 +21,7 @@ _BATCHES = 25  # batches per sample
 _TAIL = 1000  # latencies: ten lie beyond the 99th percentile
 _CHECKED = 4
 _BUFFERS = 3
+_DONE = "done"  # the slot of the number of batches that a rank has done
 
 topic = gb.Topic(
     views=[
@@ -102,7 +102,7 @@ class PipelineRank:
         self._requests = [normals.matrix(batch, width, _LAYERS + slot) for slot in range(_SLOTS)]
         self._between = [bench.xp.empty_like(self._requests[0]) for _ in range(2)]
         self._outputs = [bench.xp.empty_like(self._requests[0]) for _ in range(_SLOTS)]
-        self._board = RankBoard(bench, 2 * _BATCHES * 8)
+        self._board = bench.board(_DONE, room_bytes=2 * _BATCHES * 8, has_beats=True)
         self._stamps: Any = self._board.room.view(np.int64).reshape(2, _BATCHES)
         self._inbox: gb.SharedBuffer = bench.device.share(_SLOTS * self._batch_bytes)
         handles = bench.exchange(self._inbox.handle)
@@ -120,10 +120,6 @@ class PipelineRank:
         part = buffer.array[start : start + self._batch_bytes]
         return part.view(self._requests[0].dtype).reshape(self._batch, self._width)
 
-    def _await(self, rank: int, count: int) -> None:
-        """Wait until a rank has done `count` batches."""
-        self._board.wait(lambda: self._board.read(rank, NUMBER) >= count)
-
     def _compute(self, source: Any, target: Any) -> None:
         """Apply this stage's layers to `source` and write the result to `target`, both of shape (batch, width)."""
         xp = self._bench.xp
@@ -140,22 +136,22 @@ class PipelineRank:
         for index in range(_BATCHES):
             number = self._done
             if rank == 0:
-                self._await(self._bench.world - 1, number - self._bench.world + 1)
+                self._board.wait_for(_DONE, number - self._bench.world + 1, [self._bench.world - 1])
                 self._stamps[0, index] = time.perf_counter_ns()
                 source = self._requests[number % _SLOTS]
             else:
-                self._await(rank - 1, number + 1)
+                self._board.wait_for(_DONE, number + 1, [rank - 1])
                 source = self._slot(self._inbox, number)
             output = self._outputs[number % _SLOTS]
             self._compute(source, output)
             if self._next is not None:
-                self._await(rank + 1, number - _SLOTS + 1)
+                self._board.wait_for(_DONE, number - _SLOTS + 1, [rank + 1])
                 device.copy(self._slot(self._next, number), output)
             device.synchronize()
             if self._is_last:
                 self._stamps[1, index] = time.perf_counter_ns()
             self._done += 1
-            self._board.post(NUMBER, self._done)
+            self._board.post(_DONE, self._done)
         self._board.meet()
 
     def seconds(self) -> list[float]:

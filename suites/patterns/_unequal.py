@@ -8,7 +8,6 @@ from gpubench.api import suite as gb
 
 from .._between import rank_counts, ranks_of
 from ._blas import restore_threads, use_threads
-from ._board import RankBoard
 from ._gradients import devices_of_ranks, has_ranks, libraries
 from ._numbers import Normals, expect_close, width_of
 from ._parallel import balanced
@@ -67,7 +66,7 @@ class UnequalRank:
         self.outputs = [bench.xp.empty_like(matrix) for matrix in self._inputs]
         self._repeats = _SLOW if bench.rank == bench.world - 1 else 1
         self._mine, self._busy_s, self._all_s = range(_ITEMS), 0.0, 1.0
-        self._board = RankBoard(bench)
+        self._board = bench.board(has_beats=True)
         self.seconds()
         item_s = min(self._busy() for _ in range(_TRIES)) / _ITEMS
         counts = balanced(_ITEMS, bench.exchange(item_s) if shares == "balanced" else [1.0] * bench.world)

@@ -9,19 +9,16 @@ import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import shared_host_memory
 from .._checks import CheckedCall
 from ._loads import LaunchQueue
 
-ROOM_BYTES = 2**20  # bytes of the board: its words, followed by the data that an aggressor hands over
-_COMMAND, _STATE, _DONE = 0, 16, 32  # indices of 32-bit words on separate cache lines
-HEADER_BYTES = 4096
+ROOM_BYTES = 2**20 - 2**12
+SLOTS = ("command", "state", "done")
 _REST, _RUN, _STOP = 0, 1, 2
 _STARTING, _READY, _RUNNING, _FAILED = 0, 1, 2, 3
 _PATIENCE_S = 30.0  # an aggressor may have to compile its kernels
@@ -32,43 +29,62 @@ _ENDING_S = 10.0
 
 
 class NeighbourBoard:
-    """Words that a victim and its aggressor share: the command, the state, and how many calls have ended.
+    """The command of a victim to its aggressor, the aggressor's state, and how many of its calls have ended.
 
-    `room` is the memory of the board, uint8 of shape (ROOM_BYTES,), which starts with the words."""
+    `room` is memory for data that the aggressor hands over: uint8, shape (ROOM_BYTES,)."""
 
-    def __init__(self, room: Any) -> None:
-        self.room = room  # uint8, shape (ROOM_BYTES,)
-        self.words: Any = room[:HEADER_BYTES].view(np.uint32)
+    def __init__(self, board: gb.Board) -> None:
+        """Use a board with the slots SLOTS, of which each row has one number, the first."""
+        self._board, self.room = board, board.room
+        self.command, self.state, self.done = map(board.row, SLOTS)
+        self.done_address = np.uint64(board.address(SLOTS[-1]))
 
     @classmethod
     def within(cls, bench: gb.Bench) -> NeighbourBoard:
-        """Return a new board for an aggressor in this process; on a GPU it lies in page-locked memory."""
-        room = bench.device.pinned(ROOM_BYTES) if bench.traits.is_gpu else np.zeros(ROOM_BYTES, np.uint8)
-        room[:] = 0
-        return cls(room)
+        """Return a new board for an aggressor in this process."""
+        return cls(bench.board(*SLOTS, room_bytes=ROOM_BYTES, limit_s=_PATIENCE_S, is_shared=False))
+
+    @classmethod
+    def shared(cls, bench: gb.Bench) -> NeighbourBoard:
+        """Return the board of two ranks, which the device of rank 1, the aggressor, reaches; both must call it.
+
+        Raises Skip if the device cannot register host memory."""
+        if bench.traits.is_gpu and "register" not in bench.traits.features:
+            raise gb.Skip(
+                "CuPy on ROCm does not register host memory, in which the aggressor's device counts its calls"
+            )
+        board = bench.board(*SLOTS, room_bytes=ROOM_BYTES, limit_s=_PATIENCE_S)
+        if bench.traits.is_gpu and bench.rank:
+            board.register()
+        return cls(board)
 
     @property
     def ended(self) -> int:
         """How many calls of the aggressor have ended."""
-        return int(self.words[_DONE])
+        return self.done[0]
+
+    def close(self) -> None:
+        """Give the memory back; the aggressor must have ended."""
+        self.room = None
+        self._board.close()
 
     def run(self) -> None:
         """Tell the aggressor to run, and wait until its queue is filled.
 
         Raises RuntimeError if the aggressor has failed, or after 30 s."""
-        self.words[_COMMAND] = _RUN
+        self.command[0] = _RUN
         self._await(_RUNNING)
 
     def rest(self) -> None:
         """Tell the aggressor to rest, and wait until its queue is empty.
 
         Raises RuntimeError if the aggressor has failed, or after 30 s."""
-        self.words[_COMMAND] = _REST
+        self.command[0] = _REST
         self._await(_READY)
 
     def stop(self) -> None:
         """Tell the aggressor to end."""
-        self.words[_COMMAND] = _STOP
+        self.command[0] = _STOP
 
     def wait_until_ready(self) -> None:
         """Wait until the aggressor has started and rests.
@@ -78,13 +94,13 @@ class NeighbourBoard:
 
     def _await(self, state: int) -> None:
         """Wait until the aggressor's state is `state`, a value of the state word such as _READY."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while (current := int(self.words[_STATE])) != state:
-            if current == _FAILED:
+
+        def is_reached() -> bool:
+            if self.state[0] == _FAILED:
                 raise RuntimeError("the aggressor has failed")
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the aggressor did not react to a command within {_PATIENCE_S:g} s")
-            time.sleep(_POLL_S)
+            return self.state[0] == state
+
+        self._board.wait(is_reached)
 
 
 class Aggressor:
@@ -109,11 +125,11 @@ class Aggressor:
 
     def _counting(self, bench: gb.Bench) -> Callable[[], None]:
         """Return the call that queues a kernel behind a call: it writes how many calls have ended to the board."""
-        kernel, address = bench.kernel("sharing.cu", "done"), self._board.words[_DONE:].ctypes.data
-        return lambda: kernel((1,), (1,), (np.uint64(address), np.uint32(self._issued)))
+        kernel, address = bench.kernel("sharing.cu", "done"), self._board.done_address
+        return lambda: kernel((1,), (1,), (address, np.uint32(self._issued)))
 
     def _count_here(self) -> None:
-        self._board.words[_DONE] = self._issued
+        self._board.done[0] = self._issued
 
     def _call(self) -> None:
         """Make one call on the queue, and have it counted on the board when it has ended."""
@@ -123,16 +139,16 @@ class Aggressor:
 
     def _serve(self) -> None:
         """Follow the commands on the board, to run, to rest or to stop, until the command is to stop."""
-        fields = self._board.words
+        board = self._board
         with contextlib.ExitStack() as on_error:
-            on_error.callback(fields.__setitem__, _STATE, _FAILED)
+            on_error.callback(board.state.__setitem__, 0, _FAILED)
             self._queue.enter()
             self._call_s = self._mean_call_s()
-            fields[_STATE] = _READY
-            while (command := int(fields[_COMMAND])) != _STOP:
+            board.state[0] = _READY
+            while (command := board.command[0]) != _STOP:
                 if command == _RUN:
                     self._run()
-                    fields[_STATE] = _READY
+                    board.state[0] = _READY
                 time.sleep(_POLL_S)
             on_error.pop_all()
 
@@ -148,10 +164,9 @@ class Aggressor:
 
     def _run(self) -> None:
         """Keep between `ahead_s` / 2 and `ahead_s` seconds of calls queued while the board commands it."""
-        fields = self._board.words
         self._fill()
-        fields[_STATE] = _RUNNING
-        while int(fields[_COMMAND]) == _RUN:
+        self._board.state[0] = _RUNNING
+        while self._board.command[0] == _RUN:
             if not self._is_queued:
                 self._call()
             elif self._depth_s() < self._ahead_s / 2:
@@ -162,7 +177,7 @@ class Aggressor:
 
     def _fill(self) -> None:
         """Queue calls until they last for `ahead_s` seconds, 400 calls wait, or the command on the board changes."""
-        while self._is_queued and self._is_shallow() and int(self._board.words[_COMMAND]) == _RUN:
+        while self._is_queued and self._is_shallow() and self._board.command[0] == _RUN:
             self._call()
 
     def _is_shallow(self) -> bool:
@@ -180,25 +195,3 @@ class Aggressor:
         self._thread.shutdown()
         gb.expect(self._board.ended == self._issued, f"{self._board.ended} of {self._issued} calls have ended")
         self._load.check()
-
-
-class SharedBoard:
-    """A board in memory that two ranks share; both ranks must create it at the same time.
-
-    The GPU of rank 1, the aggressor, reaches the memory too. Raises Skip if the device cannot register host memory."""
-
-    def __init__(self, bench: gb.Bench) -> None:
-        if bench.traits.is_gpu and "register" not in bench.traits.features:
-            raise gb.Skip(
-                "CuPy on ROCm does not register host memory, in which the aggressor's device counts its calls"
-            )
-        self._memory = shared_host_memory(bench, ROOM_BYTES)
-        self._unregister = bench.device.register(self._memory.array) if bench.traits.is_gpu and bench.rank else None
-        self.board = NeighbourBoard(self._memory.array)
-
-    def close(self) -> None:
-        """Unmap the memory; the aggressor must have ended, and `board` must not be used any more."""
-        self.board.room = self.board.words = None  # the memory is unmapped with the last array that refers to it
-        if self._unregister is not None:
-            self._unregister()
-        self._memory.close()

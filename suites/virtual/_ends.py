@@ -9,7 +9,6 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import hand_over, shared_host_memory
 from . import _wire
 from ._drivers import LocalDriver
 
@@ -34,7 +33,7 @@ class ForwardLink:
         self._rings: gb.SharedBuffer | None = None
         is_client = bench.rank == 0
         if transport == "shm":
-            self._rings = shared_host_memory(bench, 2 * (_wire.RING_HEAD_BYTES + _RING_BYTES))
+            self._rings = bench.shared_memory(2 * (_wire.RING_HEAD_BYTES + _RING_BYTES))
             first = int(self._rings.array.ctypes.data)
             second = first + _wire.RING_HEAD_BYTES + _RING_BYTES
             places = (first, second) if is_client else (second, first)
@@ -68,11 +67,11 @@ class ForwardLink:
 def _unix_socket(bench: gb.Bench) -> socket.socket:
     """Return this rank's end of a socket pair that rank 0 makes and hands over; both ranks must call it."""
     if bench.rank != 0:
-        (descriptor,) = hand_over(bench, None).descriptors
+        (descriptor,) = bench.hand_over(None).descriptors
         return socket.socket(fileno=descriptor)
     own_end, other_end = socket.socketpair()
     with other_end:
-        hand_over(bench, gb.Handle(descriptors=(other_end.fileno(),)))
+        bench.hand_over(gb.Handle(descriptors=(other_end.fileno(),)))
     return own_end
 
 

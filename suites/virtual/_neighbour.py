@@ -19,7 +19,7 @@ from gpubench.api import suite as gb
 from .._between import Params, need_shared_gpu
 from .._checks import CheckedCall
 from .._stream import need_numba
-from ._aggressor import Aggressor, NeighbourBoard, SharedBoard
+from ._aggressor import Aggressor, NeighbourBoard
 from ._green_contexts import GreenContext, SmPool
 from ._loads import LaunchQueue, aggressors, is_queued, launch_queue, nothing, victims
 
@@ -303,22 +303,22 @@ def _between_processes(
 ) -> gb.Task:
     """Return this rank's task as `share` does: rank 0 is the victim, and rank 1 the aggressor; both must call it."""
     need_shared_gpu(bench)
-    shared = SharedBoard(bench)
+    board = NeighbourBoard.shared(bench)
     if bench.rank == 1:
-        neighbour = Aggressor(bench, aggressor(bench), launch_queue(bench), shared.board, queued, _AHEAD_S)
+        neighbour = Aggressor(bench, aggressor(bench), launch_queue(bench), board, queued, _AHEAD_S)
 
         def end() -> None:
             try:
                 neighbour.close()
             finally:
-                shared.close()
+                board.close()
 
         return gb.Task.idle(end)
-    pair = NeighbourPair(bench, victim(bench), launch_queue(bench), shared.board, SampleSpan.of(bench))
+    pair = NeighbourPair(bench, victim(bench), launch_queue(bench), board, SampleSpan.of(bench))
 
     def close() -> None:
-        shared.board.stop()
-        shared.close()
+        board.stop()
+        board.close()
 
     return finish(pair, close, {"sharing": "processes by MPS" if how == "mps" else "two processes"})
 

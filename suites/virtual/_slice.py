@@ -15,7 +15,7 @@ from gpubench.api import suite as gb
 
 from .._between import need_shared_gpu
 from .._checks import CheckedCall
-from ._aggressor import HEADER_BYTES, ROOM_BYTES, Aggressor, SharedBoard
+from ._aggressor import ROOM_BYTES, Aggressor, NeighbourBoard
 from ._loads import address_of, launch_queue, steps_of
 from ._neighbour import need_way
 
@@ -28,7 +28,7 @@ _QUICK_S, _FULL_S = 0.05, 0.2
 _NANO = 1e-9
 _BINS_NS = 2.0 ** np.arange(8, 24)  # edges of the histogram, from 256 ns to 8 ms
 # Each span is two 64-bit words, its begin and its end.
-_MOST_KERNELS = (ROOM_BYTES - HEADER_BYTES) // (16 * _SPANS_EACH)
+_MOST_KERNELS = ROOM_BYTES // (16 * _SPANS_EACH)
 _MOST_OVERLAP = 0.1  # share of the switches that may overlap
 
 Stamps = npt.NDArray[np.uint64]
@@ -148,7 +148,7 @@ class StampingAggressor(Aggressor):
     `room` is the board's, and `others` are the other arguments of Aggressor."""
 
     def __init__(self, bench: gb.Bench, kernels: StampedKernels, room: Any, **others: Any) -> None:
-        self._kernels, self._room = kernels, room[HEADER_BYTES:].view(np.uint64)
+        self._kernels, self._room = kernels, room.view(np.uint64)
         super().__init__(bench, kernels.load, **others)
 
     def _run(self) -> None:
@@ -168,24 +168,24 @@ class SliceSamples:
 
     Raises RuntimeError if the aggressor does not start."""
 
-    def __init__(self, bench: gb.Bench, shared: SharedBoard) -> None:
-        self._bench, self._shared, self._kernels = bench, shared, StampedKernels(bench)
+    def __init__(self, bench: gb.Bench, board: NeighbourBoard) -> None:
+        self._bench, self._board, self._kernels = bench, board, StampedKernels(bench)
         self._window_s = _FULL_S if bench.target.tier == "full" else _QUICK_S
         self._last = TimeSlices((), (), (), 0.0)
-        shared.board.wait_until_ready()
+        board.wait_until_ready()
 
     def seconds(self) -> list[float]:
         """Return the seconds of each whole slice of a window, or one NaN if the window holds no whole slice.
 
         Raises RuntimeError if the aggressor fails."""
         self._kernels.restart()
-        self._shared.board.run()
+        self._board.run()
         for _ in range(round(self._window_s / (_KERNEL_S * _KERNELS_PER_CALL))):
             self._kernels.call()
         self._bench.device.synchronize()
-        self._shared.board.rest()
+        self._board.rest()
         own_stamps = self._kernels.stamps()
-        peer_stamps = stamped(self._shared.board.room[HEADER_BYTES:].view(np.uint64))
+        peer_stamps = stamped(self._board.room.view(np.uint64))
         self._last = time_slices(own_stamps, np.array(peer_stamps[peer_stamps[:, 1] >= own_stamps[0, 0]]))
         return list(self._last.slices) or [math.nan]
 
@@ -215,23 +215,23 @@ def slice_(bench: gb.Bench, how: str) -> gb.Task:
     a slice, is reported for comparison."""
     need_shared_gpu(bench)
     need_way(how)
-    shared = SharedBoard(bench)
+    board = NeighbourBoard.shared(bench)
     if bench.rank == 1:
-        ways = {"queue": launch_queue(bench), "board": shared.board, "is_queued": True, "ahead_s": _AHEAD_S}
-        aggressor = StampingAggressor(bench, StampedKernels(bench), shared.board.room, **ways)
+        ways = {"queue": launch_queue(bench), "board": board, "is_queued": True, "ahead_s": _AHEAD_S}
+        aggressor = StampingAggressor(bench, StampedKernels(bench), board.room, **ways)
 
         def end() -> None:
             try:
                 aggressor.close()
             finally:
-                shared.close()
+                board.close()
 
         return gb.Task.idle(end)
-    samples = SliceSamples(bench, shared)
+    samples = SliceSamples(bench, board)
 
     def close() -> None:
-        shared.board.stop()
-        shared.close()
+        board.stop()
+        board.close()
 
     stage = gb.Stage(samples.seconds, gb.Work(items=1), "item", clock="self", probe=samples.observed, effort=gb.POINT)
     notes = {
