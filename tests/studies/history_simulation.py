@@ -2,9 +2,8 @@
 
     bash ci/study.sh history_simulation [SERIES]        default 200 for each line of the tables
 
-Every series is looked at after each of its runs, as somebody does who calls `gpubench history` every day. `now` is
-what the history does (`stretches`); `before` is one E-divisive test at 1 % after each run (`change_points`), as the
-history did until November 2026. All noise has a standard deviation of 1 % unless a table says otherwise.
+Every series is looked at after each of its runs, as somebody does who calls `gpubench history` every day. All noise
+has a standard deviation of 1 % unless a table says otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import numpy.typing as npt
 
 from gpubench.analysis.trend import entries
 from gpubench.model.store import read_run
-from gpubench.stats.changepoints import change_points
 from gpubench.stats.stretches import stretches
 
 Floats = npt.NDArray[np.float64]
@@ -28,7 +26,7 @@ Noise = Callable[[np.random.Generator, int], Floats]
 
 SEED = 20261122
 SERIES = 200
-_FIRST_LOOK = 6  # the earlier method began after this number of runs
+_FIRST_LOOK = 6  # runs
 WATCHED = 100  # length of a watched series
 QUIET = 30  # runs before a step
 FOLLOWED = 60  # number of runs that are examined after a step
@@ -101,31 +99,24 @@ def reported(values: Sequence[float] | Floats) -> str:
     return "both" if drifts else "step" if len(parts) == 2 else "steps"
 
 
-def is_reported_now(values: Floats) -> bool:
+def is_reported(values: Floats) -> bool:
     """Return whether the history reports any change."""
     return reported(values) != "nothing"
 
 
-def was_reported_before(values: Floats) -> bool:
-    """Return whether one E-divisive test at 1 % finds a change."""
-    return bool(change_points(values))
-
-
-def first_reported(values: Floats, lengths: Sequence[int], is_reported: Callable[[Floats], bool]) -> int | None:
+def first_reported(values: Floats, lengths: Sequence[int]) -> int | None:
     """Return the first of the lengths at which a change is reported; None if none is."""
     return next((length for length in lengths if is_reported(values[:length])), None)
 
 
-def false_share(noise: Noise, count: int, is_reported: Callable[[Floats], bool], runs: int = WATCHED) -> float:
+def false_share(noise: Noise, count: int, runs: int = WATCHED) -> float:
     """Return the share of watched series of identical code in which some look tells a change."""
     rng = np.random.default_rng(SEED)
     series = (1 + 0.01 * noise(rng, runs) for _ in range(count))
-    return (
-        sum(first_reported(values, range(_FIRST_LOOK, runs + 1), is_reported) is not None for values in series) / count
-    )
+    return sum(first_reported(values, range(_FIRST_LOOK, runs + 1)) is not None for values in series) / count
 
 
-def delays(noise: Noise, step: float, count: int, is_reported: Callable[[Floats], bool]) -> Floats:
+def delays(noise: Noise, step: float, count: int) -> Floats:
     """Return after how many runs a step of `step` standard deviations is reported; inf if not within 60 runs."""
     rng = np.random.default_rng(SEED)
     lengths = range(QUIET + 1, QUIET + FOLLOWED + 1)
@@ -133,7 +124,7 @@ def delays(noise: Noise, step: float, count: int, is_reported: Callable[[Floats]
     for _ in range(count):
         values = 1 + 0.01 * noise(rng, QUIET + FOLLOWED)
         values[QUIET:] += 0.01 * step
-        look = first_reported(values, lengths, is_reported)
+        look = first_reported(values, lengths)
         runs.append(math.inf if look is None else look - QUIET)
     return np.asarray(runs)
 
@@ -148,15 +139,10 @@ def shaped(shape: str, rng: np.random.Generator) -> Floats:
     return values
 
 
-def confusion(shape: str, noise: Noise, percent: float, count: int, report: Callable[[Floats], str]) -> Counter[str]:
+def confusion(shape: str, noise: Noise, percent: float, count: int) -> Counter[str]:
     """Return how often each state is reported for series of that shape, with noise of that many per cent."""
     rng = np.random.default_rng(SEED)
-    return Counter(report(1 + 0.01 * (shaped(shape, rng) + percent * noise(rng, WINDOW))) for _ in range(count))
-
-
-def reported_before(values: Floats) -> str:
-    """Return what E-divisive says of a finished series, which knows no drifts."""
-    return ("nothing", "step", "steps")[min(len(change_points(values)), 2)]
+    return Counter(reported(1 + 0.01 * (shaped(shape, rng) + percent * noise(rng, WINDOW))) for _ in range(count))
 
 
 def main(count: int) -> None:
@@ -170,22 +156,19 @@ def main(count: int) -> None:
 
 def false_table(count: int) -> Iterator[str]:
     """Yield lines of the table of false changes."""
-    yield f"| noise | series of {WATCHED} runs of identical code with a change, before | now |"
-    yield "|---|---|---|"
+    yield f"| noise | series of {WATCHED} runs of identical code with a change |"
+    yield "|---|---|"
     for name, noise in noises().items():
-        before = false_share(noise, count, was_reported_before)
-        yield f"| {name} | {before:.0%} | {false_share(noise, count, is_reported_now):.1%} |".replace("%", " %")
+        yield f"| {name} | {false_share(noise, count):.1%} |".replace("%", " %")
 
 
 def delay_table(count: int) -> Iterator[str]:
     """Yield lines of the table of delays: runs until 50 % and 90 % of the steps are reported."""
-    yield "| noise | step | runs until half / nine tenths of the steps are reported, before | now |"
-    yield "|---|---|---|---|"
+    yield "| noise | step | runs until half / nine tenths of the steps are reported |"
+    yield "|---|---|---|"
     for name, noise in noises().items():
         for step in (2.0, 3.0, 5.0):
-            before = delays(noise, step, max(count // 8, 1), was_reported_before)
-            cells = [reached(before), reached(delays(noise, step, max(count // 2, 1), is_reported_now))]
-            yield f"| {name} | {step:.0f} σ | {' | '.join(cells)} |"
+            yield f"| {name} | {step:.0f} σ | {reached(delays(noise, step, max(count // 2, 1)))} |"
 
 
 def reached(runs: Floats) -> str:
@@ -202,13 +185,9 @@ def confusion_table(count: int) -> Iterator[str]:
     kinds = noises()
     for name, percent in (("normal", 0.5), ("normal", 1.0), *((kind, 0.5) for kind in [*kinds][1:])):
         for shape in ("nothing", "step", "drift"):
-            now = confusion(shape, kinds[name], percent, count, reported)
+            now = confusion(shape, kinds[name], percent, count)
             shares = " | ".join(f"{now[word] / count * 100:.0f} %" for word in outcomes)
             yield f"| {name}, {percent} % | {shape} | {shares} |"
-    for shape in ("step", "drift"):
-        old = confusion(shape, normal, 0.5, max(count // 4, 1), reported_before)
-        shares = " | ".join(f"{old[word] / max(count // 4, 1) * 100:.0f} %" for word in outcomes)
-        yield f"| before: normal, 0.5 % | {shape} | {shares} |"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gpubench import stats
 from gpubench.stats import Interval
+from gpubench.stats.changepoints import cheapest_parts
 
 LEAST_OCTAVES = 0.5  # the smallest width of a level of three points or more; a level of two points needs twice that
 _LEAST_SCATTER = 0.01  # a level is flat to a per cent at best: pages and hashed addresses differ between rings
@@ -57,7 +58,10 @@ def levels(
     if len(sizes) < 2:
         return ()
     curve = _Curve.of(sizes, heights, half_widths)
-    segments = _joined_levels(_cheapest_partition(curve), curve)
+    costs = curve.costs.copy()
+    np.fill_diagonal(costs, curve.free)
+    parts = [(first, last) for first, last in cheapest_parts(costs) if last > first]  # the others are free points
+    segments = _joined_levels(parts, curve)
     return tuple(
         StaircaseLevel(first, last, stats.median_interval(list(heights[first : last + 1])), curve.end(segments, index))
         for index, (first, last) in enumerate(segments)
@@ -157,23 +161,6 @@ def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
         wide = u >= np.where(np.arange(len(u)) < 2, 2, 1) * LEAST_OCTAVES - 1e-9
         costs[first, first:] = np.where(wide & ~leans & agrees, residual, np.inf)
     return costs + _LEVEL_PARAMETERS * math.log(count)
-
-
-def _cheapest_partition(curve: _Curve) -> list[tuple[int, int]]:
-    """Return the first and the last point of each level, in order, of the partition with the smallest total cost."""
-    count = len(curve.logs)
-    least, taken = np.zeros(count + 1), np.full(count + 1, -1)
-    for end in range(1, count + 1):
-        with_level = least[:end] + curve.costs[:end, end - 1]
-        start = int(np.argmin(with_level))
-        least[end], taken[end] = min((least[end - 1] + curve.free, -1), (float(with_level[start]), start))
-    segments, end = [], count
-    while end:
-        start = int(taken[end])
-        if start >= 0:
-            segments.append((start, end - 1))
-        end = start if start >= 0 else end - 1
-    return segments[::-1]
 
 
 def _joined_levels(segments: Sequence[tuple[int, int]], curve: _Curve) -> list[tuple[int, int]]:

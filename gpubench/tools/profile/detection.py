@@ -1,8 +1,8 @@
-"""Find the phases of a program without marks: the moments at which its counters change their distribution.
+"""Find the phases of a program without marks: the moments at which its counters change their level.
 
-The activity counters are averaged over bins of equal length. E-divisive finds the change points of all counters at
-once. Changes that are too small, or that leave too short a phase, are dropped. Each remaining change is placed between
-two samples."""
+The activity counters are averaged over bins of equal length, and divided at the changes of all counters at once.
+Changes that are too small, or that leave too short a phase, are dropped. Each remaining change is placed between two
+samples."""
 
 import itertools
 from collections.abc import Sequence
@@ -37,8 +37,7 @@ def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
         return []
     table = np.column_stack([_bin_means(at, values, begin, end, bins) / scale for at, values, scale in series])
     width = (end - begin) / bins
-    cuts = [point.index for point in change_points(table)]
-    distinct_cuts = _distinct_cuts(table, cuts, shortest_bins=max(1, round(SHORTEST_S / width)))
+    distinct_cuts = _distinct_cuts(table, change_points(table), shortest_bins=max(1, round(SHORTEST_S / width)))
     return [_change_time(series, begin + cut * width, distance_s=1.5 * width) for cut in distinct_cuts]
 
 
