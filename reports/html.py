@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from gpubench.api import report as gb
 
-from ._columns import columns
-from ._compare_page import compare_page
 from ._fleet_page import fleet_page
 from ._page import RunPage, page
+from ._sides import side_by_side
 from ._site import site_page
 from ._trend import trend_page
 from ._web import web_page
@@ -30,17 +29,13 @@ class HtmlReport:
         """Return the page of a run that carries its results for download."""
         return _render_page(page(run, enclosure))
 
-    def columns(self, runs: Sequence[gb.Run]) -> str:
-        """Return the page that shows several runs side by side as columns."""
-        return web_page("runs.html", "html.css", "runs.css", scripts=("page.js",), page=columns(runs))
-
     def trends(self, trends: Sequence[gb.Trend]) -> str:
         """Return the page of trends: each series over its runs, with its changes."""
         return web_page("trend.html", "html.css", "trend.css", page=trend_page(trends))
 
     def compare(self, comparison: gb.Comparison) -> str:
-        """Return the page of a comparison of runs."""
-        return web_page("compare.html", "html.css", "compare.css", page=compare_page(comparison))
+        """Return the page that shows several runs side by side."""
+        return web_page("sides.html", "html.css", "sides.css", scripts=("page.js",), page=side_by_side(comparison))
 
     def index(self, site: gb.Site) -> str:
         """Return the page that lists the runs of a site."""

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from gpubench.api import report as gb
 
 from ._cases import figure_cells, heads, reason_text
-from ._columns import columns
-from ._columns_md import columns_markdown
-from ._compare_md import compare_markdown
 from ._environment import environment
 from ._fleet_md import fleet_markdown
 from ._markdown import MOST_BYTES, clipped, cut, table
+from ._sides import side_by_side
+from ._sides_md import sides_markdown
 from ._texts import Notice, legend_text, notices, secondary_text
 from ._verdict import has_several_devices, key_note, seconds_text, share_text, trust_text
 
@@ -41,13 +40,9 @@ class MarkdownReport:
         room = MOST_BYTES - len(_document(summary, suites, frozenset()).encode()) - heads_bytes
         return cut(_document(summary, suites, _fitting_rows(suites, room)))
 
-    def columns(self, runs: Sequence[gb.Run]) -> str:
-        """Return several runs side by side as columns, in Markdown that ends with a newline."""
-        return columns_markdown(columns(runs))
-
     def compare(self, comparison: gb.Comparison) -> str:
-        """Return a comparison of runs as Markdown that ends with a newline and fits a comment."""
-        return compare_markdown(comparison)
+        """Return several runs side by side, as Markdown that ends with a newline and fits a comment."""
+        return sides_markdown(side_by_side(comparison))
 
     def fleet(self, judgement: gb.FleetJudgement) -> str:
         """Return the judgement of a fleet as Markdown of at most 60 lines."""

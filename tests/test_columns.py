@@ -9,6 +9,8 @@ from html.parser import HTMLParser
 import _make as make
 import pytest
 
+from gpubench.judging import comparison
+from gpubench.judging.evidence import Reading
 from gpubench.model import KeyFigure, SuiteInfo
 from gpubench.tools import rendering
 
@@ -46,8 +48,14 @@ def run(seconds, size_bytes=2**30, more=(), **fields):
     return make.run(read, *more, suites=suites, **fields)
 
 
+def side_by_side(*runs):
+    """Return the runs side by side, judged if there are two, as the command `report` does."""
+    readings = [Reading.of(run, comparison.letter(index)) for index, run in enumerate(runs)]
+    return replace(comparison.beside(readings, (lambda _: 0.02) if len(runs) == 2 else None), runs=runs)
+
+
 def page(*runs):
-    return rendering.report("html").columns(runs)
+    return rendering.report("html").compare(side_by_side(*runs))
 
 
 def rows_of(*runs):
@@ -62,6 +70,29 @@ def test_each_key_figure_and_case_is_a_row_with_its_change_against_the_first_run
         "4000 GB/s 0.0 % 83.3 % of data sheet",
     ]
     assert rows["read [size=1GiB]"] == ["4000 GB/s", "3636 GB/s -9.1 %", "4000 GB/s 0.0 %"]
+
+
+def timed(seconds):
+    """Return a run of one read in five processes, about `seconds` each."""
+    reads = [
+        make.result(
+            make.timing(*(seconds * factor * (1 + replicate / 5000) for factor in (0.999, 1.0, 1.001) * 3), moved=4e9),
+            of=make.case("read", "mine", size_bytes=2**30),
+            replicate=replicate,
+        )
+        for replicate in range(5)
+    ]
+    return make.run(*reads, suites=(SuiteInfo("mine", "memory bandwidth", key_figures=(KEY,)),))
+
+
+def test_two_runs_are_judged_where_they_have_cases_in_common():
+    rows = rows_of(timed(1e-3), timed(1.1e-3))
+    for title in ("Memory read", "read [size=1GiB]"):
+        assert re.fullmatch(r"3\d+ GB/s −9\.1 % \(−9\.\d to −\d\.\d %\) slower", rows[title][1].split(" of data")[0])
+    written = rendering.report("md").compare(side_by_side(timed(1e-3), timed(1.1e-3)))
+    assert "**B against A: 1 slower; 1 of 1 case is decided**" in written
+    nothing = replace(run(1e-3), results=())
+    assert "slower" not in rendering.report("md").compare(side_by_side(run(1e-3), nothing))
 
 
 def test_key_figures_of_different_cases_name_their_case_and_have_no_change():
@@ -86,7 +117,7 @@ def test_what_differs_in_the_environment_is_listed_in_readable_units():
 
 
 def test_markdown_has_the_same_columns():
-    written = rendering.report("md").columns([run(1e-3), run(1.1e-3)])
+    written = rendering.report("md").compare(side_by_side(run(1e-3), run(1.1e-3), run(1e-3)))
     assert (
         "| Memory read | **4000 GB/s**, 83.3 % of data sheet | **3636 GB/s** (-9.1 %), 75.8 % of data sheet |"
         in written
@@ -99,4 +130,4 @@ def test_names_of_a_run_come_out_inert(text):
     hostile = run(1e-3, facts=make.facts(make.device(name=text)))
     written = page(hostile, run(1e-3))
     assert not re.search(r"<img|<script>alert|49", re.sub(r"<(style|script)>.*?</\1>", "", written, flags=re.DOTALL))
-    assert "\n# c" not in rendering.report("md").columns([hostile, run(1e-3)])
+    assert "\n# c" not in rendering.report("md").compare(side_by_side(hostile, run(1e-3)))

@@ -10,6 +10,7 @@ from pathlib import Path
 import _browser
 import _make as make
 import pytest
+from test_columns import side_by_side
 
 from gpubench.model import SuiteInfo, View, store
 from gpubench.tools import enclosing, rendering
@@ -71,7 +72,7 @@ def test_no_text_is_clipped_or_overprinted_and_nothing_leaves_its_box(browser, p
 @pytest.mark.parametrize("width", [1280, 390])
 def test_runs_as_columns_lie_in_their_boxes(browser, tmp_path, width):
     runs = [store.read_run(RECORDINGS / f"{name}.jsonl.gz") for name in ("whole/h200", "h200-quick", "h200x2-quick")]
-    (tmp_path / "runs.html").write_text(rendering.report("html").columns(runs))
+    (tmp_path / "runs.html").write_text(rendering.report("html").compare(side_by_side(*runs)))
     browser.show(tmp_path / "runs.html", width)
     browser.ask(OPEN_ALL)
     assert json.loads(browser.ask(FLAWS)) == []

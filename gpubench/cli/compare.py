@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,6 +72,8 @@ def compare(
 
     from gpubench.base.errors import UsageError
     from gpubench.cli import _findings
+    from gpubench.judging import comparison as judged
+    from gpubench.judging.policy import THRESHOLD_PERCENT
     from gpubench.tools import rendering
     from gpubench.tools.gating import readings
 
@@ -80,8 +82,14 @@ def compare(
     form = _output_form(out, json)
     if out:
         sharing.check_target(out, force, *runs)
+    fraction = (THRESHOLD_PERCENT if threshold is None else threshold) / 100
     gc.disable()  # findings have no reference cycles; searching for them would take 5 % of the time
-    comparison = _comparison(readings.read_all(runs), _run_names(runs), threshold, no_redact)
+    if out:
+        comparison = side_by_side(
+            runs, _run_names(runs), lambda named: judged.compare(named, lambda _: fraction), no_redact
+        )
+    else:
+        comparison = _comparison(readings.read_all(runs), _run_names(runs), fraction, no_redact)
     if form:
         written = rendering.report(form).compare(comparison)
         sharing.write(out, written) if out else sys.stdout.write(written)
@@ -119,14 +127,31 @@ def _run_names(paths: Sequence[Path]) -> list[str]:
     ]
 
 
-def _comparison(run_readings: list[Reading], names: list[str], threshold: float | None, no_redact: bool) -> Comparison:
+def side_by_side(
+    paths: Sequence[Path],
+    names: Sequence[str],
+    compared: Callable[[Sequence[Reading]], Comparison],
+    no_redact: bool,
+) -> Comparison:
+    """Return what `compared` makes of whole runs, with the runs themselves, anonymised unless `no_redact` is set."""
+    from dataclasses import replace
+
+    from gpubench.judging.evidence import Reading
+    from gpubench.model import store
+
+    runs = [store.read_run(path) for path in paths]
+    shared = sharing.shareable(runs, no_redact)
+    named = [Reading.of(run, name) for run, name in zip(shared, names, strict=True)]
+    comparison = sharing.anonymised_value(compared(named), [run.manifest for run in runs], no_redact)
+    return replace(comparison, runs=tuple(shared))
+
+
+def _comparison(run_readings: list[Reading], names: list[str], fraction: float, no_redact: bool) -> Comparison:
     """Return the comparison of each run with the first one, anonymised unless `no_redact` is set."""
     from dataclasses import replace
 
     from gpubench.judging.comparison import compare
-    from gpubench.judging.policy import THRESHOLD_PERCENT
 
-    fraction = (THRESHOLD_PERCENT if threshold is None else threshold) / 100
     manifests = [reading.manifest for reading in run_readings]
     shared = sharing.shareable_manifests(manifests, no_redact)
     named = [

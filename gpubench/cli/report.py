@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,6 +46,9 @@ def report(
     import gc
 
     from gpubench.base.errors import UsageError
+    from gpubench.cli import compare
+    from gpubench.judging.comparison import beside, letter
+    from gpubench.judging.policy import THRESHOLD_PERCENT
     from gpubench.model import store
     from gpubench.tools import rendering
 
@@ -61,25 +63,30 @@ def report(
     for path in out:
         name = _format_name(path, format)
         report = rendering.report(name)
-        if len(runs) > 1 and not report.has_method("columns"):
+        if len(runs) > 1 and not report.has_method("compare"):
             raise UsageError(f"a .{name} report takes one run; .html takes several, and `gpubench compare` judges them")
         sharing.check_target(path, force, *runs)
         reports.append((path, report))
     gc.disable()  # a run has no reference cycles; searching for them would take 5 % of the time
-    shared = sharing.shareable([store.read_run(run) for run in runs], no_redact)
+    if len(runs) > 1:
+        limit = (lambda _: THRESHOLD_PERCENT / 100) if len(runs) == 2 else None
+        names = [letter(index) for index in range(len(runs))]  # the name of a file may name a person
+        sides = compare.side_by_side(runs, names, lambda named: beside(named, limit), no_redact)
+        for path, report in reports:
+            sharing.write(path, report.compare(sides))
+        return
+    (shared,) = sharing.shareable([store.read_run(runs[0])], no_redact)
     for path, report in reports:
         sharing.write(path, _render(report, shared, runs[0]))
 
 
-def _render(report: CleanReport, runs: Sequence[Run], source: Path) -> str | bytes:
-    """Return the document that `report` makes of one run or of several side by side."""
+def _render(report: CleanReport, run: Run, source: Path) -> str | bytes:
+    """Return the document that `report` makes of a run, with the results inside if it can enclose them."""
     from gpubench.tools import enclosing
 
-    if len(runs) > 1:
-        return report.columns(runs)
     if report.has_method("enclose"):
-        return report.enclose(runs[0], enclosing.enclosure(runs[0], source))
-    return report.render(runs[0])
+        return report.enclose(run, enclosing.enclosure(run, source))
+    return report.render(run)
 
 
 def _format_name(out: Path, name: str | None) -> str:

@@ -15,7 +15,7 @@ from gpubench.judging.evidence import Evidence, Reading
 from gpubench.judging.finding_text import plural, signed
 from gpubench.judging.judge import DECIDED, Finding, Judgement, badness, judge, settled
 from gpubench.judging.noise import percent
-from gpubench.model import Device, Manifest, Verdict
+from gpubench.model import Device, Manifest, Run, Verdict
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _NAMED = 3  # the most cases of only one side that are named
@@ -86,11 +86,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The compared runs, the differences of their environments, and the comparison of each other run with the first."""
+    """The compared runs, the differences of their environments, and the comparison of each other run with the first.
+
+    `against` is empty if the runs are only shown side by side. `runs` are the runs themselves, if they are at hand:
+    then a page also shows their key figures and the columns of all cases."""
 
     columns: tuple[Column, ...]
     differences: tuple[Difference, ...]
     against: tuple[RunComparison, ...]
+    runs: tuple[Run, ...] = ()
 
 
 def letter(index: int) -> str:
@@ -119,12 +123,20 @@ def compare(readings: Sequence[Reading], threshold: Callable[[str], float]) -> C
 
     `threshold` takes the id of a case and returns the smallest relevant change of the case as a fraction. Raises
     UsageError if the first run has no case in common with any other run."""
-    first, *others = readings
-    against = tuple(_against(first, other, threshold) for other in others)
-    if not any(compared.judgement.findings for compared in against):
+    comparison = beside(readings, threshold)
+    if not comparison.against:
         raise UsageError(f"no case in common: {'; '.join(map(_suites_text, readings))}")
+    return comparison
+
+
+def beside(readings: Sequence[Reading], threshold: Callable[[str], float] | None) -> Comparison:
+    """Return the runs side by side, judged as `compare` does unless `threshold` is None or no case is in common."""
+    first, *others = readings
+    against = tuple(_against(first, other, threshold) for other in others) if threshold else ()
+    is_judged = any(compared.judgement.findings for compared in against)
     columns = tuple(map(_column, readings))
-    return Comparison(columns, tuple(differences([reading.manifest for reading in readings])), against)
+    different = tuple(differences([reading.manifest for reading in readings]))
+    return Comparison(columns, different, against if is_judged else ())
 
 
 def _against(first: Reading, other: Reading, threshold: Callable[[str], float]) -> RunComparison:

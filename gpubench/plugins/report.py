@@ -38,13 +38,6 @@ class EnclosingReport(Report, Protocol):
         """Return the whole document: a pure function of both arguments."""
 
 
-class ColumnsReport(Report, Protocol):
-    """An output format that also has a form for several runs as columns, without verdicts."""
-
-    def columns(self, runs: Sequence[Run]) -> str:
-        """Return the whole document: a pure function of the runs, in their order."""
-
-
 class TrendReport(Report, Protocol):
     """An output format that also has a page for the trends of a history."""
 
@@ -53,7 +46,7 @@ class TrendReport(Report, Protocol):
 
 
 class ComparisonReport(Report, Protocol):
-    """An output format that also has a form for a comparison of runs."""
+    """An output format that also has a form for several runs side by side, with verdicts if they are judged."""
 
     def compare(self, comparison: Comparison) -> str:
         """Return the whole document: a pure function of the comparison."""

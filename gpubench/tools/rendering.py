@@ -12,7 +12,7 @@ from gpubench.judging.fleet import FleetJudgement
 from gpubench.model import Run
 from gpubench.plugins.report import Enclosure
 
-ReportMethod = Literal["render", "enclose", "columns", "trends", "compare", "index", "fleet"]
+ReportMethod = Literal["render", "enclose", "trends", "compare", "index", "fleet"]
 
 
 class CleanReport:
@@ -42,18 +42,13 @@ class CleanReport:
         document: str | bytes = self._report.enclose(tidy(run), tidy(enclosure))
         return document
 
-    def columns(self, runs: Sequence[Run]) -> str:
-        """Return the document of several runs, each as a column, without verdicts."""
-        document: str = self._report.columns(tidy(tuple(runs)))
-        return document
-
     def trends(self, trends: Sequence[Trend]) -> str:
         """Return the page of the trends of a history."""
         document: str = self._report.trends(tidy(tuple(trends)))
         return document
 
     def compare(self, comparison: Comparison) -> str:
-        """Return the document of a comparison of runs."""
+        """Return the document of several runs side by side."""
         document: str = self._report.compare(tidy(comparison))
         return document
 

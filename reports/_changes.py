@@ -1,9 +1,7 @@
-"""Build what all forms of a comparison share: rows of texts, the mean of each suite, and charts of the changes."""
+"""Draw the changes between two runs as charts, with the 95 % confidence interval of each."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
@@ -12,7 +10,6 @@ from gpubench.api import report as gb
 from . import _svg as svg
 from ._charts import Chart
 
-_MANY = 3  # findings: a reason that more of them share is written once, in the answer above them
 _DRAWN = 12  # findings in a chart: one chart has the worst, another the best
 _ROW, _TOP = 31.0, 6.0
 _LEFT, _RIGHT = 12.0, svg.WIDTH - 12
@@ -28,94 +25,11 @@ STYLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonRow:
-    """The verdict on one case as texts; `style` is a class of the style sheet.
-
-    `device` is empty if all cases of the comparison are of one device set."""
-
-    verdict: str
-    style: str
-    case: str
-    device: str
-    before: str
-    after: str
-    change: str
-    interval: str
-    threshold: str
-    explanation: str
-
-
-@dataclass(frozen=True, slots=True)
-class SuiteMean:
-    """The geometric mean of a suite's changes in `text`, and the number of decided cases in `cases`.
-
-    An example of `cases` is `1 of 12 cases decided`."""
-
-    name: str
-    text: str
-    cases: str
-    style: str
-
-
-def title(comparison: gb.Comparison) -> str:
-    """Return the title of a comparison: the candidates, then the baseline, as in `new.jsonl against old.jsonl`."""
-    baseline, *candidates = (column.name for column in comparison.columns)
-    return f"{', '.join(candidates)} against {baseline}"
-
-
-def column_text(column: gb.comparison.Column) -> str:
-    """Return the description of a run in one line: `NVIDIA H200 · 2026-11-20 · 93 results`."""
-    count = f"{column.results} result{'' if column.results == 1 else 's'}"
-    return " · ".join(part for part in (", ".join(column.devices), column.started, count) if part)
-
-
-def rows(against: gb.comparison.RunComparison, reasons: Sequence[str]) -> list[ComparisonRow]:
-    """Return a row for each finding, in the order of the judgement, which puts the worst first.
-
-    An explanation is left empty if more than three rows share it and one of `reasons` ends with it."""
-    with_devices = len({finding.devices for finding in against.judgement.findings}) > 1
-    all_rows = [_row(finding, with_devices) for finding in against.judgement.findings]
-    counts = Counter(row.explanation for row in all_rows)
-    in_answer = {text for text, count in counts.items() if count > _MANY and any(map(_ends_with(text), reasons))}
-    return [replace(row, explanation="") if row.explanation in in_answer else row for row in all_rows]
-
-
-def _ends_with(ending: str) -> Callable[[str], bool]:
-    """Return a function that tells whether a line ends with the text `ending`."""
-    return lambda line: line.endswith(ending)
-
-
-def _row(finding: gb.Finding, with_devices: bool) -> ComparisonRow:
-    """Return a finding as texts; the device is empty unless `with_devices`."""
-    texts = gb.finding_cells(finding)
-    return ComparisonRow(
-        texts.verdict,
-        STYLES[finding.verdict],
-        finding.case.id,
-        "+".join(finding.devices) if with_devices else "",
-        texts.before,
-        texts.after,
-        texts.change,
-        texts.interval,
-        texts.threshold,
-        texts.explanation,
-    )
-
-
-def suites(against: gb.comparison.RunComparison) -> list[SuiteMean]:
-    """Return the geometric mean of the changes of each suite.
-
-    Its style is `good` or `bad` only if the decided changes of single cases have the same direction, else `unsure`."""
-    styles = {1: "good", 0: "unsure", -1: "bad"}
-    return [SuiteMean(mean.suite, mean.text, mean.counts, styles[mean.direction]) for mean in against.geomeans]
-
-
-def changes(against: gb.comparison.RunComparison) -> list[Chart]:
+def changes(findings: Sequence[gb.Finding]) -> list[Chart]:
     """Return charts of all changes except those with the verdict `same`, in the order of the table.
 
     Up to twelve changes fill one chart."""
-    changed = [finding for finding in against.judgement.findings if finding.verdict is not gb.Verdict.SAME]
+    changed = [finding for finding in findings if finding.verdict is not gb.Verdict.SAME]
     drawable = [finding for finding in changed if gb.comparison.ratio(finding) > 0]
     if len(drawable) <= _DRAWN:
         parts = [("Changes, in the order of the table", drawable)] if drawable else []
