@@ -319,7 +319,7 @@ def test_an_answer_of_an_earlier_job_in_the_same_folder_is_no_answer(tmp_path, m
 def test_a_process_of_another_job_is_not_shown_the_board_of_a_rank_that_has_reported(tmp_path):
     board = boards.new_board(tmp_path)
     meeting = boards.FolderBoard(boards.private_folder(tmp_path / boards.FOLDER / "meet"))
-    launch = launchers.EnvironmentLaunch(board, meeting, board.folder.name, 2)
+    launch = launchers.EnvironmentLaunch(board=board, rendezvous=meeting, world=2)
     os.mkfifo(meeting.folder / "ask.0")  # costs this process its answer, and nothing else
     meeting.put("ask.1", b"1" * 32)
     launch.poll()

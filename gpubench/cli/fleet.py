@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gpubench.model.fleet import Fleet
     from gpubench.tools.fleet.collect import NodeView
-    from gpubench.tools.fleet.launchers import EnvironmentLaunch, FleetLaunch, RayLaunch, SlurmLaunch
+    from gpubench.tools.fleet.launchers import FleetLaunch
     from gpubench.tools.fleet.session import FleetRequest, FleetSession
 
 _SRUN = "gpubench.srun"  # the key of srun's options in the context of the command
@@ -258,7 +258,7 @@ def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -
     from gpubench.tools.fleet import launchers, member
     from gpubench.tools.fleet.session import new_folder
 
-    launch: AbstractContextManager[RayLaunch | SlurmLaunch | EnvironmentLaunch]
+    launch: AbstractContextManager[FleetLaunch]
     if on:
         launch = launchers.ray_launch(on)
     elif slurm:

@@ -18,40 +18,27 @@ MOST_COUNTERS = 1000  # the most counters of one collector
 _MOST_LETTERS = 500  # the most characters of a text from a collector; longer texts are cut
 _MOST_TEXTS = 100  # the most messages that a collector reports at a time, and the most pairs that describe a device
 _MOST_MASK = 2**63  # readings are 64 bits wide
-_GAUGES = ("gauge", "window")
-_SHARE = tuple(("%", kind) for kind in _GAUGES)
-_HERTZ = tuple(("Hz", kind) for kind in _GAUGES)
-_WATTS = tuple(("W", kind) for kind in _GAUGES)
-_CELSIUS = tuple(("°C", kind) for kind in _GAUGES)
-_BYTES = tuple(("B", kind) for kind in _GAUGES)
 _TRAFFIC = (("B/s", "window"), ("B/s", "gauge"), ("B", "cumulative"))
+_PIPES = (Measure.TENSOR_ACTIVITY, Measure.FP64_ACTIVITY, Measure.FP32_ACTIVITY, Measure.FP16_ACTIVITY)
+_LINKS = (Measure.PCIE_SENT, Measure.PCIE_RECEIVED, Measure.NVLINK_SENT, Measure.NVLINK_RECEIVED)
+_MEMORY = (Measure.MEMORY_USED, Measure.MEMORY_AVAILABLE, Measure.PROGRAM_MEMORY)
+
+
+def _gauges(unit: str, *measures: Measure) -> dict[Measure, tuple[tuple[str, str], ...]]:
+    return dict.fromkeys(measures, ((unit, "gauge"), (unit, "window")))
+
+
 # The units and kinds of each measure's counters: code that looks a counter up by its measure relies on them.
 _FORMS: dict[Measure, tuple[tuple[str, str], ...]] = {
-    Measure.CORE_CLOCK: _HERTZ,
-    Measure.MEMORY_CLOCK: _HERTZ,
-    Measure.BOARD_POWER: _WATTS,
+    **_gauges("Hz", Measure.CORE_CLOCK, Measure.MEMORY_CLOCK),
+    **_gauges("W", Measure.BOARD_POWER),
+    **_gauges("°C", Measure.TEMPERATURE, Measure.MEMORY_TEMPERATURE),
+    **_gauges("B", *_MEMORY),
+    **_gauges("%", Measure.BUSY, Measure.SM_ACTIVITY, Measure.DRAM_SHARE, *_PIPES),
+    **dict.fromkeys((Measure.DRAM_READ, Measure.DRAM_WRITTEN, *_LINKS), _TRAFFIC),
     Measure.ENERGY: (("J", "cumulative"),),
-    Measure.TEMPERATURE: _CELSIUS,
-    Measure.MEMORY_TEMPERATURE: _CELSIUS,
-    Measure.MEMORY_USED: _BYTES,
-    Measure.MEMORY_AVAILABLE: _BYTES,
-    Measure.BUSY: _SHARE,
-    Measure.SM_ACTIVITY: _SHARE,
-    Measure.TENSOR_ACTIVITY: _SHARE,
-    Measure.FP64_ACTIVITY: _SHARE,
-    Measure.FP32_ACTIVITY: _SHARE,
-    Measure.FP16_ACTIVITY: _SHARE,
-    Measure.DRAM_SHARE: _SHARE,
-    Measure.DRAM_READ: _TRAFFIC,
-    Measure.DRAM_WRITTEN: _TRAFFIC,
-    Measure.PCIE_SENT: _TRAFFIC,
-    Measure.PCIE_RECEIVED: _TRAFFIC,
-    Measure.NVLINK_SENT: _TRAFFIC,
-    Measure.NVLINK_RECEIVED: _TRAFFIC,
     Measure.THROTTLE_REASONS: (("bit mask", "event"),),
-    Measure.CPU_TIME: (("core·s", "cumulative"),),
-    Measure.PROGRAM_CPU_TIME: (("core·s", "cumulative"),),
-    Measure.PROGRAM_MEMORY: _BYTES,
+    **dict.fromkeys((Measure.CPU_TIME, Measure.PROGRAM_CPU_TIME), (("core·s", "cumulative"),)),
     Measure.LOAD: (("processes", "gauge"),),
 }
 _KINDS: tuple[CounterKind, ...] = ("gauge", "cumulative", "window", "event")

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import pydantic
 from annotated_types import MaxLen
@@ -19,7 +19,7 @@ from annotated_types import MaxLen
 from gpubench.measuring import plain
 from gpubench.measuring.channel import BadMessage, NodeChannel, decoded, encoded
 from gpubench.measuring.worker import RankResult
-from gpubench.model import STRICT
+from gpubench.model.schema import Strict
 
 SILENT_S = 4.0  # seconds of silence after which a node counts as gone: it sends a sign of life every second
 EXCHANGE_S = 900.0  # seconds for all nodes to contribute to a round: only slow nodes take much longer than others
@@ -28,12 +28,10 @@ _MOST_RANKS = 2**13
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeRound:
+class ExchangeRound(Strict):
     """A node's contribution to a round of a case, or the merged contributions of all nodes.
 
     `case` and `number` count the cases of the group and the rounds of the case."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     case: int
     number: int

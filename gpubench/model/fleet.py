@@ -8,7 +8,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import pydantic
 from annotated_types import MaxLen
@@ -17,7 +17,7 @@ from gpubench.base.errors import FileError
 from gpubench.base.files import open_to_read
 from gpubench.model.disk import as_file_errors
 from gpubench.model.limits import Count, Many, Name, Seconds, Text, Word
-from gpubench.model.schema import STRICT
+from gpubench.model.schema import Strict
 
 FLEET_FILE = "fleet.json"
 AGAIN = "again"  # the folder of the second measurements
@@ -33,12 +33,10 @@ NodeStatus = Literal["answered", "failed", "died", "timed out", "refused", "miss
 
 
 @dataclass(frozen=True, slots=True)
-class FleetNode:
-    """One node: its name, its outcome, the seconds that it took, its rack, and its file in the folder.
+class FleetNode(Strict):
+    """One node: its outcome, the seconds that it took, its rack, and its file in the folder, empty if it left none.
 
-    `file` is empty if the node left none. `reason` is a sentence that explains a status other than `answered`."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    `reason` is a sentence that explains a status other than `answered`."""
 
     name: Name
     status: NodeStatus
@@ -49,12 +47,10 @@ class FleetNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Remeasured:
+class Remeasured(Strict):
     """A second measurement of a node, which is a suspect, or a healthy node measured as a control of one.
 
     The other fields are those of `FleetNode`."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     node: Name
     role: Literal["suspect", "control"]
@@ -65,12 +61,10 @@ class Remeasured:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Strict):
     """The request to a fleet and the outcome of each node; `launcher` started the nodes (ray, slurm, environment).
 
     `argv` is the command with its arguments, and `again` are the second measurements."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     nodes: Annotated[Many[FleetNode], MaxLen(_MOST_NODES)]
     launcher: Word = ""
@@ -103,7 +97,12 @@ def read_fleet(folder: Path) -> Fleet:
     named."""
     path = folder / FLEET_FILE
     if not path.exists():
-        return _fleet_of_files(folder)
+        with as_file_errors(folder):
+            names = sorted(path.name for path in folder.iterdir() if is_file_name(path.name))
+        if not names:
+            raise FileError(f"{folder}: neither {FLEET_FILE} nor a run file (.jsonl, .jsonl.gz) is in it")
+        named = ((name.removesuffix(".gz").removesuffix(".jsonl"), name) for name in names)
+        return Fleet(tuple(FleetNode(node, "answered", file=name) for node, name in named))
     with as_file_errors(path), os.fdopen(open_to_read(path), "rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
@@ -118,17 +117,3 @@ def read_fleet(folder: Path) -> Fleet:
         if name and not is_file_name(name):
             raise FileError(f"{path}: not the record of a fleet: {name!r} is not the name of a run file")
     return fleet
-
-
-def _fleet_of_files(folder: Path) -> Fleet:
-    """Return the record of a folder without `fleet.json`."""
-    with as_file_errors(folder):
-        names = sorted(path.name for path in folder.iterdir() if is_file_name(path.name))
-    if not names:
-        raise FileError(f"{folder}: neither {FLEET_FILE} nor a run file (.jsonl, .jsonl.gz) is in it")
-    return Fleet(tuple(FleetNode(_node_name(name), "answered", file=name) for name in names))
-
-
-def _node_name(file_name: str) -> str:
-    """Return the name of the node after which a run file is named."""
-    return file_name.removesuffix(".gz").removesuffix(".jsonl")

@@ -1,8 +1,15 @@
 """Define the rules for reading every record of a run file: strict types, no unknown fields, only finite numbers."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 SCHEMA = "gpubench.run/1"
 
 
 STRICT: dict[str, Any] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+
+
+class Strict:
+    """The base of each dataclass that pydantic reads by these rules."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT

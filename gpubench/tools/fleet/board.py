@@ -38,10 +38,7 @@ class Board(Protocol):
         """Set the value of a key. Raises BoardGone once the board is removed, and BadValue if the key is blocked."""
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a key, None if the key has no value yet.
-
-        Raises BoardGone once the board is removed, and BadValue if no fleet wrote the value.
-        """
+        """Return the value of a key, None if it has none yet; raises as `put`, and BadValue if no fleet wrote it."""
 
 
 def check_entry(key: str, value: bytes = b"") -> None:
@@ -63,10 +60,7 @@ class FolderBoard:
         self.folder = folder
 
     def put(self, key: str, value: bytes) -> None:
-        """Write the value of a key atomically, replacing an earlier value.
-
-        Raises BoardGone if the folder is missing, cannot be written or does not belong to this user alone, BadValue
-        if something other than a file has the name, and ValueError if the key is malformed or the value too large."""
+        """Write the value of a key atomically; raises BadValue if something other than a file has its name."""
         check_entry(key, value)
         self._check_folder()
         path = self.folder / key
@@ -78,10 +72,7 @@ class FolderBoard:
             raise BoardGone(f"{self.folder}: {error.strerror}") from error
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a key, None if the key has no value yet.
-
-        Raises BoardGone if the folder is missing or not this user's own, BadValue if the value is not a file of this
-        user, cannot be read or is larger than MOST_BYTES, and ValueError if the key is malformed."""
+        """Return the value of a key; raises BadValue if it is not a file of this user, unreadable or too large."""
         check_entry(key)
         self._check_folder()
         try:
@@ -98,12 +89,11 @@ class FolderBoard:
             raise BadValue(f"{key} on the board cannot be read: {error.strerror}") from error
 
     def _check_folder(self) -> None:
-        """Raise BoardGone unless the folder exists, this user owns it, and no other user may write to it."""
         try:
-            status = self.folder.lstat()
+            is_private = _is_private(self.folder)
         except OSError as error:
             raise BoardGone(f"{self.folder}: {error.strerror}") from error
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        if not is_private:
             raise BoardGone(f"{self.folder}: not a folder that belongs to this user alone")
 
     def remove(self) -> None:
@@ -114,22 +104,26 @@ class FolderBoard:
 
 
 def private_folder(path: Path) -> Path:
-    """Make the folder `path` if it does not exist, and return it.
+    """Make the folder `path` in an existing folder if there is none, and return it.
 
-    Its parent must exist."""
+    Raises FileError if it cannot be made, or other users may write to it."""
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        status = path.lstat()
+        is_private = _is_private(path)
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}") from error
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+    if not is_private:
         raise FileError(f"{path}: not a folder that belongs to you alone; remove it, or choose another folder")
     return path
 
 
-def new_board(folder: Path) -> FolderBoard:
-    """Make an empty board in the folder of a fleet, under a random name in FOLDER, and return it.
+def _is_private(folder: Path) -> bool:
+    """Return whether `folder` is a folder that this user owns and no other user may write to. Raises OSError."""
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 
-    Raises FileError if the board cannot be made."""
+
+def new_board(folder: Path) -> FolderBoard:
+    """Make an empty board in the folder of a fleet, under a random name in FOLDER, and return it."""
     return FolderBoard(private_folder(private_folder(folder / FOLDER) / secrets.token_hex(16)))

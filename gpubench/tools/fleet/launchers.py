@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from gpubench import DISTRIBUTION
 from gpubench.base.clean import one_line
@@ -52,23 +52,26 @@ _ANSWER_S = 30.0
 _STORE_BYTES = 2**28  # shared memory of each local node of Ray
 
 
-class FleetLaunch(Protocol):
+@dataclass(slots=True)
+class FleetLaunch:
     """The nodes that a launcher started, by rank from 0, and the board through which they communicate.
 
-    `launcher` is the launcher's name (ray, slurm, environment). `world` is the number of nodes, 0 if only the nodes
-    know it, and `hosts` are their host names, empty if unknown. `may_queue` says that nodes may wait for other jobs."""
+    `world` is the number of nodes and `hosts` are their host names, 0 and empty if only the nodes know them.
+    `may_queue` says that nodes may wait for other jobs."""
 
-    launcher: str
     board: Board
-    world: int
-    hosts: tuple[str, ...]
-    may_queue: bool
+    launcher: str = ""
+    world: int = 0
+    hosts: tuple[str, ...] = ()
+    may_queue: bool = False
 
     def poll(self) -> None:
         """Do the launcher's periodic work; the coordinator calls this several times per second."""
 
     def reason_of_end(self, rank: int) -> str:
         """Return why the process of a rank has ended; empty while it runs or if the launcher does not know."""
+        del rank
+        return ""
 
 
 class JobRank(NamedTuple):
@@ -94,25 +97,16 @@ def job_rank(environment: Mapping[str, str], variables: Sequence[tuple[str, str]
     )
 
 
-@dataclass(slots=True)
-class EnvironmentLaunch:
+@dataclass(slots=True, kw_only=True)
+class EnvironmentLaunch(FleetLaunch):
     """A job as its rank 0 sees it: rank 0 knows the other processes only by what they write on the board.
 
-    They ask in the folder `rendezvous` for `name`, the random name of the board's folder. Each writes a random token
-    there, and accepts only an answer that repeats it, so that files of an earlier job are not taken for an answer."""
+    They ask in the folder `rendezvous` for the random name of the board's folder, each with a random token, and accept
+    only an answer that repeats it, so that files of an earlier job are not taken for an answer."""
 
-    board: Board
+    board: FolderBoard
     rendezvous: FolderBoard
-    name: str
-    world: int
     launcher: str = "environment"
-    hosts: tuple[str, ...] = ()
-    may_queue: bool = False
-
-    def reason_of_end(self, rank: int) -> str:
-        """Return an empty text: an ended process is known only by its last report, or because its reports stop."""
-        del rank
-        return ""
 
     def poll(self) -> None:
         """Answer each process that asks for the board: write its token, followed by the name of the board.
@@ -122,7 +116,7 @@ class EnvironmentLaunch:
             with contextlib.suppress(BadValue):  # a process that asks in such a way gets no answer
                 token = self.rendezvous.get(f"ask.{rank}")
                 if token and _TOKEN.fullmatch(token) and self.board.get(report_key(rank)) is None:
-                    answer = token + self.name.encode()
+                    answer = token + self.board.folder.name.encode()
                     if self.rendezvous.get(f"answer.{rank}") != answer:
                         self.rendezvous.put(f"answer.{rank}", answer)
 
@@ -134,10 +128,9 @@ def environment_launch(folder: Path, job: JobRank) -> Iterator[EnvironmentLaunch
     Raises FileError if the board cannot be made."""
     board = new_board(folder)
     rendezvous = FolderBoard(private_folder(folder / FOLDER / _RENDEZVOUS))
-    launch = EnvironmentLaunch(board, rendezvous, board.folder.name, job.world)
     try:
         with supervised_child([*MEMBER, str(board.folder), str(job.rank), str(job.world)]):
-            yield launch
+            yield EnvironmentLaunch(board=board, rendezvous=rendezvous, world=job.world)
     finally:
         rendezvous.remove()
         board.remove()
@@ -165,25 +158,18 @@ def find_board(folder: Path, job: JobRank) -> FolderBoard:
     )
 
 
-@dataclass(slots=True)
-class SlurmLaunch:
+@dataclass(slots=True, kw_only=True)
+class SlurmLaunch(FleetLaunch):
     """The processes of one `srun`, which may first have to wait for nodes; only the nodes know number and hosts."""
 
-    board: Board
     process: subprocess.Popen[bytes]
     launcher: str = "slurm"
-    world: int = 0
-    hosts: tuple[str, ...] = ()
     may_queue: bool = True
-
-    def poll(self) -> None:
-        """Check whether srun has ended."""
-        self.process.poll()
 
     def reason_of_end(self, rank: int) -> str:
         """Return why all ranks have ended, once srun has ended; empty before, because each node reports its own end."""
         del rank
-        status = self.process.returncode
+        status = self.process.poll()
         return "" if status is None else f"srun ended with exit status {status}"
 
 
@@ -210,23 +196,18 @@ def slurm_launch(folder: Path, options: Sequence[str]) -> Iterator[SlurmLaunch]:
             start_new_session=True,
         ) as process:
             try:
-                yield SlurmLaunch(board, process)
+                yield SlurmLaunch(board=board, process=process)
             finally:
                 board.remove()  # members that still measure end when the board is gone
-                _end_srun(process)
+                for number in (0, signal.SIGTERM, signal.SIGKILL):
+                    if number:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.killpg(process.pid, number)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_SRUN_GRACE_S)
+                        break
     finally:
         board.remove()
-
-
-def _end_srun(process: subprocess.Popen[bytes]) -> None:
-    """Wait up to 20 s for srun to end, then send SIGTERM to its process group, and SIGKILL after 20 s more."""
-    for number in (None, signal.SIGTERM, signal.SIGKILL):
-        if number is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_SRUN_GRACE_S)
-            return
 
 
 class BytesByKey:
@@ -236,30 +217,24 @@ class BytesByKey:
         self._values: dict[str, bytes] = {}
 
     def put(self, key: str, value: bytes) -> None:
-        """Set the value of a key. Raises ValueError if the key is malformed or the value larger than MOST_BYTES."""
         check_entry(key, value)
         self._values[key] = value
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a key, None if it has none yet."""
         return self._values.get(key)
 
 
 class RayBoard:
-    """A board whose values a Ray actor holds; `actor` is Ray's handle of a `BytesByKey`."""
+    """A board whose values a Ray actor holds, a `BytesByKey`; it counts as gone if it does not answer in 30 s."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     def put(self, key: str, value: bytes) -> None:
-        """Set the value of a key; raises as `FolderBoard.put` does, BoardGone if the actor does not answer in 30 s."""
         check_entry(key, value)
         self._call(self._actor.put, key, value)
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a key, None if the key has no value yet.
-
-        Raises BoardGone if the actor does not answer within 30 s, and BadValue if its answer is not bytes."""
         value = self._call(self._actor.get, key)
         if value is not None and not isinstance(value, bytes):
             raise BadValue(f"{key} on the board is not bytes")
@@ -286,16 +261,12 @@ def requires_token() -> bool:
     return bool(is_token_auth_enabled())
 
 
-@dataclass(slots=True)
-class RayLaunch:
+@dataclass(slots=True, kw_only=True)
+class RayLaunch(FleetLaunch):
     """The tasks on the nodes of a Ray cluster, by rank; `tasks` are Ray's references to their results."""
 
-    board: Board
-    world: int
-    hosts: tuple[str, ...]
     tasks: Sequence[Any]
     launcher: str = "ray"
-    may_queue: bool = False
     end_reasons: dict[int, str] = field(default_factory=dict)
 
     def poll(self) -> None:
@@ -313,7 +284,6 @@ class RayLaunch:
                 self.end_reasons[running[task]] = one_line(f"{type(error).__name__}: {last_line}")[:500]
 
     def reason_of_end(self, rank: int) -> str:
-        """Return Ray's reason why a task has ended; empty while it runs."""
         return self.end_reasons.get(rank, "")
 
 
@@ -351,7 +321,6 @@ def ray_launch(on: str) -> Iterator[RayLaunch]:
 
 @contextlib.contextmanager
 def _local_cluster(count: int) -> Iterator[str]:
-    """Start a Ray cluster of `count` nodes on this machine, yield its address, and end it with the context."""
     from ray.cluster_utils import Cluster
 
     options = {"num_cpus": 1, "object_store_memory": _STORE_BYTES}
@@ -367,7 +336,6 @@ def _local_cluster(count: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _environment_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables of this process during the context, and restore their former values after it."""
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
@@ -379,7 +347,6 @@ def _environment_variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _start_tasks(ray: Any) -> RayLaunch:
-    """Start the board on the head node and one task on each node that is alive, and return the launch."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     actor = ray.remote(BytesByKey).options(num_cpus=0, resources={_HEAD: 0.001}).remote()
@@ -393,4 +360,5 @@ def _start_tasks(ray: Any) -> RayLaunch:
         ).remote(actor, rank, len(nodes), node["NodeManagerHostname"])
         for rank, node in enumerate(nodes)
     ]
-    return RayLaunch(RayBoard(actor), len(nodes), tuple(node["NodeManagerHostname"] for node in nodes), tasks)
+    hosts = tuple(node["NodeManagerHostname"] for node in nodes)
+    return RayLaunch(board=RayBoard(actor), world=len(nodes), hosts=hosts, tasks=tasks)

@@ -4,7 +4,7 @@ A node is not trusted: its messages have a limited size and a strict schema. The
 times of day, because the clocks of nodes can differ by hours."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, TypeVar
 
 import pydantic
 from annotated_types import MaxLen
@@ -12,7 +12,7 @@ from annotated_types import MaxLen
 from gpubench.base.errors import FileError
 from gpubench.model.limits import Count, Many, Seconds, Word
 from gpubench.model.run import Tier
-from gpubench.model.schema import STRICT
+from gpubench.model.schema import Strict
 
 Brief = Annotated[str, MaxLen(2000)]
 _MOST_BYTES = 2**20
@@ -23,22 +23,18 @@ Message = TypeVar("Message")
 
 
 @dataclass(frozen=True, slots=True)
-class SeenGpu:
+class SeenGpu(Strict):
     """A GPU that a node sees: the id by which it is measured there, and its UUID."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     id: Word
     uuid: Brief
 
 
 @dataclass(frozen=True, slots=True)
-class MeasurementEnd:
+class MeasurementEnd(Strict):
     """How the measurement of a turn ended; `last_line` is the last line that it printed to standard error.
 
     `exit_status` is 128 + n if signal n ended the measurement. `has_file` says that the run file is on the board."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     turn: Count
     exit_status: int
@@ -49,12 +45,10 @@ class MeasurementEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReport:
+class NodeReport(Strict):
     """The report that a node writes about once per second; `beat` increases while the node lives.
 
     `machine` is the id of the running kernel, which all nodes on one machine share."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     beat: Count
     version: Word
@@ -71,12 +65,10 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class PairPlace:
+class PairPlace(Strict):
     """The place of a node in a group that measures together: its number, the group's size, the address, the secret.
 
     `address` is HOST:PORT of the node with number 0. The fields are those of `measuring.joining.Membership`."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     rank: Count
     size: Count
@@ -85,12 +77,10 @@ class PairPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeOrder:
+class NodeOrder(Strict):
     """The order to a node for one turn, as arguments of `gpubench run`; an order without suites dismisses the node.
 
     A node with a `place` measures together with other nodes."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     suites: Many[Brief] = ()
     devices: Many[Word] = ()

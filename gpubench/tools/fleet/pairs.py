@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import pydantic
@@ -21,7 +21,7 @@ from gpubench.judging.fleet import FleetFinding, FleetJudgement, worst_first
 from gpubench.judging.links import Pair
 from gpubench.model.disk import as_file_errors
 from gpubench.model.limits import Count, Many, Name, Text
-from gpubench.model.schema import STRICT
+from gpubench.model.schema import Strict
 from gpubench.model.store import read_run
 from gpubench.tools.fleet.collect import NodeOutcome
 from gpubench.tools.fleet.messages import NodeOrder, PairPlace
@@ -34,12 +34,10 @@ _LOCAL = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class PairMeasurement:
+class PairMeasurement(Strict):
     """One measurement of two nodes: its round (0: measured alone) and the numbers of the nodes.
 
     `folder` is the name of the folder below `pairs` that holds its run files."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     round: Count
     first: Count
@@ -53,10 +51,8 @@ class PairMeasurement:
 
 
 @dataclass(frozen=True, slots=True)
-class PairsRecord:
+class PairsRecord(Strict):
     """The record of a fleet's pairs: the names of the nodes by number, and every measurement of a pair."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     nodes: Many[Name]
     meetings: Many[PairMeasurement] = ()
