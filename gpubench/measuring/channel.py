@@ -57,7 +57,6 @@ class FrameChannel:
         self._ended = False
 
     def fileno(self) -> int:
-        """Return the file descriptor to wait for."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -73,7 +72,7 @@ class FrameChannel:
 
         Raises BadMessage if the frame is longer than allowed."""
         deadline = time.monotonic() + timeout_s
-        while not self._is_readable():
+        while not self._has_frame() and not self._ended:
             if not wait([self._socket], max(0.0, deadline - time.monotonic())):
                 return False
             self._fill_buffer()
@@ -98,13 +97,13 @@ class FrameChannel:
 
     def _read(self) -> bytes:
         """Wait for the next frame, remove it from the buffer, and return its content."""
-        while not self._is_readable():
+        while not self._has_frame():
+            if self._ended:
+                raise EOFError
             self._fill_buffer()
-        if not self._has_frame():
-            raise EOFError
-        end = _HEADER.size + self._length()
-        with memoryview(self._buffer) as view:
-            content, proof = bytes(view[_HEADER.size : end]), bytes(view[end : end + self._proof_bytes])
+        end = _HEADER.size + int(_HEADER.unpack_from(self._buffer)[0])
+        with memoryview(self._buffer) as frame:
+            content, proof = bytes(frame[_HEADER.size : end]), bytes(frame[end : end + self._proof_bytes])
         del self._buffer[: end + self._proof_bytes]
         self._check(content, proof)
         return content
@@ -113,7 +112,6 @@ class FrameChannel:
         """Raise BadMessage if `proof` does not show that the other end sent this frame."""
 
     def _fill_buffer(self) -> None:
-        """Append what has arrived at the socket to the buffer; wait if nothing has. Note the end of the channel."""
         try:
             received = self._socket.recv(_READ_BYTES)
         except ConnectionError:
@@ -121,20 +119,14 @@ class FrameChannel:
         self._ended = not received
         self._buffer += received
 
-    def _length(self) -> int:
-        length: int = _HEADER.unpack_from(self._buffer)[0]
-        return length
-
     def _has_frame(self) -> bool:
         """Return whether a whole frame is in the buffer. Raises BadMessage if the next frame is longer than allowed."""
         if len(self._buffer) < _HEADER.size:
             return False
-        if self._length() > self._limit_bytes:
-            raise BadMessage(f"a message of {self._length()} bytes, of which {self._limit_bytes} are allowed")
-        return len(self._buffer) >= _HEADER.size + self._length() + self._proof_bytes
-
-    def _is_readable(self) -> bool:
-        return self._has_frame() or self._ended
+        length: int = _HEADER.unpack_from(self._buffer)[0]
+        if length > self._limit_bytes:
+            raise BadMessage(f"a message of {length} bytes, of which {self._limit_bytes} are allowed")
+        return len(self._buffer) >= _HEADER.size + length + self._proof_bytes
 
 
 class ToChild(FrameChannel, Generic[M]):

@@ -32,7 +32,6 @@ class CounterGroup:
         period_s: float,
         events: frozenset[str] = frozenset(),
     ) -> None:
-        """Set up the reading of the counters `names` of `device` every `period_s` seconds; `run` reads them."""
         self.collector = collector
         self.source = source
         self.device = device
@@ -70,7 +69,10 @@ class CounterGroup:
         failed = ""
         refused: dict[str, str] = {}
         try:
-            row, refused = plugins.call_library(self.collector, self._read_row)
+            row, refused = plugins.call_library(
+                self.collector,
+                lambda: boundary.row(self.source.read(self.device, self.names), self.names, self._events),
+            )
         except Unavailable as error:  # only this group is missing from here on, until it answers again
             row, failed = (None,) * len(self.names), boundary.text(str(error))
         ended = time.monotonic()
@@ -79,8 +81,10 @@ class CounterGroup:
         with self._lock:
             if failed_messages:
                 self._warn(f"its messages are unavailable: {failed_messages}", started_at)
-            for name, reason in refused.items():
-                self._refuse(name, reason, started_at)
+            for name, reason in refused.items():  # the first one of each counter becomes a remark at once
+                if not self._refused[name]:
+                    self._warn(f"{name} was {reason}: that value is missing", started_at)
+                self._refused[name] += 1
             self._at.append((begin + ended) / 2 - started_at)
             self._rows.append(row)
             self._busy_s += ended - begin
@@ -97,13 +101,9 @@ class CounterGroup:
                 Remark(at, "event", self.collector, self.device.id, message) for message in self._within_limit(messages)
             ]
 
-    def _read_row(self) -> tuple[tuple[float | None, ...], dict[str, str]]:
-        return boundary.row(self.source.read(self.device, self.names), self.names, self._events)
-
     def _read_messages(self) -> tuple[list[str], str]:
         """Return the source's new messages, or the reason why asking for them failed, which is empty otherwise."""
-        source = self._message_source
-        if source is None:
+        if (source := self._message_source) is None:
             return [], ""
         try:
             return plugins.call_library(self.collector, lambda: boundary.texts(source.messages(self.device))), ""
@@ -117,12 +117,6 @@ class CounterGroup:
             accepted.append("further messages are omitted")
         self._message_count += len(messages)
         return accepted
-
-    def _refuse(self, name: str, reason: str, started_at: float) -> None:
-        """Count a refused value of the counter `name`; the first one of each counter becomes a remark at once."""
-        if not self._refused[name]:
-            self._warn(f"{name} was {reason}: that value is missing", started_at)
-        self._refused[name] += 1
 
     def finish(self, started_at: float) -> None:
         """Add a remark with the number of refused values for each counter that had more than one.

@@ -129,7 +129,7 @@ def _next_content(channel: NodeChannel, node: int, deadline: float) -> bytes:
 
 
 class _Visitor(NamedTuple):
-    """What a connection that is no node yet must use in its proof, a random number, and the end of its time."""
+    """A connection that is no node yet must use the random number in its proof, before its time ends (monotonic s)."""
 
     nonce: bytes
     deadline: float
@@ -145,13 +145,18 @@ def _accept_nodes(place: Membership, deadline: float) -> dict[int, NodeChannel]:
             sources: list[Any] = [listener, *visitors]
             for ready in wait(sources, _TICK_S):
                 if ready is listener:
-                    _accept_visitor(listener, visitors)
+                    with contextlib.suppress(OSError):  # the visitor may have disconnected already
+                        visitor = _Visitor(secrets.token_bytes(_NONCE_BYTES), time.monotonic() + _VISIT_S)
+                        channel = NodeChannel(listener.accept()[0], _HELLO.size)
+                        channel.send(_GREETING + visitor.nonce)  # the buffer of a fresh connection holds it
+                        visitors[channel] = visitor
                 elif isinstance(ready, NodeChannel) and ready in visitors:
                     refused += _read_visitor(ready, visitors, place, channels)
-            now = time.monotonic()
-            for late in [channel for channel, visitor in visitors.items() if visitor.deadline < now]:
-                late.close()
-                del visitors[late]
+            now, surplus = time.monotonic(), len(visitors) - _MOST_VISITORS
+            for index, (channel, visitor) in enumerate(list(visitors.items())):
+                if visitor.deadline < now or index < surplus:  # the oldest come first
+                    channel.close()
+                    del visitors[channel]
         for channel in visitors:
             channel.close()
     if missing := [str(node) for node in range(1, place.size) if node not in channels]:
@@ -164,7 +169,6 @@ def _accept_nodes(place: Membership, deadline: float) -> dict[int, NodeChannel]:
 
 
 def _open_listener(place: Membership) -> socket.socket:
-    """Return the socket on which node 0 listens. Raises UsageError if the address is unknown or in use."""
     try:
         family = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((place.host, place.port), family=family, backlog=min(place.size, 1024))
@@ -172,52 +176,26 @@ def _open_listener(place: Membership) -> socket.socket:
         raise UsageError(f"node 0 cannot listen at {place.host}:{place.port}: {error}") from error
 
 
-def _accept_visitor(listener: socket.socket, visitors: dict[NodeChannel, _Visitor]) -> None:
-    """Accept a connection, send it the greeting with a random number, and add it to `visitors`."""
-    try:
-        channel = NodeChannel(listener.accept()[0], _HELLO.size)
-    except OSError:  # the visitor has disconnected already
-        return
-    visitors[channel] = visitor = _Visitor(secrets.token_bytes(_NONCE_BYTES), time.monotonic() + _VISIT_S)
-    channel.send(_GREETING + visitor.nonce)  # the buffer of a fresh connection holds it
-    while len(visitors) > _MOST_VISITORS:
-        oldest = next(iter(visitors))
-        oldest.close()
-        del visitors[oldest]
-
-
 def _read_visitor(
     channel: NodeChannel, visitors: dict[NodeChannel, _Visitor], place: Membership, channels: dict[int, NodeChannel]
 ) -> bool:
-    """Read from a visitor, and return whether it was refused; if it proves that it is a node, add its channel."""
-    node = 0
+    """Read from a visitor, and return whether it was refused; add its channel if it proves to be a new node."""
     with contextlib.suppress(EOFError, OSError):
         hello = next(channel.contents(), None)
         if hello is None:
             return False
-        node = _admit(channel, hello, visitors[channel].nonce, place, channels)
+        greeting, rank, nonce, proved = _HELLO.unpack(hello.ljust(_HELLO.size))
+        node, facts = int.from_bytes(rank, "big"), (rank, visitors[channel].nonce, nonce)
+        is_free = greeting == _GREETING and 0 < node < place.size and node not in channels
+        if compare_digest(proved, proof(place.secret, b"join", *facts)) and is_free:
+            channel.send(proof(place.secret, b"welcome", *facts))
+            channel.seal(proof(place.secret, b"key", *facts), is_hub=True)
+            channels[node] = channel
+            del visitors[channel]
+            return False
     del visitors[channel]
-    if node:
-        channels[node] = channel
-    else:
-        channel.close()
-    return not node
-
-
-def _admit(
-    channel: NodeChannel, hello: bytes, own_nonce: bytes, place: Membership, members: dict[int, NodeChannel]
-) -> int:
-    """Seal a visitor's channel and return its number; 0 if it has another secret or its number is not free."""
-    if len(hello) != _HELLO.size or not hello.startswith(_GREETING):
-        return 0
-    _, rank, nonce, proved = _HELLO.unpack(hello)
-    node, facts = int.from_bytes(rank, "big"), (rank, own_nonce, nonce)
-    is_free = 0 < node < place.size and node not in members
-    if not compare_digest(proved, proof(place.secret, b"join", *facts)) or not is_free:
-        return 0
-    channel.send(proof(place.secret, b"welcome", *facts))
-    channel.seal(proof(place.secret, b"key", *facts), is_hub=True)
-    return node
+    channel.close()
+    return True
 
 
 def _connect(place: Membership, deadline: float) -> NodeChannel:
@@ -226,14 +204,13 @@ def _connect(place: Membership, deadline: float) -> NodeChannel:
     while True:
         left_s = deadline - time.monotonic()
         try:
-            channel = NodeChannel(
-                socket.create_connection((place.host, place.port), max(left_s, _RETRY_S)), _HELLO.size
-            )
+            connection = socket.create_connection((place.host, place.port), max(left_s, _RETRY_S))
             break
         except OSError as error:
             if left_s <= 0:
                 raise UsageError(f"{where} does not answer: {error}") from error
             time.sleep(_RETRY_S)
+    channel = NodeChannel(connection, _HELLO.size)
     try:
         _prove_membership(channel, place, max(deadline, time.monotonic() + _RETRY_S))
     except (EOFError, OSError) as error:

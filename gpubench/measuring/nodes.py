@@ -43,7 +43,6 @@ class ExchangeRound(Strict):
 
     @property
     def moment(self) -> tuple[int, int]:
-        """The place of the round in the order of all rounds: case, then number."""
         return self.case, self.number
 
 
@@ -56,7 +55,6 @@ class NodeGroup:
     `size` is the number of nodes and `rank` is this node's number."""
 
     def __init__(self, rank: int, size: int, channels: Mapping[int, NodeChannel], silent_s: float = SILENT_S) -> None:
-        """Begin to send signs of life; `channels` are those that `join` returned, by the number of the other node."""
         self.rank, self.size = rank, size
         self.host = next(iter(channels.values())).host  # the address by which the others reach this node
         self.gone: dict[int, str] = {}  # node that left the group → the reason
@@ -73,7 +71,6 @@ class NodeGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the group: the other nodes read the end of their connections."""
         self._stop.set()
         self._beats.join()
         for channel in self._channels.values():
@@ -86,9 +83,8 @@ class NodeGroup:
 
     def begin(self, ranks_per_node: int) -> MultiNodeCase:
         self._cases += 1
-        now = time.monotonic()
         for channel in self._channels.values():  # this node reads nothing between two cases
-            channel.heard_at = max(channel.heard_at, now)
+            channel.heard_at = time.monotonic()
         return MultiNodeCase(self, self._cases, ranks_per_node)
 
     def contribute(self, share: ExchangeRound) -> None:
@@ -160,13 +156,9 @@ class NodeGroup:
         """Drop the nodes that have not contributed to the round of `contribution`: the others continue without them.
 
         On any node but node 0, it is node 0 that is dropped."""
-        late = [
-            node
-            for node in self._channels
-            if self.rank or self._contributions.get(node, contribution).moment != contribution.moment
-        ]
-        for node in late:
-            self._drop_node(node, f"did not take part in an exchange within {EXCHANGE_S:g} s")
+        for node in list(self._channels):
+            if self.rank or self._contributions.get(node, contribution).moment != contribution.moment:
+                self._drop_node(node, f"did not take part in an exchange within {EXCHANGE_S:g} s")
 
     def _drop_node(self, node: int, reason: str) -> None:
         """Close the connection to a node, which counts as gone from now on."""
@@ -182,7 +174,6 @@ class NodeGroup:
             }
 
     def _send_beats(self) -> None:
-        """Send a sign of life to every node once a second until the group is left."""
         while not self._stop.wait(_BEAT_S):
             for channel in list(self._channels.values()):
                 channel.send(b"")
@@ -194,7 +185,6 @@ class MultiNodeCase:
     `host` is the address by which other nodes reach this one, and `world` the number of ranks on all nodes."""
 
     def __init__(self, group: NodeGroup, case: int, ranks_per_node: int) -> None:
-        """Begin the case with the number `case` of the group, with `ranks_per_node` ranks on each node."""
         self.first = group.rank * ranks_per_node  # the number of this node's first rank
         self.world = group.size * ranks_per_node
         self.ended: dict[int, RankResult] = {}  # the results that all nodes have received, by rank
@@ -210,20 +200,18 @@ class MultiNodeCase:
         return len(self.ended) == self.world
 
     def contribute(self, offers: Mapping[int, bytes], results: Mapping[int, RankResult]) -> None:
-        """Contribute to the current round, unless this node has done so.
-
-        Another node learns how a rank ended, and no figures."""
+        """Contribute to the current round, unless this node has done so; others learn how a rank ended, no figures."""
         if self._has_contributed:
             return
         self._has_contributed, self._contributed_at = True, time.monotonic()
-        ended = {self.first + rank: result for rank, result in results.items() if self.first + rank not in self.ended}
         self._share = ExchangeRound(
             self._share.case,
             self._share.number + 1,
             tuple((self.first + rank, offer.decode()) for rank, offer in offers.items()),
             tuple(
-                (rank, RankResult(result.status, result.cause, result.reason, informed=result.informed))
-                for rank, result in ended.items()
+                (self.first + rank, RankResult(end.status, end.cause, end.reason, informed=end.informed))
+                for rank, end in results.items()
+                if self.first + rank not in self.ended
             ),
         )
         self._group.contribute(self._share)
@@ -237,19 +225,16 @@ class MultiNodeCase:
             return None
         if time.monotonic() - self._contributed_at > EXCHANGE_S:
             self._group.give_up(self._share)
-        merged = self._group.merged_round(self._share, self._lost_ranks(), self._per_node)
+        lost_ranks = {
+            rank: RankResult("failed", "crash", f"rank {rank}: {reason}")
+            for node, reason in self._group.gone.items()
+            for rank in range(node * self._per_node, (node + 1) * self._per_node)
+            if rank not in self.ended
+        }
+        merged = self._group.merged_round(self._share, lost_ranks, self._per_node)
         if merged is None:
             return None
         self._has_contributed = False
         new = {rank: result for rank, result in merged.ended if rank not in self.ended}
         self.ended |= new
         return {rank: offer.encode() for rank, offer in merged.offers}, new
-
-    def _lost_ranks(self) -> dict[int, RankResult]:
-        """Return crashed results for the ranks of nodes that left the group, by rank, except those in `ended`."""
-        return {
-            rank: RankResult("failed", "crash", f"rank {rank}: {reason}")
-            for node, reason in self._group.gone.items()
-            for rank in range(node * self._per_node, (node + 1) * self._per_node)
-            if rank not in self.ended
-        }
