@@ -18,12 +18,10 @@ from gpubench.cli import _fleet_judge
 from gpubench.cli import _options as options
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from gpubench.model.fleet import Fleet
     from gpubench.tools.fleet.collect import NodeView
     from gpubench.tools.fleet.launchers import FleetLaunch
-    from gpubench.tools.fleet.session import FleetRequest, FleetSession
+    from gpubench.tools.fleet.session import FleetRequest
 
 _SRUN = "gpubench.srun"  # the key of srun's options in the context of the command
 
@@ -103,9 +101,7 @@ class FleetRunCommand(TyperCommand):
     """A command whose arguments after `--` are options of srun."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments before `--`, and store the arguments after it in `ctx.meta` for `srun_options`.
-
-        `ctx` is a context of Click. Returns the arguments that the command did not use."""
+        """Parse the arguments before `--`, and store the arguments after it in `ctx.meta` for `srun_options`."""
         if "--" in args:
             place = args.index("--")
             ctx.meta[_SRUN] = tuple(args[place + 1 :])
@@ -131,6 +127,9 @@ def run(
     """Measure many machines at the same time: one run file per node, and fleet.json.
 
     The exit status is 0 if every node answered, 4 if some did not, 6 if no node has a device that is well."""
+    import random
+
+    from gpubench.cli._print import say
     from gpubench.judging.policy import built_in
     from gpubench.tools.fleet import judging
     from gpubench.tools.fleet.collect import Patience, read_racks
@@ -149,27 +148,14 @@ def run(
         session = stack.enter_context(FleetSession(launch, request, watch))
         fleet = session.measure()
         if confirm:
-            fleet = _measure_suspects_again(session, out)
+            again = judging.plan_second_measurement(judging.judge(judging.read(out), built_in()), random.SystemRandom())
+            if again.roles:
+                say(f"measuring again: {', '.join(f'{node} ({role})' for node, role in again.roles.items())}")
+                fleet = session.measure_again(again.roles, again.cases)
     _print_outcomes(fleet, out)
     if confirm:
         _fleet_judge.show(judging.judge(judging.read(out), built_in()))
     raise typer.Exit(session.exit_status)
-
-
-def _measure_suspects_again(session: FleetSession, folder: Path) -> Fleet:
-    """Judge the run files, and measure the suspects again beside as many healthy nodes; return the fleet after that."""
-    import random
-
-    from gpubench.cli._print import say
-    from gpubench.judging.policy import built_in
-    from gpubench.tools.fleet import judging
-
-    judgement = judging.judge(judging.read(folder), built_in())
-    second_measurement = judging.plan_second_measurement(judgement, random.SystemRandom())
-    if not second_measurement.roles:
-        return session.fleet
-    say(f"measuring again: {', '.join(f'{node} ({role})' for node, role in second_measurement.roles.items())}")
-    return session.measure_again(second_measurement.roles, second_measurement.cases)
 
 
 Rounds = Annotated[
@@ -234,10 +220,9 @@ def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
 
 
 def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tuple[str, ...]:
-    """Return the options of srun that follow `--` on the command line; empty if there are none.
+    """Return the options of srun that follow `--` on the command line, as `FleetRunCommand` stored them.
 
-    `ctx` is the context in which `FleetRunCommand` stored them. Raises UsageError unless exactly one of the launchers
-    `on`, `slurm` and `from_env` is named, or if options of srun are given without `slurm`."""
+    Raises UsageError unless one launcher is named, or if options of srun are given without `slurm`."""
     from gpubench.base.errors import UsageError
 
     srun: tuple[str, ...] = ctx.meta.get(_SRUN, ())
@@ -252,9 +237,7 @@ def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tu
 def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[FleetLaunch]:
     """Start nodes by Ray (`on`, an address) or srun (`slurm`), or join those of a job, and yield their launch.
 
-    The launch talks to the nodes. `srun` are options of srun. With --from-env every process of the job calls this: a
-    process whose rank is not 0 works as a node here and raises typer.Exit at the end. Raises UsageError if the folder
-    of the request exists."""
+    With --from-env a process whose rank is not 0 works as a node here and raises typer.Exit at the end."""
     from gpubench.tools.fleet import launchers, member
     from gpubench.tools.fleet.session import new_folder
 
@@ -275,10 +258,7 @@ def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -
 
 @contextmanager
 def node_display() -> Iterator[Callable[[Sequence[NodeView]], None]]:
-    """Yield a function that shows the nodes' states on standard error; call it with the views of all nodes.
-
-    On a terminal it draws a table of the nodes that measure, and prints a line for each node that ends. Elsewhere it
-    prints a line for each change."""
+    """Yield a function that shows the nodes' states on standard error: lines, and on a terminal a table."""
     from gpubench.cli import _print
 
     console, printed = _print.err(), dict[str, str]()
@@ -299,20 +279,13 @@ def node_display() -> Iterator[Callable[[Sequence[NodeView]], None]]:
     with Live(console=console, transient=True, refresh_per_second=4) as live:
 
         def watch(views: Sequence[NodeView]) -> None:
-            live.update(_measuring_nodes_table([view for view in views if view.outcome is None], console.height))
+            measuring = [(view.name, view.phase) for view in views if view.outcome is None]
+            room = max(console.height - 4, 1)
+            more = [(f"… and {len(measuring) - room} more", "")] if len(measuring) > room else []
+            live.update(_print.table(("node", "phase"), [*measuring[:room], *more]))
             print_changes([view for view in views if view.outcome])
 
         yield watch
-
-
-def _measuring_nodes_table(views: Sequence[NodeView], height: int) -> Table:
-    from gpubench.cli import _print
-
-    room = max(height - 4, 1)
-    rows = [(view.name, view.phase) for view in views[:room]]
-    if len(views) > room:
-        rows.append((f"… and {len(views) - room} more", ""))
-    return _print.table(("node", "phase"), rows)
 
 
 def _status(view: NodeView) -> str:

@@ -14,6 +14,7 @@ from gpubench.model.limits import Word
 
 # suspect: found once; confirmed: found again in a second measurement; transient: not found again.
 SuspectState = Literal["confirmed", "suspect", "transient"]
+StandingState = Literal["ok", "confirmed", "suspect", "transient", "not compared"]
 _WORST_FIRST: tuple[SuspectState, ...] = ("confirmed", "suspect", "transient")
 Basis = Literal["others", "baseline", "floor"]
 CauseKind = Literal["thermal", "power", "clock", "link width", "health", "other programs", "NUMA", "device"]
@@ -108,7 +109,6 @@ class Suspect:
 
     @property
     def name(self) -> str:
-        """The name of a slow node, or the place of any other suspect."""
         return self.place.node if self.unit == "node" else self.place.text
 
     @property
@@ -120,7 +120,6 @@ class Suspect:
 
     @property
     def state(self) -> SuspectState:
-        """The worst state among the findings."""
         return min((finding.state for finding in self.findings), key=_WORST_FIRST.index)
 
     @property
@@ -130,7 +129,6 @@ class Suspect:
 
     @property
     def slowdown(self) -> float:
-        """The largest slowdown among the findings, as a fraction."""
         return max(finding.slowdown for finding in self.findings)
 
 
@@ -195,7 +193,7 @@ class Standing:
     temperature_c: float = math.nan
     power_w: float = math.nan
     clock_hz: float = math.nan
-    state: Literal["ok", "confirmed", "suspect", "transient", "not compared"] = "ok"
+    state: StandingState = "ok"
     sick: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -233,12 +231,10 @@ class FleetJudgement:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families of cases that any component has, in their order."""
         return tuple(dict.fromkeys(family for standing in self.standings for family, _ in standing.shares))
 
     @property
     def missing_nodes(self) -> tuple[str, ...]:
-        """The names of the nodes that did not answer."""
         return tuple(node.name for node in self.fleet.nodes if node.status != "answered")
 
     @property
@@ -252,7 +248,6 @@ class FleetJudgement:
         return bool(self.bases)
 
     def of(self, state: SuspectState) -> tuple[Suspect, ...]:
-        """Return the suspects in this state."""
         return tuple(suspect for suspect in self.suspects if suspect.state == state)
 
 

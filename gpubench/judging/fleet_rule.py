@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench import stats
-from gpubench.analysis.digest import CaseKey, Component, NodeDigest
+from gpubench.analysis.digest import CaseKey, Component, ComponentKind, NodeDigest
 from gpubench.judging import outliers
 from gpubench.judging.causes import blamed, causes, disturbed_cases
 from gpubench.judging.finding_text import plural
@@ -22,6 +22,7 @@ from gpubench.judging.fleet import (
     FleetJudgement,
     Place,
     Standing,
+    StandingState,
     Suspect,
     SuspectCase,
     TwoPopulations,
@@ -83,6 +84,14 @@ class ComparableGroup:
         """Whether the group has enough members to compare them with each other."""
         return len(self.members) >= LEAST_COMPONENTS
 
+    @property
+    def kind(self) -> ComponentKind:
+        return self.members[0].component.kind
+
+    @property
+    def text(self) -> str:
+        return self.members[0].component.fingerprint.text
+
 
 def judge_fleet(
     fleet: Fleet,
@@ -117,7 +126,12 @@ def judge_fleet(
             *notes,
             *duplicate_notes,
             *_disturbance_notes(members),
-            *_too_few_notes(groups),
+            *(
+                f"{plural(len(group.members), f'comparable {group.kind}')} ({group.text}): fewer than "
+                f"{LEAST_COMPONENTS} cannot be compared with each other; compare them with --baseline or --floor"
+                for group in groups
+                if not group.is_comparable
+            ),
             *(f"{node}: its run is incomplete; only the completed cases count" for node in incomplete),
         ),
         tuple(failure for group in groups for failure in _failures(group)),
@@ -153,21 +167,9 @@ def _disturbance_notes(members: Sequence[Member]) -> Iterator[str]:
         yield f"{place.text}: other programs used it in {disturbed} of {cases} cases"
 
 
-def _too_few_notes(groups: Sequence[ComparableGroup]) -> Iterator[str]:
-    """Yield a note for each group that has too few members to be compared."""
-    for group in groups:
-        if not group.is_comparable:
-            first, count = group.members[0].component, len(group.members)
-            yield (
-                f"{plural(count, f'comparable {first.kind}')} ({first.fingerprint.text}): fewer than "
-                f"{LEAST_COMPONENTS} cannot be compared with each other; compare them with --baseline or --floor"
-            )
-
-
 def _judge_group(group: ComparableGroup, again: Sequence[SecondMeasurement]) -> tuple[list[FleetFinding], FleetGroup]:
     """Return the findings of a group and its description; a group of fewer than five members has no findings."""
-    first = group.members[0].component
-    described = FleetGroup(first.kind, first.fingerprint.text, len(group.members), ())
+    described = FleetGroup(group.kind, group.text, len(group.members), ())
     if not group.is_comparable:
         return [], replace(described, cases=_cases(group, np.full_like(group.rates, math.nan)))
     rows, rates, errors, populations = judged_rows(group)
@@ -239,15 +241,9 @@ def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulati
         is_slower = np.isin(np.arange(len(group.members)), slower)
         gaps = [np.nanmedian(group.rates[row][~is_slower]) - np.nanmedian(group.rates[row][is_slower]) for row in rows]
         slow, fast = ([group.members[column] for column in np.flatnonzero(mask)] for mask in (is_slower, ~is_slower))
-        described.append(
-            TwoPopulations(
-                tuple(group.keys[row].case for row in rows),
-                tuple(member.place for member in slow),
-                len(fast),
-                -math.expm1(-float(np.median(gaps))),
-                tuple(_differences(slow, fast)),
-            )
-        )
+        cases, places = tuple(group.keys[row].case for row in rows), tuple(member.place for member in slow)
+        gap = -math.expm1(-float(np.median(gaps)))
+        described.append(TwoPopulations(cases, places, len(fast), gap, tuple(_differences(slow, fast))))
     return tuple(described)
 
 
@@ -298,6 +294,11 @@ def _measured_again(
     """Return the finding as confirmed or transient if its component was measured again, and otherwise unchanged."""
     suspect_nodes = [digest for digest, is_control in again if not is_control and digest.node == finding.place.node]
     parts = [part for digest in suspect_nodes for part in digest.components if part.devices == finding.place.devices]
+    controls = [
+        (Place(repeat.digest.node, part.devices), part)
+        for repeat in again
+        for part in (repeat.digest.components if repeat.is_control else ())
+    ]
     pairs = []
     for key, rate in parts[0].rates.items() if parts else ():
         if key.family != finding.family or finding.case not in ("", key.case) or key not in first[finding.place].rates:
@@ -307,20 +308,14 @@ def _measured_again(
             for place, component in first.items()
             if key in component.rates and not {(place, finding.case), (place, key.case)} & set(suspects)
         }
-        moved = [log - healthy[place] for place, log in _control_rates(key, again) if place in healthy]
+        moved = [
+            part.rates[key].log - healthy[place] for place, part in controls if place in healthy and key in part.rates
+        ]
         pairs.append(_slowdown_and_limit(rate.log, rate.error, list(healthy.values()), moved, len(suspects)))
     if not pairs:
         return finding
     slowdown, limit = (statistics.fmean(column) for column in zip(*pairs, strict=True))
     return replace(finding, state="confirmed" if slowdown > limit else "transient", again=-math.expm1(-slowdown))
-
-
-def _control_rates(key: CaseKey, again: Sequence[SecondMeasurement]) -> Iterator[tuple[Place, float]]:
-    """Yield the place and the logarithm of the rate of each healthy control in the second measurement of a case."""
-    for repeat in again:
-        for component in repeat.digest.components if repeat.is_control else ():
-            if key in component.rates:
-                yield Place(repeat.digest.node, component.devices), component.rates[key].log
 
 
 def _slowdown_and_limit(
@@ -360,25 +355,18 @@ def _with_cases(suspects: Sequence[Suspect], groups: Sequence[ComparableGroup]) 
             place, component = group.members[column]
             for key, middle, log in zip(group.keys, medians.tolist(), group.rates[:, column].tolist(), strict=True):
                 if key in component.rates:
-                    value, median = component.rates[key].value, math.exp(middle if key.better == "more" else -middle)
-                    share = math.exp(log - middle)
-                    cases.setdefault(place, []).append(
-                        SuspectCase(place, key.case, key.family, key.unit, value, median, share)
-                    )
-    return [
-        replace(
-            suspect,
-            cases=tuple(
-                sorted((case for place in suspect.parts for case in cases.get(place, ())), key=lambda case: case.share)
-            ),
-        )
-        for suspect in suspects
-    ]
+                    median = math.exp(middle if key.better == "more" else -middle)
+                    figures = component.rates[key].value, median, math.exp(log - middle)
+                    case = SuspectCase(place, key.case, key.family, key.unit, *figures)
+                    cases.setdefault(place, []).append(case)
+    listed = [[case for place in suspect.parts for case in cases.get(place, ())] for suspect in suspects]
+    by_share = [tuple(sorted(of_suspect, key=lambda case: case.share)) for of_suspect in listed]
+    return [replace(suspect, cases=of_suspect) for suspect, of_suspect in zip(suspects, by_share, strict=True)]
 
 
 def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) -> Iterator[Standing]:
     """Yield the standing of each member of the group with this number."""
-    states = {place: suspect.state for suspect in suspects for place in suspect.parts}
+    states: dict[Place, StandingState] = {place: suspect.state for suspect in suspects for place in suspect.parts}
     families = list(dict.fromkeys(key.family for key in group.keys))
     centred = group.rates - np.nanmedian(group.rates, axis=1, keepdims=True) if len(group.keys) else group.rates
     for column, (place, component) in enumerate(group.members):
@@ -387,19 +375,11 @@ def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) 
             values = [float(centred[row, column]) for row, key in enumerate(group.keys) if key.family == family]
             if there := list(filter(math.isfinite, values)):
                 shares.append((family, math.exp(statistics.fmean(there))))
-        clocks = [rate.clock_hz for rate in component.rates.values() if rate.clock_hz > 0]
-        yield Standing(
-            place,
-            component.kind,
-            index,
-            tuple(shares),
-            component.temperature_c,
-            component.power_w,
-            statistics.median(clocks) if clocks else math.nan,
-            states.get(place, "ok" if group.is_comparable else "not compared"),
-            component.sick,
-            component.warnings,
-        )
+        clocks = [rate.clock_hz for rate in component.rates.values() if rate.clock_hz > 0] or [math.nan]
+        readings = component.temperature_c, component.power_w, statistics.median(clocks)
+        state: StandingState = states.get(place, "ok" if group.is_comparable else "not compared")
+        health = component.sick, component.warnings
+        yield Standing(place, component.kind, index, tuple(shares), *readings, state, *health)
 
 
 def _failures(group: ComparableGroup) -> Iterator[FailedCases]:

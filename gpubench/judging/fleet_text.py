@@ -4,7 +4,6 @@ import math
 import shlex
 import statistics
 from collections import Counter as Tally
-from collections.abc import Sequence
 
 from gpubench.base import units
 from gpubench.judging.finding_text import plural
@@ -111,7 +110,8 @@ def population_sentences(judgement: FleetJudgement) -> list[str]:
             differ = "; ".join(two.differences) or "no known difference between the parts"
             sentences.append(
                 f"two populations: {len(two.slower)} of {len(two.slower) + two.faster} components are "
-                f"{units.percent(two.gap)} slower in {plural(len(two.cases), 'case')} ({_first(two.cases)}): {differ}"
+                f"{units.percent(two.gap)} slower in {plural(len(two.cases), 'case')} "
+                f"({two.cases[0]}{', …' if two.cases[1:] else ''}): {differ}"
             )
     return sentences
 
@@ -142,8 +142,3 @@ def next_steps_text(judgement: FleetJudgement) -> list[str]:
         command = "fleet pairs …" if of_pairs else "fleet run … --confirm"
         return [f"measure the suspects again beside healthy nodes: gpubench {command}"]
     return []
-
-
-def _first(cases: Sequence[str]) -> str:
-    """Return the first case, with an ellipsis if there are more."""
-    return cases[0] if len(cases) == 1 else f"{cases[0]}, …"

@@ -5,7 +5,7 @@ Nodes are paired in rounds by the circle method, so that the pairs of a round ar
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from gpubench.judging.fleet import (
     FleetJudgement,
     Place,
     Standing,
+    StandingState,
     Suspect,
     worst_first,
 )
@@ -119,7 +120,7 @@ def judge_pairs(
                     figures = (effect.slowdown, effect.detectable, rate, rate / (1 - effect.slowdown), "B/s")
                     finding = FleetFinding(place, kind, FAMILY, case, "others", "suspect", *figures)
                     findings.setdefault((kind, place), []).append(finding)
-    state: Literal["ok", "not compared"] = "not compared" if too_few else "ok"
+    state: StandingState = "not compared" if too_few else "ok"
     suspects, standings = [], []
     for (kind, place), values in shares.items():
         slow = sorted(findings.get((kind, place), ()), key=lambda finding: -finding.slowdown)

@@ -126,7 +126,10 @@ class NodeCoordinator:
         begin = time.monotonic()
         while not self.nodes:
             self._launch.poll()
-            self._find_nodes()
+            world = self._launch.world
+            if not world and (data := self._launch.board.get(messages.WORLD)):
+                world = messages.decode_world(data)
+            self.nodes = {rank: TrackedNode(changed_at=time.monotonic()) for rank in range(world)}
             if not self.nodes and (reason := self._launch.reason_of_end(0)):
                 raise UsageError(f"no node has started: {reason}")
             if not self._launch.may_queue and time.monotonic() - begin > self._patience.report_s:
@@ -144,14 +147,6 @@ class NodeCoordinator:
         if self._racks and hosts and not self._racks.keys() & {*hosts, *map(self.name, self.nodes)}:
             raise UsageError(f"the map names none of the nodes; a line for one of them is: {hosts[0]} rack1")
         self._assign_gpus()
-
-    def _find_nodes(self) -> None:
-        """Fill `nodes` if the launcher or the board has the number of nodes; else `nodes` stays empty."""
-        world = self._launch.world
-        if not world and (data := self._launch.board.get(messages.WORLD)):
-            world = messages.decode_world(data)
-        now = time.monotonic()
-        self.nodes = {rank: TrackedNode(changed_at=now) for rank in range(world)}
 
     def ready(self) -> list[int]:
         """Return the ranks of the nodes that can measure: their devices are assigned, and `_reason_unfit` is empty."""
@@ -190,7 +185,17 @@ class NodeCoordinator:
                 if rank not in self._outcomes or self._outcomes[rank].status != outcome.status:
                     self._outcomes[rank] = outcome
                     on_outcome(rank, outcome)
-            self._update_views()
+            self._watch(
+                [
+                    NodeView(
+                        self.name(rank),
+                        node.report.phase if node.report else "has sent no report",
+                        node.ordered_at is not None,
+                        self._outcomes.get(rank),
+                    )
+                    for rank, node in self.nodes.items()
+                ]
+            )
             time.sleep(_TICK_S)
         for tracked in self.nodes.values():
             tracked.turn += tracked.ordered_at is not None
@@ -206,19 +211,20 @@ class NodeCoordinator:
             with contextlib.suppress(BadValue):
                 self._launch.board.put(messages.order_key(rank, turn), messages.encode(NodeOrder()))
         deadline = time.monotonic() + _DISMISSAL_S
-        while wait and any(map(self._is_staying, self.nodes)) and time.monotonic() < deadline:
+        while wait and time.monotonic() < deadline:
+            oldest = time.monotonic() - SILENCE_S
+            reports = [
+                node.report
+                for rank, node in self.nodes.items()
+                if node.report and node.changed_at >= oldest and not self._has_ended(rank)
+            ]
+            if all(report.phase == DONE for report in reports):
+                return
             time.sleep(_TICK_S)
             self._launch.poll()
             self._read_reports(self.nodes)
 
-    def _is_staying(self, rank: int) -> bool:
-        """Return whether a node still sends reports and has not yet reported that its process is done."""
-        report = self.nodes[rank].report
-        is_silent = time.monotonic() - self.nodes[rank].changed_at > SILENCE_S
-        return report is not None and report.phase != DONE and not is_silent and not self._has_ended(rank)
-
     def _has_ended(self, rank: int) -> bool:
-        """Return whether a node has reported its end, or the launcher knows that the process of the node has ended."""
         report = self.nodes[rank].report
         return bool((report and report.end_reason) or self._launch.reason_of_end(rank))
 
@@ -293,7 +299,7 @@ class NodeCoordinator:
             is_due = now - begin >= index * self._patience.stagger_s
             if tracked.ordered_at is not None or tracked.devices is None or not is_due or self._reason_unfit(tracked):
                 continue
-            message = messages.encode(self._order_for(rank, order))
+            message = messages.encode(self._adapt_order(rank, replace(order, devices=tracked.devices or ("host",))))
             try:
                 self._launch.board.put(messages.order_key(rank, tracked.turn), message)
             except BadValue as error:
@@ -301,10 +307,6 @@ class NodeCoordinator:
             tracked.ordered_at = now
         active = sum(self.nodes[rank].ordered_at is not None and rank not in self._outcomes for rank in ranks)
         self.most_at_once = max(self.most_at_once, active)
-
-    def _order_for(self, rank: int, order: NodeOrder) -> NodeOrder:
-        """Return the order of one node: `order` with the node's devices, changed by the `adapt_order` of `turn`."""
-        return self._adapt_order(rank, replace(order, devices=self.nodes[rank].devices or ("host",)))
 
     def _reason_unfit(self, tracked: TrackedNode) -> str:
         """Return a clause that says why a node must not measure; empty if it may, or before its GPUs are assigned."""
@@ -337,7 +339,7 @@ class NodeCoordinator:
         if reason := self._reason_unfit(tracked):
             return NodeOutcome("failed", seconds, reason=reason)
         if report.ended and report.ended.turn == tracked.turn and tracked.ordered_at is not None:
-            node_order = self._order_for(rank, order)
+            node_order = self._adapt_order(rank, replace(order, devices=tracked.devices or ("host",)))
             try:
                 data = self._launch.board.get(messages.run_key(rank, tracked.turn)) if report.ended.has_file else None
             except BadValue as error:
@@ -355,13 +357,6 @@ class NodeCoordinator:
         if seconds > limit_s or (tracked.devices is None and now - self._began > limit_s):
             return NodeOutcome("timed out", seconds, reason=f"no answer within {limit_s:.0f} s; last seen {phase}")
         return None
-
-    def _update_views(self) -> None:
-        views = []
-        for rank, tracked in self.nodes.items():
-            phase = tracked.report.phase if tracked.report else "has sent no report"
-            views.append(NodeView(self.name(rank), phase, tracked.ordered_at is not None, self._outcomes.get(rank)))
-        self._watch(views)
 
 
 def read_racks(path: Path) -> Racks:

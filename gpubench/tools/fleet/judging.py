@@ -21,7 +21,7 @@ from gpubench.base.errors import FileError, UsageError
 from gpubench.judging import effect
 from gpubench.judging.causes import causes
 from gpubench.judging.evidence import Evidence, Side
-from gpubench.judging.fleet import Basis, FleetFinding, FleetJudgement, Place
+from gpubench.judging.fleet import Basis, FleetFinding, FleetJudgement, Place, SuspectState
 from gpubench.judging.fleet_rule import SecondMeasurement, judge_fleet
 from gpubench.judging.judge import Finding, SideFigures, decide
 from gpubench.judging.noise import LEAST_TO_FAIL
@@ -207,18 +207,17 @@ def _evidence(fleet: ReadFleet, node: str) -> Evidence:
 
 def _comparable_pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]:
     """Yield a pair of measurements for each case of each component that both fleets measured with equal settings."""
+
+    def identity(node: str, part: Component) -> tuple[str, ...]:
+        return part.uuids if all(part.uuids) else (node, *part.devices)
+
     before_by_key = {
-        _key(digest.node, part): (digest.node, part) for digest in earlier.digests for part in digest.components
+        identity(digest.node, part): (digest.node, part) for digest in earlier.digests for part in digest.components
     }
     for digest in current.digests:
-        matches = [
-            (part, *before_by_key[_key(digest.node, part)])
-            for part in digest.components
-            if _key(digest.node, part) in before_by_key
-        ]
-        if not matches:
-            continue
-        after = _evidence(current, digest.node)
+        parts = ((part, before_by_key.get(identity(digest.node, part))) for part in digest.components)
+        matches = [(part, *match) for part, match in parts if match]
+        after = _evidence(current, digest.node) if matches else Evidence([])
         before = {node: _evidence(earlier, node) for node in dict.fromkeys(node for _, node, _ in matches)}
         for part, node, former in matches:
             for key in part.rates if former.fingerprint == part.fingerprint else ():
@@ -228,35 +227,18 @@ def _comparable_pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]
                     yield _Pair(Place(digest.node, part.devices), part, former, old, new)
 
 
-def _key(node: str, component: Component) -> tuple[str, ...]:
-    """Return the key of a component in every fleet: its UUIDs, or for a host its node and device ids."""
-    return component.uuids if all(component.uuids) else (node, *component.devices)
-
-
 def _fleet_finding(
     place: Place, component: Component, finding: Finding, basis: Basis, others: Sequence[Component]
 ) -> FleetFinding:
     """Return a gate's finding about one component as a finding of the fleet, with the probable causes."""
     key = next((key for key in component.rates if key.case == finding.case.id), None)
-    shift = finding.effect.shift if finding.effect else math.nan
+    family, shift = key.family if key else "", finding.effect.shift if finding.effect else math.nan
     before = finding.before.processes or LEAST_TO_FAIL  # a floor has no processes, because it is not measured
-    is_sure = min(finding.after.processes, before) >= LEAST_TO_FAIL
-    family = key.family if key else ""
-    return FleetFinding(
-        place,
-        component.kind,
-        family,
-        finding.case.id,
-        basis,
-        "confirmed" if is_sure else "suspect",
-        -math.expm1(-shift),
-        -math.expm1(-finding.threshold),
-        finding.after.median,
-        finding.before.median,
-        finding.unit,
-        finding.better,
-        causes=causes(key, family, shift, component, others),
-    )
+    state: SuspectState = "confirmed" if min(finding.after.processes, before) >= LEAST_TO_FAIL else "suspect"
+    sizes = -math.expm1(-shift), -math.expm1(-finding.threshold), finding.after.median, finding.before.median
+    what = (place, component.kind, family, finding.case.id, basis, state)
+    explained = causes(key, family, shift, component, others)
+    return FleetFinding(*what, *sizes, finding.unit, finding.better, causes=explained)
 
 
 def rendered(path: Path, judgement: FleetJudgement) -> str:

@@ -6,7 +6,7 @@ In each round the nodes form disjoint pairs, and each pair measures the same col
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -91,39 +91,39 @@ class PairsSession(NodeSession):
         for position, pair in enumerate([*healthy[:1], *remeasured]):
             self._measure_round(0, [pair], f"alone-{position}")
         alone = rates_of(self._record, self._request.folder, is_alone=True)
-        slowdowns = {finding: _slowdown(alone.get(finding.case, {}), pair, healthy) for finding, pair in pairs.items()}
+        slowdowns: dict[FleetFinding, float | None] = {}
+        for finding, pair in pairs.items():
+            of_case = alone.get(finding.case, {})
+            control = next((of_case[control_pair] for control_pair in healthy if control_pair in of_case), None)
+            slowdowns[finding] = None if control is None or pair not in of_case else 1 - of_case[pair] / control
         return confirmed(judgement, slowdowns)
 
-    def _measure_round(self, number: int, pairs: Sequence[Pair], name: str) -> None:
+    def _measure_round(self, turn: int, pairs: Sequence[Pair], name: str) -> None:
         """Let these pairs measure at the same time, and add them to the record."""
-        measurable = [pair for pair in pairs if not self._unreachable & set(pair)]
         folder = self._request.folder / PAIRS / name
         with as_file_errors(folder):
             folder.mkdir(parents=True)
         outcomes: dict[int, NodeOutcome] = {}
-        places = dict(place for pair in measurable for place in self._pair_places(pair))
+        places: dict[int, PairPlace] = {}
+        for pair in (pair for pair in pairs if not self._unreachable & set(pair)):
+            reports = [self._coordinator.nodes[rank].report for rank in pair]
+            is_local = len({report.machine for report in reports if report}) == 1
+            host = _LOCAL if is_local or reports[0] is None else reports[0].address
+            # the first node listens at a random port
+            address, secret = f"{host}:{secrets.choice(_PORTS)}", secrets.token_hex(32)
+            places |= {rank: PairPlace(number, len(pair), address, secret) for number, rank in enumerate(pair)}
 
         def pair_order(rank: int, order: NodeOrder) -> NodeOrder:
             return replace(order, devices=order.devices[:1], place=places[rank])
 
         self._coordinator.turn(places, self._request.order, folder, outcomes.__setitem__, pair_order)
-        self._unreachable |= {
-            rank for rank, outcome in outcomes.items() if outcome.status in ("died", "missing", "timed out")
-        }
-        meetings = tuple(PairMeasurement(number, *pair, name, self._missing_reason(pair, outcomes)) for pair in pairs)
+        lost = ("died", "missing", "timed out")
+        self._unreachable |= {rank for rank, outcome in outcomes.items() if outcome.status in lost}
+        meetings = [PairMeasurement(turn, *pair, name, self._missing_reason(pair, outcomes)) for pair in pairs]
         self._record = replace(self._record, meetings=(*self._record.meetings, *meetings))
         path = self._request.folder / PAIRS_FILE
         with as_file_errors(path):
             write_whole(path, _RECORD.dump_json(self._record, indent=1) + b"\n")
-
-    def _pair_places(self, pair: Pair) -> Iterable[tuple[int, PairPlace]]:
-        """Yield the number of each node of a pair with its place; the first node listens at a random port."""
-        reports = [self._coordinator.nodes[rank].report for rank in pair]
-        is_local = len({report.machine for report in reports if report}) == 1
-        host = _LOCAL if is_local or reports[0] is None else reports[0].address
-        address, secret = f"{host}:{secrets.choice(_PORTS)}", secrets.token_hex(32)
-        for number, rank in enumerate(pair):
-            yield rank, PairPlace(number, len(pair), address, secret)
 
     def _missing_reason(self, pair: Pair, outcomes: Mapping[int, NodeOutcome]) -> str:
         """Return a clause that says why a pair has no figures in a round; empty if both nodes answered."""
@@ -136,16 +136,8 @@ class PairsSession(NodeSession):
         return ""
 
 
-def _slowdown(rates: Mapping[Pair, float], pair: Pair, healthy: Sequence[Pair]) -> float | None:
-    """Return the slowdown of a pair against the first pair of `healthy` that has a rate: 1 − rate / healthy rate."""
-    control = next((rates[control_pair] for control_pair in healthy if control_pair in rates), None)
-    return None if control is None or pair not in rates else 1 - rates[pair] / control
-
-
 def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[str, dict[Pair, float]]:
-    """Return the rate of each pair in B/s by case: the geometric mean over its measurements and its two nodes.
-
-    The keys are the ids of the cases and the numbers of the two nodes."""
+    """Return the rate of each pair in B/s by case id: the geometric mean over its measurements and both nodes."""
     logs: dict[str, dict[Pair, list[float]]] = {}
     for meeting in record.meetings:
         if meeting.reason or (meeting.round == 0) != is_alone:
@@ -164,9 +156,7 @@ def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[
 
 
 def judge(record: PairsRecord, folder: Path) -> FleetJudgement:
-    """Return the judgement of all measurements of rounds; `folder` is that of the record.
-
-    Raises FileError if a run file cannot be read."""
+    """Return the judgement of all measurements of rounds, whose record is in `folder`."""
     failures = [
         f"{record.nodes[meeting.first]} and {record.nodes[meeting.second]} in round {meeting.round}: {meeting.reason}"
         for meeting in record.meetings

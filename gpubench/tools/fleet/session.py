@@ -31,9 +31,7 @@ _UNANSWERED = NodeOutcome("missing", reason="the launcher ended before this node
 
 @dataclass(frozen=True, slots=True)
 class FleetRequest:
-    """A request to measure a fleet: the order to each node, the folder for the files, racks by node, waiting times.
-
-    The coordinator sets the devices of each order. `argv` is the command line of gpubench for the record."""
+    """A request to measure a fleet; the coordinator sets the devices of each order, `argv` is for the record."""
 
     order: NodeOrder
     folder: Path
@@ -119,13 +117,15 @@ class FleetSession(NodeSession):
         return DeviceError.exit_status if is_unwell else CannotJudge.exit_status
 
     def measure(self) -> Fleet:
-        """Measure every node, write the run files and the record into the requested folder, and return the record.
-
-        Raises UsageError if no node reports, BoardGone if the board is removed, and FileError if a file cannot be
-        written."""
+        """Measure every node, write the run files and the record into the requested folder, and return the record."""
         self._coordinator.gather()
         self._write_nodes()
-        self._coordinator.turn(self._coordinator.nodes, self._request.order, self._request.folder, self._record_outcome)
+
+        def record(rank: int, outcome: NodeOutcome) -> None:
+            self._outcomes[rank] = outcome
+            self._write_nodes()
+
+        self._coordinator.turn(self._coordinator.nodes, self._request.order, self._request.folder, record)
         return self._write_nodes()
 
     def measure_again(self, roles: Mapping[str, Role], filters: Sequence[str]) -> Fleet:
@@ -146,10 +146,6 @@ class FleetSession(NodeSession):
         self._coordinator.turn([ranks[name] for name in roles], order, folder, record_again)
         return self._write_nodes()
 
-    def _record_outcome(self, rank: int, outcome: NodeOutcome) -> None:
-        self._outcomes[rank] = outcome
-        self._write_nodes()
-
     def _write_nodes(self) -> Fleet:
         """Write the record with the present outcomes of all nodes, and return it."""
         nodes = []
@@ -160,7 +156,6 @@ class FleetSession(NodeSession):
         return self._write_record(nodes=tuple(nodes), at_once=self._coordinator.most_at_once)
 
     def _write_record(self, **changed: object) -> Fleet:
-        """Write the record with these fields of Fleet changed, and return it."""
         seconds = time.monotonic() - self._begin
         self.fleet = replace(self.fleet, seconds=seconds, **changed)  # type: ignore[arg-type]
         path = self._request.folder / FLEET_FILE

@@ -1,7 +1,7 @@
 """Anonymise a fleet's judgement for sharing: number nodes and racks, and redact every text."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpubench.base.walk import with_texts
@@ -52,18 +52,13 @@ def _pseudonyms(judgement: FleetJudgement, salt: bytes) -> dict[str, str]:
     """Return the pseudonym of each node, rack and UUID, and of the first label of each node's host name, by name."""
     pseudonym_of = pseudonyms(salt)
     racks = _numbered_pseudonyms("rack", (node.rack for node in judgement.fleet.nodes))
-    nodes = _numbered_pseudonyms("node", _node_names(judgement))
+    names = [node.name for node in judgement.fleet.nodes] + [entry.node for entry in judgement.fleet.again]
+    names += [standing.place.node for standing in judgement.standings]
+    names += [suspect.place.node for suspect in judgement.suspects]
+    nodes = _numbered_pseudonyms("node", names)
     labels = {name.partition(".")[0]: pseudonym for name, pseudonym in nodes.items()}
     uuids = {uuid: pseudonym_of("device", uuid) for suspect in judgement.suspects for uuid in suspect.uuids if uuid}
     return {**uuids, **racks, **labels, **nodes}
-
-
-def _node_names(judgement: FleetJudgement) -> Iterator[str]:
-    """Yield the names of all nodes of a judgement, in the order of the record; a name may come several times."""
-    yield from (node.name for node in judgement.fleet.nodes)
-    yield from (entry.node for entry in judgement.fleet.again)
-    yield from (standing.place.node for standing in judgement.standings)
-    yield from (suspect.place.node for suspect in judgement.suspects)
 
 
 def _numbered_pseudonyms(kind: str, names: Iterable[str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Follow the components of a fleet over several days, by the changes of the history and the suspects of each day."""
 
+import contextlib
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,18 +91,12 @@ def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
     for index, folder in enumerate(folders):
         current = read(folder)
         judgement = judge_fleet(current.fleet, current.digests, current.again)
-        at = _seconds_since_1970(current.fleet.started) if current.fleet.started else float(index)
+        at = 0.0 if current.fleet.started else float(index)
+        with contextlib.suppress(ValueError):  # the text is no date
+            moment = datetime.fromisoformat(current.fleet.started)
+            at = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         fleets.append(WatchedFleet(folder.name, at, current.digests, judgement))
     return sorted(fleets, key=lambda fleet: fleet.at)
-
-
-def _seconds_since_1970(started: str) -> float:
-    """Return a date in ISO 8601 in s since 1970, in UTC unless it has a time zone; 0 if the text is no date."""
-    try:
-        moment = datetime.fromisoformat(started)
-    except ValueError:
-        return 0.0
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def watch(fleets: Sequence[WatchedFleet]) -> list[ComponentHistory]:
