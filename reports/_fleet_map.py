@@ -75,7 +75,6 @@ class MapLayer(NamedTuple):
 
     @property
     def is_share(self) -> bool:
-        """Whether the values are shares of the median: then the lower ones are darker."""
         return self.unit is _SHARE
 
     def text(self, value: float) -> str:
@@ -150,15 +149,10 @@ def fleet_map(judgement: gb.FleetJudgement, anchors: dict[tuple[str, str], tuple
         tiles += [(node.name, column) for column in columns] if has_tiles else []
     layers = tuple(_layers(judgement, [standings_at.get(place, []) for place in tiles]))
     worst = judgement.suspects[0].findings[0].family if judgement.suspects else ""
-    return FleetMap(
-        columns,
-        tuple(rows),
-        layers,
-        {index: anchors[place] for index, place in enumerate(tiles) if place in anchors},
-        {index: faults[place] for index, place in enumerate(tiles) if place in faults},
-        len(nodes) - len(rows),
-        next((index for index, layer in enumerate(layers) if layer.name == worst), 0),
-    )
+    first = next((index for index, layer in enumerate(layers) if layer.name == worst), 0)
+    marked = {index: anchors[place] for index, place in enumerate(tiles) if place in anchors}
+    at_fault = {index: faults[place] for index, place in enumerate(tiles) if place in faults}
+    return FleetMap(columns, tuple(rows), layers, marked, at_fault, len(nodes) - len(rows), first)
 
 
 def _faults(judgement: gb.FleetJudgement) -> dict[tuple[str, str], str]:
@@ -201,40 +195,28 @@ def tables(tile_map: FleetMap) -> Markup:
     End tags that HTML does not need are left out, because thousands of tiles make half of the page."""
     shades = tile_map.layers[tile_map.shown].shades.tolist() if tile_map.layers else []
     backends = {column.partition(":")[0] for column in tile_map.columns} - {_HOST}
-    heads = "".join(  # `0` for `cuda:0` if all GPUs are of one backend
-        f"<th scope=col>{escape(column.rpartition(':')[2] if len(backends) == 1 else column)}"
-        for column in tile_map.columns
-    )
+    # `0` for `cuda:0` if all GPUs are of one backend
+    names = [column.rpartition(":")[2] if len(backends) == 1 else column for column in tile_map.columns]
+    heads = "".join(f"<th scope=col>{escape(name)}" for name in names)
     parts = []
-    for rack, rows in _blocks(tile_map.rows):
-        caption = f"<caption>{escape(rack)}</caption>" if rack else ""
+    has_racks = any(row.rack for row in tile_map.rows)
+    blocks: dict[str | int, list[NodeRow]] = {}
+    for index, row in enumerate(tile_map.rows):
+        blocks.setdefault((row.rack or "no rack") if has_racks else index // _BLOCK, []).append(row)
+    for block, rows in blocks.items():
+        caption = f"<caption>{escape(block)}</caption>" if has_racks else ""
         parts.append(f"<table>{caption}<thead><tr><th scope=col>node{heads}<tbody>")
         for row in rows:
             parts.append(f"<tr><th scope=row>{escape(row.node)}")
-            parts.append(
-                f'<td class=gone colspan="{max(len(tile_map.columns), 1)}">{escape(row.gone)}'
-                if row.gone
-                else "".join(
-                    _tile(tile_map, index, shades) for index in range(row.first, row.first + len(tile_map.columns))
-                )
-            )
+            if row.gone:
+                parts.append(f'<td class=gone colspan="{max(len(tile_map.columns), 1)}">{escape(row.gone)}')
+                continue
+            parts += [_tile(tile_map, row.first + place, shades) for place in range(len(tile_map.columns))]
         parts.append("</table>\n")
     return written(parts)
 
 
-def _blocks(rows: Sequence[NodeRow]) -> Iterator[tuple[str, Sequence[NodeRow]]]:
-    """Yield the caption and the rows of each table: one for each rack, or one without a caption for sixteen nodes."""
-    if not any(row.rack for row in rows):
-        yield from (("", rows[start : start + _BLOCK]) for start in range(0, len(rows), _BLOCK))
-        return
-    racks: dict[str, list[NodeRow]] = {}
-    for row in rows:
-        racks.setdefault(row.rack or "no rack", []).append(row)
-    yield from racks.items()
-
-
 def _tile(tile_map: FleetMap, index: int, shades: Sequence[int]) -> str:
-    """Return the table cell of the tile `index` as HTML, with its shade."""
     layer = tile_map.layers[tile_map.shown]
     text = layer.text(layer.values[index])
     anchor, state = tile_map.marks.get(index, ("", ""))

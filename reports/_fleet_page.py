@@ -54,14 +54,12 @@ def fleet_page(judgement: gb.FleetJudgement) -> dict[str, object]:
 
 
 def _style(judgement: gb.FleetJudgement) -> str:
-    """Return the style class of the verdict: `bad`, `warning` or `good`."""
     if judgement.sick or judgement.of("confirmed") or any(failure.status == "failed" for failure in judgement.failures):
         return "bad"
     return "warning" if judgement.of("suspect") or not judgement.is_judged else "good"
 
 
 def _reasons(judgement: gb.FleetJudgement) -> Iterator[str]:
-    """Yield the sentences below the verdict; at most 200 on sick components, and on two populations."""
     answered = len(judgement.fleet.nodes) - len(judgement.missing_nodes)
     yield f"{answered} of {len(judgement.fleet.nodes)} nodes answered."
     if judgement.is_judged:
@@ -85,9 +83,7 @@ def _anchors(suspects: Sequence[gb.Suspect]) -> dict[tuple[str, str], tuple[str,
 
 
 def _suspects(judgement: gb.FleetJudgement) -> Iterator[dict[str, object]]:
-    """Yield the first 300 suspects with their listed findings and cases; every suspect has its slowest finding.
-
-    Together they list at most 2000 cases and about 1000 findings; `more` counts those left out."""
+    """Yield the first 300 suspects with their listed findings and cases; `more` counts those left out."""
     standings = {standing.place: standing for standing in judgement.standings}
     findings_left, cases_left = _MOST_FINDINGS, _MOST_CASES
     for suspect in judgement.suspects[:_MOST_SUSPECTS]:
@@ -105,7 +101,6 @@ def _suspects(judgement: gb.FleetJudgement) -> Iterator[dict[str, object]]:
 
 
 def _notes(judgement: gb.FleetJudgement, tile_map: FleetMap) -> Iterator[str]:
-    """Yield at most 200 notes of the judgement, and a sentence about each list that the page cuts short."""
     yield from map(clipped, judgement.notes[:_MOST_LINES])
     if (more := len(judgement.notes) - _MOST_LINES) > 0:
         yield f"{more} more notes are left out: {_REST}"

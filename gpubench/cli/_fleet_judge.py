@@ -23,8 +23,7 @@ _MOST_WATCHED, _MOST_TRENDS = 60, 2
 _ENDS = {0: "green", 1: "red", 3: "red", 4: "yellow", 6: "red"}
 
 Folder = Annotated[
-    Path,
-    typer.Argument(metavar="DIR", help="The folder of a fleet, or any folder of run files.", show_default=False),
+    Path, typer.Argument(metavar="DIR", help="The folder of a fleet, or any folder of run files.", show_default=False)
 ]
 Baseline = Annotated[
     str | None,
@@ -34,8 +33,7 @@ Baseline = Annotated[
 ]
 Floor = Annotated[bool, typer.Option("--floor", help="Compare each GPU with the floors of its model (docs/gate.md).")]
 Strict = Annotated[
-    bool,
-    typer.Option("--strict", help="Exit with status 4 if a node is missing or a suspect was not measured again."),
+    bool, typer.Option("--strict", help="Exit with status 4 if a node is missing or a suspect was not measured again.")
 ]
 Out = Annotated[
     list[Path] | None,

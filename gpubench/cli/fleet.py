@@ -220,9 +220,7 @@ def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
 
 
 def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tuple[str, ...]:
-    """Return the options of srun that follow `--` on the command line, as `FleetRunCommand` stored them.
-
-    Raises UsageError unless one launcher is named, or if options of srun are given without `slurm`."""
+    """Return the options of srun that follow `--` on the command line, as `FleetRunCommand` stored them."""
     from gpubench.base.errors import UsageError
 
     srun: tuple[str, ...] = ctx.meta.get(_SRUN, ())

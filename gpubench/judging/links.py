@@ -34,9 +34,7 @@ _NO_FIGURE = "no pair has a figure"
 
 
 def schedule(nodes: int, rounds: int) -> list[list[Pair]]:
-    """Return the pairs of nodes that measure together in each of `rounds` rounds; the nodes are 0 to `nodes` − 1.
-
-    The pairs of a round are disjoint and sorted."""
+    """Return the pairs of nodes that measure together in each of `rounds` rounds; the nodes are 0 to `nodes` − 1."""
     seats = nodes + nodes % 2
     rounds_of_pairs = []
     for round_number in range(rounds if nodes > 1 else 0):
@@ -57,9 +55,7 @@ class LinkEffect(NamedTuple):
 
 
 class LinkJudgement(NamedTuple):
-    """The judgement of the rates of pairs: the typical rate of a pair in B/s, and the effect of each node and link.
-
-    `too_few` gives the reason why nothing is judged, and is otherwise empty."""
+    """The judgement of the rates of pairs: the typical rate of a pair in B/s, and the effect of each node and link."""
 
     typical: float
     nodes: dict[int, LinkEffect]
@@ -68,9 +64,7 @@ class LinkJudgement(NamedTuple):
 
 
 def judge(rates: Mapping[Pair, float]) -> LinkJudgement:
-    """Return the judgement of the rates of pairs, in B/s; a pair holds the numbers of its nodes, the lower first.
-
-    The numbers need not be consecutive."""
+    """Return the judgement of the rates of pairs, in B/s; a pair holds the numbers of its nodes, the lower first."""
     pairs = sorted(rates)
     values = np.log([rates[pair] for pair in pairs])
     numbers, ends = np.unique(np.array(pairs, dtype=np.intp).reshape(-1, 2), return_inverse=True)

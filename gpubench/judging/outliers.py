@@ -69,9 +69,7 @@ def find(rates: Matrix, errors: Matrix | None = None) -> Outliers:
 
 
 def populations(rates: Matrix) -> npt.NDArray[np.intp]:
-    """Return for each case the number of components in the slower of two populations; 0 if there is one population.
-
-    `rates` are logarithms as in `find`, and the result has the shape (cases,)."""
+    """Return for each case the number of components in the slower of two populations; 0 if there is one population."""
     ordered = np.sort(rates, axis=1)  # NaN last
     count = np.isfinite(rates).sum(axis=1, keepdims=True)
     below = np.arange(1, rates.shape[1])[None, :]  # components in the slower population
@@ -178,9 +176,7 @@ def _design(ends: Indices, count: int) -> Matrix:
 
 @dataclass(slots=True)
 class _Fit:
-    """Least squares of the model, from which pairs can be removed one after the other.
-
-    `effects` has μ/2 + aᵢ of each node."""
+    """Least squares of the model, from which pairs can be removed one after the other."""
 
     ends: Indices
     values: Vector

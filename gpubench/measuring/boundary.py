@@ -98,9 +98,7 @@ def row(
 
 
 def texts(messages: object) -> list[str]:
-    """Return the first 100 messages of a source, each as one line of at most 500 characters.
-
-    If there are more, a note follows. Raises Unavailable if `messages` is a text or not iterable."""
+    """Return the first 100 messages of a source, each as one line of at most 500 characters."""
     if isinstance(messages, str) or not isinstance(messages, Iterable):
         raise Unavailable(f"messages must be a sequence of texts, not {text(messages)[:80]}", "")
     lines: list[str] = []
@@ -112,9 +110,7 @@ def texts(messages: object) -> list[str]:
 
 
 def pairs(described: object) -> dict[str, str]:
-    """Return the first 100 pairs of a mapping, keys and values as texts of one line.
-
-    Raises Unavailable if `described` is no mapping."""
+    """Return the first 100 pairs of a mapping, keys and values as texts of one line."""
     if not isinstance(described, Mapping):
         raise Unavailable(f"settings must be a mapping from names to texts, not {text(described)[:80]}", "")
     listed = list(described.items())[:_MOST_TEXTS]

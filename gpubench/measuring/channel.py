@@ -68,9 +68,7 @@ class FrameChannel:
         return bool(self._buffer) or bool(wait([self._socket], 0.0))
 
     def poll(self, timeout_s: float = 0.0) -> bool:
-        """Wait up to `timeout_s` seconds and return whether a whole frame or the end of the channel has arrived.
-
-        Raises BadMessage if the frame is longer than allowed."""
+        """Wait up to `timeout_s` seconds and return whether a whole frame or the end of the channel has arrived."""
         deadline = time.monotonic() + timeout_s
         while not self._has_frame() and not self._ended:
             if not wait([self._socket], max(0.0, deadline - time.monotonic())):
@@ -240,15 +238,13 @@ def proof(secret: bytes, *parts: bytes) -> bytes:
 
 
 def encoded(message: object) -> bytes:
-    """Return the content of a frame for a message from a child or a node.
-
-    Half a surrogate pair becomes `?`."""
+    """Return the content of a frame for a message from a child or a node."""
     name = type(message).__name__.encode() + b"\n"
     if isinstance(message, bytes):
         frame = name + message
     else:
         text = json.dumps(message, default=_json_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        frame = name + text.encode(errors="replace")
+        frame = name + text.encode(errors="replace")  # half a surrogate pair becomes `?`
         if (count := frame.count(b",")) > MOST_VALUES:
             raise TooLarge(f"{count} values, of which {MOST_VALUES} are allowed")
     if len(frame) > LIMIT_BYTES:
@@ -266,9 +262,7 @@ def _json_fields(value: object) -> Any:
 
 
 def decoded(frame: bytes, classes: Mapping[bytes, type[M]]) -> M:
-    """Return the message in a frame, which begins with the name of one of `classes` and a line break.
-
-    Raises BadMessage if it holds none."""
+    """Return the message in a frame, which begins with the name of one of `classes` and a line break."""
     from pydantic import ValidationError  # children never decode, and start faster without it
 
     name, _, content = frame.partition(b"\n")

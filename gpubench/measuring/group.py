@@ -52,9 +52,7 @@ class CounterGroup:
         self._begun: float | None = None  # start of the reading under way, monotonic seconds
 
     def run(self, stop: threading.Event, started_at: float) -> None:
-        """Read once per period until `stop` is set; missed periods are not made up.
-
-        `started_at` is the zero of the samples' times in monotonic seconds."""
+        """Read once per period until `stop` is set; missed periods are not made up."""
         due = time.monotonic()
         while not stop.is_set():
             self.read(due, started_at)
@@ -119,18 +117,14 @@ class CounterGroup:
         return accepted
 
     def finish(self, started_at: float) -> None:
-        """Add a remark with the number of refused values for each counter that had more than one.
-
-        `started_at` is the zero of the remark's time in monotonic seconds."""
+        """Add a remark with the number of refused values for each counter that had more than one."""
         with self._lock:
             for name, count in self._refused.items():
                 if count > 1:
                     self._warn(f"{name}: {count} values of the run were refused and are missing", started_at)
 
     def report_hang(self, started_at: float) -> None:
-        """Add a remark if the reading under way has not returned for 5 s, once in a run.
-
-        `started_at` is the zero of the remark's time in monotonic seconds."""
+        """Add a remark if the reading under way has not returned for 5 s, once in a run."""
         begin = self._begun
         if begin is not None and time.monotonic() - begin > _HUNG_S:
             with self._lock:

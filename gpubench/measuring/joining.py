@@ -71,9 +71,7 @@ class Membership:
 
 
 def group_size(environment: MutableMapping[str, str] = os.environ) -> int:
-    """Return the number of nodes of the group that this run is to join, by GPUBENCH_NODES; 1 without a group.
-
-    Raises UsageError if it is no whole number from 1 to 4096."""
+    """Return the number of nodes of the group that this run is to join, by GPUBENCH_NODES; 1 without a group."""
     return _whole_number(environment, NODES, 1, MOST_NODES) if NODES in environment else 1
 
 
@@ -85,9 +83,7 @@ def _whole_number(environment: MutableMapping[str, str], name: str, least: int, 
 
 
 def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int, NodeChannel]:
-    """Join the group at `place`, and return the channels of this node by the number of the other node.
-
-    Every node must call it. Node 0 has a channel to every other node, and any other node has one to node 0."""
+    """Join the group at `place`, and return the channels of this node by the number of the other node."""
     deadline = time.monotonic() + patience_s
     channels = _accept_nodes(place, deadline) if place.rank == 0 else {0: _connect(place, deadline)}
     try:

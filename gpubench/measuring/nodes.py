@@ -29,9 +29,7 @@ _MOST_RANKS = 2**13
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRound(Strict):
-    """A node's contribution to a round of a case, or the merged contributions of all nodes.
-
-    `case` and `number` count the cases of the group and the rounds of the case."""
+    """A node's contribution to a round of a case, or the merged contributions of all nodes."""
 
     case: int
     number: int
@@ -50,9 +48,7 @@ _ROUND = {ExchangeRound.__name__.encode(): ExchangeRound}
 
 
 class NodeGroup:
-    """The connections of this node to the others; a thread sends each of them an empty frame every second.
-
-    `size` is the number of nodes and `rank` is this node's number."""
+    """The connections of this node to the others; a thread sends each of them an empty frame every second."""
 
     def __init__(self, rank: int, size: int, channels: Mapping[int, NodeChannel], silent_s: float = SILENT_S) -> None:
         self.rank, self.size = rank, size

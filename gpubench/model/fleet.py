@@ -48,9 +48,7 @@ class FleetNode(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Remeasured(Strict):
-    """A second measurement of a node, which is a suspect, or a healthy node measured as a control of one.
-
-    The other fields are those of `FleetNode`."""
+    """A second measurement of a node, which is a suspect, or a healthy node measured as a control of one."""
 
     node: Name
     role: Literal["suspect", "control"]

@@ -42,9 +42,7 @@ class Board(Protocol):
 
 
 def check_entry(key: str, value: bytes = b"") -> None:
-    """Raise ValueError if `key` is malformed, or if `value` is larger than MOST_BYTES.
-
-    A key has one to four parts of lower-case letters and digits, separated by dots."""
+    """Raise ValueError if `key` is malformed, or if `value` is larger than MOST_BYTES."""
     if not _KEY.fullmatch(key):
         raise ValueError(f"not a key of a board: {key!r}")
     if len(value) > MOST_BYTES:
@@ -52,9 +50,7 @@ def check_entry(key: str, value: bytes = b"") -> None:
 
 
 class FolderBoard:
-    """A board in a folder that belongs to this user alone; links and other users' folders and files are refused.
-
-    Each value is a file, and the key is the name of the file."""
+    """A board in a folder that belongs to this user alone; links and other users' folders and files are refused."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -104,9 +100,7 @@ class FolderBoard:
 
 
 def private_folder(path: Path) -> Path:
-    """Make the folder `path` in an existing folder if there is none, and return it.
-
-    Raises FileError if it cannot be made, or other users may write to it."""
+    """Make the folder `path` in an existing folder if there is none, and return it."""
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)

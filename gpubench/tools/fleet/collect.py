@@ -18,6 +18,7 @@ from gpubench import __version__
 from gpubench.base.clean import one_line
 from gpubench.base.errors import FileError, UsageError
 from gpubench.base.files import open_to_read, write_whole
+from gpubench.measuring.channel import encoded
 from gpubench.model import Run
 from gpubench.model.disk import as_file_errors
 from gpubench.model.fleet import NodeStatus
@@ -120,8 +121,7 @@ class NodeCoordinator:
     def gather(self) -> None:
         """Wait for all nodes to be ready, at most `gather_s` after the first one is found, and assign the GPUs.
 
-        Raises UsageError if no node starts or reports (within `report_s` if nodes cannot queue) or the map of racks
-        names no node, BoardGone if the board is removed, and FileError if the number of nodes cannot be read."""
+        Raises UsageError if no node starts or reports, or the map of racks names none of them."""
         self._heartbeat.start()
         begin = time.monotonic()
         while not self.nodes:
@@ -160,9 +160,7 @@ class NodeCoordinator:
         on_outcome: OnOutcome,
         adapt_order: AdaptOrder = lambda _, order: order,
     ) -> None:
-        """Let these nodes measure at the same time into `folder`, and return when each of them has an outcome.
-
-        `adapt_order` gets a rank and `order` with the node's devices, and returns the order to send."""
+        """Let these nodes measure at the same time into `folder`, and return when each of them has an outcome."""
         self._adapt_order = adapt_order
         pending = sorted(ranks)
         silent: set[int] = set()  # probably dead: the launcher waits for them only while it waits for others
@@ -185,17 +183,11 @@ class NodeCoordinator:
                 if rank not in self._outcomes or self._outcomes[rank].status != outcome.status:
                     self._outcomes[rank] = outcome
                     on_outcome(rank, outcome)
-            self._watch(
-                [
-                    NodeView(
-                        self.name(rank),
-                        node.report.phase if node.report else "has sent no report",
-                        node.ordered_at is not None,
-                        self._outcomes.get(rank),
-                    )
-                    for rank, node in self.nodes.items()
-                ]
-            )
+            views = []
+            for rank, node in self.nodes.items():
+                phase = node.report.phase if node.report else "has sent no report"
+                views.append(NodeView(self.name(rank), phase, node.ordered_at is not None, self._outcomes.get(rank)))
+            self._watch(views)
             time.sleep(_TICK_S)
         for tracked in self.nodes.values():
             tracked.turn += tracked.ordered_at is not None
@@ -209,7 +201,7 @@ class NodeCoordinator:
         for rank, tracked in self.nodes.items():
             turn = tracked.turn + (tracked.ordered_at is not None)  # an interrupted turn's number is not used again
             with contextlib.suppress(BadValue):
-                self._launch.board.put(messages.order_key(rank, turn), messages.encode(NodeOrder()))
+                self._launch.board.put(messages.order_key(rank, turn), encoded(NodeOrder()))
         deadline = time.monotonic() + _DISMISSAL_S
         while wait and time.monotonic() < deadline:
             oldest = time.monotonic() - SILENCE_S
@@ -299,7 +291,7 @@ class NodeCoordinator:
             is_due = now - begin >= index * self._patience.stagger_s
             if tracked.ordered_at is not None or tracked.devices is None or not is_due or self._reason_unfit(tracked):
                 continue
-            message = messages.encode(self._adapt_order(rank, replace(order, devices=tracked.devices or ("host",))))
+            message = encoded(self._adapt_order(rank, replace(order, devices=tracked.devices or ("host",))))
             try:
                 self._launch.board.put(messages.order_key(rank, tracked.turn), message)
             except BadValue as error:
@@ -360,9 +352,7 @@ class NodeCoordinator:
 
 
 def read_racks(path: Path) -> Racks:
-    """Return the rack of each node by the node's name, from a text file with a node and its rack per line.
-
-    Text after `#` is a comment."""
+    """Return the rack of each node by the node's name, from a text file with a node and its rack per line."""
     try:
         with os.fdopen(open_to_read(path), "rb") as file:
             text = file.read(_MAP_BYTES).decode()

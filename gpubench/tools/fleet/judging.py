@@ -48,9 +48,7 @@ class _ReadDigest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadFleet:
-    """A fleet with the digests of its nodes; a node whose file was refused has the status `refused` in `fleet`.
-
-    `digests` are those of the nodes with a valid run file, and `again` are the second measurements."""
+    """A fleet with the digests of its nodes; a node whose file was refused has the status `refused` in `fleet`."""
 
     fleet: Fleet
     digests: tuple[NodeDigest, ...]
@@ -146,9 +144,7 @@ def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None,
 
 
 def read_baseline(folder_or_name: str) -> ReadFleet:
-    """Return the fleet in a folder, or in the saved baseline of that name; a folder is tried first.
-
-    Raises FileError if there is neither, or if the folder holds no fleet."""
+    """Return the fleet in a folder, or in the saved baseline of that name; a folder is tried first."""
     for folder in (Path(folder_or_name), Path(baselines.FOLDER) / folder_or_name):
         if folder.is_dir():
             return read(folder)
@@ -242,9 +238,7 @@ def _fleet_finding(
 
 
 def rendered(path: Path, judgement: FleetJudgement) -> str:
-    """Return the judgement in the format that the suffix of `path` selects: .html, .md, .json, or .xml for JUnit.
-
-    Raises UsageError for another suffix. Nothing is written."""
+    """Return the judgement in the format that the suffix of `path` selects: .html, .md, .json, or .xml for JUnit."""
     suffix = path.suffix.lower()
     if suffix == _JUNIT:
         text: str = plugins.load("publications", "junit").fleet(tidy(judgement))
@@ -263,9 +257,7 @@ class SecondMeasurementPlan(NamedTuple):
 
 
 def plan_second_measurement(judgement: FleetJudgement, draw: random.Random) -> SecondMeasurementPlan:
-    """Return the nodes and cases to measure again: every suspect's node, as many healthy controls, the slowest cases.
-
-    At most 40 cases are chosen; a finding about a family stands for all of its cases."""
+    """Return what to measure again: each suspect's node, as many healthy ones, and at most 40 of the slowest cases."""
     suspects = dict.fromkeys(suspect.place.node for suspect in judgement.suspects)
     answered = [node.name for node in judgement.fleet.nodes if node.status == "answered"]
     healthy = [name for name in answered if name not in suspects]

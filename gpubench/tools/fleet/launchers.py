@@ -82,9 +82,7 @@ class JobRank(NamedTuple):
 
 
 def job_rank(environment: Mapping[str, str], variables: Sequence[tuple[str, str]] = _VARIABLES) -> JobRank:
-    """Return the rank of this process in its job, by the first pair of `variables` that the environment sets.
-
-    Raises UsageError if no pair is set, or if the values are not a rank and a number of processes."""
+    """Return the rank of this process in its job, by the first pair of `variables` that the environment sets."""
     for rank, world in variables:
         if rank in environment and world in environment:
             texts = environment[rank], environment[world]
@@ -123,9 +121,7 @@ class EnvironmentLaunch(FleetLaunch):
 
 @contextlib.contextmanager
 def environment_launch(folder: Path, job: JobRank) -> Iterator[EnvironmentLaunch]:
-    """Make a board in `folder`, start the node of rank 0 in a child process, and yield the launch; rank 0 calls this.
-
-    Raises FileError if the board cannot be made."""
+    """Make a board in `folder`, start the node of rank 0 in a child process, and yield the launch of rank 0."""
     board = new_board(folder)
     rendezvous = FolderBoard(private_folder(folder / FOLDER / _RENDEZVOUS))
     try:
@@ -137,9 +133,7 @@ def environment_launch(folder: Path, job: JobRank) -> Iterator[EnvironmentLaunch
 
 
 def find_board(folder: Path, job: JobRank) -> FolderBoard:
-    """Wait for rank 0 to name the board that it made in `folder`, and return that board; each other rank calls this.
-
-    Raises UsageError if rank 0 does not answer within 120 s."""
+    """Wait for rank 0 to name the board that it made in `folder`, and return that board; each other rank calls this."""
     rendezvous = FolderBoard(folder / FOLDER / _RENDEZVOUS)
     token = secrets.token_hex(16).encode()
     deadline = time.monotonic() + _RENDEZVOUS_S
@@ -167,7 +161,7 @@ class SlurmLaunch(FleetLaunch):
     may_queue: bool = True
 
     def reason_of_end(self, rank: int) -> str:
-        """Return why all ranks have ended, once srun has ended; empty before, because each node reports its own end."""
+        """Return why all ranks have ended, once srun has ended; before, each node reports its own end."""
         del rank
         status = self.process.poll()
         return "" if status is None else f"srun ended with exit status {status}"
@@ -175,10 +169,7 @@ class SlurmLaunch(FleetLaunch):
 
 @contextlib.contextmanager
 def slurm_launch(folder: Path, options: Sequence[str]) -> Iterator[SlurmLaunch]:
-    """Start one node on each machine by `srun` with these options, and yield the launch.
-
-    Raises UsageError if the first of `options` is no option, which srun would run as a program, Unavailable if srun is
-    not installed, and FileError if the board cannot be made in `folder`, which all nodes must share."""
+    """Start one node on each machine by `srun` with these options, and yield the launch; all nodes share `folder`."""
     if options and not options[0].startswith("-"):
         raise UsageError(f"{options[0]!r} is no option of srun; write srun's options last, as in: --slurm -- --nodes=4")
     srun = shutil.which("srun")
@@ -289,10 +280,7 @@ class RayLaunch(FleetLaunch):
 
 @contextlib.contextmanager
 def ray_launch(on: str) -> Iterator[RayLaunch]:
-    """Start one task per node of a running cluster (`ray://HOST:PORT`), or of a new local one (`ray:local:N`).
-
-    Raises UsageError if `on` is malformed, or if the cluster cannot be used or requires no token, and Unavailable if
-    Ray is not installed."""
+    """Start one task per node of a running cluster (`ray://HOST:PORT`), or of a new local one (`ray:local:N`)."""
     local = re.fullmatch(r"ray:local:([1-9]\d{0,2})", on)
     if not local and not re.fullmatch(r"ray://[^/\s]+:\d+", on):
         raise UsageError(f"--on {on}: neither ray://HOST:PORT nor ray:local:N, as in ray:local:4")

@@ -19,6 +19,7 @@ from gpubench import __version__
 from gpubench.base.clean import one_line
 from gpubench.base.errors import FileError, GpubenchError, Terminated
 from gpubench.measuring import inventory, joining, keeper
+from gpubench.measuring.channel import encoded
 from gpubench.tools.fleet import messages
 from gpubench.tools.fleet.board import MOST_BYTES, Board, BoardGone
 from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder, NodeReport, SeenGpu
@@ -67,7 +68,7 @@ class NodeHeartbeat:
         try:
             with self._lock:
                 self._report = replace(self._report, beat=self._report.beat + 1, **fields)  # type: ignore[arg-type]
-                self._board.put(messages.report_key(self._rank), messages.encode(self._report))
+                self._board.put(messages.report_key(self._rank), encoded(self._report))
             if (heartbeat_value := self._board.get(messages.LAUNCHER)) != self._last_heartbeat:
                 self._last_heartbeat, self._heard_at = heartbeat_value, time.monotonic()
             if time.monotonic() - self._heard_at > LAUNCHER_SILENCE_S:
@@ -93,9 +94,7 @@ def serve(
     environment: Mapping[str, str] = os.environ,
     host: str = "",
 ) -> None:
-    """Work as one node of a fleet: report, and carry out the order of each turn until an order without suites comes.
-
-    `world` is the number of nodes, and `program` is the command that runs gpubench."""
+    """Work as one node of a fleet: report, and carry out the order of each turn until an order without suites comes."""
     host = (host or environment.get("SLURMD_NODENAME") or platform.node())[:255]
     rack, address = rack_of(environment), own_address(environment)
     report = NodeReport(0, __version__, world, host, machine_id(), rack, address)
@@ -147,9 +146,7 @@ def rack_of(environment: Mapping[str, str]) -> str:
 
 
 def own_address(environment: Mapping[str, str]) -> str:
-    """Return the address at which other nodes reach this node: GPUBENCH_NODE_HOST, else the default route's.
-
-    It is 127.0.0.1 if this machine has no default route."""
+    """Return the address at which other nodes reach this node: GPUBENCH_NODE_HOST, else the default route's."""
     if configured := environment.get(NODE_HOST):
         return configured[:255]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
@@ -185,9 +182,7 @@ def _measure(
 def supervised_child(
     command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program, yield its process, and end the program with all its descendants when the context ends.
-
-    They also end when the thread that started the program ends."""
+    """Start a program, yield its process, and end the program with all its descendants when the context ends."""
     with subprocess.Popen(
         [sys.executable, "-P", "-c", _SUPERVISED, *command],
         stdin=subprocess.DEVNULL,

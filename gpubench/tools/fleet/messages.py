@@ -10,6 +10,7 @@ import pydantic
 from annotated_types import MaxLen
 
 from gpubench.base.errors import FileError
+from gpubench.measuring.channel import BadMessage, decoded
 from gpubench.model.limits import Count, Many, Seconds, Word
 from gpubench.model.run import Tier
 from gpubench.model.schema import Strict
@@ -32,12 +33,10 @@ class SeenGpu(Strict):
 
 @dataclass(frozen=True, slots=True)
 class MeasurementEnd(Strict):
-    """How the measurement of a turn ended; `last_line` is the last line that it printed to standard error.
-
-    `exit_status` is 128 + n if signal n ended the measurement. `has_file` says that the run file is on the board."""
+    """How the measurement of a turn ended; `last_line` is the last line that it printed to standard error."""
 
     turn: Count
-    exit_status: int
+    exit_status: int  # 128 + n if signal n ended it
     seconds: Seconds
     last_line: Brief = ""
     is_timed_out: bool = False
@@ -46,15 +45,13 @@ class MeasurementEnd(Strict):
 
 @dataclass(frozen=True, slots=True)
 class NodeReport(Strict):
-    """The report that a node writes about once per second; `beat` increases while the node lives.
-
-    `machine` is the id of the running kernel, which all nodes on one machine share."""
+    """The report that a node writes about once per second; `beat` increases while the node lives."""
 
     beat: Count
     version: Word
     world: Annotated[int, pydantic.Field(ge=1, le=MOST_NODES)]
     host: Annotated[str, MaxLen(255)]
-    machine: Annotated[str, MaxLen(100)]
+    machine: Annotated[str, MaxLen(100)]  # the id of the running kernel, which all nodes on one machine share
     rack: Brief = ""
     address: Brief = ""  # other nodes reach this node by it
     gpus: Annotated[Many[SeenGpu], MaxLen(1000)] = ()
@@ -66,21 +63,17 @@ class NodeReport(Strict):
 
 @dataclass(frozen=True, slots=True)
 class PairPlace(Strict):
-    """The place of a node in a group that measures together: its number, the group's size, the address, the secret.
-
-    `address` is HOST:PORT of the node with number 0. The fields are those of `measuring.joining.Membership`."""
+    """The place of a node in a group that measures together: its number, the group's size, the address, the secret."""
 
     rank: Count
     size: Count
-    address: Brief
+    address: Brief  # HOST:PORT of the node with number 0
     secret: Annotated[str, MaxLen(100)]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOrder(Strict):
-    """The order to a node for one turn, as arguments of `gpubench run`; an order without suites dismisses the node.
-
-    A node with a `place` measures together with other nodes."""
+    """The order to a node for one turn, as arguments of `gpubench run`; an order without suites dismisses the node."""
 
     suites: Many[Brief] = ()
     devices: Many[Word] = ()
@@ -100,28 +93,18 @@ class NodeOrder(Strict):
         return ["run", *devices, *filters, *options, "--", *self.suites]
 
 
-def encode(message: NodeReport | NodeOrder) -> bytes:
-    """Return a message as JSON in UTF-8."""
-    return pydantic.TypeAdapter(type(message)).dump_json(message)
-
-
 def decode(kind: type[Message], data: bytes) -> Message:
-    """Return the message of class `kind` that `data`, JSON in UTF-8, contains.
-
-    Raises FileError if it is larger than 1 MiB or does not match the schema of `kind`."""
+    """Return the message of class `kind` that `channel.encoded` has encoded. Raises FileError for any other bytes."""
     if len(data) > _MOST_BYTES:
         raise FileError(f"a message of {len(data)} bytes is larger than {_MOST_BYTES} bytes")
     try:
-        return pydantic.TypeAdapter(kind).validate_json(data)
-    except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise FileError(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from error
+        return decoded(data, {kind.__name__.encode(): kind})
+    except BadMessage as error:
+        raise FileError(str(error)) from error
 
 
 def decode_world(data: bytes) -> int:
-    """Return the number of nodes from the value of the key WORLD.
-
-    Raises FileError unless it is a number from 1 to MOST_NODES."""
+    """Return the number of nodes from the value of the key WORLD."""
     if data.isdigit() and len(data) <= 6 and 1 <= int(data) <= MOST_NODES:
         return int(data)
     raise FileError(f"not a number of nodes: {data[:20]!r}")

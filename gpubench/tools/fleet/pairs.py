@@ -35,9 +35,7 @@ _LOCAL = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class PairMeasurement(Strict):
-    """One measurement of two nodes: its round (0: measured alone) and the numbers of the nodes.
-
-    `folder` is the name of the folder below `pairs` that holds its run files."""
+    """One measurement of two nodes: its round (0: measured alone) and the numbers of the nodes."""
 
     round: Count
     first: Count
@@ -69,9 +67,7 @@ class PairsSession(NodeSession):
     _unreachable: frozenset[int] = frozenset()
 
     def measure(self, rounds: int) -> FleetJudgement:
-        """Measure all rounds, then the suspects alone, and return the judgement.
-
-        In each of the `rounds`, each node is paired with another node; with an odd number of nodes, one pauses."""
+        """Measure all rounds, then the suspects alone, and return the judgement."""
         self._coordinator.gather()
         self._record = PairsRecord(tuple(map(self._coordinator.name, self._coordinator.nodes)))
         self._unreachable = frozenset(self._coordinator.nodes) - set(self._coordinator.ready())

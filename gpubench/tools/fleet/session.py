@@ -42,10 +42,7 @@ class FleetRequest:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Make the folder of a fleet, with its parents, and yield it; no other launcher can use it during the context.
-
-    Raises UsageError if the folder cannot be made or read, if another launcher uses it, or if it already holds a fleet,
-    run files, or measurements of pairs."""
+    """Make the folder of a fleet, with its parents, and yield it; no other launcher can use it during the context."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = _locked_file(path)
@@ -80,9 +77,7 @@ def _locked_file(folder: Path) -> io.FileIO:
 
 
 class NodeSession:
-    """A measurement of the nodes that `launch` started; leaving its context dismisses them.
-
-    `watch` receives the state of all nodes several times per second."""
+    """A measurement of the nodes that `launch` started; leaving its context dismisses them."""
 
     def __init__(self, launch: FleetLaunch, request: FleetRequest, watch: WatchNodes) -> None:
         self._request = request
@@ -96,9 +91,7 @@ class NodeSession:
 
 
 class FleetSession(NodeSession):
-    """A measurement of every node: enter the context and call `measure`.
-
-    `fleet` is the record as it was last written."""
+    """A measurement of every node: enter the context and call `measure`."""
 
     def __init__(self, launch: FleetLaunch, request: FleetRequest, watch: WatchNodes) -> None:
         super().__init__(launch, request, watch)
@@ -129,9 +122,7 @@ class FleetSession(NodeSession):
         return self._write_nodes()
 
     def measure_again(self, roles: Mapping[str, Role], filters: Sequence[str]) -> Fleet:
-        """Measure these nodes again, at the same time, in the cases that the filters select, and return the record.
-
-        `roles` has the role of each node by its name; every node must have answered before."""
+        """Measure these nodes again, at the same time, in the cases that the filters select, and return the record."""
         ranks = {self._coordinator.name(rank): rank for rank in self._coordinator.nodes}
         folder = self._request.folder / AGAIN
         with as_file_errors(folder):

@@ -27,9 +27,7 @@ def anonymised(judgement: FleetJudgement, salt: bytes, names: Sequence[str] = ()
 
 
 class _NameReplacer:
-    """Replaces names by pseudonyms in a text, in upper or lower case; call it with the text to get the new text.
-
-    A text that is a name is always replaced."""
+    """Replaces names by pseudonyms in a text, in upper or lower case; call it with the text to get the new text."""
 
     def __init__(self, pseudonyms_by_name: Mapping[str, str]) -> None:
         self._pseudonyms = pseudonyms_by_name

@@ -84,9 +84,7 @@ class ComponentHistory:
 
 
 def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
-    """Return the fleet in each folder with its judgement, in order of time; fleets without a date come first.
-
-    Raises FileError if a folder holds no fleet."""
+    """Return the fleet in each folder with its judgement, in order of time; fleets without a date come first."""
     fleets = []
     for index, folder in enumerate(folders):
         current = read(folder)
@@ -120,10 +118,7 @@ def watch(fleets: Sequence[WatchedFleet]) -> list[ComponentHistory]:
     histories = []
     for days in days_of.values():
         _, place, component = days[-1]
-        of_days = tuple(
-            next((states.get((id(fleet), where.node, device)) for device in where.devices), None)
-            for fleet, where, _ in days
-        )
+        of_days = tuple(states.get((id(fleet), where.node, where.devices[0])) for fleet, where, _ in days)
         trends = [trend for key in component.rates if (trend := _trend(key, days)) and _worse(trend)]
         if any(of_days) or trends:
             ordered = tuple(sorted(trends, key=_worse, reverse=True))
