@@ -93,7 +93,7 @@ def test_a_computation_whose_first_rounds_cost_nothing_is_calibrated_too(hidden_
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3, 7, 100])
 def test_many_rounds_in_one_step_equal_single_rounds(rounds):
-    digest, word = part("_digest"), 123456789
+    digest, word = part("_pipeline"), 123456789
     factor, term = digest.combined_rounds(rounds)
     expected = word
     for _ in range(rounds):
@@ -106,7 +106,7 @@ def chunks(count=3, words=2048):
 
 
 def test_the_kernel_the_host_and_the_closed_form_have_the_same_digests():
-    words, rounds, digest = chunks(), 9, part("_digest")
+    words, rounds, digest = chunks(), 9, part("_pipeline")
     expected = digest.expected_digests(words, rounds)
     compiled = part("_host_digest")
     numbers = (np.uint32(digest.FACTOR), np.uint32(digest.TERM))
@@ -119,7 +119,7 @@ def test_the_kernel_the_host_and_the_closed_form_have_the_same_digests():
 
 @pytest.mark.parametrize("damage", ["a word", "the order", "a stale chunk"])
 def test_a_wrong_or_stale_chunk_has_another_digest(damage):
-    words, expected_digests = chunks(), part("_digest").expected_digests
+    words, expected_digests = chunks(), part("_pipeline").expected_digests
     wrong = words.copy()
     if damage == "a word":
         wrong[1, 77] ^= 1

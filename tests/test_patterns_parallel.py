@@ -145,14 +145,14 @@ COSTS = [(1.0, 0.5, 600.0), (0.01, 2.0, 3600.0), (1.0, 30.0, 100.0), (0.1, 1e-4,
 
 @pytest.mark.parametrize(("step", "save", "mtbf"), COSTS)
 def test_dalys_interval_costs_no_more_than_the_best_of_all_intervals(step, save, mtbf):
-    costs = part("_interval").SnapshotCosts(step, save)
+    costs = part("_snapshots").SnapshotCosts(step, save)
     counts = np.unique(np.geomspace(1, 20 * math.sqrt(2 * save * mtbf) / step + 2, 4000).astype(int))
     best = min(costs.slowdown(int(count), mtbf) for count in counts)
     assert costs.slowdown(costs.best_steps(mtbf), mtbf) <= 1.001 * best
 
 
 def test_youngs_interval_is_dalys_where_snapshots_are_cheap():
-    module = part("_interval")
+    module = part("_snapshots")
     assert module.daly_s(1e-3, 1e4) == pytest.approx(module.young_s(1e-3, 1e4), rel=1e-3)
     assert module.daly_s(300.0, 100.0) == 100.0
 
@@ -171,15 +171,15 @@ def simulated(step, save, restart, steps, mtbf, segments, rng):
 
 
 def test_the_expected_slow_down_is_that_of_simulated_failures():
-    costs = part("_interval").SnapshotCosts(1.0, 2.0, 1.0)
+    costs = part("_snapshots").SnapshotCosts(1.0, 2.0, 1.0)
     prediction = simulated(1.0, 2.0, 1.0, 20, 50.0, 20_000, np.random.default_rng(3))
-    restarts = part("_interval").SnapshotCosts(1.0, 2.0).slowdown(20, 50.0)
+    restarts = part("_snapshots").SnapshotCosts(1.0, 2.0).slowdown(20, 50.0)
     assert prediction == pytest.approx(costs.slowdown(20, 50.0), rel=0.02)
     assert prediction > 1.01 * restarts
 
 
 def advice():
-    return part("_advice")
+    return part("_adapted")
 
 
 def exchange_model(alpha=0.0, per_byte=1.0, lanes=64):

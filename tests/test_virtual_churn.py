@@ -12,14 +12,12 @@ from gpubench.api.libraries import DriverCallError
 from gpubench.base.errors import WrongAnswer
 
 CHURN = suite_module("virtual", "_churn")
-TRACE = suite_module("virtual", "_trace")
-ARENA = suite_module("virtual", "_arena")
 PEAK = 2**24
 
 
 @pytest.fixture(scope="module")
 def trace():
-    return TRACE.training_trace(3, 1000, PEAK)
+    return CHURN.training_trace(3, 1000, PEAK)
 
 
 def test_a_trace_takes_as_many_blocks_as_asked_and_gives_each_back_once(trace):
@@ -34,14 +32,14 @@ def test_a_trace_takes_as_many_blocks_as_asked_and_gives_each_back_once(trace):
 
 
 def test_a_trace_peaks_at_the_memory_asked_for_and_is_the_same_for_a_seed(trace):
-    assert TRACE.live_bytes_at(trace, TRACE.peak_index(trace)) == pytest.approx(PEAK, rel=0.01)
-    assert TRACE.training_trace(3, 1000, PEAK) == trace
-    assert TRACE.training_trace(4, 1000, PEAK) != trace
+    assert CHURN.live_bytes_at(trace, CHURN.peak_index(trace)) == pytest.approx(PEAK, rel=0.01)
+    assert CHURN.training_trace(3, 1000, PEAK) == trace
+    assert CHURN.training_trace(4, 1000, PEAK) != trace
     assert all(operation.nbytes % 512 == 0 for operation in trace)
 
 
 def test_blocks_of_an_arena_never_overlap_and_join_when_they_are_given_back():
-    draws, arena, live = random.Random(8), ARENA.OffsetArena(), {}
+    draws, arena, live = random.Random(8), CHURN.OffsetArena(), {}
     for _ in range(1500):
         if live and draws.random() < 0.5:
             offset = draws.choice(list(live))
@@ -61,7 +59,7 @@ def test_blocks_of_an_arena_never_overlap_and_join_when_they_are_given_back():
 
 
 def test_an_arena_grows_only_by_the_bytes_missing_in_its_last_free_range():
-    arena = ARENA.OffsetArena()
+    arena = CHURN.OffsetArena()
     arena.grow(4096)
     assert arena.take(1024) == 0
     assert arena.missing_bytes(3072) == 0

@@ -82,7 +82,7 @@ def main():
     from gpubench.measuring.plan import load_suite
 
     suite = load_suite("virtual")
-    names = ("_space", "_steps", "_grow", "_churn", "_trace", "_forward", "_drivers", "_ends")
+    names = ("_space", "_steps", "_grow", "_churn", "_forward", "_drivers", "_ends")
     modules = {name: suite_module("virtual", name) for name in names}
     for module in modules.values():  # arrays in the memory of the stand-in are those of NumPy
         if hasattr(module, "array_at"):
@@ -114,7 +114,7 @@ def virtual_memory(modules, device):
         growth.seconds()
         growth.check()
         growth.close()
-    trace = modules["_trace"].training_trace(1, 100, 8 * page)
+    trace = modules["_churn"].training_trace(1, 100, 8 * page)
     modules["_churn"].Churn(device, "vmm", trace, 8 * page).check()
 
 

@@ -37,16 +37,6 @@ topic = gb.Topic(
 )
 
 
-def _has_peers(target: gb.Target) -> bool:
-    return gb.on_gpu(target) and bool(target.device.peers)
-
-
-def _is_affordable(target: gb.Target, params: Params) -> bool:
-    """Return whether the tier is `full`: the ranks take seconds to open their GPUs. `params` is ignored."""
-    del params
-    return target.tier == "full"
-
-
 def _gpus(target: gb.Target) -> Any:
     """Return the numbers of GPUs, the axis `of`: 2, and in the tier `full` also all that reach each other."""
     return gb.points((2,), full=tuple(sorted({2, 1 + len(target.device.peers)})))
@@ -57,7 +47,14 @@ def _ranks(params: Params) -> int:
     return ranks_of(params) + 1
 
 
-@topic.case(ranks=_ranks, devices=ranks_of, when=_has_peers, where=_is_affordable, of=_gpus, size_bytes=(2**26,))
+@topic.case(
+    ranks=_ranks,
+    devices=ranks_of,
+    when=lambda target: gb.on_gpu(target) and bool(target.device.peers),
+    where=lambda target, _params: target.tier == "full",  # the ranks take seconds to open their GPUs
+    of=_gpus,
+    size_bytes=(2**26,),
+)
 def abort(bench: gb.Bench, of: int, size_bytes: int) -> gb.Task:
     """Seconds from the death of a rank in an NCCL all-reduce until the survivors detect it.
 

@@ -1,12 +1,16 @@
 """Measure ranks that adapt their topology, their number and their steps between exchanges by a model, and the regret.
 
 Ranks divide products among themselves and exchange a block each after some steps, as data-parallel training does.
-The model follows from a few messages and from one product."""
+The model is the time of one message by its size, from a few messages, and one product; a schedule is the sum of its
+steps."""
 
 import functools
+import itertools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,15 +18,17 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import rank_counts, ranks_of
-from ._advice import ExchangeModel, first_best, regret, steps_between
 from ._blas import restore_threads, use_threads
 from ._blocks import BlockExchange
 from ._gradients import has_ranks
 from ._numbers import Normals, expect_close, width_of
 from ._parallel import TimeCurve
-from ._schedules import TOPOLOGIES, Schedule, incast
+from ._schedules import TOPOLOGIES, Delivery, Schedule, incast
 from ._topology import devices, links
 
+_EQUAL = 0.02  # predictions that differ by less count as equally good, and the first one listed is the simplest
+
+Choice = TypeVar("Choice", str, int)
 _PROBED = (2**12, 2**16, 2**20, 2**24)  # message sizes in bytes from which the model is fitted
 _SENT = (2**14, 2**18, 2**22)  # sizes in bytes of the exchanged blocks, between the sizes of the model
 _BLOCK_BYTES = 2**20  # block of one step of work
@@ -45,6 +51,60 @@ topic = gb.Topic(
         gb.View("bars", "Worst regret of the advised number of ranks", ("adapted",), by=("of",), series="ranks regret"),
     ],
 )
+
+
+def first_best(predicted_s: Mapping[Choice, float]) -> Choice:
+    """Return the first choice in the order of `predicted_s` whose predicted seconds are within 2 % of the shortest."""
+    least_s = min(predicted_s.values())
+    return next(choice for choice, seconds in predicted_s.items() if seconds <= (1 + _EQUAL) * least_s)
+
+
+def regret(chosen: Choice, measured_s: Mapping[Choice, float]) -> float:
+    """Return (t − shortest) / shortest, where t is the seconds of `chosen`.
+
+    `measured_s` has the seconds of every choice."""
+    return measured_s[chosen] / min(measured_s.values()) - 1
+
+
+def blocks_in_turn(deliveries: Sequence[Delivery], lanes: int) -> int:
+    """Return how many blocks of one step are copied one after another, if at most `lanes` copies run at the same time.
+
+    `deliveries` are the deliveries of one step."""
+    sent = Counter(delivery.source for delivery in deliveries)
+    received = Counter(delivery.target for delivery in deliveries)
+    return max(*sent.values(), *received.values(), -(-len(deliveries) // lanes))
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeModel:
+    """Predicts seconds of exchanges and of work; `message` gives the seconds of one message by its bytes.
+
+    At most `lanes` copies, or ranks that compute, run at the same time."""
+
+    message: TimeCurve
+    lanes: int
+
+    def exchange_s(self, schedule: Schedule, size_bytes: int) -> float:
+        """Return the predicted seconds of all steps of `schedule`, whose blocks have `size_bytes`.
+
+        The result is 0 if `schedule` is empty."""
+        steps = itertools.groupby(sorted(schedule, key=lambda delivery: delivery.step), lambda delivery: delivery.step)
+        return sum(
+            self.message.seconds(size_bytes * blocks_in_turn(list(deliveries), self.lanes)) for _, deliveries in steps
+        )
+
+    def work_s(self, items: int, item_s: float, ranks: int) -> float:
+        """Return the predicted seconds of `items` equal items divided over `ranks` ranks.
+
+        One item takes `item_s` seconds on one rank."""
+        return math.ceil(items / ranks) * item_s * max(1.0, ranks / self.lanes)
+
+
+def steps_between(work_s: float, exchange_s: float, most_share: float, offered: Sequence[int]) -> int:
+    """Return the fewest steps of `offered` between two exchanges such that exchange_s ≤ most_share · steps · work_s.
+
+    `work_s` is the time of one step, `exchange_s` of one exchange, in seconds."""
+    return next((steps for steps in sorted(offered) if exchange_s <= most_share * steps * work_s), max(offered))
 
 
 def _rank_counts(target: gb.Target) -> Any:
@@ -224,7 +284,7 @@ class AdaptedRank:
 
     def _close(self) -> None:
         restore_threads(self._threads)
-        self._exchange = _nothing  # drops the copies, which hold arrays of the other ranks' memory
+        self._exchange = lambda: None  # drops the copies, which hold arrays of the other ranks' memory
         self._blocks.close()
 
     def task(self) -> gb.Task:
@@ -247,7 +307,3 @@ class AdaptedRank:
             release=self._blocks.release,
             notes=notes,
         )
-
-
-def _nothing() -> None:
-    """Exchange nothing."""

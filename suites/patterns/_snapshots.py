@@ -1,14 +1,20 @@
 """Measure snapshots of a state: the cost of saving one, the work that a death loses, and whether resumed work is right.
 
 Rank 1 works and saves its state every few steps, and is killed in a step or in the middle of a save. Rank 0
-continues from the last whole snapshot. Its result is compared, bit by bit, with uninterrupted work."""
+continues from the last whole snapshot. Its result is compared, bit by bit, with uninterrupted work.
 
+Sources of the best number of steps between two snapshots: Young, "A first order approximation to the optimum
+checkpoint interval", CACM 17 (1974), 530–531; Daly, "A higher order estimate of the optimum checkpoint interval for
+restart dumps", FGCS 22 (2006), 303–312, equations 20 and 37."""
+
+import math
 import os
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +24,6 @@ from gpubench.api import suite as gb
 
 from .._between import POISON, need_shared_gpu
 from ._failure import DIED, die, expect_death
-from ._interval import SnapshotCosts
 
 _WORKER, _HEIR = 1, 0
 _EVERY, _STEPS = 8, 28  # steps between two snapshots, and steps of the whole work
@@ -37,6 +42,48 @@ topic = gb.Topic(
         gb.View("bars", "Snapshot bandwidth", ("snapshot",), by=("medium",)),
     ],
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCosts:
+    """Seconds of a step, of saving a snapshot, and of restarting from one."""
+
+    step_s: float
+    save_s: float
+    restart_s: float = 0.0
+
+    def slowdown(self, steps: int, mtbf_s: float) -> float:
+        """Return the expected run time with a snapshot after every `steps` steps, over the time of the steps alone.
+
+        `mtbf_s` is the mean time M between failures in seconds, which are exponentially distributed."""
+        work_s = steps * self.step_s
+        segments = math.expm1(min((work_s + self.save_s) / mtbf_s, _MOST_EXPONENT))
+        return mtbf_s * math.exp(min(self.restart_s / mtbf_s, _MOST_EXPONENT)) * segments / work_s
+
+    def best_steps(self, mtbf_s: float) -> int:
+        """Return the number of steps between two snapshots, at least 1, with which the expected run time is shortest.
+
+        It is Daly's formula, rounded down or up, whichever `slowdown` prefers."""
+        steps = max(1, math.floor(daly_s(self.save_s, mtbf_s) / self.step_s))
+        return min((steps, steps + 1), key=lambda count: self.slowdown(count, mtbf_s))
+
+
+_MOST_EXPONENT = 700.0  # the exponential of a larger exponent would exceed the largest float
+
+
+def young_s(save_s: float, mtbf_s: float) -> float:
+    """Return the optimal seconds of work between snapshots by Young's first-order formula, √(2 · save_s · mtbf_s)."""
+    return math.sqrt(2 * save_s * mtbf_s)
+
+
+def daly_s(save_s: float, mtbf_s: float) -> float:
+    """Return the optimal seconds of work between snapshots by Daly's higher-order formula (equation 37).
+
+    `save_s` is the time δ to save one, and `mtbf_s` the mean time M between failures."""
+    if save_s >= 2 * mtbf_s:
+        return mtbf_s
+    share = save_s / (2 * mtbf_s)
+    return young_s(save_s, mtbf_s) * (1 + math.sqrt(share) / 3 + share / 9) - save_s
 
 
 def _sizes(target: gb.Target) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import Params, labels, need_shared_gpu, notes, open_shared, paths
+from .._between import Params, devices_of, labels, need_shared_gpu, notes, open_shared, paths, ranks_of
 from ._blas import restore_threads, use_threads
 from ._numbers import Normals, expect_close, type_of, width_of
 
@@ -44,18 +44,6 @@ def _batches(target: gb.Target) -> Any:
     return gb.points((64,), smoke=(16,), full=(1, 8, 64, 512))
 
 
-def _stage_counts(target: gb.Target) -> Any:
-    return gb.points((2,), full=(1, 2, 4) if target.is_host else (1, 2))
-
-
-def _stages_of(params: Params) -> int:
-    return int(params["of"])
-
-
-def _devices(params: Params) -> int:
-    return 2 if params["path"] == "peer" else 1
-
-
 def _is_pipeline(target: gb.Target, params: Params) -> bool:
     """Return whether to measure a point: not one stage on two devices, nor in `quick` several processes on one GPU."""
     if params["path"] == "same" and target.tier == "quick" and not target.is_host:
@@ -63,7 +51,14 @@ def _is_pipeline(target: gb.Target, params: Params) -> bool:
     return params["path"] == "same" or int(params["of"]) > 1
 
 
-@topic.case(ranks=_stages_of, devices=_devices, where=_is_pipeline, path=paths, of=_stage_counts, batch=_batches)
+@topic.case(
+    ranks=ranks_of,
+    devices=devices_of,
+    where=_is_pipeline,
+    path=paths,
+    of=lambda target: gb.points((2,), full=(1, 2, 4) if target.is_host else (1, 2)),
+    batch=_batches,
+)
 def stages(bench: gb.Bench, path: str, of: int, batch: int) -> gb.Task:
     """Seconds of a batch through a model of 4 square layers in `of` processes, one sample per batch.
 

@@ -64,10 +64,6 @@ def _incast_ranks(params: Params) -> int:
     return int(params["senders"]) + 1
 
 
-def _incast_devices(params: Params) -> int:
-    return 1 if params["by"] == MEMORY else _incast_ranks(params)
-
-
 @topic.case(ranks=ranks_of, devices=devices, by=links, topology=tuple(TOPOLOGIES), of=_rank_counts, size_bytes=_sizes)
 def topology(bench: gb.Bench, by: str, topology: str, of: int, size_bytes: int) -> gb.Task:
     """An all-gather of one block per rank over a topology, until the last rank has every block.
@@ -76,7 +72,13 @@ def topology(bench: gb.Bench, by: str, topology: str, of: int, size_bytes: int) 
     return ScheduledRank(bench, TOPOLOGIES[topology](of), size_bytes).task(by)
 
 
-@topic.case(ranks=_incast_ranks, devices=_incast_devices, by=links, senders=_senders, size_bytes=_sizes)
+@topic.case(
+    ranks=_incast_ranks,
+    devices=lambda params: 1 if params["by"] == MEMORY else _incast_ranks(params),
+    by=links,
+    senders=_senders,
+    size_bytes=_sizes,
+)
 def incast_(bench: gb.Bench, by: str, senders: int, size_bytes: int) -> gb.Task:
     """All other ranks write a block into the memory of rank 0 at the same time: payload of all blocks."""
     return ScheduledRank(bench, incast(senders + 1), size_bytes).task(by)

@@ -4,17 +4,26 @@ import bisect
 import ctypes
 import errno
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy as np
 
 from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
 from .._between import fill_pattern, wrong_words
-from ._arena import OffsetArena
 from ._space import PAGE_BYTES, MappedRange, array_at, open_space
-from ._trace import MemoryOperation, peak_index, training_trace
 
+LAYERS = 24
+_PASSING = 3  # temporary arrays of a layer, all freed before the next layer
+_GRADIENTS = (0.5, 0.5, 2.0, 2.0)  # sizes of a layer's gradients in units of width²: projections, MLP
+# Sizes of the activations that a layer keeps, in units of tokens × width: inputs, MLP, statistics.
+_WIDTHS = (1.0, 1.0, 1.0, 4.0, 4.0, 0.125)
+_TOKENS = (256, 2048)  # tokens per step: sequences differ in length, so sizes do not repeat
+_LEAST_BYTES = 512
+_ALIGNMENT = 512  # the least alignment of cudaMalloc's addresses and of PyTorch's blocks
 _SEED = 2  # seed of the trace in every run, because the sizes are part of the case
 _PEAK_BYTES, _HOST_PEAK_BYTES = 2**32, 2**27
 _TIGHT_SHARE = 0.85  # share of the free memory that is in use at the peak
@@ -31,6 +40,186 @@ topic = gb.Topic(
         gb.View("bars", "Ratio of memory held to memory used", ("churn",), series="held per byte used"),
     ]
 )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOperation:
+    """One operation of a trace: allocate block `block` of `nbytes`, or free it if `nbytes` is 0."""
+
+    block: int
+    nbytes: int
+
+
+class TraceWriter:
+    """Writes the operations of training steps into `operations`, and numbers the blocks.
+
+    `width_bytes` is the bytes of one vector of activations."""
+
+    def __init__(self, rng: np.random.Generator, width_bytes: int) -> None:
+        self._rng, self._width_bytes = rng, width_bytes
+        self.operations: list[MemoryOperation] = []
+        self._blocks = 0
+
+    @property
+    def blocks_taken(self) -> int:
+        """The number of blocks taken so far."""
+        return self._blocks
+
+    def take(self, nbytes: float) -> int:
+        """Take a block and return its number."""
+        block, self._blocks = self._blocks, self._blocks + 1
+        self.operations.append(MemoryOperation(block, max(int(nbytes), _LEAST_BYTES)))
+        return block
+
+    def give(self, *blocks: int) -> None:
+        """Give blocks back."""
+        self.operations += [MemoryOperation(block, 0) for block in blocks]
+
+    def step(self) -> None:
+        """Append a training step: the activations of 24 layers, the gradients in reverse, and the optimiser's arrays.
+
+        The number of tokens, and so the sizes, is drawn at random."""
+        tokens = int(self._rng.integers(*_TOKENS))
+        saved: list[list[int]] = []
+        for _ in range(LAYERS):
+            passing = [self.take(tokens * self._width_bytes * self._rng.uniform(0.5, 2.0)) for _ in range(_PASSING)]
+            saved.append([self.take(tokens * self._width_bytes * width) for width in _WIDTHS])
+            self.give(*passing)
+        gradients = []
+        while saved:
+            passing = [self.take(tokens * self._width_bytes * 4.0) for _ in range(_PASSING)]
+            gradients += [self.take(self._width_bytes * self._width_bytes * share) for share in _GRADIENTS]
+            self.give(*passing, *saved.pop())
+        for gradient in gradients:
+            scratch = self.take(_LEAST_BYTES * float(self._rng.integers(1, 64)))
+            self.give(scratch, gradient)
+
+
+def training_trace(seed: int, allocations: int, peak_bytes: int) -> tuple[MemoryOperation, ...]:
+    """Return the operations of training steps, drawn from `seed`, with exactly `allocations` allocations.
+
+    All sizes are scaled so that at most `peak_bytes` are live at one time, up to the rounding of sizes to 512 bytes."""
+    writer = TraceWriter(np.random.default_rng(seed), width_bytes=4096)
+    while writer.blocks_taken < allocations:
+        writer.step()
+    operations = list(_first(writer.operations, allocations))
+    scale = peak_bytes / live_bytes_at(operations, peak_index(operations))
+    scaled = [
+        MemoryOperation(operation.block, _rounded(operation.nbytes * scale) if operation.nbytes else 0)
+        for operation in operations
+    ]
+    blocks_taken = {operation.block for operation in scaled if operation.nbytes}
+    live = blocks_taken - {operation.block for operation in scaled if not operation.nbytes}
+    return (*scaled, *(MemoryOperation(block, 0) for block in sorted(live)))
+
+
+def _rounded(nbytes: float) -> int:
+    return max(int(nbytes) // _LEAST_BYTES, 1) * _LEAST_BYTES
+
+
+def _first(operations: Sequence[MemoryOperation], allocations: int) -> Iterator[MemoryOperation]:
+    """Yield the operations of `operations` before the one that would allocate the block number `allocations` + 1."""
+    blocks_taken = 0
+    for operation in operations:
+        blocks_taken += operation.nbytes > 0
+        if blocks_taken > allocations:
+            return
+        yield operation
+
+
+def peak_index(operations: Sequence[MemoryOperation]) -> int:
+    """Return the index of the first operation after which the most bytes are live; 0 without operations."""
+    sizes: dict[int, int] = {}
+    live = most = index = 0
+    for place, operation in enumerate(operations):
+        if operation.nbytes:
+            sizes[operation.block] = operation.nbytes
+            live += operation.nbytes
+        else:
+            live -= sizes.pop(operation.block)
+        if live > most:
+            most, index = live, place
+    return index
+
+
+def live_bytes_at(operations: Sequence[MemoryOperation], index: int) -> int:
+    """Return the bytes that are live after the operation at index `index`: allocated and not yet freed."""
+    sizes: dict[int, int] = {}
+    for operation in operations[: index + 1]:
+        if operation.nbytes:
+            sizes[operation.block] = operation.nbytes
+        else:
+            del sizes[operation.block]
+    return sum(sizes.values())
+
+
+class OffsetArena:
+    """Offsets below `nbytes` from which blocks are taken and given back; the caller grows the arena if none fits."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._by_size: list[tuple[int, int]] = []  # free places: (size, offset), sorted
+        self._by_offset: dict[int, int] = {}  # free places: offset → size
+        self._ends: dict[int, int] = {}  # the end of a free place → its offset
+        self._taken: dict[int, int] = {}  # taken blocks: offset → size
+
+    def missing_bytes(self, nbytes: int) -> int:
+        """Return how many bytes the arena must grow by before a block of `nbytes` fits; 0 if it fits already."""
+        size = _aligned(nbytes)
+        if self._by_size and self._by_size[-1][0] >= size:
+            return 0
+        last = self._ends.get(self.nbytes)
+        return size - (self._by_offset[last] if last is not None else 0)
+
+    def grow(self, nbytes: int) -> None:
+        """Add `nbytes` free bytes behind the last ones."""
+        start, self.nbytes = self.nbytes, self.nbytes + nbytes
+        self._free(start, nbytes)
+
+    def take(self, nbytes: int) -> int:
+        """Return the offset of a new block of `nbytes`, rounded up to 512, in the smallest free place that fits.
+
+        `missing_bytes(nbytes)` must be 0."""
+        size = _aligned(nbytes)
+        place, offset = self._by_size[bisect.bisect_left(self._by_size, (size, 0))]
+        self._remove(offset)
+        if place > size:
+            self._add(offset + size, place - size)
+        self._taken[offset] = size
+        return offset
+
+    def give(self, offset: int) -> None:
+        """Give back the block at `offset`, a result of `take`.
+
+        The freed place merges with free places that touch it."""
+        self._free(offset, self._taken.pop(offset))
+
+    def _free(self, offset: int, size: int) -> None:
+        """Add a free place of `size` bytes at `offset`, merged with the free places that touch it."""
+        before, after = self._ends.get(offset), offset + size
+        if after in self._by_offset:
+            size += self._remove(after)
+        if before is not None:
+            size += self._remove(before)
+            offset = before
+        self._add(offset, size)
+
+    def _add(self, offset: int, size: int) -> None:
+        """Record a free place of `size` bytes at `offset`, without merging."""
+        bisect.insort(self._by_size, (size, offset))
+        self._by_offset[offset] = size
+        self._ends[offset + size] = offset
+
+    def _remove(self, offset: int) -> int:
+        """Remove the free place that begins at `offset`, and return its size in bytes."""
+        size = self._by_offset.pop(offset)
+        del self._ends[offset + size]
+        del self._by_size[bisect.bisect_left(self._by_size, (size, offset))]
+        return size
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 class Allocator(Protocol):
@@ -313,11 +502,10 @@ def _allocators(target: gb.Target) -> Any:
     return gb.points(("vmm",), smoke=("pool", "vmm"), full=("malloc", "pool", "cupy", "vmm"))
 
 
-def _traces(target: gb.Target) -> Any:
-    return ("step",) if target.is_host else gb.points(("step",), full=("step", "tight"))
-
-
-@topic.case(allocator=_allocators, trace=_traces)
+@topic.case(
+    allocator=_allocators,
+    trace=lambda target: ("step",) if target.is_host else gb.points(("step",), full=("step", "tight")),
+)
 def churn(bench: gb.Bench, allocator: str, trace: str) -> gb.Task:
     """Seconds of one operation, taking or releasing a block, in the allocations of training steps drawn from a seed.
 

@@ -37,10 +37,6 @@ topic = gb.Topic(
 )
 
 
-def _nothing() -> None:
-    """Do nothing at the peak of memory in use."""
-
-
 class GrowingArray(ABC):
     """A live array of `from_bytes` that can grow by `by_bytes`; `keeps_address` says whether `address` then stays."""
 
@@ -219,7 +215,7 @@ class Growth:
         self._array = growing_array(bench, way, from_bytes, by_bytes)
         self._from_bytes, self._bytes = from_bytes, from_bytes + by_bytes
 
-    def seconds(self, at_peak: Callable[[], None] = _nothing) -> float:
+    def seconds(self, at_peak: Callable[[], None] = lambda: None) -> float:
         """Start with `from_bytes`, grow, and return the seconds until a kernel has written the array's new end.
 
         `at_peak` is called while the array grows, when most memory is in use."""

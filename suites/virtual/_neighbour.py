@@ -51,14 +51,6 @@ topic = gb.Topic(
 )
 
 
-def _victims(target: gb.Target) -> tuple[str, ...]:
-    return tuple(victims(target))
-
-
-def _aggressors(target: gb.Target) -> tuple[str, ...]:
-    return (NONE, *aggressors(target))
-
-
 def _ways(target: gb.Target) -> tuple[str, ...]:
     return _WAYS[:1] if target.is_host else _WAYS
 
@@ -333,7 +325,13 @@ def operations(call: Callable[[], Any], probe: Callable[[], gb.Observation] | No
     )
 
 
-@topic.case(ranks=_ranks, where=_is_measured, victim=_victims, aggressor=_aggressors, how=_ways)
+@topic.case(
+    ranks=_ranks,
+    where=_is_measured,
+    victim=lambda target: tuple(victims(target)),
+    aggressor=lambda target: (NONE, *aggressors(target)),
+    how=_ways,
+)
 def neighbour(bench: gb.Bench, victim: str, aggressor: str, how: str) -> gb.Task:
     """Seconds per operation of a victim beside an aggressor; the percentiles are of single operations.
 

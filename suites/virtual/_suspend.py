@@ -146,11 +146,12 @@ def _attempt(program: SuspendedProgram) -> SuspendOutcome:
     return SuspendOutcome("", program.suspension.downtime_s)
 
 
-def _counts(_: gb.Target, params: Mapping[str, Any]) -> bool:
-    return bool(params["count"] == 1 or params["kind"] == "malloc")
-
-
-@topic.case(when=gb.on_gpu, where=_counts, kind=gb.points((), full=KINDS), count=(1, _MANY))
+@topic.case(
+    when=gb.on_gpu,
+    where=lambda _target, params: bool(params["count"] == 1 or params["kind"] == "malloc"),
+    kind=gb.points((), full=KINDS),
+    count=(1, _MANY),
+)
 def suspend_kinds(bench: gb.Bench, kind: str, count: int) -> gb.Task:
     """Seconds to suspend and resume a program with memory of one kind, or until the driver refuses it (`refused` is 1).
 
