@@ -35,7 +35,7 @@ _LEAST_ROWS = 3  # least rows per third to compare peaks of short-lived workers,
 class Usage:
     """The resources that the processes of a run held at a moment, or their maximum in a period.
 
-    `main_mib` is the resident memory of the main process, `children_mib` that of all its descendants."""
+    `main_mib` is the resident memory of the main process, `children_mib` the resident memory of all its descendants."""
 
     main_mib: float
     sampler_mib: float  # of the oldest child process, which lasts as long as the run
@@ -172,7 +172,7 @@ class Soak:
             time.sleep(_PERIOD_S)
 
     def _left_behind(self) -> tuple[str, ...]:
-        """Return the names of what a run left behind: processes, temporary files, shared memory, partial run files."""
+        """Return the names of leftovers of a run: processes, temporary files, shared memory, partial run files."""
         places = [*self._temporary.iterdir(), *(path for path in self._runs.iterdir() if path.suffix != ".jsonl")]
         shared = set(_SHARED_MEMORY.iterdir()) - self._shared
         places += [path for path in shared if "gpubench" in path.name]

@@ -6,7 +6,7 @@
         ...
 
 Any program can mark phases without gpubench: GPUBENCH_MARKS names a file, and the program appends one line to it when a
-phase begins, `B SECONDS KEY NAME`, and one when it ends, `E SECONDS KEY`. SECONDS are those of CLOCK_MONOTONIC. KEY is
+phase begins, `B SECONDS KEY NAME`, and one when it ends, `E SECONDS KEY`. SECONDS are read from CLOCK_MONOTONIC. KEY is
 a word that differs between threads and processes. An end belongs to the newest open phase with the same key."""
 
 import contextlib

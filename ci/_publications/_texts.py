@@ -20,7 +20,7 @@ def _has_median(side: gb.SideFigures) -> bool:
 
 
 def fit_lines(head: str, lines: Iterable[str], tail: Sequence[str], limit: int) -> str:
-    """Return `head`, as many of `lines` as fit, and `tail`, joined by newlines; a line says how many did not fit.
+    """Return `head`, the first `lines` that fit, and `tail`, joined by newlines; a line says how many did not fit.
 
     `limit` is the most bytes of the text in UTF-8; 0 means no limit. `head` and `tail` are never shortened."""
     kept_lines, remaining = [head], list(lines)

@@ -95,7 +95,7 @@ def figure_of(track: Track) -> CounterFigure | None:
 class CounterTable:
     """The counters of a run by device and measure; the tracks are built once, on first use.
 
-    `counters` are those that the manifest declares, and `samples` all chunks of readings of the run, in any order."""
+    The manifest declares the `counters`; `samples` are all chunks of readings of the run, in any order."""
 
     def __init__(self, counters: Sequence[Counter], samples: Sequence[Samples]) -> None:
         self._counters = counters
@@ -108,7 +108,7 @@ class CounterTable:
 
     @cached_property
     def tracks(self) -> list[Track]:
-        """All tracks, by counter in the order given to the table; those of one counter by device as first sampled."""
+        """All tracks: counters in the order given to the table, then devices in the order of their first samples."""
         chunks: dict[str, dict[str, list[_Readings]]] = {}
         for samples in self._samples:
             _gather(samples, chunks)

@@ -35,7 +35,7 @@ class Figure:
     shares: tuple[Share, ...] = ()
     stage: str = ""  # the stage of the series
     short: str = ""  # the series' name for narrow places
-    processes: int = 1  # processes in this figure; with one, interval and noise are those within the process
+    processes: int = 1  # processes in this figure; with one, interval and noise are within that process
 
     @property
     def text(self) -> str:
@@ -91,7 +91,7 @@ class Figure:
     def over_replicates(cls, figures: Sequence[Figure]) -> Figure:
         """Return the figure of a series over its replicates; `figures` holds the figure of each, at least one.
 
-        Median, noise and shares are medians over the replicates, `samples` is the sum, and the interval is that of the
+        Median, noise and shares are medians over the replicates, `samples` is the sum, and the interval belongs to the
         median of the processes' medians. A single figure is returned unchanged."""
         first = figures[0]
         if len(figures) == 1:

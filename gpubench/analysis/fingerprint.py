@@ -70,7 +70,7 @@ def _text(name: str, value: str) -> str:
 
 
 def fingerprint(facts: Facts, device_ids: Sequence[str]) -> Fingerprint:
-    """Return the fingerprint of devices on the machine of `facts`; the ids are those of `Result.devices`, for example.
+    """Return the fingerprint of devices on the machine of `facts`; the ids come from `Result.devices`, for example.
 
     Raises KeyError if an id is not in the facts."""
     by_device = [dict(_pairs(facts.device(device_id), facts)) for device_id in device_ids]

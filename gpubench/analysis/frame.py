@@ -99,8 +99,8 @@ COLUMNS = tuple(
 def lines(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield a dictionary from column name (see `COLUMNS`) to value for each series of a run, in the order measured.
 
-    A result without a series has one line of its own. An unknown column is left out or None. Columns on energy, bound
-    and replicates are only in the line of a result's headline, which is its first series."""
+    A result without a series has one line, too. An unknown column is left out or None. Columns on energy, bound and
+    replicates are only in the line of a result's headline, which is its first series."""
     spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     for result in summary.run.results:
         shared, headline_series = _result_columns(result), headline(result)

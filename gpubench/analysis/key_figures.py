@@ -1,4 +1,4 @@
-"""Find the values of a run's key figures: those of every run, then those that suites of other authors declare."""
+"""Find the values of a run's key figures: gpubench's own, then key figures that suites of other authors declare."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ class KeyValue:
 
 
 def key_values(summary: Summary) -> list[KeyValue]:
-    """Return the key figures for which a run has values: those of GPUs, those of the host, then declared ones.
+    """Return the key figures for which a run has values: first for GPUs, then for the host, then declared ones.
 
     A key figure has one entry for each device with a value. Only suites of other authors declare some."""
     spreads = [spread for spread in summary.spreads() if spread.figure is not None]

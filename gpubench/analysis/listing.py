@@ -24,7 +24,7 @@ class ListedCase:
     """One case as texts, which are empty for missing values, with the `spread` that they describe.
 
     `name` leaves out the axes that all cases of its name share. `device` is empty unless cases of the suite ran on
-    different devices. `share` is that of the main peak, and `shares` are those of each peak in the order of
+    different devices. `share` is the share of the main peak, and `shares` has the share of each peak in the order of
     `peaks.BASES`. `within` and `between` are the noise within and between processes. `ended` has the statuses and
     labels, and `beside` the secondary figures."""
 

@@ -23,7 +23,7 @@ ABOVE_PEAK_REASON = (
     "do not use the figure before the reason is known"
 )
 _MOST_SHARE = 1.02  # the largest possible share, because a mean clock is accurate to a per cent or two
-_MOST_BOOST = 1.25  # the largest possible clock over that of the data sheet: an H200 reaches 1.08, GeForce boards 1.2
+_MOST_BOOST = 1.25  # the largest possible clock over the data sheet's: an H200 reaches 1.08, GeForce boards 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Share:
 def impossible(shares: Sequence[Share]) -> Share | None:
     """Return the share of a figure that exceeds the peak of its device; None if the figure is possible.
 
-    `shares` are those of one figure, at most one for each basis."""
+    `shares` belong to one figure, at most one for each basis."""
     by_basis = {share.basis: share for share in shares}
     if clock := by_basis.get("clock"):
         return clock if clock.fraction > _MOST_SHARE else None
@@ -82,7 +82,7 @@ def shares_over_replicates(by_replicate: Sequence[tuple[Share, ...]]) -> tuple[S
 class Peaks:
     """The peaks of a run: of the data sheet, at the clocks of each case, and the best figure reached.
 
-    `counters` are those of the run; `median` returns the median of a series in the unit of its peak."""
+    `counters` are the run's; `median` returns the median of a series in the unit of its peak."""
 
     def __init__(self, run: Run, counters: CounterTable, median: Callable[[Series], float]) -> None:
         self._devices = {device.id: device for device in run.manifest.facts.devices}

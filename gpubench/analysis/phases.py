@@ -65,7 +65,7 @@ def spans_of(result: Result) -> list[Span]:
 def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
     """Return the figures of a phase on the device with that id: time, energy, busy shares, memory and throttling.
 
-    For the id `host` they are those of the program's processes: cores and memory."""
+    For the id `host` they are the cores and the memory of the program's processes."""
     spans = spans_of(result)
     window = Window(table, device, spans)
     shares = {measure: share for measure in SHARES if (share := _share(table.of(device, measure), spans)) is not None}

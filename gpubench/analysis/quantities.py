@@ -71,7 +71,7 @@ def limited_median(series: Series) -> float:
 def peak_limit(series: Series) -> str:
     """Return the name of the peak that a series is compared with; empty for no peak.
 
-    The peak of a link is that of one direction, counted in bytes on the link."""
+    The peak of a link is the peak of one direction, counted in bytes on the link."""
     return "" if series.role == "derived" and series.limit.startswith("link.") else series.limit
 
 

@@ -55,7 +55,7 @@ def relative_deviation(medians: Sequence[float]) -> float:
 def reproducibility(medians: Sequence[float], case_id: str, models: Collection[str]) -> Reproducibility | None:
     """Return the reproducibility of a case, from at least three replicates of this run, else from a shipped recording.
 
-    `medians` are those of the replicates that are ok, and `models` the names of the devices of the case."""
+    `medians` are the medians of all ok replicates, and `models` the names of the devices of the case."""
     deviation = relative_deviation(medians)
     if len(medians) >= LEAST_PROCESSES and math.isfinite(deviation):
         return Reproducibility(deviation, len(medians))

@@ -121,7 +121,7 @@ class ServingTimes:
     def prefill_s(self, tokens: int) -> float:
         """Return the seconds of the prefill of a prompt of `tokens` tokens, interpolated between the measured lengths.
 
-        Above the longest measured length the time is proportional to the length; below the shortest it is that of
+        Above the longest measured length the time is proportional to the length; below the shortest it is the time of
         the shortest."""
         lengths = sorted(self.prefills)
         if tokens > lengths[-1]:
@@ -236,7 +236,7 @@ OBJECTIVES = (Objectives("server", 2.0, 0.1), Objectives("interactive", 0.5, 0.0
 class Workload:
     """The queries of a simulation: `prompt` and `output` are the tokens of each, `queries` is their number.
 
-    `seed` is that of the random arrivals."""
+    `seed` is the seed of the random arrivals."""
 
     prompt: int
     output: int
@@ -312,7 +312,7 @@ class SimulatedPercentile:
 
 
 def simulated_percentile(measured: Floats, simulated: Floats, fraction: float) -> SimulatedPercentile:
-    """Return the percentile `fraction` (0.99 is the 99th) of measured times in seconds beside that of simulated ones.
+    """Return the percentile `fraction` (0.99 is the 99th) of measured times in seconds and of simulated times.
 
     The interval of the measured percentile is None if there are too few queries for it."""
     values = measured.tolist()

@@ -38,7 +38,7 @@ _GAUGES = {  # the gauges of a device that the ledger shows, with the unit of a 
 class SoakedCase:
     """One case on one device set over the passes of a soak, each of which is a replicate.
 
-    `medians` are those of the ok passes in `unit` (SI) in their order, `compared` is the number of samples whose
+    `medians` are the medians of the ok passes in `unit` (SI) in their order, `compared` is the number of samples whose
     every bit was right, and `ended` the number of passes by status."""
 
     case_id: str

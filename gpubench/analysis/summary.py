@@ -216,7 +216,7 @@ def _secondary_series(result: Result) -> Iterator[Series]:
 
 
 def _differs(early: Series, settled: Series) -> bool:
-    """Return whether the early samples of a stage differ by more than 1 % from those after the device settled."""
+    """Return whether the early samples of a stage differ by more than 1 % from its samples after the device settled."""
     return early.stage == settled.stage and abs(judged_median(early) / judged_median(settled) - 1) > _EARLY_DIFFERS
 
 

@@ -75,7 +75,7 @@ class RunSource:
 
 @dataclass(frozen=True, slots=True)
 class TrendPoint:
-    """One replicate of a line in the run `source`; the other fields are those of `Entry`."""
+    """One replicate of a line in the run `source`; the other fields are as in `Entry`."""
 
     source: RunSource
     replicate: int

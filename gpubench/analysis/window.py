@@ -94,7 +94,7 @@ class Traffic:
 class WindowLoad:
     """The facts about the work in a window that are not from counters; all are optional.
 
-    `moved_rate` is the counted bytes per second of a running call, `counted_rate` those over the whole window."""
+    `moved_rate` is the counted bytes per second of a running call, `counted_rate` per second of the whole window."""
 
     limit: str = ""
     of_peak: tuple[Use, ...] = ()
@@ -325,7 +325,7 @@ class Window:
         return float(rises.sum()) if (rises >= 0).all() else None
 
     def _reaches_end(self, track: Track) -> bool:
-        """Return whether the readings reach the end of the spans; those of a lost device do not."""
+        """Return whether the readings reach the end of the spans, as a lost device's readings do not."""
         gap = stats.median(np.diff(track.at).tolist())
         return max(end for _, end in self.spans) <= float(track.at[-1]) + _LOST_GAPS * gap
 
@@ -352,5 +352,5 @@ def _nominal_clock_hz(model: Device | None) -> float | None:
 
 
 def _clock_of_spec(load: WindowLoad) -> Use | None:
-    """Return the clock of the load over that of the data sheet; None if it is unknown."""
+    """Return the clock of the load over the data sheet's clock; None if it is unknown."""
     return Use(load.clock_of_spec, "clock over the data sheet clock") if load.clock_of_spec is not None else None

@@ -109,9 +109,9 @@ class Topic:
 
 
 class Suite(Topic):
-    """A named set of cases: its own and those of its topics; its .cu files are in the same folder.
+    """A named set of cases: its own and its topics' cases; its .cu files are in the same folder.
 
-    Its name is that of its file, or, if it is assembled from topics, that of their folder."""
+    It has the name of its file, or, if it is assembled from topics, of their folder."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Suite(Topic):
 
     @property
     def name(self) -> str:
-        """The name of the suite: that of its file or folder."""
+        """The name of the suite, which is the name of its file or folder."""
         return self.module.rpartition(".")[2]
 
     @property

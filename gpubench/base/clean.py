@@ -23,7 +23,7 @@ _IGNORABLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe0
 
 # Text in the output of a step that a CI system executes. `::name::` at the start of a line, also after blanks, is a
 # workflow command of GitHub; `##[name]` anywhere in a line is its older form (actions/runner,
-# src/Runner.Common/ActionCommand.cs). `##vso[…]` and `##teamcity[…]` anywhere are those of Azure and TeamCity.
+# src/Runner.Common/ActionCommand.cs). `##vso[…]` and `##teamcity[…]` anywhere are commands of Azure and TeamCity.
 # A section of GitLab begins with an escape sequence, which `clean` removes.
 _COMMANDS = re.compile(r"(?:^|(?<=\r))[^\S\r\n]*(?=::)|#(?=#\w*\[)", re.MULTILINE)
 

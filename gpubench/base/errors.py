@@ -2,7 +2,7 @@
 
 
 class GpubenchError(Exception):
-    """An error whose message is one line for stderr with the next step; `exit_status` is that of the process."""
+    """An error whose message is one line for stderr with the next step; `exit_status` is the process's."""
 
     exit_status = 70
 
@@ -95,7 +95,7 @@ class BadOutput(Exception):  # noqa: N818 - a finding about a file, to which its
 
 
 class ReaderLeft(GpubenchError):  # noqa: N818 - an event: whoever read standard output has closed it
-    """The reader of standard output has closed it. The exit status is that of other tools in a shell for SIGPIPE."""
+    """The reader of standard output has closed it. Other tools end with the same exit status at SIGPIPE in a shell."""
 
     exit_status = 141
 

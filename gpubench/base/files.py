@@ -39,7 +39,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def name_beside(path: Path, suffix: str) -> Path:
-    """Return a name in the folder of `path` that nobody can guess; it begins like that of `path` and has `suffix`."""
+    """Return a path beside `path` that nobody can guess; its name begins like the name of `path` and has `suffix`."""
     begin = os.fsdecode(os.fsencode(path.name)[:100])  # the limit of a name, 255, is in bytes
     return path.with_name(f".{begin}.{secrets.token_hex(8)}{suffix}")
 

@@ -8,7 +8,7 @@ import threading
 from gpubench.base.errors import UsageError
 
 _FILES = 64  # a run with eight ranks needs two pipes for each, the sampler's, the run file and libraries
-_TASKS = 16  # processes and threads in addition to those of linear algebra, which starts one per core
+_TASKS = 16  # processes and threads besides linear algebra, which starts one thread per core
 _MOST_CORES = 64  # OpenBLAS is built for at most this number of threads
 _FILES_HINT = "raise the limit with `ulimit -n 1024`"
 _TASKS_HINT = "raise the limit with `ulimit -u`, or that of the container (docker run --pids-limit)"
@@ -45,7 +45,7 @@ def _check_tasks(count: int) -> None:
 def reason(error: BaseException) -> str:
     """Return the limit that `error` shows to be reached, with the remedy, as a clause; empty for any other error.
 
-    The limits are those of open files, and of processes and threads."""
+    It knows the limits of open files and of processes and threads."""
     code = error.errno if isinstance(error, OSError) else None
     if code in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open; {_FILES_HINT}"

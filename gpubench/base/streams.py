@@ -2,7 +2,7 @@
 
 Printed text cannot start a command of a CI system, although names of cases and devices come from files and drivers.
 Rich and Typer end with status 1 if a pipe is closed, and Python does if standard error is full. Here status 1 means a
-regression, so the streams themselves turn errors of the operating system into those of gpubench."""
+regression, so the streams themselves turn errors of the operating system into errors of gpubench."""
 
 import codecs
 import errno
@@ -69,7 +69,7 @@ def _open_closed() -> None:
 
 
 def _is_own(stream: TextIO | None, original: TextIO | None) -> bool:
-    """Return whether a stream is the one that Python made for the descriptor; a closed descriptor has none."""
+    """Return whether Python made this stream for the descriptor; a closed descriptor has none."""
     return stream is original and (stream is None or isinstance(stream, io.TextIOWrapper))
 
 

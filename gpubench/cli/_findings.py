@@ -51,13 +51,13 @@ def finding_parts(findings: Sequence[Finding], sides: Sequence[str], every: bool
 def verdict_parts(verdict: str, reasons: Sequence[str], next_steps: Sequence[NextStep], style: str = "") -> list[Part]:
     """Return lines with the verdict, with each of the `reasons`, and with the text and the command of each next step.
 
-    A command stands on a line of its own that is never broken. `style` is a colour for the verdict (`red`), or empty.
+    A command stands on a separate line that is never broken. `style` is a colour for the verdict (`red`), or empty.
     """
     lines: list[Part] = [_print.plain(verdict, f"bold {style}".strip())]
     lines += [_print.plain(f"- {reason}") for reason in reasons]
     for step in next_steps:
         lines.append(_print.plain(f"next: {step.text}{':' if step.command else ''}"))
-        if step.command:  # on a line of its own without line breaks, so that it can be copied
+        if step.command:  # on a separate line without line breaks, so that it can be copied
             lines.append(Text(f"    {one_line(step.command)}", no_wrap=True, overflow="ignore"))
     return lines
 

@@ -14,7 +14,7 @@ from gpubench.cli import _print
 LONGEST_PART = 40  # longest part of a name between two commas that is not broken
 INDENT = "  "
 _GAP = 2
-_LEAST_BESIDE = 20  # least width for a name beside its lead; otherwise the name has lines of its own
+_LEAST_BESIDE = 20  # least width for a name beside its lead; otherwise the name stands below it
 _RIGHT_TO_LEFT = ("R", "AL")
 
 
@@ -55,8 +55,7 @@ def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> It
 def least_room(names: Sequence[str]) -> int:
     """Return the least width for a column of these names, in columns of the terminal.
 
-    It is the width of the longest name or, if less, that of the longest part between commas (at most 40) with an
-    indent."""
+    It is the width of the longest name or, if less, of the longest part between commas (at most 40) with an indent."""
     whole = max(map(cell_len, names), default=0)
     longest = max((cell_len(part) for name in names for part in name_parts(name)), default=0)
     return min(whole, min(longest, LONGEST_PART) + len(INDENT))

@@ -74,7 +74,7 @@ def _key_count(table: PhaseTable) -> int:
 
 
 def _column_width(table: PhaseTable, place: int) -> int:
-    """Return the width of the column with the index `place`: that of its longest cell or of its heading, if longer."""
+    """Return the width of the column with the index `place`, of its longest cell or, if longer, its heading."""
     head, cells = table.heads[place], [row[place] for row in table.rows]
     parts = head.split() if head not in table.text_heads or place >= _key_count(table) else [head]
     return max(map(cell_len, [*parts, *cells]))

@@ -21,7 +21,7 @@ def trend_rows(trends: Sequence[Trend], judged: bool, width: int) -> list[Part]:
     """Return the rows of the series, one each, for a terminal of `width` columns.
 
     A line above names the device if all series are of one device. If `judged`, the rows have the newest change, and
-    those whose newest change is for the worse come first."""
+    series whose newest change is for the worse come first."""
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
 

@@ -64,7 +64,7 @@ Markdown = Annotated[
 def policy(file: Path | None, threshold: float | None, strict: bool, allow_mismatch: bool) -> Policy:
     """Return the policy in `file`, changed by the command's options.
 
-    If `file` is None, it is that of gpubench.toml or pyproject.toml in the current folder, or the built-in one.
+    If `file` is None, the policy is in gpubench.toml or pyproject.toml in the current folder, or the built-in one.
     `threshold` is in per cent; None keeps the policy's threshold. `strict` and `allow_mismatch` are the options of
     these names. Raises UsageError if the file is invalid."""
     from dataclasses import replace

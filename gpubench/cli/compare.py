@@ -202,7 +202,7 @@ def _suite_parts(against: RunComparison, name: str) -> list[Part]:
 
 
 def _case_parts(against: RunComparison, name: str, selection: CaseSelection) -> list[Part]:
-    """Return the table of the selected cases, the worst first, and a note on those that are not listed."""
+    """Return the table of the selected cases, the worst first, and a note on cases that are not listed."""
     from gpubench.base.patterns import matches
     from gpubench.cli import _findings
     from gpubench.cli._summary import FEW_CASES

@@ -49,7 +49,7 @@ class Install:
 class Probe:
     """The facts that the files of a machine give.
 
-    `gpus` are the PCI addresses of AMD GPUs, `driverless` those without a running driver."""
+    `gpus` are the PCI addresses of AMD GPUs, `driverless` the addresses of AMD GPUs without a running driver."""
 
     gpus: tuple[str, ...] = ()
     driverless: tuple[str, ...] = ()

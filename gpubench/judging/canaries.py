@@ -30,7 +30,7 @@ _ERRORS = 2.0  # a common shift counts if it exceeds this number of its standard
 _RELEVANT = 0.1  # it must also exceed this share of a case's threshold; a smaller one changes no verdict
 _LIKE = 0.5  # a case moved with the others if its shift differs from the common shift by at most this share
 _UNLIKE = 3.0  # the cases' shifts differ by more than noise where their variance is this many times what noise gives
-_MEDIAN_ERROR = math.sqrt(math.pi / 2)  # the standard error of a median over that of a mean
+_MEDIAN_ERROR = math.sqrt(math.pi / 2)  # the standard error of a median over the standard error of a mean
 _PAIRED_ERROR = math.sqrt(math.pi / 3)  # the same of the median of pairwise means (Hodges & Lehmann 1963)
 _MOST_PAIRED = 200  # with more cases the plain median is precise enough, and the pairs would be too many
 _FIRST = frozenset({0})  # the candidate's first run file, which holds all its cases
@@ -57,7 +57,7 @@ class CommonShift:
 
     @classmethod
     def of(cls, shifts: Sequence[float], variances: Sequence[float]) -> CommonShift:
-        """Return the common shift of at least two cases; `variances` are those of the single shifts, in the same order.
+        """Return the common shift of at least two cases; `variances` has the variance of each shift.
 
         Its standard error comes from the scatter of the shifts or from `variances`, whichever is larger."""
         noise, total = statistics.fmean(variances), statistics.variance(shifts)
@@ -89,7 +89,7 @@ class CommonShift:
 class CaseShift:
     """One judged case with the logarithms of its processes, signed so that more is worse.
 
-    `before` are the logarithms of the baseline, and `first` those of the candidate's first run file."""
+    `before` are the logarithms of the baseline, and `first` the logarithms of the candidate's first run file."""
 
     finding: Finding
     before: tuple[float, ...]
@@ -98,7 +98,7 @@ class CaseShift:
 
     @cached_property
     def moved(self) -> float:
-        """The mean logarithm of the candidate's first measurement less that of the baseline."""
+        """The mean logarithm of the candidate's first measurement less the baseline's."""
         return statistics.fmean(self.first) - statistics.fmean(self.before)
 
     @cached_property
@@ -148,7 +148,7 @@ class CaseGroup:
     `canaries` are the members that moved together; it is empty if too few did."""
 
     def __init__(self, name: str, members: Sequence[CaseShift]) -> None:
-        """Find the members that moved together: those whose shifts agree with the median shift of all members."""
+        """Find the members that moved together: their shifts agree with the median shift of all members."""
         self.name = name
         self.members = members
         middle = statistics.median(case.moved for case in members)
@@ -332,7 +332,7 @@ def _squares(logs: Sequence[float]) -> float:
 
 
 def _with_q_values(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings in order, those with an effect with new q-values from the p-values of all effects."""
+    """Return the findings in order; findings with an effect get new q-values from the p-values of all effects."""
     with_effect = [finding for finding in findings if finding.effect is not None]
     adjusted = stats.false_discovery([finding.effect.p for finding in with_effect if finding.effect]).tolist()
     q = dict(zip((finding.key for finding in with_effect), adjusted, strict=True))

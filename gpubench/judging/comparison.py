@@ -1,6 +1,6 @@
 """Compare runs: first the differences of their environments, then every case that they share, the worst first.
 
-The functions are pure functions of readings, and the verdicts are those of the gate (docs/gate.md). Unlike a gate, a
+The functions are pure functions of readings, and the verdicts are the gate's (docs/gate.md). Unlike a gate, a
 comparison also judges runs of different machines, drivers and settings, because the user asked for that; it names the
 differences first."""
 
@@ -103,7 +103,7 @@ def letter(index: int) -> str:
 
 
 def one_sided_cases(comparison: Comparison, against: RunComparison) -> list[str]:
-    """Return up to two sentences: on the cases that only the first run has, and on those that only `against` has.
+    """Return up to two sentences: on cases that only the first run has, and on cases that only `against` has.
 
     Each names up to three cases and the number of the others. `against` is one of `comparison.against`. A sentence is
     left out if there are no such cases."""
@@ -154,7 +154,7 @@ def _order(finding: Finding) -> tuple[int, float, str]:
 
 
 def ratio(finding: Finding) -> float:
-    """Return how many times as good the figure of the candidate is as that of the baseline: 1.02 is 2 % better.
+    """Return how many times as good the candidate's figure is as the baseline's: 1.02 is 2 % better.
 
     The result is NaN if the figures cannot be compared or their ratio is not positive and finite."""
     grown = 1 + finding.observed_change
@@ -229,7 +229,7 @@ def differences(manifests: Sequence[Manifest]) -> Iterator[Difference]:
 def _environment(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Yield the name and the value of each fact and setting of a run that a comparison shows, the devices' facts first.
 
-    The devices are those that the run measured, or all of the machine if the run measured none of them.
+    The devices are all devices that the run measured, or all of the machine if the run measured none.
     """
     facts, settings = manifest.facts, manifest.settings
     measured = [device for device in facts.devices if device.id in settings.devices] or list(facts.devices)

@@ -20,7 +20,7 @@ _LEAST_SESSIONS = 3  # the deviation of two sessions has one degree of freedom, 
 class Scatter(NamedTuple):
     """How much identical code scatters, on logarithms.
 
-    `deviation` is the standard deviation between the values, and `counted` names those values: `5 and 5 processes`."""
+    `deviation` is the standard deviation between the values, and `counted` says what they are: `5 and 5 processes`."""
 
     error: float
     errors: float = ERRORS
@@ -67,8 +67,8 @@ class Effect:
 class SidePair:
     """The logarithms of two sides, and further estimates of how much identical code scatters.
 
-    `other_scatters` are the estimates that do not come from the processes of the two sides: those of a noise run and
-    of several sessions of the baseline."""
+    `other_scatters` are the estimates that do not come from the processes of the two sides, but from a noise run and
+    from several sessions of the baseline."""
 
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -155,8 +155,9 @@ def _scatters_of_processes(before: stats.Vector, after: stats.Vector, welch: sta
 def against(side: Side, expected: float) -> Effect:
     """Return the effect of a judgeable side compared with an expected figure, with Student's 95 % interval.
 
-    `expected` is positive and in the unit of the side. `shift` is the median of the processes' logarithms less that of
-    `expected`. `p` is NaN, because the question is not whether the side differs from the expected figure."""
+    `expected` is positive and in the unit of the side. `shift` is the median of the processes' logarithms less the
+    logarithm of `expected`. `p` is NaN, because the question is not whether the side differs from the expected
+    figure."""
     logs = np.array(side.logs)
     centre = (-1.0 if side.kinds[0].better == "more" else 1.0) * math.log(expected)
     error = float(logs.std(ddof=1)) / math.sqrt(len(logs))

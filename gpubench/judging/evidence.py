@@ -27,8 +27,8 @@ _CLOCKS = (Measure.CORE_CLOCK, Measure.MEMORY_CLOCK)
 class Kind:
     """The method of a figure; two figures whose kinds have `differences` are not comparable.
 
-    `version` is that of the case, `series` the label of the headline series, and `limit` the peak that bounds the
-    figure, such as `dram`; empty if none does."""
+    `version` is the case's, `series` the label of the headline series, and `limit` the peak that bounds the figure,
+    such as `dram`; empty if none does."""
 
     version: int
     series: str
@@ -39,7 +39,7 @@ class Kind:
     def differences(self, other: Kind) -> tuple[str, ...]:
         """Return a phrase for each of version, series, unit and better direction in which `other` differs.
 
-        Example: `unit was s, is B/s`; the second value is that of `other`."""
+        Example: `unit was s, is B/s`; the second value is the value of `other`."""
         names = {"version": "case version", "series": "series", "unit": "unit", "better": "the better direction"}
         return tuple(
             f"{label} was {getattr(self, name)}, is {getattr(other, name)}"
@@ -287,7 +287,7 @@ def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
 
 
 def paired(before: Evidence, after: Evidence) -> list[tuple[Side | None, Side | None]]:
-    """Return the two sides of each case, that of `before` and that of `after`, where None stands for a missing one.
+    """Return the sides of each case in `before` and in `after`, where None stands for a missing one.
 
     Sides belong together if their case and their device set are equal."""
     old, new = _by_case(before), _by_case(after)

@@ -32,7 +32,7 @@ class SlowCause:
 class Place:
     """The place of a component: the name of its node and its devices there.
 
-    A link between nodes has no node of its own, and the names of both nodes instead of devices."""
+    A link between nodes has no `node`, and the names of both nodes as `devices`."""
 
     node: str
     devices: tuple[Word, ...]
@@ -97,8 +97,8 @@ class SuspectCase:
 class Suspect:
     """A component that is to blame: a GPU, a node (all its GPUs are slow), a host, or a link.
 
-    `uuids` are those of its devices. `findings` start with the slowest. `cases` are all cases of the suspect, also
-    those in which it is not slow, the lowest share first."""
+    `uuids` are the UUIDs of its devices. `findings` start with the slowest. `cases` are all cases of the suspect,
+    whether it is slow there or not, the lowest share first."""
 
     RECORD: ClassVar[str] = "unit *place uuids findings cases state slowdown_fraction=slowdown causes"
     unit: ComponentKind
@@ -113,7 +113,7 @@ class Suspect:
 
     @property
     def parts(self) -> tuple[Place, ...]:
-        """The places of the components: for a node those of its GPUs, for any other suspect its own place."""
+        """The places of the components: for a node the places of its GPUs, for any other suspect its own place."""
         if self.unit == "node":
             return tuple(Place(self.place.node, (device,)) for device in self.place.devices)
         return (self.place,)

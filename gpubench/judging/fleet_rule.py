@@ -232,7 +232,7 @@ def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[_Row], Mat
 
 
 def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulations, ...]:
-    """Return the cases with two populations; those with the same slower components stand together."""
+    """Return the cases with two populations; cases with the same slower components stand together."""
     parts: dict[tuple[int, ...], list[int]] = {}
     for row in np.nonzero(split)[0]:
         parts.setdefault(tuple(sorted(np.argsort(group.rates[row])[: split[row]].tolist())), []).append(int(row))
@@ -248,7 +248,7 @@ def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulati
 
 
 def _differences(slow: Sequence[Member], fast: Sequence[Member]) -> Iterator[str]:
-    """Yield a clause for each detail for which the components in `slow` and those in `fast` have no value in common."""
+    """Yield a clause for each detail of which no component in `slow` shares a value with one in `fast`."""
     for name in dict.fromkeys(name for member in (*slow, *fast) for name, _ in member.component.details):
         here, there = ({dict(part.details).get(name, "unknown") for _, part in members} for members in (slow, fast))
         if not here & there:

@@ -24,8 +24,8 @@ def fleet_answer(judgement: FleetJudgement) -> str:
     """Return the judgement as one sentence without a full stop.
 
     It is about the first of these that applies: sick devices; components with failed cases; the reason why the fleet
-    cannot be judged; that no component is slow; the slow components that a second measurement confirmed; those that
-    were not measured again. At most three are named."""
+    cannot be judged; that no component is slow; the slow components that a second measurement confirmed; the slow
+    components that were not measured again. At most three are named."""
     if judgement.sick:
         places = ", ".join(standing.place.text for standing in judgement.sick[:_MOST_NAMED])
         return f"{plural(len(judgement.sick), 'sick device')}: {places}: {judgement.sick[0].sick[0]}"

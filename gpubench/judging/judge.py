@@ -261,7 +261,7 @@ def _findings_with_effects(
 def decide(plain: Sequence[Finding], effects: Sequence[Effect], threshold: Callable[[str], float]) -> list[Finding]:
     """Return the findings with effects, thresholds and q-values, and the verdicts that follow from these alone.
 
-    `plain` are findings without an effect, and `effects` are those of the same cases in the same order."""
+    `plain` are findings without an effect, and `effects` the effects of the same cases in the same order."""
     adjusted = stats.false_discovery([case_effect.p for case_effect in effects]).tolist()
     decided = []
     for finding, case_effect, q in zip(plain, effects, adjusted, strict=True):

@@ -35,7 +35,7 @@ _Sources = tuple[tuple[int, ...], tuple[int, ...], _Devices, _Devices]  # readin
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """A verdict that replaces that of the figures, or stands where the figures cannot be compared.
+    """A verdict that replaces the verdict of the figures, or stands where the figures cannot be compared.
 
     `cause` is a slug for programs, and `reason` a clause for people."""
 
@@ -141,7 +141,7 @@ class Grounds:
     def explanation(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
         """Return an explanation of `verdict` other than the code, or a slowdown that a faster clock hides; else None.
 
-        `threshold` is that of the finding, a logarithm."""
+        `threshold` is the finding's threshold, a logarithm."""
         if verdict in (Verdict.SAME, Verdict.INCONCLUSIVE):
             return self._hidden_slowdown(old, new, threshold)
         if disturbed := _disturbance_text(old, new):
@@ -199,7 +199,7 @@ class Grounds:
 
 @dataclass(frozen=True, slots=True)
 class _ClockChange:
-    """The clock and the cycles of the candidate against those of the baseline, on logarithms.
+    """The candidate's clock and cycles compared with the baseline's, on logarithms.
 
     `text` describes the change of the clock."""
 

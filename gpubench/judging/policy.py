@@ -35,7 +35,7 @@ class Policy:
     judge if a required case is inconclusive or any is missing. `floors` are the expected figures of GPU models.
 
     With `allow_mismatch`, runs of other machines or settings are compared. `noise` is a run of identical code, whose
-    deviation counts if it is larger than that of the two sides."""
+    deviation counts if it is larger than the deviation of the two sides."""
 
     threshold_percent: float = THRESHOLD_PERCENT
     thresholds_percent: tuple[tuple[str, float], ...] = ()
@@ -67,12 +67,12 @@ class Policy:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """All patterns of cases in the policy; the user is warned about those that match no case."""
+        """All patterns of cases in the policy; the user is warned about patterns that match no case."""
         return (*(pattern for pattern, _ in self.thresholds_percent), *self.required, *self.allowed_skips)
 
 
 def load(path: Path | None = None, folder: Path | None = None) -> Policy:
-    """Return the policy in the file `path`; without a path, that of a folder, and without a file the built-in one.
+    """Return the policy in the file `path`, without a path the policy of a folder, and without a file the built-in one.
 
     Of `pyproject.toml`, only the table `tool.gpubench` counts."""
     if path is not None:

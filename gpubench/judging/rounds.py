@@ -53,7 +53,7 @@ def settle_beside_canaries(
 ) -> Judgement:
     """Return the judgement of `settle` against a stored baseline, with canaries measured in each round.
 
-    The parameters are those of `settle`."""
+    It has the parameters of `settle`."""
 
     def steps(now: Sides, judgement: Judgement) -> MachineSteps:
         """Return the steps of the machine in a judgement of the measurements so far."""

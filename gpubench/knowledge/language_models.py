@@ -55,7 +55,7 @@ class Model:
 
     @property
     def expert_size(self) -> int:
-        """The number of weights of one expert in one layer; without a mixture, that of the feed-forward network."""
+        """The number of weights of one expert in one layer; without a mixture, of the feed-forward network."""
         return (self.layer("up").size + self.layer("down").size) // self.experts
 
     @property
@@ -89,8 +89,8 @@ class Model:
     def step(self, batch: float, context: float, weight_bytes: float, itemsize: float = 2) -> Work:
         """Return the work of one step of `batch` sequences, each of which then has `context` tokens in the cache.
 
-        The bytes are those of all weights (`weight_bytes`) and of the cached keys and values, each read once;
-        `itemsize` is the bytes of a cached element. An item is a token."""
+        It reads all weights (`weight_bytes`) and the cached keys and values once; `itemsize` is the bytes of a cached
+        element. An item is a token."""
         attention = 4.0 * self.depth * self.heads * self.dim * context
         moved = weight_bytes + float(batch) * context * self.cache_bytes(itemsize)
         return Work(moved=moved, flops=batch * (2.0 * self.active_size + attention), items=batch)
@@ -98,9 +98,9 @@ class Model:
     def prefill(self, tokens: int, weight_bytes: float, itemsize: float = 2) -> Work:
         """Return the work of the prefill of a prompt of `tokens` tokens: all layers for each, the head for one.
 
-        Each token attends to the tokens before it and to itself; the head is applied to the last one. The bytes are
-        those of all weights (`weight_bytes`) and of the written keys and values, of `itemsize` bytes per element. An
-        item is a token."""
+        Each token attends to the tokens before it and to itself; the head is applied to the last one. It reads all
+        weights (`weight_bytes`) once and writes the keys and values, of `itemsize` bytes per element. An item is a
+        token."""
         products = 2.0 * tokens * (self.active_size - self.head.size) + 2.0 * self.head.size
         attention = 4.0 * self.depth * self.heads * self.dim * tokens * (tokens + 1) / 2
         moved = weight_bytes + float(tokens) * self.cache_bytes(itemsize)
@@ -121,9 +121,9 @@ def model(
 ) -> Model:
     """Return a model of `depth` layers with `hidden` elements per token and `inner` in the feed-forward network.
 
-    `heads` and `kv_heads` are the heads of attention and those of keys and values. `ups` is the number of matrices in
-    `up`: two with a gate. `vocabulary` is the number of tokens that the head scores, and `source` the document of the
-    configuration."""
+    `heads` and `kv_heads` are the numbers of attention heads and of heads of keys and values. `ups` is the number of
+    matrices in `up`: two with a gate. `vocabulary` is the number of tokens that the head scores, and `source` the
+    document of the configuration."""
     dim = hidden // heads
     layers = (
         Layer("qkv", hidden + 2 * kv_heads * dim, hidden),
@@ -139,7 +139,7 @@ def mixture(
 ) -> Model:
     """Return a mixture of `experts` experts with a gate; each token uses `active` of them.
 
-    The other arguments are those of `model`; the heads share no keys and values."""
+    The other arguments are the same as for `model`; the heads share no keys and values."""
     layers = (
         Layer("qkv", 3 * hidden, hidden),
         Layer("out", hidden, hidden),
@@ -167,7 +167,7 @@ LANGUAGE_MODELS = {
     "qwen2.5-72b": model(8192, 29568, 64, 8, 2, 80, 152064, "Qwen/Qwen2.5-72B, config.json"),
     "qwen3-8b": model(4096, 12288, 32, 8, 2, 36, 151936, "Qwen/Qwen3-8B, config.json"),
 }
-# Parts of published names of those models, and of others that have the same matrices.
+# Parts of published names of the models above, and of others that have the same matrices.
 _NAMES = {
     "chatglm-6b": r"chatglm-6b",
     "llama-2-7b": r"llama-?2-7b",

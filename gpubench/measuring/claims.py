@@ -63,7 +63,7 @@ class Claims(AbstractContextManager["Claims"]):
     def others(self, device_ids: Sequence[str]) -> list[OtherRun]:
         """Return the other runs of this user that measure on any of these devices now.
 
-        The devices must be among those of this run. The list is empty if `problem` has a text."""
+        This run must have all of these devices. The list is empty if `problem` has a text."""
         if self._folder is None or self.problem:
             return []
         wanted = {self._keys[device_id]: device_id for device_id in device_ids}

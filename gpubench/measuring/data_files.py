@@ -13,7 +13,7 @@ _HASHED_BYTES = 2**24  # enough to detect a replaced file; reading all of a huge
 
 
 def data_files(paths: Iterable[Path]) -> tuple[DataFile, ...]:
-    """Return the user's data files: those among `paths`, and those with content in the folders among `paths`.
+    """Return the user's data files: the files among `paths`, and files with content in the folders among `paths`.
 
     Raises UsageError if a file is empty or unreadable, a folder has no file with content, two files have the same
     name, or there are more than 256 files."""

@@ -35,7 +35,7 @@ class _HealthAnswer:
 
 
 def examinable(devices: Sequence[Device]) -> list[Device]:
-    """Return the devices that a driver can report on: those with a PCI address or a UUID."""
+    """Return the devices that a driver can report on, because they have a PCI address or a UUID."""
     return [device for device in devices if device.pci or device.uuid]
 
 

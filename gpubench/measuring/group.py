@@ -1,4 +1,4 @@
-"""Read a group of counters of one device in a thread of its own; report which values and messages are missing."""
+"""Read a group of counters of one device in a thread; report which values and messages are missing."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ _FROM_HERE = "missing from here on"
 
 
 class CounterGroup:
-    """Counters of one device with one period, read together by a thread of their own; rows gather until `take`.
+    """Counters of one device with one period, read together by one thread; rows gather until `take`.
 
     Each failure becomes one remark, however often it occurs."""
 

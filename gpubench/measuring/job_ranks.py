@@ -35,7 +35,7 @@ class JobRanks:
 
     @property
     def are_over(self) -> bool:
-        """Return whether all ranks have ended, including those on other nodes."""
+        """Return whether all ranks have ended, including ranks on other nodes."""
         return not self.running and (self.spread is None or self.spread.is_over)
 
     @property

@@ -123,7 +123,7 @@ def has_children() -> bool:
 
 
 def has_descendants(expected: Collection[int]) -> bool:
-    """Return whether a process other than those with the `expected` process ids runs anywhere below this one."""
+    """Return whether a process without one of the `expected` process ids runs anywhere below this one."""
     if not has_children():
         return False
     children = _children().difference(expected)

@@ -42,7 +42,7 @@ def merged(job: Job, results: Sequence[RankResult], started_at: float, elapsed_s
 
 
 def _deciding_results(results: Sequence[RankResult]) -> list[RankResult]:
-    """Return the rank results that decide the outcome: all, or only those of the survivors if they handled a death."""
+    """Return the rank results that decide the outcome: all, or only the survivors' if they handled a death."""
     crashed = {rank for rank, rank_result in enumerate(results) if rank_result.cause == "crash"}
     survivors = [rank_result for rank, rank_result in enumerate(results) if rank not in crashed]
     handled = bool(survivors) and all(

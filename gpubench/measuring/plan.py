@@ -124,8 +124,8 @@ def _cases(suite: Suite, target: Target, only_headline: bool) -> list[Case]:
 def headline(suite: Suite, target: Target) -> list[Case]:
     """Return the cases that represent a suite on the target's device; empty if it has none there.
 
-    They are one case for each definition with a flag: of those with most of its values, the last with enough devices.
-    Without a flag it is the first case of the suite."""
+    For each definition with a flag it is the last case with enough devices among the cases with the most of the flag's
+    values. Without a flag it is the first case of the suite."""
     cases = list(suite.cases(target))
     chosen: list[Case] = []
     for name, definition in suite.definitions.items():
@@ -259,7 +259,7 @@ def is_headline(arguments: Sequence[str]) -> bool:
 
 
 def sampled_devices(facts: Facts, names: Sequence[str]) -> list[Device]:
-    """Return the devices whose counters are read: those with an id in `names`, or all if it is empty; always the host.
+    """Return the devices whose counters are read: the host, and devices with an id in `names`, or all if it is empty.
 
     Raises UsageError for an unknown device."""
     devices = {device.id: device for device in facts.devices}
@@ -318,7 +318,7 @@ def _no_case_message(settings: Settings, ids: Sequence[str]) -> str:
 
 
 def _device_set(case: Case, device: Device, facts: Facts) -> tuple[Device, ...]:
-    """Return the devices for a case: `device`, then peers whose memory it can access, at most as many as it needs."""
+    """Return the devices for a case: `device`, then peers whose memory it can access, until the case has enough."""
     devices_by_id = {device_here.id: device_here for device_here in facts.devices}
     wanted_peer = dict(case.params).get("peer")
     peers = [devices_by_id[peer] for peer in device.peers if peer in devices_by_id and wanted_peer in (None, peer)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpubench.measuring.plan import Job, Plan, missing_devices
 from gpubench.model import Result
 
-_PLANNED_WEIGHT = 3  # the planned time of a suite's job counts as much as this number of measured ones
+_PLANNED_WEIGHT = 3  # the planned time of a suite's job weighs like this number of measured ones
 
 
 @dataclass(frozen=True, slots=True)

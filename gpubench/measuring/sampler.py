@@ -246,7 +246,7 @@ def list_counters(devices: Sequence[Device]) -> tuple[list[DeviceCounter], list[
 
 
 def sample(groups: Sequence[CounterGroup], channel: ToParent, started_at: float) -> None:
-    """Read each group in a thread of its own, and send the rows every second until the parent says stop.
+    """Read each group in a separate thread, and send the rows every second until the parent says stop.
 
     Then send the last rows and None. `started_at` is the zero of the samples' times in monotonic seconds."""
     stop = threading.Event()

@@ -1,6 +1,6 @@
 """Decide when to stop sampling, and which samples to keep, by a policy of plain numbers.
 
-It is independent of what is measured."""
+It knows nothing of the measured work."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class TimedSeries:
             self.probed = {name: read[length:] for name, read in self.probed.items()}
 
     def as_series(self, rank: int) -> list[Series]:
-        """Return the series for the run file, marked with `rank`: the timed one, then those that follow from it.
+        """Return the series for the run file, marked with `rank`: the timed one, then the series that follow from it.
 
         These are series of the same samples for other work, the host's times and the early samples of a hot series,
         and the values that the stage's probe read with each sample."""

@@ -260,7 +260,7 @@ class Worker:
                 measured = engine.measure(task)
         finally:
             self._limits.closing()
-            task.close()  # close what other ranks own before those ranks may end
+            task.close()  # close what other ranks own before they may end
         ranks.exchange(_DONE)
         task.release()
         return measured

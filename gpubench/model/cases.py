@@ -15,7 +15,7 @@ Params = Many[tuple[Word, Name | Whole | Number]]
 class Case:
     """One point of one benchmark; its `id` is the key of every baseline and stable once released.
 
-    `params` are the values on its axes in declared order, `version` is that of its method, `ranks` the number of
+    `params` are the values on its axes in declared order, `version` is the version of its method, `ranks` the number of
     processes that measure it together, and `devices` the number of their devices."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT

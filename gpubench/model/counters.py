@@ -109,7 +109,8 @@ class Counter:
 class Samples:
     """A chunk of one device's counters: columns of values over shared moments `at` (s since `started_at`).
 
-    A value that could not be read is None, never a special number."""
+    A value that could not be read is None, never a special number. `busy_s` is the time that reading these rows took,
+    and `late_s` the longest delay of a reading after it was due."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -126,9 +127,10 @@ SAMPLER = "the sampler"  # the source of remarks on the end of the sampling proc
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A remark on the counters of a run: counters that do not exist here, or that were lost during the run.
+    """A remark on the counters of a run from a `source`, a collector or the sampler; `device` may be empty.
 
-    `source` is a collector or the sampler; `device` is empty if the remark concerns none."""
+    `state` is `absent` (these counters do not exist on this machine, which is normal), `lost` (they stopped during the
+    run) or `event` (a driver reports one). Readers of a run see the remarks `lost` and `event`."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 

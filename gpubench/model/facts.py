@@ -96,8 +96,8 @@ class UnavailablePart:
 class Facts:
     """The frozen inventory of a machine, taken once in a child process.
 
-    `host` are facts about the host, and `versions` those of drivers and libraries, both as pairs of a name and a text.
-    `absent` are the backends and counter sources that cannot be used."""
+    `host` are facts about the host, and `versions` the versions of drivers and libraries, both as pairs of a name and a
+    text. `absent` are the backends and counter sources that cannot be used."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 

@@ -32,7 +32,7 @@ Count = Annotated[int, Interval(ge=0, le=_MOST_COUNT)]
 Whole = Annotated[int, Interval(ge=-MOST_WHOLE, le=MOST_WHOLE)]  # a parameter or a seed
 Rate = Annotated[float, Interval(ge=0, le=MOST)]
 Name = Annotated[str, MaxLen(4096)]  # a path has at most 4096 bytes (PATH_MAX)
-Word = Annotated[Name, WORD]  # chosen by code: the name of a case or a unit, and never that of a person or a machine
+Word = Annotated[Name, WORD]  # chosen by code: the name of a case or a unit, and never of a person or a machine
 Text = Annotated[str, MaxLen(2**17)]  # an argument of a command has at most 128 KiB (MAX_ARG_STRLEN)
 Many = Annotated[tuple[Item, ...], FailFast()]  # without FailFast, every faulty item would make an error of 1.6 KB
 # Each view of a suite may draw all of its cases. The built-in suites have up to 16 views and 3 key figures.

@@ -211,7 +211,7 @@ def _is_in_written_order(kind: str, shape: bytes) -> bool:
 
 @functools.cache
 def _written_orders(kind: str, series: int) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys of a line in the order in which gpubench writes them, and in that of its earlier versions."""
+    """Return the keys of a line in the order in which gpubench writes them, and as its earlier versions wrote them."""
     case = Case("", "")
     samples: dict[str, Record] = {
         "result": Result(case, (), "ok", series=(Series("", "", ()),) * series),

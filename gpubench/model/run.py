@@ -18,8 +18,8 @@ Tier = Literal["smoke", "quick", "full", ""]  # empty for a run that another too
 class View:
     """A picture that a suite asks for, as data: reports draw its kind and never depend on a suite's name.
 
-    `cases` are the names of the cases that it shows. `series` is the label of a series of theirs; without one it is the
-    headline.
+    `cases` are the names of the cases that it shows. `series` is the label of one of their series; without it the
+    headline is shown.
 
     `curve` shows `series` over the numeric axis `x`, with one line for each value of `by`. `bars` has one bar per case.
     `matrix` shows axis `x` against axis `y`; if `series` ends in `*`, its rows are the series with that prefix (`y`

@@ -61,7 +61,7 @@ def file_hash(path: str | Path) -> str:
 class _Tally:
     """The sums over the records of a file: what its end record states, its bytes, and the counts that have a limit.
 
-    `hash` is the SHA-256 object of the lines so far, `keys` are those of the results, and `tracks` those of the
+    `hash` is the SHA-256 object of the lines so far, `keys` are the keys of the results, and `tracks` the tracks of the
     samples."""
 
     records: int = 0
@@ -179,7 +179,7 @@ def _scan_and_run(path: Path) -> tuple[Scan, Run]:
     samples: dict[tuple[object, ...], Samples] = {}
 
     def keep(record: Manifest | Result | Samples | Remark) -> None:
-        """Add a record to those of its kind; samples of the same counters become one."""
+        """Add a record to the list of its kind; samples of the same counters become one."""
         if isinstance(record, Samples):
             append_samples(record, samples)
         else:

@@ -214,7 +214,7 @@ class OpenDevice(Protocol):
         Raises Skip if the device does not support that."""
 
     def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
-        """Queue `calls` so that they start together: the first on the timed stream, each other on a stream of its own.
+        """Queue `calls` so that they start together: the first on the timed stream, each other on a separate stream.
 
         The other streams belong to the device `peer` if it is given. Work that is queued afterwards waits for all
         calls. Raises Skip if the device cannot do that."""

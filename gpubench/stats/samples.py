@@ -198,7 +198,7 @@ def welch(before: Vector, after: Vector) -> Welch:
     """Return the difference of the means of two samples with unequal variances (Welch, Biometrika 34, 1947).
 
     It works along the last axis, from (…, n) and (…, m) to (…), with at least two values in each sample. The degrees of
-    freedom are those of Satterthwaite (Biometrics Bulletin 2, 1946); they are infinite if no value varies."""
+    freedom follow Satterthwaite (Biometrics Bulletin 2, 1946); they are infinite if no value varies."""
     means, shares, single = [], [], []
     for sample in (np.asarray(before, dtype=float), np.asarray(after, dtype=float)):
         count = sample.shape[-1]
@@ -291,8 +291,8 @@ def _beta_fraction(x: Vector, a: Vector, b: Vector) -> Vector:
 def false_discovery(p: Sequence[float]) -> Vector:
     """Return the q-value of each p-value: the share of chance findings among all that are at least as convincing.
 
-    The method is that of Benjamini & Hochberg, Journal of the Royal Statistical Society B 57, 1995, in its adjusted
-    form. The result has the order of `p`, shape (n,)."""
+    The method is by Benjamini & Hochberg, Journal of the Royal Statistical Society B 57, 1995, in its adjusted form.
+    The result has the order of `p`, shape (n,)."""
     p_values = np.asarray(p, dtype=float)
     order = np.argsort(p_values)[::-1]
     ranks = np.arange(len(p_values), 0, -1)

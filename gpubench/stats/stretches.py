@@ -19,7 +19,7 @@ from gpubench.stats.samples import Interval
 LEAST_RUNS = 9  # the shortest series that can be divided, into five values and four
 _LEAST_DRIFT = 12  # the fewest values of a drift, because a line fits fewer values too easily
 _STEP_PRICE, _DRIFT_PRICE = 20.0, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
-_PLACE_PARAMETERS = 1.5  # parameters that a step has beyond those of a drift, because its place is searched
+_PLACE_PARAMETERS = 1.5  # parameters that a step has more than a drift, because its place is searched
 _COINCIDENCE = 5e-5  # the largest accepted probability that a level was drawn from its neighbour's values
 _TREND_SCORE = 3.5  # Mann-Kendall, in standard deviations: p < 0.0005
 _MOST_STRETCHES = (4, 8, 16, 32)  # limits that are tried in turn, the next one only if all stretches were needed

@@ -16,7 +16,7 @@ _PLAUSIBLE = 8.0  # F(1, 17) at 1 % is 8.4, at 2 % 6.6
 class SampleTrend:
     """The change of values with time: the Theil-Sen slope in the unit of the values per second, and its p-value.
 
-    The p-value is that of Mann and Kendall."""
+    The p-value comes from the test of Mann and Kendall."""
 
     slope: float
     p: float

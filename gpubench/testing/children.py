@@ -21,7 +21,7 @@ _TAIL = 4  # last lines of an incomplete pytest session that are quoted, because
 class ReplicateStarter:
     """Starts replicates of a session with the same options.
 
-    `arguments` are those of pytest itself, `tier` and `device` (an id) those of the plugin."""
+    `arguments` are arguments of pytest itself; `tier` and `device` (an id) are options of the plugin."""
 
     arguments: tuple[str, ...]
     tier: str

@@ -45,7 +45,7 @@ class Timed:
 class Gpubench:
     """The fixture. It times a callable on the session's device, checks it before and after, and stores the results.
 
-    The parameters of the test become those of the case: `test_gather[1024]` in `test_kernels.py` is
+    The parameters of the test become parameters of the case: `test_gather[1024]` in `test_kernels.py` is
     `test_kernels/test_gather[n=1024]`."""
 
     def __init__(self, session: MeasuringSession, item: pytest.Item) -> None:
@@ -148,7 +148,7 @@ class Gpubench:
     def _new_case(self, name: str, version: int) -> Case:
         """Return the case of this timing. Raises UsageError if an earlier timing of this test has the same name.
 
-        `name` is empty for a test with one timing; `version` is that of the method."""
+        `name` is empty for a test with one timing; `version` is the version of the method."""
         if name in self._names:
             raise UsageError(f"{self._item.name} times several calls: give each its own name=…")
         self._names.add(name)
@@ -158,7 +158,7 @@ class Gpubench:
 def case_of(item: pytest.Item, name: str = "", version: int = 1) -> Case:
     """Return the case that a test measures: `test_kernels.py::test_gather[1024]` is `test_kernels/test_gather[n=1024]`.
 
-    `name` distinguishes several timings of one test, and `version` is that of the method."""
+    `name` distinguishes several timings of one test, and `version` is the version of the method."""
     _, *parts = item.nodeid.split("::")
     parts[-1] = getattr(item, "originalname", None) or parts[-1]
     callspec = getattr(item, "callspec", None)

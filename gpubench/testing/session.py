@@ -42,7 +42,7 @@ class Options:
     """The options of the command line; an empty `device` means the first GPU, or the host without one.
 
     `out` is the run file to write, None for none. `replicates` is the number of processes in all. `baselines` are names
-    as in `gpubench gate`. `arguments` are those that a replicate's pytest needs."""
+    as in `gpubench gate`. `arguments` are the arguments of a replicate's pytest."""
 
     device: str
     tier: Tier
@@ -202,7 +202,7 @@ class MeasuringSession:
             )
 
     def _with_replicates(self, result: Result) -> list[Result]:
-        """Return `result`, then those of the same case in the other processes, numbered from 1 and without windows.
+        """Return `result`, then the case's results in the other processes, numbered from 1 and without windows.
 
         The windows are dropped because the counters of these processes are in other files, whose clocks have another
         zero."""
@@ -215,7 +215,7 @@ class MeasuringSession:
         return [result, *(replace(replicate, replicate=n, window=(0.0, 0.0)) for n, replicate in enumerate(others, 1))]
 
     def _store(self, results: Sequence[Result]) -> None:
-        """Add the results of a case, that of this process first, to the table and to the run file, if there is one."""
+        """Add the results of a case, this process's first, to the table and to the run file, if there is one."""
         result = results[0]
         self._rows[result.case.id] = TimedRow(result, self.figure(result) if result.status == "ok" else None)
         if self._file is not None:
@@ -226,7 +226,7 @@ class MeasuringSession:
     def judge(self, result: Result, node: str) -> BaselineVerdict:
         """Return the verdict on a result of the test with the id `node`; it is empty without a baseline.
 
-        A suspect is measured again in as many processes as before. Raises UsageError if such a process does not run,
+        A suspect is measured again in the same number of processes. Raises UsageError if such a process does not run,
         and FileError if a baseline file cannot be read."""
         if self._baseline is None:
             return BaselineVerdict()

@@ -52,7 +52,7 @@ def _interval(figure: Figure) -> str:
 def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
     """Return the lines of the table, then the reasons of inconclusive verdicts, then the next step.
 
-    With `is_judged` the columns are those of a session with a baseline. A case without a figure has a line with its
+    With `is_judged` the table has the columns of a session with a baseline. A case without a figure has a line with its
     reason."""
     heads = _JUDGED if is_judged else _PLAIN
     cells = [heads, *(row.cells(is_judged) for row in rows)]

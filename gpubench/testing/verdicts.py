@@ -59,8 +59,8 @@ class Baseline:
     def judge(self, run: Run, measure_again: Callable[[], Sequence[Run]]) -> BaselineVerdict:
         """Return the verdict of the regression gate on a run of one case; `new` if the baseline does not have the case.
 
-        `measure_again` is called for a suspect and returns runs of the case, one per process, as many as the first
-        time. Raises FileError if a file of the baseline cannot be read."""
+        `measure_again` is called for a suspect and returns runs of the case, one per process, in the same number as the
+        first time. Raises FileError if a file of the baseline cannot be read."""
         case = run.results[0].case
         before = self._evidence(run, case)
         if not before.sides:
@@ -68,7 +68,7 @@ class Baseline:
 
         def more(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
             """Return the sides with one more measurement of the case as candidate; `suspects` is that case alone."""
-            del suspects  # the only case is the one that is measured again
+            del suspects  # the only case is measured again
             return Sides(
                 sides.before,
                 sides.after.with_repeats([_restrict_to_case(Reading.of(repeat), case) for repeat in measure_again()]),

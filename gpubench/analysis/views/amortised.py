@@ -249,7 +249,7 @@ def calls_to_pay(
 ) -> Interval:
     """Return the calls to pay: (cost − eager cost) / (eager time − time) of the medians, with a 95 % interval.
 
-    All arguments are samples in seconds, at least one each. The interval is that of resampled medians."""
+    All arguments are samples in seconds, at least one each. The interval comes from resampled medians."""
     samples = (cost, eager_cost, seconds, eager_seconds)
     centre = float(_calls(*(np.array([stats.median(values)]) for values in samples))[0])
     rng = np.random.default_rng(0)

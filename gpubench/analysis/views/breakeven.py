@@ -61,7 +61,7 @@ class CodecRates:
         return 1 / (paid + 1 / (self.ratio * link))
 
     def pipelined(self, sides: ChargedSides, link: float) -> float:
-        """Return the rate in B/s over `link` B/s if all steps overlap perfectly: that of the slowest step.
+        """Return the rate in B/s over `link` B/s if all steps overlap perfectly: the rate of the slowest step.
 
         With the sides `shared`, one device compresses and decompresses in turn, so both times count as one step."""
         both = 1 / self.compress + 1 / self.decompress

@@ -49,12 +49,12 @@ def levels(
 ) -> tuple[StaircaseLevel, ...]:
     """Return the levels of a curve of positive heights over ascending positive sizes; empty below two points.
 
-    `half_widths` are those of the heights' 95 % intervals as fractions; without them the heights are exact. Each point
-    is on a level or free. A level has three or more points over half an octave, or two over one octave, on a nearly
-    flat line in log–log. The result is the likeliest partition, with a penalty of ln n for each parameter of a level:
-    optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12, 2005) under Schwarz' criterion (Yao,
-    Statistics & Probability Letters 6, 1988). The interval of an end is that of its likelihood with the other ends held
-    fixed (Siegmund, International Statistical Review 56, 1988)."""
+    `half_widths` are the half-widths of the heights' 95 % intervals as fractions; without them the heights are exact.
+    Each point is on a level or free. A level has three or more points over half an octave, or two over one octave, on a
+    nearly flat line in log–log. The result is the likeliest partition, with a penalty of ln n for each parameter of a
+    level: optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12, 2005) under Schwarz' criterion (Yao,
+    Statistics & Probability Letters 6, 1988). The interval of an end follows from its likelihood with the other ends
+    held fixed (Siegmund, International Statistical Review 56, 1988)."""
     if len(sizes) < 2:
         return ()
     curve = _Curve.of(sizes, heights, half_widths)
@@ -143,7 +143,7 @@ def _free_cost(logs: Floats, scatter: float) -> float:
 
 
 def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
-    """Return the costs of all levels, shape (n, n): `costs[i, j]` is that of a level from point i to point j."""
+    """Return the costs of all levels, shape (n, n): `costs[i, j]` is the cost of a level from point i to point j."""
     count = len(logs)
     costs = np.full((count, count), np.inf)
     weights = 1 / sigmas**2

@@ -1,7 +1,8 @@
 """Make tables that explain why copies, kernels and collectives over the same link reach different rates.
 
 A case that measures the rate of a link describes its method in notes named `link.…`: direction, engine, counted bytes,
-protocol. A table lists the figures of one link, each with the differences between its method and that of the best."""
+protocol. A table lists the figures of one link, each with the differences between its method and the best figure's
+method."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ _NONE = "–"
 class LinkFigure:
     """The rate of one direction of a case at its largest size; `sum` is the rate of both directions, if measured.
 
-    `tags` are the notes of the case on its method (name without `link.`, text), and `differences` those that differ
-    from the tags of the best figure."""
+    `tags` are the notes of the case on its method (name without `link.`, text), and `differences` are the tags that
+    differ from the best figure's."""
 
     case: Case
     devices: tuple[str, ...]
@@ -42,7 +43,7 @@ class LinkFigure:
 def link_figures(summary: Summary) -> list[tuple[LinkFigure, ...]]:
     """Return for each set of devices the rates of the link between them, the best first; at least two per set.
 
-    The rates are those of different cases. If cases differ only in size, the figure at the largest size counts."""
+    If cases differ only in size, the figure at the largest size counts."""
     largest: dict[tuple[object, ...], LinkFigure] = {}
     for figure in _figures(summary):
         key = (frozenset(figure.devices), figure.case.suite, figure.case.name, _without_size(figure.case.params))
@@ -85,7 +86,7 @@ def _size(case: Case) -> float:
 
 
 def _with_differences(group: list[LinkFigure]) -> tuple[LinkFigure, ...]:
-    """Return the figures of one link, the best first, each with the tags that differ from those of the best figure."""
+    """Return the figures of one link, the best first, each with the tags that differ from the best figure's."""
     ordered = sorted(group, key=lambda figure: -figure.rate)
     first = dict(ordered[0].tags)
     return tuple(

@@ -16,7 +16,7 @@ from gpubench.model import Measure, Result
 
 Floats = npt.NDArray[np.float64]
 
-MOST_LANES = 12  # the most phases that are drawn: those that took the most time
+MOST_LANES = 12  # the most phases that are drawn; phases that took less time are left out
 _OF_DEVICE = (("busy", Measure.BUSY), ("power", Measure.BOARD_POWER), ("device memory", Measure.MEMORY_USED))
 _OF_HOST = (("cores", Measure.PROGRAM_CPU_TIME), ("host memory", Measure.PROGRAM_MEMORY))
 

@@ -72,7 +72,7 @@ def _phase_table(summary: Summary) -> list[Table]:
 
 
 def _phase_figures(summary: Summary) -> Iterator[tuple[PhaseFigures, PhaseFigures]]:
-    """Yield the figures of each phase on each of its devices, paired with those of the host in the same phase."""
+    """Yield the figures of each phase on each of its devices, paired with the host's figures in the same phase."""
     for result in phases.phases(summary.run):
         host = phases.figures(result, summary.counters, "host")
         for device in result.devices:

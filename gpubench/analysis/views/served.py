@@ -2,8 +2,9 @@
 
 A view of the kind `serving` names cases of three kinds, distinguished by their axes: steps (`batch`, `context`),
 prefills (`tokens`) and sessions (`prompt`, `output`), whose observed series `scheduled`, `first token` and `last token`
-hold the moments of every query. A session without them shows what a call takes longer in a session (series `call times`
-and `call contexts`): the host's share of it, and lower clocks where prefills make the device reach its power limit."""
+hold the moments of every query. A session without them shows by how much calls take longer in a session (series `call
+times` and `call contexts`), because of the host, and of lower clocks where prefills make the device reach its power
+limit."""
 
 from __future__ import annotations
 
@@ -219,7 +220,7 @@ class _Measured:
         return _times_in_sessions(ServingTimes(prefills, lines), self.sessions)
 
     def load(self) -> Workload:
-        """Return the lengths of the queries: those of the sessions, if there are any."""
+        """Return the lengths of the queries: the sessions' lengths, if there are any."""
         params = dict(self.sessions[0].case.params) if self.sessions else {}
         return Workload(int(params.get("prompt", _PROMPT)), int(params.get("output", _OUTPUT)), _QUERIES)
 
@@ -291,7 +292,7 @@ def _session_checks(results: Sequence[Result], times: ServingTimes) -> Iterator[
 
 
 def _percentile_checks(case: str, measured: Served, simulated: Served) -> Iterator[SessionCheck]:
-    """Yield the percentiles of a measured session beside those of its simulation with the same arrivals."""
+    """Yield the percentiles of a measured session and of its simulation with the same arrivals."""
     times = {
         "first token": (measured.first_token_s, simulated.first_token_s),
         "per token": (measured.token_s, simulated.token_s),

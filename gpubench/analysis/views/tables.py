@@ -58,7 +58,7 @@ def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
 def tail_tables(summary: Summary, suite: str) -> list[Table]:
     """Return a table of the tail latencies of a suite; an empty list if no series has enough samples (`tail_samples`).
 
-    A row has the percentiles of one series; if several ranks or replicates measured it, those with the highest p99."""
+    A row has the percentiles of one series; of several ranks or replicates the one with the highest p99 counts."""
     rows: dict[tuple[str, tuple[str, ...], str], tuple[float, tuple[str, ...]]] = {}
     for result in summary.run.results:
         for series in result.series if result.status == "ok" and result.case.suite == suite else ():

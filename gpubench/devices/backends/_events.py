@@ -77,7 +77,7 @@ class EventClock:
     def each(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
         """Time `calls` calls of `call` back to back with an event between two calls.
 
-        The Timing has a device time in seconds for each call. Arguments and errors are those of `hot`."""
+        Like `hot`, but the Timing has a device time in seconds for each call."""
         events = [self._cupy.cuda.Event() for _ in range(calls + 1)]
 
         def batch() -> None:

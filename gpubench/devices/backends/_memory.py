@@ -38,7 +38,7 @@ class SharedRegion:
 def array_at(cupy: Any, address: int, nbytes: int, owner: object) -> Any:
     """Return the memory at `address`, which CuPy does not own, as a CuPy array of uint8, shape (nbytes,).
 
-    The array keeps `owner` alive. CuPy treats the memory as that of the current device, wherever it lies."""
+    The array keeps `owner` alive. CuPy treats the memory as the current device's, wherever it lies."""
     memory = cupy.cuda.UnownedMemory(address, nbytes, owner, cupy.cuda.Device().id)
     return cupy.ndarray((nbytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
 

@@ -10,7 +10,7 @@ _KILO = 1000
 STAND_IN = "GPU on paper"
 # The matrix instructions that suites use, of 16 × 16 × 16 halves and bfloat16 (AMD's ISA documents of CDNA 2 to 4).
 _MATRIX = frozenset({"gfx90a", "gfx942", "gfx950"})
-# The Infinity Cache stands before the memory of the MI300 and MI350, and HIP's l2CacheSize is that of one die's L2
+# The Infinity Cache stands before the memory of the MI300 and MI350, and HIP's l2CacheSize is the size of one die's L2
 # (AMD CDNA 3 white paper, "Memory"; CDNA 4 white paper).
 _INFINITY_CACHE_BYTES = {"gfx942": 256 * 2**20, "gfx950": 256 * 2**20}
 # hipDeviceProp_t's fields where CUDA has attributes; clocks in kHz

@@ -49,9 +49,9 @@ def _first_line(error: BaseException) -> str:
 
 
 class CupyDevice:
-    """One GPU, opened in this process on a stream of its own, which becomes the current one.
+    """One GPU, opened in this process on a new stream, which becomes the current one.
 
-    Unless it `is_timed`, it has neither the kernel that gates batches nor the one that flushes the cache."""
+    Unless it `is_timed`, it has no kernels that gate batches and flush the cache."""
 
     # Pairs of devices (from, to) with peer access: all open devices of this process share them.
     _accessible: ClassVar[set[tuple[int, int]]] = set()
@@ -249,7 +249,7 @@ class CupyBackend:
         return tuple(device_facts(runtime, index, count) for index in range(count))
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of CuPy, driver and runtime by name, and that of nvmath-python if it is installed.
+        """Return the versions of CuPy, driver and runtime by name, and of nvmath-python if it is installed.
 
         Raises Unavailable if CuPy is not usable."""
         cupy = _import_cupy()

@@ -1,8 +1,8 @@
 """List the C functions of nvCOMP and hipCOMP: option structs, algorithms and signatures.
 
-Read from the headers of nvCOMP 6.0.0, whose option structs are 64 bytes each and passed by value, with the unused bytes
-zero; and from those of hipCOMP, a fork of nvCOMP 2.2 (snapshot of 2024-10-08), whose functions have other names and
-fewer arguments. hipCOMP's rows have never run on a device."""
+They were read from the headers of nvCOMP 6.0.0 and of hipCOMP, a fork of nvCOMP 2.2 (snapshot of 2024-10-08). nvCOMP's
+option structs are 64 bytes each and passed by value, with the unused bytes zero. hipCOMP's functions have other names
+and fewer arguments. hipCOMP's rows have never run on a device."""
 
 import ctypes
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Alignments(ctypes.Structure):
 
 
 class Properties(ctypes.Structure):
-    """The versions as numbers: the library's, and that of the CUDA runtime it was built with."""
+    """The versions of the library and of the CUDA runtime it was built with, as numbers."""
 
     _fields_ = (("version", c_uint32), ("cudart_version", c_uint32))
 

@@ -103,7 +103,8 @@ class HipblasltLibrary:
     def create(self, name: str, *arguments: Any) -> c_void_p:
         """Return the handle of the object that the function `hipblasLt` + `name` (`MatmulDescCreate`) creates.
 
-        `arguments` are those after the first, in the C function's order. Raises HipblasltError if the call fails."""
+        `arguments` are all arguments after the first, in the C function's order. Raises HipblasltError if the call
+        fails."""
         created = c_void_p()
         self(name, byref(created), *arguments)
         return created
@@ -150,8 +151,8 @@ def _context() -> c_void_p:
 class Operand:
     """A matrix on the device, stored row by row, at `address`.
 
-    `kind` is a name in `FORMATS`, `rows` and `cols` are those in memory, and `pitch` is the number of elements from one
-    row to the next, 0 for dense rows."""
+    `kind` is a name in `FORMATS`, `rows` and `cols` count the rows and columns in memory, and `pitch` is the number of
+    elements from one row to the next, 0 for dense rows."""
 
     address: int
     kind: str

@@ -100,7 +100,7 @@ class NvcompLibrary:
 
     @property
     def is_nvcomp(self) -> bool:
-        """Return whether the functions are those of nvCOMP 4 and newer."""
+        """Return whether the library has the functions of nvCOMP 4 and newer."""
         return self.product == "nvcomp"
 
     @property
@@ -233,8 +233,8 @@ class Codec:
         """Return a function without arguments that queues compressing the chunks of `source` into `target` on a stream.
 
         Each call overwrites the chunks and the sizes of `target`, and raises NvcompError if the library refuses it.
-        `chunk_bytes` is the most bytes of a chunk of `source`. `stream` is the address of a stream, and `statuses` that
-        of an array on the device with one 32-bit status per chunk, which hipCOMP leaves unchanged."""
+        `chunk_bytes` is the most bytes of a chunk of `source`. `stream` is the address of a stream, and `statuses` the
+        address of an array on the device with one 32-bit status per chunk, which hipCOMP leaves unchanged."""
         return self._bound_call(
             "CompressAsync",
             pointers=source.pointers,
