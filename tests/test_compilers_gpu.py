@@ -21,7 +21,8 @@ from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES
 from gpubench.model import Case
 
-pytestmark = pytest.mark.gpu
+# torch 2.11 uses parts of itself that it has deprecated
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")]
 SUITE = plugins.load("suites", "compilers")
 OPERATORS, PROVIDERS, CASES, SHAPES = suite_modules("compilers", "_operators", "_providers", "_cases", "_shapes")
 facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own

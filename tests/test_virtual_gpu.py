@@ -134,5 +134,5 @@ def test_the_drivers_own_library_is_recognised(facts: Any) -> None:
     plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
     libraries = {library.name: library for library in interposed.libraries()}
     assert not libraries["libcuda.so.1"].is_interposed, libraries
-    assert libraries["libcuda.so.1"].words.startswith(("the driver's own", "unverified")), libraries
+    assert libraries["libcuda.so.1"].origin.startswith(("the driver's own", "unverified")), libraries
     assert dict(facts.host)["libcuda"]
