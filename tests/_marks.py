@@ -96,6 +96,8 @@ MARKS = (
         f"-----BEGIN OPENSSH PRIVATE KEY-----\n{_KEY}\n{_KEY}\n-----END OPENSSH PRIVATE KEY-----",
         _KEY,
     ),
+    _mark("addresses of digits", "00:11:22:33:44:55, 0000:03:00.1 and fd12::17 are gone", "11:22", "03:00", "fd12::17"),
+    _mark("host with a number", "no answer from worker-17 and from gpu-worker-19b", "worker-17", "worker-19b"),
     _mark("container", f"container {'4f5e6d7c8b9a' * 5}4f5e of 4f5e6d7c8b9a", "4f5e6d7c8b9a"),
 )
 SECRETS = tuple(dict.fromkeys(secret for mark in MARKS for secret in mark.secrets))

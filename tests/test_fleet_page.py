@@ -20,8 +20,8 @@ from gpubench.base.errors import UsageError
 from gpubench.base.walk import with_texts
 from gpubench.judging.fleet import FailedCases, Place, TwoPopulations
 from gpubench.judging.fleet_rule import judge_fleet
+from gpubench.tools import sharing
 from gpubench.tools.fleet import judging
-from gpubench.tools.fleet.sharing import anonymised
 
 SLOW = ("gpu03", "cuda:3")
 DEAD = {"gpu05": ("died", "no message from gpu05 for 30 s")}
@@ -212,21 +212,21 @@ def test_the_suffix_of_a_file_chooses_the_form():
 
 def test_shared_forms_name_no_node_no_rack_no_uuid_and_no_file():
     noted = replace(judged(), notes=("gpu03 and gpu04 both measured one GPU; see /home/anna/x on GPU07",))
-    shared = anonymised(noted, b"salt")
+    shared = sharing.shared(noted, b"salt")
     for form in FORMS:
         assert "gpu03" in rendered(form, noted)
         written = rendered(form, shared)
         assert not re.search(r"(?i)gpu0|rack-0|GPU-gpu|anna|jsonl", written)
         assert re.search("node-4`? cuda:3", written) or '"node": "node-4"' in written
         assert "node-6" in written
-    assert shared.notes[0].startswith("node-4 and node-5 both measured one GPU; see path-")
+    assert shared.notes == ("node-4 and node-5 both measured one GPU; see (left out) on node-8",)
     assert shared.fleet.nodes[5].reason == "no message from node-6 for 30 s"
     assert [node.rack for node in shared.fleet.nodes] == ["rack-1"] * 4 + ["rack-2"] * 4
     assert [node.name for node in shared.fleet.nodes] == [f"node-{number}" for number in range(1, 9)]
 
 
 def test_anonymising_a_judgement_changes_no_figure():
-    shared = anonymised(judged(), b"salt")
+    shared = sharing.shared(judged(), b"salt")
     assert [group.text for group in shared.groups] == [group.text for group in judged().groups]
     assert [case for group in shared.groups for case in group.cases] == [
         case for group in judged().groups for case in group.cases
@@ -237,7 +237,7 @@ def test_anonymising_a_judgement_changes_no_figure():
 
 def test_a_pseudonym_of_a_node_never_stands_for_another_node():
     judgement = with_texts(judged(), lambda text: {"gpu00": "node-2", "gpu01": "node-1"}.get(text, text))
-    shared = anonymised(replace(judgement, notes=("node-2 and node-1",)), b"salt")
+    shared = sharing.shared(replace(judgement, notes=("node-2 and node-1",)), b"salt")
     assert shared.notes == ("node-1 and node-2",)
     assert [node.name for node in shared.fleet.nodes[:2]] == ["node-1", "node-2"]
 

@@ -13,7 +13,7 @@ from gpubench.analysis import trend
 from gpubench.analysis.fingerprint import Fingerprint
 from gpubench.analysis.sparkline import sparkline
 from gpubench.stats import Interval
-from gpubench.tools import rendering
+from gpubench.tools import rendering, sharing
 
 H200 = Fingerprint((("model", "NVIDIA H200"), ("units", "132")))
 LINE = trend.Line("bandwidth/triad[size=1GiB]", 1, "quick", "hot", "B/s", "more", ("cuda:0",), H200)
@@ -168,10 +168,12 @@ def test_anonymising_removes_hosts_and_folders_from_a_trend():
     ]
     named = trend.Trend.of(LINE, points)
     assert named.changes[0].differences == ("cublas 13.1 → 13.2", "host node0 → node1")
-    shared = trend.anonymised_trend(named)
-    assert shared.changes[0].differences == ("cublas 13.1 → 13.2", "another host")
-    assert "node" not in repr(shared)
-    assert "/home" not in repr(shared)
+    (shared,) = sharing.shared((named,), b"salt")
+    assert [change.differences for change in sharing.shared((STEP,), b"salt")[0].changes] == [("cublas 13.1 → 13.2",)]
+    first, other = (shared.moments[index].source.host for index in (0, -1))
+    assert shared.changes[0].differences == ("cublas 13.1 → 13.2", f"host {first} → {other}")
+    assert first != other
+    assert not re.search("node[01]|/home", repr(shared))
 
 
 @pytest.mark.parametrize("text", INJECTIONS)

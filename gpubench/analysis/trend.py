@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import PurePath
+from dataclasses import dataclass
 from typing import Literal
 
 from gpubench import stats
@@ -280,21 +279,6 @@ def _more_or_less(fraction: float) -> str:
 
 def _worse_or_better(is_worse: bool) -> str:
     return "worse" if is_worse else "better"
-
-
-def anonymised_trend(trend: Trend) -> Trend:
-    """Return the trend without the names of hosts and without the folders of run files."""
-    moments = tuple(
-        replace(moment, source=replace(moment.source, host="", path=PurePath(moment.source.path).name))
-        for moment in trend.moments
-    )
-    changes = tuple(replace(change, differences=tuple(map(_hostless, change.differences))) for change in trend.changes)
-    return replace(trend, moments=moments, changes=changes)
-
-
-def _hostless(difference: str) -> str:
-    """Return a difference between two runs without the names of their hosts."""
-    return "another host" if difference.startswith(f"{_HOST} ") else difference
 
 
 def entries(run: Run) -> Iterator[Entry]:

@@ -1,4 +1,4 @@
-"""Copy a value with all its texts changed; cleaning a run and anonymising it both use this."""
+"""Copy a value with all its texts changed; cleaning a run and sharing it both use this."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import operator
 import types
 import typing
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, cast
@@ -26,11 +26,19 @@ class WordMark(Enum):
 WORD: Final = WordMark.WORD
 
 
-def with_texts(value: Value, change: Change, change_word: Change | None = None) -> Value:
+def with_texts(
+    value: Value,
+    change: Change,
+    change_word: Change | None = None,
+    rules: Mapping[str, Callable[[Any], Any]] = types.MappingProxyType({}),
+) -> Value:
     """Return a copy of `value` with `change` applied once to every distinct text; an unchanged part is the same object.
 
-    If `change_word` is given, it is applied instead to texts marked by WORD, and texts of a `Literal` type stay."""
-    return _TextChanger(cache(change), cache(change_word) if change_word else None).changed(value)  # type: ignore[no-any-return]
+    If `change_word` is given, it is applied instead to texts marked by WORD, and texts of a `Literal` type stay.
+    `rules` are applied instead to the whole values of the fields that they name, such as `Device.uuid`."""
+    changer = _TextChanger(cache(change), cache(change_word) if change_word else None)
+    changer.rules = {field: cache(rule) for field, rule in rules.items()}
+    return changer.changed(value)  # type: ignore[no-any-return]
 
 
 class _Shape(NamedTuple):
@@ -57,7 +65,8 @@ class _TextChanger:
     def __init__(self, change: Change, change_word: Change | None) -> None:
         self.change = change
         self.change_word = change_word
-        self.unchanged: set[tuple[str, ...]] = set()
+        self.rules: dict[str, Callable[[Any], Any]] = {}
+        self.unchanged: set[tuple[Any, ...]] = set()
         self.unchanged_tuples: set[tuple[int, tuple[Any, ...]]] = set()
 
     def changed(self, value: Any, shape: _Shape = _ANY) -> Any:
@@ -69,12 +78,12 @@ class _TextChanger:
         fields, texts = _text_fields(cast(Hashable, type(value)))
         if texts is None:
             return self._change_fields(value, fields) if fields else value
-        held_texts = texts(value)
-        if held_texts in self.unchanged:
+        key = (type(value), *texts(value))
+        if key in self.unchanged:
             return value
         new = self._change_fields(value, fields)
         if new is value:
-            self.unchanged.add(held_texts)
+            self.unchanged.add(key)
         return new
 
     def _change_text(self, value: str, shape: _Shape) -> str:
@@ -107,22 +116,22 @@ class _TextChanger:
             changed = tuple([self.changed(item, shape) for item in value])
         return changed if any(map(operator.is_not, changed, value)) else value
 
-    def _change_fields(self, value: Any, fields: tuple[tuple[str, _Shape], ...]) -> Any:
+    def _change_fields(self, value: Any, fields: tuple[tuple[str, str, _Shape], ...]) -> Any:
         """Return the dataclass `value` with its texts changed, or the same object if none changed."""
         changed = {}
-        for name, shape in fields:
-            old = getattr(value, name)
-            new = self.changed(old, shape)
-            if new is not old:
+        for name, place, shape in fields:
+            old, rule = getattr(value, name), self.rules.get(place)
+            new = rule(old) if rule else self.changed(old, shape)
+            if new is not old and (not rule or new != old):
                 changed[name] = new
         return dataclasses.replace(value, **changed) if changed else value
 
 
 @cache
-def _text_fields(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[Any], tuple[str, ...]] | None]:
-    """Return the name and shape of each field of the type `kind` that can hold a text, and a getter of their values."""
+def _text_fields(kind: Any) -> tuple[tuple[tuple[str, str, _Shape], ...], Callable[[Any], tuple[str, ...]] | None]:
+    """Return the name, place and shape of each field of `kind` that can hold a text, and a getter of their values."""
     names, hints = _text_field_names(kind), _field_types(kind)
-    fields = tuple((name, _shape(hints.get(name))) for name in names)
+    fields = tuple((name, f"{kind.__name__}.{name}", _shape(hints.get(name))) for name in names)
     if len(names) < 2 or not all(_is_text(hints.get(name)) for name in names):
         return fields, None
     return fields, operator.attrgetter(*names)

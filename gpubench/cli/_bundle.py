@@ -35,7 +35,7 @@ def write(target: Path, device: list[str] | None) -> None:
     from gpubench.tools import bundle
 
     sharing.check_target(target, force=False)
-    (run,) = sharing.shareable([_measure_smoke(device)], no_redact=False)
+    run = sharing.shareable(_measure_smoke(device))
     entries = {
         "README": _README.encode(),
         "facts.json": json.dumps(asdict(run.manifest.facts), indent=1, ensure_ascii=False).encode(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +79,7 @@ def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: boo
 
     printed = tidy(judged)
     if json or out or sharing.is_ci():
-        shared = sharing.shareable_fleet(printed, no_redact)
+        shared = sharing.shareable(printed, no_redact)
         for path in out:
             sharing.check_target(path, force)
             sharing.write(path, judging.rendered(path, shared))
@@ -160,15 +160,13 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
     fleets = watching.read_all(folders)
     histories = watching.watch(fleets)
     if json:
-        _print.document([component.document for component in sharing.shareable_histories(histories, no_redact)])
+        _print.document([component.document for component in sharing.shareable(tuple(histories), no_redact)])
     else:
-        _show_histories(
-            sharing.shareable_histories(histories, no_redact) if sharing.is_ci() else histories, len(fleets)
-        )
+        _show_histories(sharing.shareable(tuple(histories), no_redact) if sharing.is_ci() else histories, len(fleets))
     raise typer.Exit(1 if any(component.is_slow_again for component in histories) else 0)
 
 
-def _show_histories(histories: list[ComponentHistory], fleets: int) -> None:
+def _show_histories(histories: Sequence[ComponentHistory], fleets: int) -> None:
     from gpubench.cli import _findings, _print, _trends
     from gpubench.judging.finding_text import plural
 

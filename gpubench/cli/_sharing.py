@@ -1,4 +1,4 @@
-"""Anonymise everything that leaves this machine, and write files atomically."""
+"""The exit for everything that others may read: it is anonymised here, and files are written whole."""
 
 from __future__ import annotations
 
@@ -11,62 +11,33 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from gpubench.analysis.trend import Trend
-    from gpubench.judging.fleet import FleetJudgement
-    from gpubench.model import Manifest, Run
-    from gpubench.tools.fleet.watching import ComponentHistory
+    from gpubench.model import Manifest
 
 Value = TypeVar("Value")
 NoRedact = Annotated[
     bool,
     typer.Option(
         "--no-redact",
-        help="Do not anonymise: keep host and user names, device UUIDs, PCI ids, serial numbers, addresses, paths, "
-        "environment variables and the command line.",
+        help="Leave nothing out: keep messages of libraries, the command line, paths, labels, names of hosts and users,"
+        " device UUIDs, PCI ids, serial numbers and addresses.",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")]
 
 
-def shareable(runs: list[Run], no_redact: bool, others: Sequence[Manifest] = ()) -> list[Run]:
-    """Return the runs with pseudonyms, by one salt, for names and ids of people, hosts and devices.
+def shareable(value: Value, no_redact: bool = False, manifests: Sequence[Manifest] = (), is_told: bool = True) -> Value:
+    """Return `value`, a dataclass or a tuple of them, as others may read it: by the allow-list of docs/sharing.md.
 
-    A text of one run can name the machine of another run, so the names in all runs and in the manifests `others` are
-    replaced in each run. With `no_redact`, the runs are returned unchanged, and a warning is printed."""
-    from gpubench.tools import identity
-    from gpubench.tools.redact import redacted
-
+    `manifests` are those of the runs from which the value was made, and of runs that its texts may name. With
+    `no_redact` the value is returned unchanged, and a warning is printed if `is_told`."""
     if no_redact:
-        _warn_not_redacted()
-        return runs
-    salt, names = _salt(), identity.names()
-    manifests = (*(run.manifest for run in runs), *others)
-    return [redacted(run, salt, names, manifests) for run in runs]
-
-
-def shareable_manifests(manifests: list[Manifest], no_redact: bool) -> list[Manifest]:
-    """Return the manifests anonymised as `shareable` does; with `no_redact`, unchanged and with a warning."""
-    from gpubench.model import Run
-
-    return [run.manifest for run in shareable([Run(manifest) for manifest in manifests], no_redact)]
-
-
-def anonymised_value(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Value:
-    """Return `value` without the names of people, hosts and devices that the manifests contain.
-
-    `value` is any tuple or dataclass of texts that was made from the runs of the manifests, such as a judgement. With
-    `no_redact` it is returned unchanged."""
+        if is_told:
+            _warn_not_redacted()
+        return value
     from gpubench.tools import identity
-    from gpubench.tools.redact import without_names
+    from gpubench.tools.sharing import shared
 
-    return value if no_redact else without_names(value, manifests, _salt(), identity.names())
-
-
-def shareable_value(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Value:
-    """Return the value as `anonymised_value` does, and print a warning if it is not anonymised."""
-    if no_redact:
-        _warn_not_redacted()
-    return anonymised_value(value, manifests, no_redact)
+    return shared(value, _read_salt(identity.salt_file()), identity.names(), manifests)
 
 
 def is_ci() -> bool:
@@ -78,64 +49,16 @@ def is_ci() -> bool:
 
 
 def for_terminal(value: Value) -> Value:
-    """Return `value`, a text or a value with texts, without names of people and machines in a CI, else unchanged."""
-    return anonymised_value(value, (), no_redact=False) if is_ci() else value
-
-
-def shareable_trends(trends: Sequence[Trend], no_redact: bool) -> Sequence[Trend]:
-    """Return the trends without names of hosts and folders; with `no_redact`, unchanged and with a warning."""
-    from gpubench.analysis.trend import anonymised_trend
-    from gpubench.tools import identity
-    from gpubench.tools.redact import home_users, without_names
-
-    if no_redact:
-        _warn_not_redacted()
-        return trends
-    hosts = {moment.source.host for trend in trends for moment in trend.moments}
-    labels = {host.partition(".")[0] for host in hosts}
-    names = (*identity.names(), *hosts, *labels, *home_users(tuple(trends)))
-    return without_names(tuple(map(anonymised_trend, trends)), (), _salt(), names)
-
-
-def shareable_fleet(judgement: FleetJudgement, no_redact: bool) -> FleetJudgement:
-    """Return a fleet's judgement with numbered nodes and racks; with `no_redact`, unchanged and with a warning."""
-    from gpubench.tools import identity
-    from gpubench.tools.fleet.sharing import anonymised
-
-    if no_redact:
-        _warn_not_redacted()
-        return judgement
-    return anonymised(judgement, _salt(), identity.names())
-
-
-def shareable_histories(histories: list[ComponentHistory], no_redact: bool) -> list[ComponentHistory]:
-    """Return the histories of components without names of nodes; with `no_redact`, unchanged and with a warning."""
-    from gpubench.tools import identity
-    from gpubench.tools.redact import without_names
-
-    if no_redact:
-        _warn_not_redacted()
-        return histories
-    nodes = {history.place.node for history in histories}
-    labels = {node.partition(".")[0] for node in nodes}
-    return list(without_names(tuple(histories), (), _salt(), (*identity.names(), *nodes, *labels)))
+    """Return `value`, a text or a value with texts, as others may read it in a CI, else unchanged."""
+    return shareable(value) if is_ci() else value
 
 
 def _warn_not_redacted() -> None:
     """Print on standard error that the output is not anonymised and what it contains."""
     from gpubench.cli import _print
 
-    message = (
-        "not anonymised: it contains host and user names, UUIDs, PCI ids, serials, addresses, paths and the command"
-    )
+    message = "not anonymised: it contains messages, the command, paths, labels, host and user names, UUIDs and serials"
     _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
-
-
-def _salt() -> bytes:
-    """Return the user's salt for pseudonyms, 32 bytes."""
-    from gpubench.tools import identity
-
-    return _read_salt(identity.salt_file())
 
 
 @functools.cache

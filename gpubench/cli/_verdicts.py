@@ -91,7 +91,7 @@ def publish(
 
     `junit` and `markdown` are the files to write; `status` is the exit status, `title` the command's name in the
     documents; `every` and `wide` are the options --all and --wide. Publications receive texts without control
-    characters and, unless `no_redact` is set, without names of people and machines. A terminal shows the names; the log
+    characters and, unless `no_redact` is set, only allowed words. A terminal shows all texts; the log
     of a CI, which others read, does not. The files are written first, so that a closed pipe prevents none of them.
     Raises UsageError if a file cannot be written."""
     from gpubench import plugins
@@ -103,7 +103,7 @@ def publish(
     step_summary, is_ci = os.environ.get("GITHUB_STEP_SUMMARY"), sharing.is_ci()
     printed = shared = tidy(judged.judgement)
     if is_ci or json or junit or markdown or step_summary:
-        shared = sharing.shareable_value(printed, judged.manifests, no_redact)
+        shared = sharing.shareable(printed, no_redact, judged.manifests)
         printed = shared if is_ci else printed
 
     def render(form: str, limit: int = 0) -> str:

@@ -139,11 +139,11 @@ def side_by_side(
     from gpubench.judging.evidence import Reading
     from gpubench.model import store
 
-    runs = [store.read_run(path) for path in paths]
+    runs = tuple(store.read_run(path) for path in paths)
     shared = sharing.shareable(runs, no_redact)
     named = [Reading.of(run, name) for run, name in zip(shared, names, strict=True)]
-    comparison = sharing.anonymised_value(compared(named), [run.manifest for run in runs], no_redact)
-    return replace(comparison, runs=tuple(shared))
+    manifests = [run.manifest for run in runs]
+    return replace(sharing.shareable(compared(named), no_redact, manifests, is_told=False), runs=shared)
 
 
 def _comparison(run_readings: list[Reading], names: list[str], fraction: float, no_redact: bool) -> Comparison:
@@ -153,12 +153,12 @@ def _comparison(run_readings: list[Reading], names: list[str], fraction: float, 
     from gpubench.judging.comparison import compare
 
     manifests = [reading.manifest for reading in run_readings]
-    shared = sharing.shareable_manifests(manifests, no_redact)
+    shared = sharing.shareable(tuple(manifests), no_redact, manifests)
     named = [
         replace(reading, manifest=manifest, source=name)
         for reading, manifest, name in zip(run_readings, shared, names, strict=True)
     ]
-    return sharing.anonymised_value(compare(named, lambda _: fraction), manifests, no_redact)
+    return sharing.shareable(compare(named, lambda _: fraction), no_redact, manifests, is_told=False)
 
 
 def _parts(comparison: Comparison, selection: CaseSelection = CaseSelection()) -> list[Part]:

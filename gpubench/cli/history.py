@@ -176,7 +176,7 @@ def _write_page(
     sharing.check_target(html, force, history.path)
     trends = [history.trend(stored, last) for stored in stored_lines]
     report = rendering.report("html")
-    sharing.write(html, report.trends(sharing.shareable_trends(trends, no_redact)))
+    sharing.write(html, report.trends(sharing.shareable(tuple(trends), no_redact)))
 
 
 def _document(trend: Trend) -> dict[str, Any]:

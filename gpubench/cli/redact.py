@@ -41,7 +41,7 @@ def _redact_file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...]
     from gpubench.model import store
 
     sharing.check_target(out, force, run)
-    (shared,) = sharing.shareable([store.read_run(run)], no_redact=False, others=others)
+    shared = sharing.shareable(store.read_run(run), manifests=others)
     sharing.write(out, store.encode_run(shared, packed=out.suffix == ".gz"))
 
 
@@ -50,6 +50,7 @@ def _redact_folder(folder: Path, out: Path, force: bool) -> None:
     from gpubench.base.errors import FileError, UsageError
     from gpubench.cli import _print
     from gpubench.tools import history
+    from gpubench.tools.sharing import FileNames
 
     if out.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"{out} is inside the folder that is redacted; name a folder outside of it")
@@ -62,7 +63,9 @@ def _redact_folder(folder: Path, out: Path, force: bool) -> None:
             unreadable += 1
     all_manifests = tuple(manifests.values())
     for path in manifests:
-        target = out.joinpath(*sharing.anonymised_value(path.relative_to(folder).parts, all_manifests, no_redact=False))
+        target = out.joinpath(
+            *sharing.shareable(FileNames(path.relative_to(folder).parts), manifests=all_manifests).names
+        )
         sharing.make_folder(target.parent)
         _redact_file(path, target, force, all_manifests)
     _print.say(f"{len(manifests)} run files redacted in {out}")

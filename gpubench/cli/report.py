@@ -75,7 +75,7 @@ def report(
         for path, report in reports:
             sharing.write(path, report.compare(sides))
         return
-    (shared,) = sharing.shareable([store.read_run(runs[0])], no_redact)
+    shared = sharing.shareable(store.read_run(runs[0]), no_redact)
     for path, report in reports:
         sharing.write(path, _render(report, shared, runs[0]))
 

@@ -113,7 +113,7 @@ def run(
         from gpubench.cli import _sharing
         from gpubench.tools import rendering
 
-        (shared,) = _sharing.shareable([measured], no_redact=False)
+        shared = _sharing.shareable(measured)
         typer.echo(rendering.report("json").render(shared), nl=False)
     else:
         _print.out().print(*_summary.run_parts(measured, path), sep="\n")

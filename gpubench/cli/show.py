@@ -52,7 +52,7 @@ def show(
         from gpubench.cli import _sharing
         from gpubench.tools import rendering
 
-        (shared,) = _sharing.shareable([read], no_redact=False)
+        shared = _sharing.shareable(read)
         typer.echo(rendering.report("json").render(shared), nl=False)
     elif all_ or wide or filter or top or sort is not SortName.MEASURED:
         first = _summary.overview(read) if all_ else _summary.head(read)

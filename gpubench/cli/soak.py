@@ -83,7 +83,7 @@ def _measure_and_print(plan: Plan, path: Path, is_json: bool, resume: bool, excl
         from gpubench.cli import _sharing
         from gpubench.tools import rendering
 
-        (shared,) = _sharing.shareable([run], no_redact=False)
+        shared = _sharing.shareable(run)
         typer.echo(rendering.report("json").render(shared), nl=False)
     else:
         _print_ledger(ledger)

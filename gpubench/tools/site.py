@@ -20,11 +20,12 @@ from gpubench.base.files import write_whole
 from gpubench.base.walk import Value
 from gpubench.judging.comparison import compare
 from gpubench.judging.policy import THRESHOLD_PERCENT
-from gpubench.model import Manifest, Run, store
+from gpubench.model import Manifest, store
 from gpubench.model.disk import as_file_errors
 from gpubench.tools import enclosing, rendering
 from gpubench.tools.gating import readings
 from gpubench.tools.history import run_files
+from gpubench.tools.sharing import FileNames
 
 INDEX = "index.html"
 _RUNS, _COMPARISONS, _TRENDS = "runs", "comparisons", "trends"
@@ -33,18 +34,19 @@ _PAGE_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(-[0-9a-f]{{{_DIGITS}}})?\.(html
 _MARK = b'<body class="gpubench-site">'  # identifies an index that gpubench made and may replace
 
 
-class Sharing(Protocol):
-    """Anonymises the content of a site, or leaves it unchanged."""
+class Share(Protocol):
+    """Anonymises a value that is made from the runs of some manifests, or leaves it unchanged."""
 
-    @property
-    def is_redacted(self) -> bool:
-        """Return whether names are replaced by pseudonyms."""
+    def __call__(self, value: Value, manifests: Sequence[Manifest], /) -> Value:
+        """Return the value as the site may show it."""
 
-    def run(self, run: Run) -> Run:
-        """Return the run as the site may show it."""
 
-    def value(self, value: Value, manifests: Sequence[Manifest]) -> Value:
-        """Return a value made from the runs of these manifests as the site may show it."""
+@dataclass(frozen=True, slots=True)
+class SiteSharing:
+    """How the content of a site is anonymised; `is_redacted` is False if `of` leaves it unchanged."""
+
+    of: Share
+    is_redacted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class _SiteEntry:
 _STORED_RUN = pydantic.TypeAdapter(_StoredRun)
 
 
-def build(folder: Path, out: Path, sharing: Sharing, tell: Callable[[str], None]) -> BuiltSite:
+def build(folder: Path, out: Path, sharing: SiteSharing, tell: Callable[[str], None]) -> BuiltSite:
     """Write the site of the run files in a folder and below it into the folder `out`, or bring it up to date.
 
     `sharing` anonymises every page, or leaves it unchanged."""
@@ -108,7 +110,9 @@ def build(folder: Path, out: Path, sharing: Sharing, tell: Callable[[str], None]
     devices = _write_devices(out, ordered, sharing, tell)
     # the name of a damaged file may contain names of machines that only the other runs' manifests reveal
     manifests = [store.scan(entry.path, _ignore).manifest for entry in ordered] if refused else []
-    refused_files = sharing.value(tuple(refused), [manifest for manifest in manifests if manifest])
+    read_manifests = [manifest for manifest in manifests if manifest]
+    names = sharing.of(FileNames(tuple(file for file, _ in refused)), read_manifests).names
+    refused_files = tuple(zip(names, sharing.of(tuple(reason for _, reason in refused), read_manifests), strict=True))
     _write(out / INDEX, rendering.report("html").index(Site(devices, refused_files)))
     _remove_old(out, hashes, devices)
     return BuiltSite(out / INDEX, len(ordered), new, refused_files)
@@ -156,7 +160,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _read_entry(path: Path, out: Path, sharing: Sharing) -> _SiteEntry:
+def _read_entry(path: Path, out: Path, sharing: SiteSharing) -> _SiteEntry:
     """Return the entry of the run file `path`, from the file beside its page if gpubench stored it there before."""
     content = store.file_hash(path)
     name = content[:_DIGITS]
@@ -165,30 +169,30 @@ def _read_entry(path: Path, out: Path, sharing: Sharing) -> _SiteEntry:
         return _SiteEntry(path, name, stored_run)
     with readings.garbage_collection_off():
         run = store.read_run(path)
-        shown_name = sharing.value(path.name, [run.manifest])
+        (shown_name,) = sharing.of(FileNames((path.name,)), [run.manifest]).names
         with as_file_errors(path):
             written_at = path.stat().st_mtime
-        run_entry = site_run(sharing.run(run), shown_name, content, written_at)
+        run_entry = site_run(sharing.of(run, ()), shown_name, content, written_at)
     for outdated in (out / _RUNS / f"{name}.html", *(out / _COMPARISONS).glob(f"*{name}*.html")):
         _remove(outdated)  # they may contain names, because sharing was different
     _write(entry_file, _STORED_RUN.dump_json(_StoredRun(__version__, sharing.is_redacted, run_entry)))
     return _SiteEntry(path, name, run_entry)
 
 
-def _write_page(out: Path, entry: _SiteEntry, sharing: Sharing, tell: Callable[[str], None]) -> bool:
+def _write_page(out: Path, entry: _SiteEntry, sharing: SiteSharing, tell: Callable[[str], None]) -> bool:
     """Write the page of a run and return True; return False if the page exists."""
     page = out / _RUNS / f"{entry.name}.html"
     if page.is_file():
         return False
     with readings.garbage_collection_off():
-        shared = sharing.run(store.read_run(entry.path))
+        shared = sharing.of(store.read_run(entry.path), ())
         enclosure = replace(enclosing.enclosure(shared, entry.path), index=f"../{INDEX}")
         _write(page, rendering.report("html").enclose(shared, enclosure))
     tell(f"{entry.path.name}: page written")
     return True
 
 
-def _stored_run(entry_file: Path, sharing: Sharing) -> SiteRun | None:
+def _stored_run(entry_file: Path, sharing: SiteSharing) -> SiteRun | None:
     """Return the summary in the file beside a page; None if it is missing or damaged."""
     try:
         entry = _STORED_RUN.validate_json(_content(entry_file))
@@ -198,7 +202,7 @@ def _stored_run(entry_file: Path, sharing: Sharing) -> SiteRun | None:
 
 
 def _write_devices(
-    out: Path, entries: Sequence[_SiteEntry], sharing: Sharing, tell: Callable[[str], None]
+    out: Path, entries: Sequence[_SiteEntry], sharing: SiteSharing, tell: Callable[[str], None]
 ) -> tuple[SiteDevice, ...]:
     """Write the comparisons and trends of each model of device, and return the models' entries in the index."""
     groups: dict[str, list[_SiteEntry]] = {}
@@ -225,7 +229,7 @@ def _addresses(device: SiteDevice) -> Iterator[str]:
 
 
 def _write_device(
-    out: Path, name: str, entries: Sequence[_SiteEntry], sharing: Sharing, tell: Callable[[str], None]
+    out: Path, name: str, entries: Sequence[_SiteEntry], sharing: SiteSharing, tell: Callable[[str], None]
 ) -> SiteDevice:
     """Write the comparisons and trends of the runs on one model of device, and return its entry in the index."""
     listed_runs = []
@@ -250,7 +254,7 @@ def _previous_run(entry: _SiteEntry, earlier: Sequence[_SiteEntry]) -> _SiteEntr
 
 
 def _write_comparison(
-    out: Path, before: _SiteEntry, after: _SiteEntry, sharing: Sharing, tell: Callable[[str], None]
+    out: Path, before: _SiteEntry, after: _SiteEntry, sharing: SiteSharing, tell: Callable[[str], None]
 ) -> str:
     """Write the page that compares two runs, unless it exists, and return its address relative to the index."""
     address = f"{_COMPARISONS}/{before.name}-{after.name}.html"
@@ -259,13 +263,13 @@ def _write_comparison(
     run_readings = readings.read_all([before.path, after.path])
     manifests = [reading.manifest for reading in run_readings]
     named = [
-        replace(reading, manifest=sharing.run(Run(reading.manifest)).manifest, source=entry.run.date)
+        replace(reading, manifest=sharing.of(reading.manifest, ()), source=entry.run.date)
         for reading, entry in zip(run_readings, (before, after), strict=True)
     ]
     try:
         comparison = compare(named, lambda _: THRESHOLD_PERCENT / 100)
     except UsageError:  # no case in common
         return ""
-    _write(out / address, rendering.report("html").compare(sharing.value(comparison, manifests)))
+    _write(out / address, rendering.report("html").compare(sharing.of(comparison, manifests)))
     tell(f"{after.path.name}: compared with {before.path.name}")
     return address

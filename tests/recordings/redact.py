@@ -12,14 +12,14 @@ from pathlib import Path
 
 from gpubench.model import store
 from gpubench.tools import identity
-from gpubench.tools.redact import redacted
+from gpubench.tools.sharing import shared
 
 SALT = b"a recording of gpubench"
 
 
 def main(source: str, target: str) -> None:
     """Rewrite one file."""
-    run = redacted(store.read_run(source), SALT, identity.names())
+    run = shared(store.read_run(source), SALT, identity.names())
     Path(target).write_bytes(store.encode_run(run, packed=target.endswith(".gz")))
 
 
