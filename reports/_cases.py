@@ -19,7 +19,7 @@ _STOPS = {  # why sampling ended, by `Series.stop`
 
 @dataclass(frozen=True, slots=True)
 class SeriesLine:
-    """One series of a case as texts; `timing` says how it was timed, and `samples` counts those of all replicates."""
+    """One series of a case as texts; `timing` says how it was timed, and `samples` counts all replicates' samples."""
 
     name: str
     median: str

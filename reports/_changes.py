@@ -26,7 +26,7 @@ STYLES = {
 
 
 def changes(findings: Sequence[gb.Finding]) -> list[Chart]:
-    """Return charts of all changes except those with the verdict `same`, in the order of the table.
+    """Return charts of all changes except verdicts of `same`, in the order of the table.
 
     Up to twelve changes fill one chart."""
     changed = [finding for finding in findings if finding.verdict is not gb.Verdict.SAME]

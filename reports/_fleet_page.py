@@ -83,7 +83,7 @@ def _anchors(suspects: Sequence[gb.Suspect]) -> dict[tuple[str, str], tuple[str,
 
 
 def _suspects(judgement: gb.FleetJudgement) -> Iterator[dict[str, object]]:
-    """Yield the first 300 suspects with their listed findings and cases; `more` counts those left out."""
+    """Yield the first 300 suspects with their listed findings and cases; `more` counts what is left out."""
     standings = {standing.place: standing for standing in judgement.standings}
     findings_left, cases_left = _MOST_FINDINGS, _MOST_CASES
     for suspect in judgement.suspects[:_MOST_SUSPECTS]:

@@ -204,7 +204,7 @@ def _of_data_sheet(share: float | None) -> str:
 
 
 def _cells(figures: Sequence[_RunFigure | None], findings: Sequence[Mapping[_Key, gb.Finding]]) -> Iterator[Cell]:
-    """Yield a cell for each run, an empty one for None; `findings` are those of each run after the first."""
+    """Yield a cell for each run, an empty one for None; `findings` has the findings of each run after the first."""
     ids = {figure.case_id for figure in figures if figure}
     first = figures[0]
     for index, figure in enumerate(figures):

@@ -5,6 +5,10 @@ import functools
 import gc
 import importlib
 import inspect
+import io
+import itertools
+import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +19,19 @@ ROOMS = ("gpubench", "suites", "collectors", "reports", "ci")
 DOORS = ("suite", "report", "collector", "gate", "importer", "libraries", "language_models", "notebook")
 FOR_CALLERS = ("gpubench/plugins/", "gpubench/testing/", "gpubench/api/", "gpubench/cli/")  # protocols, fixtures, help
 SAY_NOTHING = {"found", "words", "each", "known", "things", "those", "these", "shown", "told", "theirs"}
+# Each of these makes the reader search for the noun that it leaves out: name the noun again, or use a possessive.
+RIDDLES = re.compile(
+    r"\bthat of\b|\bthose\b|\btheirs\b|\bnone of both\b|\bso many\b"
+    r"|\bof (?:its|their) own(?=[.,;:)]| (?:and|that|which|on|in|for)\b|$)"
+    r"|(?<!twice )(?<!half )(?<!times )\bas many\b"
+    r"|\bwhose\b[^.;]*\b(?:this|these) (?:is|are|was|were)\b|\bwhat (?:is|was)\b[^.;]*\bof (?:it|them|one)\b",
+    re.IGNORECASE,
+)
+UNCHECKED = "gpubench/importers/"  # until its importers are tables
 LINES_BEHIND_DOORS = 3  # lines of text, besides sources
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Described = ast.ClassDef | Function
+Documented = ast.Module | Described
 
 
 def code() -> Iterator[Path]:
@@ -42,6 +56,17 @@ def described(node: ast.Module | ast.ClassDef, owner: str = "") -> Iterator[tupl
             yield f"{owner}{inner.name}", inner
         if isinstance(inner, ast.ClassDef):
             yield from described(inner, f"{owner}{inner.name}.")
+
+
+def prose(source: str) -> Iterator[str]:
+    """Yield the docstrings and the blocks of comments of a file, each on one line."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, Documented):
+            yield " ".join((ast.get_docstring(node) or "").split())
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = enumerate(token for token in tokens if token.type == tokenize.COMMENT)
+    for _, block in itertools.groupby(comments, key=lambda comment: comment[1].start[0] - comment[0]):
+        yield " ".join(token.string.lstrip("# ") for _, token in block)
 
 
 def bound_names(function: Function) -> set[str]:
@@ -94,3 +119,41 @@ def test_functions_bind_names_that_say_what_they_hold(parsed) -> None:
         if isinstance(node, Function) and (bound := SAY_NOTHING & bound_names(node)):
             wrong.append(f"{path}: {name} binds {', '.join(sorted(bound))}")
     assert wrong == []
+
+
+def test_docstrings_and_comments_hold_no_riddles() -> None:
+    wrong = []
+    for path in code():
+        source = (ROOT / path).read_text(encoding="utf-8")
+        # Most files need no tokens, because not even their whole text has a riddle.
+        if path.as_posix().startswith(UNCHECKED) or not RIDDLES.search(re.sub(r"\s+(?:# )?", " ", source)):
+            continue
+        wrong += [f"{path}: “{riddle[0]}”: {text}" for text in prose(source) if (riddle := RIDDLES.search(text))]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Arguments and errors are those of `hot`.",
+        "The rate is that\n    of the slowest GPU.",
+        "Make the barriers of `all_meet`, whose arguments these are.",
+        "Return what is known of it.",
+        "Return copies, so many that none is in the cache.",
+        "Make as many rounds as there are elements.",
+    ],
+)
+def test_a_riddle_is_noticed_in_docstrings_and_comments(text: str) -> None:
+    comment = "# " + text.replace("\n    ", "\n# ")
+    for source in (f'"""{text}"""', comment):
+        (riddle,) = filter(None, prose(source))
+        assert RIDDLES.search(riddle)
+
+
+def test_plain_sentences_are_no_riddles() -> None:
+    for text in (
+        "twice as many steps take twice the time",
+        "Like `hot`, for a captured graph.",
+        "the suite's own name",
+    ):
+        assert not RIDDLES.search(text)

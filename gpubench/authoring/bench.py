@@ -326,9 +326,9 @@ class Bench:
         such as Skip or WrongAnswer, pass to the caller. `with` or `helper.end()` ends the helper and its process group,
         and the end of the case does so whatever happens.
 
-        `name` is for error messages. `environment` sets variables, and removes those that are None. `prelude` is a
-        line of Python that runs before gpubench is imported, in the module `__main__`; the interpreter starts at
-        `helper.started_s` of `time.monotonic`. `launcher` is the command that starts Python in place of
+        `name` is for error messages. `environment` sets variables, and removes a variable whose value is None.
+        `prelude` is a line of Python that runs before gpubench is imported, in the module `__main__`; the interpreter
+        starts at `helper.started_s` of `time.monotonic`. `launcher` is the command that starts Python in place of
         `sys.executable -P`, such as mpirun. Raises SuiteError if the helper could not import `function`."""
         helper = Helper(function, name, environment, prelude, launcher)
         self.helpers.append(helper)

@@ -37,8 +37,9 @@ class StalledError(RuntimeError):
 class Board:
     """Named numbers of each rank and `room` (uint8) in host memory, for flags, heartbeats and data; see `Bench.board`.
 
-    A number is an unsigned 64-bit word on 128 bytes of its own, zero at first; the word of rank r is 128 · r bytes
-    behind the word of rank 0. Only its rank writes it. `members` are the ranks that waits and meetings count."""
+    A number is an unsigned 64-bit word, zero at first, at the start of 128 bytes that hold nothing else; the word of
+    rank r is 128 · r bytes behind the word of rank 0. Only its rank writes it. `members` are the ranks that waits and
+    meetings count."""
 
     def __init__(
         self,

@@ -84,7 +84,8 @@ class Helper:
     def ask(self, limit_s: float, *args: object) -> Any:
         """Call the function with `args` in the helper, and return its result.
 
-        If the helper serves a class, the first of `args` is the name of a method. Errors are those of `answer`."""
+        If the helper serves a class, the first of `args` is the name of a method. It raises the same errors as
+        `answer`."""
         self.tell(*args)
         return self.answer(limit_s)
 

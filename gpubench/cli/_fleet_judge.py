@@ -152,8 +152,8 @@ Folders = Annotated[
 def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRedact = False) -> None:
     """Follow each GPU, host and link through several measurements of a fleet, by its UUID.
 
-    Lists the components that were slow, those that recovered, and those whose figures became worse by the rules of
-    `gpubench history`. The exit status is 1 if a component is slow in the newest fleet and was before."""
+    Lists the components that were slow, that recovered, or whose figures became worse by the rules of `gpubench
+    history`. The exit status is 1 if a component is slow in the newest fleet and was before."""
     from gpubench.cli import _print
     from gpubench.tools.fleet import watching
 

@@ -48,7 +48,8 @@ class Picture:
         """Return the picture at the moment `now` (monotonic seconds), in the size of the console.
 
         The values are added to the history. If the console has too few lines for the gauges of all devices, the picture
-        is a table with one row per device. Processes, those with the most memory first, fill the lines that are left.
+        is a table with one row per device. Processes, sorted by memory with the most first, fill the lines that are
+        left.
         """
         gauges_by_device = {device.id: gauges.gauges(latest, device) for device in self._devices}
         for device, current in gauges_by_device.items():

@@ -28,8 +28,8 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it e
 def shareable(value: Value, no_redact: bool = False, manifests: Sequence[Manifest] = (), is_told: bool = True) -> Value:
     """Return `value`, a dataclass or a tuple of them, as others may read it: by the allow-list of docs/sharing.md.
 
-    `manifests` are those of the runs from which the value was made, and of runs that its texts may name. With
-    `no_redact` the value is returned unchanged, and a warning is printed if `is_told`."""
+    `manifests` belong to the runs from which the value was made, and to runs that its texts may name. With `no_redact`
+    the value is returned unchanged, and a warning is printed if `is_told`."""
     if no_redact:
         if is_told:
             _warn_not_redacted()

@@ -233,7 +233,7 @@ def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tu
 
 @contextmanager
 def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[FleetLaunch]:
-    """Start nodes by Ray (`on`, an address) or srun (`slurm`), or join those of a job, and yield their launch.
+    """Start nodes by Ray (`on`, an address) or srun (`slurm`), or join the nodes of a job, and yield their launch.
 
     With --from-env a process whose rank is not 0 works as a node here and raises typer.Exit at the end."""
     from gpubench.tools.fleet import launchers, member

@@ -88,7 +88,7 @@ def judge_pairs(
 ) -> FleetJudgement:
     """Return the judgement of a fleet in one family, the links between nodes; nothing is judged with too few pairs.
 
-    `names` are those of the nodes by number. `rates` has the rates of pairs in B/s by the id of the case, and
+    `names` are the names of the nodes by number. `rates` has the rates of pairs in B/s by the id of the case, and
     `failures` are sentences about pairs without a rate."""
     cases = {case: judge(of_case) for case, of_case in rates.items()}
     too_few = [judged.too_few for judged in cases.values() if judged.too_few] or ([] if cases else [_NO_FIGURE])
@@ -134,7 +134,7 @@ def _place(names: Sequence[str], pair: Pair) -> Place:
 def pair_of(finding: FleetFinding, names: Sequence[str], rates: Mapping[Pair, float]) -> Pair:
     """Return the pair to measure again for a finding: the slow link, or the pair of a slow node nearest to normal.
 
-    In that pair, the link does not explain the slowdown. `rates` are those of the case of the finding."""
+    In that pair, the link does not explain the slowdown. `rates` are the rates of the finding's case."""
     ends = {names.index(name) for name in finding.place.devices or (finding.place.node,)}
     effects = judge(rates).links
     return min((pair for pair in effects if ends <= set(pair)), key=lambda pair: abs(effects[pair].slowdown))

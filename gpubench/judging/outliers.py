@@ -5,8 +5,8 @@ components is compared with the mean and the standard deviation of all that are 
 components, including the suspect, misses slow components in small fleets, because one of n values lies at most (n −
 1)/√n standard deviations from the mean of all. A rule that removes one suspect after the other until none is left
 misses slow components if there are several, because they hide each other. The limit is Student's quantile corrected for
-the number of comparisons, which is the number of components times that of cases, so that the share of healthy fleets in
-which any component is accused stays below `ALPHA`. tests/studies/fleet_simulation.py has the simulations.
+the number of comparisons, which is the number of components times the number of cases, so that the share of healthy
+fleets in which any component is accused stays below `ALPHA`. tests/studies/fleet_simulation.py has the simulations.
 
 For pairs of nodes the model for the logarithm of a rate is log rate(i, j) = μ + aᵢ + aⱼ + ε. A link is slow by its
 deletion residual: how far its rate lies below the prediction from the other pairs of its two nodes, over the standard
@@ -41,7 +41,7 @@ _SIZES = np.array([8.0, 9.0, 10.0, 12.0, 14.0, 16.0, 20.0, 24.0])
 _GAPS = np.array([13.8, 10.5, 9.1, 6.1, 5.1, 4.3, 3.3, 3.0])
 _LINK_ALPHA = 0.001  # the share of fleets in which chance accuses a link; it is small because there are many pairs
 _LOOK_AHEAD = 1  # links that are removed although none is beyond chance yet, because two slow ones hide each other
-_LEAST_FREEDOM = 2  # pairs that must remain beyond those that the effects of the nodes need
+_LEAST_FREEDOM = 2  # pairs that must remain beyond the number that the effects of the nodes need
 _FULL_LEVERAGE = 1 - 1e-6  # a pair with a larger leverage is the only source of an effect
 
 

@@ -81,7 +81,7 @@ _PLAIN_VALUE = re.compile(r"-?\d{1,3}|on|off|yes|no|true|false|none", re.IGNOREC
 
 
 class Words:
-    """The allowed words of one set of files: those of gpubench, and `more`, such as versions and names of cases.
+    """The allowed words of one set of files: gpubench's words, and `more`, such as versions and names of cases.
 
     `suites` are names of suites, with which the ids of cases begin."""
 

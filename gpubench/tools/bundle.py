@@ -53,7 +53,7 @@ def device_files(root: Path = Path("/")) -> dict[str, bytes]:
 
 
 def _listed_files(root: Path) -> Iterator[Path]:
-    """Yield the paths that match the fixed lists: the files of each GPU below `root`, then those of the machine."""
+    """Yield the paths that match the fixed lists: the files of each GPU below `root`, then the files of the machine."""
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
         if (_read_content(device / "class") or b"").decode(errors="replace").startswith(_GPU_CLASSES):
             for pattern in _DEVICE_FILES:

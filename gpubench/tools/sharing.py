@@ -57,8 +57,8 @@ class FileNames:
 def shared(value: Value, salt: bytes, names: Iterable[str] = (), manifests: Sequence[Manifest] = ()) -> Value:
     """Return the value, a dataclass or a tuple, without anything that identifies its owner or its machine.
 
-    `salt` is the key of the pseudonyms. `names` are names to hide besides those in the value, such as the user's;
-    `manifests` are those of the runs from which the value was made. Every number stays as it is."""
+    `salt` is the key of the pseudonyms. `names` are names to hide besides the names in the value, such as the user's;
+    `manifests` belong to the runs from which the value was made. Every number stays as it is."""
     return _Sharing(value, salt, names, manifests).of(value)
 
 

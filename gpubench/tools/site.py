@@ -123,7 +123,7 @@ def _ignore(record: object) -> None:
 
 
 def _make_folders(out: Path) -> None:
-    """Make the folder of the site and those of its pages."""
+    """Make the folders of the site and of its pages."""
     index = out / INDEX
     with _reporting_errors(out):
         if index.exists() and _MARK not in _content(index):

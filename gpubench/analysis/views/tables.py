@@ -1,4 +1,4 @@
-"""Give the tables of a run: those of its suites' views, tail latencies, phases of a program, links and a soak test."""
+"""Give the tables of a run: its suites' views, tail latencies, phases of a program, links and a soak test."""
 
 import math
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _TAIL_HEADS = ("case", "device", "median", "p99", "p99.9", "maximum", "samples")
 
 
 def tables(summary: Summary, suite: str = "") -> list[Table]:
-    """Return the tables of a suite: those of its views, then its tail latencies.
+    """Return the tables of a suite: first of its views, then of its tail latencies.
 
     Without a suite, the tables of the whole run: the phases of a profiled program, links measured in several ways, and
     a soak test; their `topic` tells them apart."""

@@ -110,7 +110,7 @@ class Crossover:
 class Transfers(Derived):
     """The fits of the curves of one view, which differ in the axes `by`, and the crossovers between them.
 
-    `title` is that of the view, and `axis` the name of its x axis."""
+    `title` is the view's title, and `axis` the name of its x axis."""
 
     KIND: ClassVar[str] = "transfer"
     RECORD: ClassVar[str] = "suite view=title axis paths crossovers fastest"

@@ -257,7 +257,7 @@ class SecondMeasurementPlan(NamedTuple):
 
 
 def plan_second_measurement(judgement: FleetJudgement, draw: random.Random) -> SecondMeasurementPlan:
-    """Return what to measure again: each suspect's node, as many healthy ones, and at most 40 of the slowest cases."""
+    """Return what to measure again: suspects' nodes, the same number of healthy ones, at most 40 slow cases."""
     suspects = dict.fromkeys(suspect.place.node for suspect in judgement.suspects)
     answered = [node.name for node in judgement.fleet.nodes if node.status == "answered"]
     healthy = [name for name in answered if name not in suspects]

@@ -1,4 +1,4 @@
-"""Start the nodes of a fleet by Ray or srun, or join those of a job that torchrun, mpirun or srun has started.
+"""Start the nodes of a fleet by Ray or srun, or join the nodes of a job that torchrun, mpirun or srun has started.
 
 A launch gives the coordinator a board and says which nodes have ended. A Ray cluster must require a token; Ray pickles
 what tasks and actors exchange, so the fleet sends only bytes and checks them like the files of a shared folder."""

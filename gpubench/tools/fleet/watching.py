@@ -37,7 +37,7 @@ class ComponentHistory:
     """A component over several fleets: its latest place and its UUIDs.
 
     `states` has its state in each fleet that measured it, in order of time, None where it was no suspect. `trends` are
-    those of its cases with a change for the worse, the largest change first."""
+    its cases' trends with a change for the worse, the largest change first."""
 
     place: Place
     uuids: tuple[str, ...]

@@ -27,7 +27,7 @@ class Gauge:
 
 
 def gauges(latest: Latest, device: Device) -> tuple[Gauge, ...]:
-    """Return the gauges of a device in the order of display; those without a present value are left out."""
+    """Return the gauges of a device in the order of display; gauges without a present value are left out."""
     window = latest.window(device.id)
     return tuple(_host_gauges(window, device) if device.backend == "host" else _gpu_gauges(window, device))
 

@@ -32,7 +32,7 @@ class Latest:
         self._last: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {}
 
     def add(self, chunks: Iterable[Samples]) -> None:
-        """Add samples in order of time; those of other counters than the given ones are ignored.
+        """Add samples in order of time; samples of other counters than the given ones are ignored.
 
         A missing value removes the counter's value, because an old one would mislead."""
         for samples in chunks:

@@ -36,7 +36,7 @@ class RunningProcess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesAtMoment:
-    """All processes on the devices at one moment, those with the most memory first."""
+    """All processes on the devices at one moment, sorted by memory with the most first."""
 
     processes: tuple[RunningProcess, ...]
 
