@@ -219,6 +219,20 @@ def test_nothing_of_a_board_is_left_in_shared_memory_or_open():
     assert left() == before
 
 
+def test_streams_join_the_two_ranks_in_one_order():
+    def body(bench):
+        streams = bench.sockets(2)
+        for number, stream in enumerate(streams):
+            stream.sendall(bytes([10 * bench.rank + number]))
+        received = [stream.recv(1)[0] for stream in streams]
+        bench.barrier()
+        for stream in streams:
+            stream.close()
+        return received
+
+    assert together(2, body) == [[10, 11], [0, 1]]
+
+
 def test_a_handle_reaches_every_rank_with_its_descriptors():
     def body(bench):
         reading, writing = os.pipe() if bench.rank == 1 else (-1, -1)

@@ -280,6 +280,14 @@ class Bench:
                     socket.send_fds(connection, [b"x"], list(handle.descriptors))
         return handle
 
+    def sockets(self, count: int = 1) -> list[socket.socket]:
+        """Return this rank's ends of `count` local streams between ranks 0 and 1; both must call it, and no other."""
+        pairs = [socket.socketpair() for _ in range(count)] if self.rank == 0 else []
+        handle = self.hand_over(Handle(descriptors=tuple(end.fileno() for _, end in pairs)) if pairs else None)
+        for _, other_end in pairs:
+            other_end.close()
+        return [end for end, _ in pairs] or [socket.socket(fileno=number) for number in handle.descriptors]
+
     def board(
         self, *slots: str, room_bytes: int = 0, limit_s: float = 20.0, has_beats: bool = False, is_shared: bool = True
     ) -> Board:

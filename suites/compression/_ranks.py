@@ -47,8 +47,8 @@ _PATIENCE_S = 20.0
 class RankSocket:
     """A local socket to the other rank; a rank that waits learns at once if the other rank has ended."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._socket = socket.socket(fileno=descriptor)
+    def __init__(self, stream: socket.socket) -> None:
+        self._socket = stream
         self._socket.settimeout(_PATIENCE_S)
 
     def tell(self, form: struct.Struct, *values: float) -> None:
@@ -77,21 +77,6 @@ class RankSocket:
 
     def close(self) -> None:
         self._socket.close()
-
-
-def rank_sockets(bench: gb.Bench, count: int) -> list[RankSocket]:
-    """Return `count` sockets between the two ranks, in the same order at both; both ranks must call it.
-
-    Raises WrongAnswer or TimeoutError as `hand_over` does."""
-    pairs = [socket.socketpair() for _ in range(count)] if bench.rank == 0 else []
-    handle = bench.hand_over(
-        gb.Handle(descriptors=tuple(other_end.fileno() for _, other_end in pairs)) if pairs else None
-    )
-    for _, other_end in pairs:
-        other_end.close()
-    return [RankSocket(own_end.detach()) for own_end, _ in pairs] or [
-        RankSocket(number) for number in handle.descriptors
-    ]
 
 
 class SharedSender(Link):
@@ -203,7 +188,7 @@ class SharedMemoryRank:
     ) -> None:
         """Open the sockets and build this rank's half of the transfer; both ranks must call it at the same time."""
         self._shared, self._rank, self._total = shared, bench.rank, message.cut.total
-        self._wire, self._clock = rank_sockets(bench, 2)
+        self._wire, self._clock = map(RankSocket, bench.sockets(2))
         slots = slots_of(bench, depth)
         cut = message.cut
         # raw bytes travel fastest in one copy on a GPU, and through the threads of all slots at once on the host

@@ -1,7 +1,6 @@
 """Make rounds of signals by threads of the host: flags in shared memory, bytes over a socket or pipes, GPU events."""
 
 import os
-import socket
 import time
 from typing import Any
 
@@ -88,11 +87,7 @@ class StreamPingPong(Rounds):
         self._count = 0
         self._last = -1
         if means == "socket":
-            own_end, other_end = socket.socketpair() if self._serves else (None, None)
-            received = bench.hand_over(gb.Handle(descriptors=(other_end.fileno(),)) if other_end else None)
-            self._reading = self._writing = own_end.detach() if own_end else received.descriptors[0]
-            if other_end:
-                other_end.close()
+            self._reading = self._writing = bench.sockets()[0].detach()
             return
         request, reply = (os.pipe(), os.pipe()) if self._serves else ((-1, -1), (-1, -1))
         received = bench.hand_over(gb.Handle(descriptors=(request[0], reply[1])) if self._serves else None)

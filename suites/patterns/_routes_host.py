@@ -141,10 +141,6 @@ class HostRoutes:
 
 def connected_socket(bench: gb.Bench) -> socket.socket:
     """Return this rank's end of a local stream to the other rank, with a time-out of 5 s; both ranks must call it."""
-    pair = socket.socketpair() if bench.rank == SENDER else ()
-    received = bench.hand_over(gb.Handle(descriptors=(pair[1].fileno(),)) if pair else None)
-    if pair:
-        pair[1].close()
-    connection = pair[0] if pair else socket.socket(fileno=received.descriptors[0])
+    (connection,) = bench.sockets()
     connection.settimeout(_PATIENCE_S)
     return connection

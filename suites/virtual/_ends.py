@@ -39,7 +39,7 @@ class ForwardLink:
             places = (first, second) if is_client else (second, first)
             self.words[1:] = (*places, _RING_BYTES, _CLIENT_LOOKS if is_client else _SERVER_LOOKS)
             return
-        self._socket = _unix_socket(bench) if transport == "unix" else _tcp_socket(bench)
+        self._socket = bench.sockets()[0] if transport == "unix" else _tcp_socket(bench)
         patience = struct.pack("ll", _CLIENT_S if is_client else _SERVER_S, 0)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._socket.setsockopt(socket.SOL_SOCKET, option, patience)
@@ -62,17 +62,6 @@ class ForwardLink:
             self._socket.close()
         if self._rings is not None:
             self._rings.close()
-
-
-def _unix_socket(bench: gb.Bench) -> socket.socket:
-    """Return this rank's end of a socket pair that rank 0 makes and hands over; both ranks must call it."""
-    if bench.rank != 0:
-        (descriptor,) = bench.hand_over(None).descriptors
-        return socket.socket(fileno=descriptor)
-    own_end, other_end = socket.socketpair()
-    with other_end:
-        bench.hand_over(gb.Handle(descriptors=(other_end.fileno(),)))
-    return own_end
 
 
 def _tcp_socket(bench: gb.Bench) -> socket.socket:
