@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import textwrap
 import time
 from pathlib import Path
 
@@ -34,8 +35,9 @@ from hypothesis import strategies as st
 
 from gpubench import plugins
 from gpubench.analysis.summary import Summary
+from gpubench.api import importer as door
+from gpubench.authoring import outputs
 from gpubench.base.errors import BadOutput, FileError
-from gpubench.importers import _parsing
 from gpubench.model import store
 from gpubench.tools import foreign
 
@@ -191,6 +193,13 @@ def test_wrong_values_make_a_collective_fail(tmp_path):
     (tmp_path / "wrong.txt").write_text(text)
     failed = [result for result in foreign.read(tmp_path / "wrong.txt").content.results if result.status == "failed"]
     assert [(result.cause, result.reason) for result in failed] == [("wrong-answer", "50 values are out of bounds")]
+
+
+def test_ranks_that_share_a_device_are_counted_one_by_one(tmp_path):
+    text = (IMPORTS / "rccl-tests.txt").read_text().replace("device  5", "device  4")
+    (tmp_path / "shared.txt").write_text(text)
+    result = foreign.read(tmp_path / "shared.txt").content.results[0]
+    assert (dict(result.case.params)["ranks"], result.devices.count("rocm:4")) == (8, 2)
 
 
 def test_two_files_that_do_not_name_their_measurement_are_not_merged():
@@ -522,12 +531,29 @@ def test_the_time_for_refusing_a_file_is_linear_in_its_size(piece):
 def test_an_output_of_too_many_lines_or_values_is_refused_in_one_line(tmp_path, monkeypatch):
     path = tmp_path / "x"
     path.write_text((IMPORTS / "nvbench.json").read_text())
-    monkeypatch.setattr(_parsing, "_MOST_VALUES", 100)
+    monkeypatch.setattr(outputs, "_MOST_VALUES", 100)
     with pytest.raises(FileError, match="nvbench: more than 100 values: split the output into parts"):
         foreign.read(path)
     monkeypatch.setattr(foreign, "_MOST_LINES", 100)
     with pytest.raises(FileError, match="more than 100 lines; cut the tool's output out of it"):
         foreign.read(path)
+
+
+def test_the_example_of_the_door_is_an_importer():
+    _, example = door.__doc__.split("more is better:\n\n")
+    code, _ = example.split("\n\nIt raises")
+    namespace = {}
+    exec(textwrap.dedent(code), namespace)  # the documented code
+    text = "copybench 1\nbytes  ms  GB/s\n1024  0.5  2.5\n"
+    assert namespace["importer"].accepts(text)
+    (result,) = namespace["importer"].read(text).results
+    assert result.case.id == "copybench/copy[size=1KiB]"
+    assert {series.label: (series.values, series.better) for series in result.series} == {
+        "bandwidth": ((2.5e9,), "more"),
+        "time": ((0.5e-3,), "less"),
+    }
+    with pytest.raises(BadOutput, match=r"line 3: 2 columns where the head has 3"):
+        namespace["importer"].read(text.replace("2.5", ""))
 
 
 @pytest.mark.parametrize("tool", plugins.names("importers"))

@@ -340,7 +340,7 @@ DAMAGED = (
         '"completed": "128"',
         "'completed' is missing, or is not a measured number",
     ),
-    ("vllm-serve.json", '"tp": "1"', '"tp": "0"', "tp is 0, which is not a possible number of GPUs"),
+    ("vllm-serve.json", '"tp": "1"', '"tp": "0"', "tp is 0, which is not a possible number"),
     ("vllm-serve.json", '"tp": "1"', '"tp": "many"', "is not a whole number"),
     (
         "vllm-serve.json",

@@ -7,27 +7,11 @@ format of its weights or the number of GPUs that share it is unknown, no bytes a
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api.importer import (
-    LANGUAGE_MODELS,
-    BadOutput,
-    Case,
-    Device,
-    Imported,
-    Model,
-    Params,
-    Result,
-    Series,
-    SuiteInfo,
-    View,
-    Work,
-    model_named,
-)
-
-from . import _parsing as parsing
+from gpubench.api import importer as gb
 
 _SIXTEEN_BITS = r"none|bf16|fp16|bfloat16|float16"
 _EIGHT_BITS = r"fp8|float8|int8|w8a8|w8a16|8bit"
@@ -35,6 +19,7 @@ _FOUR_BITS = r"awq|gptq|int4|w4a16|4bit|fp4|bitsandbytes|bnb"
 _GROUP = 128  # number of four-bit weights that share a scale of two bytes
 _TIMES = re.compile(r"((?:mean|median|max|p[\d.]{1,8})_(?:ttft|tpot|itl|e2el|e2e_latency))_ms")
 _MOST_CHARACTERS = 200  # the longest name of a model in a case
+_MOST_GPUS = 4096
 _TOLERANCE = 0.01  # the largest relative difference between a printed rate and the tokens over the duration
 
 
@@ -56,22 +41,18 @@ class ServedModel:
 
     @property
     def short_name(self) -> str:
-        """Return the last part of the name, because the rest may be a user's path; `unnamed` if it is empty."""
+        """The last part of the name, because the rest may be a user's path; `unnamed` if it is empty."""
         return self.name.rstrip("/").rpartition("/")[2][:_MOST_CHARACTERS] or "unnamed"
 
-    def published_model(self) -> Model:
-        """Return the published model of this name, with the shapes of its matrices.
-
-        Raises UnstatedError if `unstated` is not empty or the table of language models does not have the name."""
-        key = model_named(self.short_name)
+    def published_model(self) -> gb.Model:
+        """Return the published model of this name; raises UnstatedError if there is none, or a fact is unstated."""
+        key = gb.model_named(self.short_name)
         if self.unstated or not key:
             raise UnstatedError(self.unstated or f"the table of language models does not have {self.short_name}")
-        return LANGUAGE_MODELS[key]
+        return gb.LANGUAGE_MODELS[key]
 
     def weight_bytes(self) -> tuple[float, str]:
-        """Return the bytes of all weights, which each step reads, and a text that names their format.
-
-        The format follows from `quantization` or from the name."""
+        """Return the bytes of all weights, which each step reads, and a text that names their format."""
         model, formats = self.published_model(), f"{self.quantization} {self.short_name}".lower()
         layers = model.size - model.head.size
         if re.search(_EIGHT_BITS, formats):
@@ -101,21 +82,17 @@ class ServingLoad:
 
     @property
     def context(self) -> float:
-        """Return the mean number of cached tokens of a sequence during its steps."""
+        """The mean number of cached tokens of a sequence during its steps."""
         return (self.input_tokens + self.output_tokens / 2) / self.requests
 
     @property
     def batch(self) -> float:
-        """Return the mean number of sequences in a step, at least 1 unless requests arrive at random.
-
-        Little's law gives the mean over the whole period."""
+        """The mean number of sequences in a step by Little's law, at least 1 unless requests arrive at random."""
         mean = self.requests * self.decode_s / self.duration_s
         return mean / -math.expm1(-mean) if self.is_open and mean > 0 else max(1.0, mean)
 
-    def work(self, served: ServedModel) -> tuple[Work, str]:
-        """Return the minimum work of each GPU in the whole period, and a text that explains its bytes.
-
-        The work has the bytes and the tokens of all answers."""
+    def work(self, served: ServedModel) -> tuple[gb.Work, str]:
+        """Return the minimum work of each GPU for all answers, and a text that explains its bytes."""
         model, (weights, weight_format) = served.published_model(), served.weight_bytes()
         decoded_tokens = self.output_tokens - self.requests  # the first token of an answer comes from the prefill
         if decoded_tokens <= 0:
@@ -129,106 +106,114 @@ class ServingLoad:
             f"of {self.batch:.1f} sequences of {self.context:.0f} tokens; "
             + ("taken as one GPU" if served.gpus == 1 else f"divided among {served.gpus} GPUs")
         )
-        return Work(moved=moved, items=self.output_tokens), explanation
+        return gb.Work(moved=moved, items=self.output_tokens), explanation
 
-    def output_rate(self, served: ServedModel) -> tuple[Series, tuple[str, str]]:
-        """Return the series of the tokens of all answers per second, and a note (name, text).
-
-        The series has one sample, the duration in s, with the tokens as its work."""
+    def output_rate(self, served: ServedModel) -> tuple[gb.Series, tuple[str, str]]:
+        """Return the series `output`, the duration with the tokens as its work, and a note about the share of peak."""
         try:
             work, explanation = self.work(served)
-        except UnstatedError as unstated:
-            work, limit, note = Work(items=self.output_tokens), "", ("no share", str(unstated))
-        else:
             limit, note = "dram", ("bytes", explanation)
+        except UnstatedError as unstated:
+            work, limit, note = gb.Work(items=self.output_tokens), "", ("no share", str(unstated))
         values = (self.duration_s,)
-        return Series("output", "s", values, work=work, quantity="items", limit=limit, item="token"), note
+        return gb.Series("output", "s", values, work=work, quantity="items", limit=limit, item="token"), note
 
 
-def client_load(fields: Mapping[str, Any], tokens_per_step: float) -> ServingLoad:
-    """Return the load that the JSON object of a client states, with the names that vLLM and SGLang share.
+def add_run(
+    output: gb.Output,
+    device: str,
+    served: ServedModel,
+    load: ServingLoad,
+    concurrency: object,
+    rate: float,
+    series: Iterable[gb.Series],
+    notes: tuple[tuple[str, str], ...] = (),
+    labels: tuple[str, ...] = (),
+) -> None:
+    """Add a run on the device with this id: `closed` with the requests in flight as an axis, otherwise `open`.
 
-    `tokens_per_step` is that of `ServingLoad`."""
-    keys = ("duration", "completed", "total_input_tokens", "total_output_tokens")
-    duration, requests, inputs, outputs = (parsing.measured_number(fields, key) for key in keys)
-    rate = parsing.measured_number(fields, "output_throughput")
-    if not math.isclose(rate * duration, outputs, rel_tol=_TOLERANCE):
-        raise BadOutput(f"output_throughput {rate:g} is not {outputs:g} tokens over {duration:g} s: edited or damaged")
-    is_open = math.isfinite(request_rate(fields))
-    return ServingLoad(
-        duration, requests, inputs, outputs, _decode_s(fields, outputs / requests), is_open, tokens_per_step
+    `concurrency` is the number of requests in flight, as it is stated, and `rate` that of the requests per second."""
+    is_closed = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency > 0
+    lengths = (("input", load.input_tokens), ("output", load.output_tokens))
+    axes = (
+        ("model", served.short_name),
+        *((name, round(tokens / load.requests)) for name, tokens in lengths),
+        ("concurrency", concurrency) if is_closed else ("requests", round(load.requests)),
+        *((("rate", rate),) if math.isfinite(rate) else ()),
     )
+    rate_series, note = load.output_rate(served)
+    case, ids = "closed" if is_closed else "open", (device,)
+    output.add(case, axes, (rate_series, *series), ids, notes=(note, *notes), labels=labels)
+
+
+def add_unanswered(output: gb.Output, device: str, served: ServedModel) -> None:
+    """Add the failed result of a run in which no request was answered with a token."""
+    params = (("model", served.short_name),)
+    output.add_unmeasured("open", params, (device,), "no-result", "no request was answered with a token")
+
+
+def add_client_run(
+    output: gb.Output,
+    device: str,
+    served: ServedModel,
+    fields: Mapping[str, Any],
+    accepted: str,
+    notes: tuple[tuple[str, str], ...] = (),
+    labels: tuple[str, ...] = (),
+) -> None:
+    """Add a run from the JSON object of vLLM's or SGLang's client, which share most names.
+
+    The key `accepted` has the tokens that a step of speculative decoding adds."""
+    keys = ("completed", "total_output_tokens", "total_input_tokens", "duration", "output_throughput")
+    requests, outputs, inputs, duration, rate = (gb.measured_number(fields, key) for key in keys)
+    if not (requests and outputs):
+        add_unanswered(output, device, served)
+        return
+    if not math.isclose(rate * duration, outputs, rel_tol=_TOLERANCE):
+        raise gb.BadOutput(
+            f"output_throughput {rate:g} is not {outputs:g} tokens over {duration:g} s: edited or damaged"
+        )
+    requested = request_rate(fields)
+    per_step = max(1.0, _stated(fields, accepted) or 1.0)
+    decode_s = _decode_s(fields, outputs / requests)
+    load = ServingLoad(duration, requests, inputs, outputs, decode_s, math.isfinite(requested), per_step)
+    names = ((match[1], key) for key in fields if (match := _TIMES.fullmatch(key)) and fields[key] is not None)
+    times = (gb.quantity(name, "ms", gb.measured_number(fields, key)) for name, key in names)
+    series = (gb.quantity("request_throughput", "request/s", gb.measured_number(fields, "request_throughput")), *times)
+    add_run(output, device, served, load, fields.get("max_concurrency"), requested, series, notes, labels)
+
+
+def _stated(fields: Mapping[str, Any], key: str) -> float | None:
+    """Return the number under a key; None if it is not stated."""
+    return gb.measured_number(fields, key) if fields.get(key) is not None else None
 
 
 def _decode_s(fields: Mapping[str, Any], output: float) -> float:
     """Return the mean seconds from the first to the last token of an answer; 0 if the client does not state them."""
     whole_key = next((key for key in ("mean_e2el_ms", "mean_e2e_latency_ms") if fields.get(key) is not None), "")
-    if whole_key and fields.get("mean_ttft_ms") is not None:
-        return (
-            max(0.0, parsing.measured_number(fields, whole_key) - parsing.measured_number(fields, "mean_ttft_ms")) / 1e3
-        )
-    if fields.get("mean_tpot_ms") is not None:
-        return parsing.measured_number(fields, "mean_tpot_ms") * max(0.0, output - 1) / 1e3
-    return 0.0
+    whole, first, token = (_stated(fields, key) for key in (whole_key, "mean_ttft_ms", "mean_tpot_ms"))
+    if whole is not None and first is not None:
+        return max(0.0, whole - first) / 1e3
+    return (token or 0.0) * max(0.0, output - 1) / 1e3
 
 
 def request_rate(fields: Mapping[str, Any]) -> float:
-    """Return the requested rate in the JSON object of a client, in requests per second.
-
-    It is infinite if all requests were sent at once or at recorded times."""
+    """Return the requested rate in requests per second; infinite if all requests were sent at once or as recorded."""
     rate = fields.get("request_rate")
-    return (
-        math.inf
-        if rate is None or rate == math.inf or isinstance(rate, str)
-        else parsing.measured_number(fields, "request_rate")
-    )
+    is_unlimited = rate is None or rate == math.inf or isinstance(rate, str)
+    return math.inf if is_unlimited else gb.measured_number(fields, "request_rate")
 
 
-def request_times(fields: Mapping[str, Any]) -> list[Series]:
-    """Return a series in seconds for each time of requests that vLLM or SGLang states, such as `mean_ttft`.
-
-    `fields` is the client's JSON object. Raises BadOutput if one of the times is not a number."""
-    named_keys = [(match[1], key) for key in fields if (match := _TIMES.fullmatch(key)) and fields[key] is not None]
-    return [
-        parsing.time_series(name, parsing.to_si(parsing.measured_number(fields, key), parsing.MILLI))
-        for name, key in named_keys
-    ]
+def stated_count(fields: Mapping[str, Any], key: str) -> int:
+    """Return a number of GPUs, replicas or stages; 1 if it is not stated."""
+    count = gb.json_value(fields, key, int) if key in fields else 1
+    if not 0 < count <= _MOST_GPUS:
+        raise gb.BadOutput(f"{key} is {count}, which is not a possible number")
+    return count
 
 
-def is_empty(fields: Mapping[str, Any]) -> bool:
-    """Return whether no request of a run was answered with a token.
-
-    `fields` is the client's JSON object. Raises BadOutput if the counts are not numbers."""
-    return not (parsing.measured_number(fields, "completed") and parsing.measured_number(fields, "total_output_tokens"))
-
-
-def failed_result(suite: str, device: Device, served: ServedModel) -> Result:
-    """Return the failed result of a run in which no request was answered with a token; `suite` names the tool."""
-    case = Case(suite, "open", (("model", served.short_name),))
-    return Result(case, (device.id,), "failed", cause="no-result", reason="no request was answered with a token")
-
-
-def case_axes(load: ServingLoad, served: ServedModel, rate: float, concurrency: object) -> tuple[str, Params]:
-    """Return the name (`closed` or `open`) and the axes of the case of a load.
-
-    Otherwise it is `open`, and the number of all requests is an axis."""
-    mean = {"input": load.input_tokens, "output": load.output_tokens}
-    lengths = tuple((name, round(tokens / load.requests)) for name, tokens in mean.items())
-    rate_axis = (("rate", rate),) if math.isfinite(rate) else ()
-    if isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency > 0:
-        return "closed", (("model", served.short_name), *lengths, ("concurrency", concurrency), *rate_axis)
-    return "open", (("model", served.short_name), *lengths, ("requests", round(load.requests)), *rate_axis)
-
-
-def make_imported(
-    suite: str, title: str, devices: Sequence[Device], results: Sequence[Result], versions: Sequence[tuple[str, str]]
-) -> Imported:
-    """Return the results of a client as the content of the suite called `suite`, with the devices, each once.
-
-    The view of `closed` cases is a curve over the requests in flight."""
-    curve = View("curve", f"Output tokens per second by requests in flight, {suite}", ("closed",), x="concurrency")
-    views = (curve,) if any(result.case.name == "closed" for result in results) else ()
-    devices_by_id = {device.id: device for device in devices}
-    return Imported(
-        SuiteInfo(suite, title, views), tuple(devices_by_id.values()), tuple(results), tuple(dict(versions).items())
-    )
+def imported(output: gb.Output) -> gb.Imported:
+    """Return the content, with a curve over the requests in flight if there are `closed` cases."""
+    title = f"Output tokens per second by requests in flight, {output.suite}"
+    curve = gb.View("curve", title, ("closed",), x="concurrency")
+    return output.imported(*([curve] if "closed" in output.cases() else []))

@@ -5,106 +5,58 @@ The csv is that of `--csv`. The rate is that of the fastest run by STREAM's coun
 samples."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Params, Result, SuiteInfo, View
+from gpubench.api import importer as gb
 
-from . import _parsing as parsing
-
-_SUITE = "babelstream"
-_UNITS = {"MBytes": 1e6, "MB": 1e6, "GB": 1e9, "MiBytes": 2**20, "MiB": 2**20, "GiB": 2**30}
-_HEAD = re.compile(r"Function\s+(\w+)/s(?:ec)?\s+Min \(sec\)\s+Max\s+Average")
+_UNITS = {"mbytes": 1e6, "mb": 1e6, "gb": 1e9, "mibytes": 2.0**20, "mib": 2.0**20, "gib": 2.0**30}
+_HEAD = re.compile(r"Function\s+(?P<unit>\w+)/s(?:ec)?\s+Min \(sec\)\s+Max\s+Average")
 _CSV_HEAD = re.compile(
-    r"function(.)num_times\1n_elements\1sizeof\1max_(\w+?)_per_sec\1min_runtime\1max_runtime\1avg_runtime"
+    r"function(?P<comma>.)num_times(?P=comma)n_elements(?P=comma)sizeof(?P=comma)max_(?P<unit>\w+?)_per_sec"
+    r"(?P=comma)min_runtime(?P=comma)max_runtime(?P=comma)avg_runtime"
 )
 _KERNELS = ("Init", "Copy", "Mul", "Add", "Triad", "Dot", "Nstream", "Read")  # only lines of these kernels are rows
 _DEVICE = re.compile(r"Using (\w+) device:? (.+)$")
-_SIZES = {"4": "float", "8": "double"}  # bytes of an element → type; it measures only these two
+_DEVICE_IDS = {"CUDA": "cuda:0", "HIP": "rocm:0"}
+_VERSIONS = {"Version": "babelstream", "Implementation": "babelstream.implementation"}
+_TYPES = {"4": "float", "8": "double"}  # bytes of an element → type; it measures only these two
+_QUANTITIES = (("best", "best", "B/s"), ("min", "min", "s"), ("mean", "mean", "s"), ("max", "max", "s"))
 
 
-@dataclass(frozen=True, slots=True)
-class BabelStream:
-    """Importer of the output of BabelStream."""
+@dataclass(slots=True)
+class _Table(gb.Output):
+    facts: dict[str, str] = field(default_factory=dict)  # the lines `name: value`
+    separator: str | None = None  # None for blanks
+    factor: float = 0.0  # B/s in one unit of the rates; 0 before the head
 
-    summary: str = "BabelStream (University of Bristol): STREAM kernels; text or csv"
+    def take(self, line: str) -> None:
+        cells = line.split(self.separator)
+        if head := _HEAD.match(line) or _CSV_HEAD.match(line):
+            self.separator, unit = head.groupdict().get("comma"), head["unit"]
+            if unit.lower() not in _UNITS:
+                raise gb.BadOutput(f"the unit {unit}: newer than the known versions")
+            self.factor = _UNITS[unit.lower()]
+        elif self.factor and cells[0] in _KERNELS and len(cells) > 1:
+            self._add_row(cells)
+        elif device := _DEVICE.match(line):
+            name = _DEVICE_IDS.get(device[1], "device:0")
+            self.devices = {name: gb.make_device(name, device[2].strip())}
+        elif ":" in line:
+            fact, value = (part.strip() for part in line.split(":", 1))
+            self.facts[fact] = value
+            if fact in _VERSIONS and value:
+                self.versions[_VERSIONS[fact]] = value
 
-    def accepts(self, text: str) -> bool:
-        """Return whether a line of the text is the head of the table or of the csv."""
-        return any(_HEAD.match(line) or _CSV_HEAD.match(line) for _, line in parsing.numbered_lines(text))
-
-    def read(self, text: str) -> Imported:
-        """Return the content of the output, with a result per kernel; its axes are array size and precision.
-
-        The size is exact if the tool printed it exactly. Raises BadOutput if the output is damaged."""
-        facts: dict[str, str] = {}
-        devices: list[Device] = []
-        results: list[Result] = []
-        head: re.Match[str] | None = None
-        for number, line in parsing.numbered_lines(text):
-            new_head = _HEAD.match(line) or _CSV_HEAD.match(line)
-            if new_head:
-                head = new_head
-                _unit_factor(new_head, f"line {number}")
-            elif head and _is_row(line, head):
-                results.append(_result(f"line {number}", line, head, facts, devices))
-            elif device := _DEVICE.match(line):
-                devices = [parsing.make_device(_device_id(device[1]), device[2].strip())]
-            elif ":" in line:
-                name, _, value = line.partition(":")
-                facts[name.strip()] = value.strip()
-        if not results:
-            raise BadOutput("the table has no rows")
-        versions = {
-            "babelstream": facts.get("Version", ""),
-            "babelstream.implementation": facts.get("Implementation", ""),
-        }
-        names = tuple(dict.fromkeys(result.case.name for result in results))
-        info = SuiteInfo(
-            _SUITE, "imported: STREAM kernels as BabelStream measured them", (View("bars", "STREAM kernels", names),)
-        )
-        stated_versions = tuple((name, value) for name, value in versions.items() if value)
-        return Imported(info, tuple(devices) or (parsing.UNSTATED,), tuple(results), stated_versions)
+    def _add_row(self, cells: list[str]) -> None:
+        if len(cells) != (8 if self.separator else 5):
+            raise gb.BadOutput(f"the row of {cells[0]} is incomplete")
+        rate, shortest, longest, mean = map(gb.number, cells[-4:])
+        columns = {"best": rate * self.factor, "min": shortest, "mean": mean, "max": longest}
+        params = _size_in_row(cells) if self.separator else _printed_size(self.facts)
+        self.add(cells[0], params, gb.quantities(columns, _QUANTITIES), tuple(self.devices) or (gb.UNSTATED.id,))
 
 
-def _device_id(implementation: str) -> str:
-    """Return the id of the only device, from the name of the implementation: CUDA gives `cuda:0`."""
-    return {"CUDA": "cuda:0", "HIP": "rocm:0"}.get(implementation, "device:0")
-
-
-def _unit_factor(head: re.Match[str], where: str) -> float:
-    """Return the number of B/s in one unit of the rates below the head of a table, such as 1e6 for MBytes/sec."""
-    unit_name = head[head.lastindex or 1]
-    unit = next((factor for name, factor in _UNITS.items() if name.lower() == unit_name.lower()), None)
-    if unit is None:
-        raise BadOutput(f"{where}: the unit {unit_name}: newer than the known versions")
-    return float(unit)
-
-
-def _is_row(line: str, head: re.Match[str]) -> bool:
-    """Return whether a line is a row of the table with this head: it begins with the name of a kernel."""
-    end = r"\s" if head.lastindex == 1 else re.escape(head[1])
-    return re.match(f"({'|'.join(_KERNELS)}){end}", line) is not None
-
-
-def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], devices: Sequence[Device]) -> Result:
-    """Return the result of a row: the best rate in B/s, and the shortest, mean and longest time in s."""
-    cells = line.split() if head.lastindex == 1 else line.split(head[1])
-    if len(cells) != (5 if head.lastindex == 1 else 8):
-        raise BadOutput(f"{where}: the row of {cells[0]} is incomplete")
-    rate, shortest, longest, mean = (parsing.number(cell, where) for cell in cells[-4:])
-    params = _size_from_facts(facts) if head.lastindex == 1 else _size_from_columns(where, cells)
-    series = (
-        parsing.rate_series("best", rate * _unit_factor(head, where)),
-        parsing.time_series("min", shortest),
-        parsing.time_series("mean", mean),
-        parsing.time_series("max", longest),
-    )
-    ids = (devices[0].id if devices else parsing.UNSTATED.id,)
-    return Result(Case(_SUITE, cells[0], params), ids, "ok", series=series)
-
-
-def _size_from_facts(facts: dict[str, str]) -> Params:
+def _printed_size(facts: dict[str, str]) -> gb.Params:
     """Return the axes of the printed size: the number of elements, or in older versions the rounded megabytes."""
     precision = (("precision", facts["Precision"]),) if "Precision" in facts else ()
     if re.fullmatch(r"\d{1,18}", facts.get("Number of elements", "")):
@@ -113,11 +65,18 @@ def _size_from_facts(facts: dict[str, str]) -> Params:
     return ((("array", array),) if array else ()) + precision
 
 
-def _size_from_columns(where: str, cells: Sequence[str]) -> Params:
-    """Return the axes `elements` and `precision` from the cells of a csv row; `where` names its line."""
-    if cells[3] not in _SIZES:
-        raise BadOutput(f"{where}: elements of {cells[3]} bytes: newer than the known versions")
-    return (("elements", parsing.whole_number(cells[2], where)), ("precision", _SIZES[cells[3]]))
+def _size_in_row(cells: list[str]) -> gb.Params:
+    if cells[3] not in _TYPES:
+        raise gb.BadOutput(f"elements of {cells[3]} bytes: newer than the known versions")
+    return (("elements", gb.whole_number(cells[2])), ("precision", _TYPES[cells[3]]))
 
 
-importer: Importer = BabelStream()
+def _read(text: str) -> gb.Imported:
+    table = _Table("babelstream", "imported: STREAM kernels as BabelStream measured them")
+    gb.read_lines(text, table.take)
+    return table.imported(gb.View("bars", "STREAM kernels", table.cases()))
+
+
+importer: gb.Importer = gb.Reader(
+    "BabelStream (University of Bristol): STREAM kernels; text or csv", gb.has_line(_HEAD, _CSV_HEAD), _read
+)

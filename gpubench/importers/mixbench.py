@@ -4,151 +4,86 @@ GFLOPS, GIOPS and GB/sec are multiples of 1e9. The time is that of one kernel, i
 kernel counts them."""
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo, View
+from gpubench.api import importer as gb
 
-from . import _parsing as parsing
-
-_SUITE = "mixbench"
 _VERSION = re.compile(r"(mixbench[\w/-]*) \((v[^)]+)\)")
-_ITERATIONS = "Compute iters"
-_COLUMNS = {"ex.time": "time", "GFLOPS": "operations", "GIOPS": "operations", "GB/sec": "bandwidth"}
-_INTENSITIES = ("Flops/byte", "Iops/byte")
 _VERSION_NAMES = {"CUDA driver version": "cuda.driver", "Driver version": "driver"}
+_INTENSITIES = ("Flops/byte", "Iops/byte")
+_OPERATIONS = (("GFLOPS", "operations", "GFLOPS"), ("GIOPS", "operations", "GIOPS"))
+_QUANTITIES = (*_OPERATIONS, ("GB/sec", "bandwidth", "GB/s"), ("ex.time", "time", "ms"))
 
 
 @dataclass(slots=True)
-class _MixbenchOutput:
-    """The content of the output, as far as it has been read.
-
-    `facts` are the lines `name: value` before the table, and `versions` are those of software by name."""
-
-    facts: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    kinds: list[str] = field(default_factory=list)  # the kinds of numbers that the table has, in order
+class _Table(gb.Output):
+    facts: dict[str, str] = field(default_factory=dict)  # the lines `name: value` before the table
+    kinds: list[str] = field(default_factory=list)  # the types of number in the table, in order
     columns: list[str] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)  # the column of each type's intensity, which is its first
+
+    def take(self, line: str) -> None:
+        cells = [cell.strip() for cell in line.split(",")]
+        if line.startswith("Experiment ID,"):
+            self.kinds = [cell for cell in cells[1:] if cell]
+        elif line.startswith("Compute iters"):
+            self.columns, self.starts = cells, [index for index, name in enumerate(cells) if name in _INTENSITIES]
+            allowed = {"Compute iters", *_INTENSITIES, *(column for column, _, _ in _QUANTITIES)}
+            if len(self.starts) != len(self.kinds) or not set(cells) <= allowed:
+                raise gb.BadOutput("unknown columns: newer than the known versions")
+            device = _device(self.facts)
+            self.devices = {device.id: device}
+        elif self.columns and re.match(r"\d+,", line):
+            self._add_row(cells)
+        elif version := _VERSION.search(line):
+            self.versions["mixbench"] = f"{version[1]} {version[2]}"
+        elif ":" in line and not self.columns:
+            name, value = (part.strip() for part in line.split(":", 1))
+            self.facts.setdefault(name, value)
+            if name in _VERSION_NAMES:
+                self.versions[_VERSION_NAMES[name]] = value
+
+    def _add_row(self, cells: list[str]) -> None:
+        gb.row(self.columns, cells)
+        params = (("iterations", gb.whole_number(cells[0])),)
+        for kind, (start, end) in zip(self.kinds, pairwise([*self.starts, len(cells)]), strict=True):
+            series = gb.quantities(gb.row(self.columns[start:end], cells[start:end]), _QUANTITIES)
+            if [timing.name for timing in series] != ["operations", "bandwidth", "time"]:
+                raise gb.BadOutput(f"the time, the rate of operations or the bandwidth of {kind} is missing")
+            name = kind.lower().removesuffix(" ops").removesuffix(" operations").replace(" ", "-")
+            notes = (("operations a byte", str(gb.number(cells[start]))),)
+            self.add(name, params, series, tuple(self.devices), notes=notes)
 
 
-@dataclass(frozen=True, slots=True)
-class Mixbench:
-    """Importer of the output of mixbench."""
-
-    summary: str = "mixbench (E. Konstantinidis): operations and bytes over intensity; text"
-
-    def accepts(self, text: str) -> bool:
-        """Return whether the text has the two lines of the table's head."""
-        return bool(re.search(r"^[ \t]*Experiment ID, .+\n[ \t]*Compute iters, ", text, re.MULTILINE))
-
-    def read(self, text: str) -> Imported:
-        """Return the content of the output, with a result per type of number and row.
-
-        The axis is the number of iterations. Raises BadOutput if the output is damaged."""
-        output = _MixbenchOutput()
-        for number, line in parsing.numbered_lines(text):
-            _read_line(output, f"line {number}", line)
-        if not output.results:
-            raise BadOutput("the table has no rows")
-        device = _device(output.facts)
-        results = tuple(_on_device(device, result) for result in output.results)
-        names = tuple(dict.fromkeys(result.case.name for result in results))
-        view = View("curve", "Operations", names, x="iterations", series="operations", log_x=True, log_y=True)
-        info = SuiteInfo(_SUITE, "imported: operations and bytes over intensity as mixbench measured them", (view,))
-        return Imported(info, (device,), results, tuple(output.versions.items()))
-
-
-def _read_line(output: _MixbenchOutput, where: str, line: str) -> None:
-    """Add the content of one line to `output`; `where` names the line. Raises BadOutput if a row is damaged."""
-    if line.startswith("Experiment ID,"):
-        output.kinds = [cell.strip() for cell in line.split(",")[1:] if cell.strip()]
-    elif line.startswith(_ITERATIONS):
-        output.columns = [cell.strip() for cell in line.split(",")]
-        _check_head(output, where)
-    elif output.columns and re.match(r"\d+,", line):
-        output.results += _row(output, where, [cell.strip() for cell in line.split(",")])
-    elif version := _VERSION.search(line):
-        output.versions["mixbench"] = f"{version[1]} {version[2]}"
-    elif ":" in line and not output.columns:
-        name, _, value = line.partition(":")
-        output.facts.setdefault(name.strip(), value.strip())
-        if name.strip() in _VERSION_NAMES:
-            output.versions[_VERSION_NAMES[name.strip()]] = value.strip()
-
-
-def _check_head(output: _MixbenchOutput, where: str) -> None:
-    """Raise BadOutput if the head of the table is damaged or has an unknown column; `where` names the line."""
-    starts = _first_columns(output.columns)
-    allowed = {*_COLUMNS, *_INTENSITIES, _ITERATIONS}
-    if len(starts) != len(output.kinds) or not set(output.columns) <= allowed:
-        raise BadOutput(f"{where}: unknown columns: newer than the known versions")
-
-
-def _first_columns(columns: Sequence[str]) -> list[int]:
-    """Return the index of the first column of each type of number, which is the column of the intensity."""
-    return [index for index, name in enumerate(columns) if name in _INTENSITIES]
-
-
-def _row(output: _MixbenchOutput, where: str, cells: Sequence[str]) -> Iterator[Result]:
-    """Yield a result without a device for each type of number in a row; `where` names the line."""
-    if len(cells) != len(output.columns):
-        raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(output.columns)}")
-    iterations = parsing.whole_number(cells[0], where)
-    ends = [*_first_columns(output.columns), len(cells)]
-    for kind, (start, end) in zip(output.kinds, pairwise(ends), strict=True):
-        named = dict(zip(output.columns[start:end], cells[start:end], strict=True))
-        yield _result(kind, iterations, named, where)
-
-
-def _result(kind: str, iterations: int, cells: dict[str, str], where: str) -> Result:
-    """Return the result, without a device, of one type of number in a row; `where` names the line."""
-    series = {_COLUMNS[name]: _series(name, cell, where) for name, cell in cells.items() if name in _COLUMNS}
-    if set(series) != {"time", "operations", "bandwidth"}:
-        raise BadOutput(f"{where}: the time, the rate of operations or the bandwidth of {kind} is missing")
-    intensity = next(cells[name] for name in _INTENSITIES if name in cells)
-    name = kind.lower().removesuffix(" ops").removesuffix(" operations").replace(" ", "-")
-    case = Case(_SUITE, name, (("iterations", iterations),))
-    notes = (("operations a byte", str(parsing.number(intensity, where))),)
-    ordered = tuple(series[name] for name in ("operations", "bandwidth", "time"))
-    return Result(case, (), "ok", series=ordered, notes=notes)
-
-
-def _series(column: str, cell: str, where: str) -> Series:
-    """Return the series, in SI units, of the cell in `column`: `ex.time`, `GB/sec`, `GFLOPS` or `GIOPS`."""
-    value = parsing.number(cell, where)
-    if column == "ex.time":
-        return parsing.time_series("time", parsing.to_si(value, parsing.MILLI))
-    if column == "GB/sec":
-        return parsing.rate_series("bandwidth", parsing.to_si(value, parsing.GIGA))
-    return Series(
-        "operations", "FLOP/s" if column == "GFLOPS" else "op/s", (parsing.to_si(value, parsing.GIGA),), better="more"
-    )
-
-
-def _on_device(device: Device, result: Result) -> Result:
-    return Result(result.case, (device.id,), "ok", series=result.series, notes=result.notes)
-
-
-def _device(facts: dict[str, str]) -> Device:
-    """Return the device that the lines `name: value` before the table describe; unstated if they do not."""
+def _device(facts: dict[str, str]) -> gb.Device:
+    """Return the device that the lines before the table describe; unstated if they do not."""
     if "Device" not in facts and "Total SPs" not in facts:
-        return parsing.UNSTATED
-    memory = re.fullmatch(r"(\d{1,12}) MB", facts.get("Total global mem", ""))
-    cache = re.fullmatch(r"(\d{1,12}) KB", facts.get("L2 cache size", ""))
+        return gb.UNSTATED
+
+    def count(name: str, pattern: str) -> int:
+        match = re.match(pattern, facts.get(name, ""))
+        return int(match[1]) if match else 0
+
     capability = re.fullmatch(r"(\d+)\.(\d+)", facts.get("Compute Capability", ""))
-    units = re.search(r"\((\d{1,9}) MPs", facts.get("Total SPs", "")) or re.fullmatch(
-        r"()(\d{1,9})", facts.get("Total CUs", "")
-    )
-    return parsing.make_device(
+    return gb.make_device(
         "device:0",
         facts.get("Device", ""),
         arch=f"sm_{capability[1]}{capability[2]}" if capability else "",
-        memory_bytes=int(memory[1]) * 2**20 if memory else 0,
-        cache_bytes=int(cache[1]) * 2**10 if cache else 0,
-        units=int(units[units.lastindex or 1]) if units else 0,
+        memory_bytes=count("Total global mem", r"(\d{1,12}) MB$") * 2**20,
+        cache_bytes=count("L2 cache size", r"(\d{1,12}) KB$") * 2**10,
+        units=count("Total SPs", r".*\((\d{1,9}) MPs") or count("Total CUs", r"(\d{1,9})$"),
     )
 
 
-importer: Importer = Mixbench()
+def _read(text: str) -> gb.Imported:
+    table = _Table("mixbench", "imported: operations and bytes over intensity as mixbench measured them")
+    gb.read_lines(text, table.take)
+    curve = gb.View("curve", "Operations", table.cases(), "iterations", series="operations", log_x=True, log_y=True)
+    return table.imported(curve)
+
+
+_ACCEPTS = gb.has(r"^[ \t]*Experiment ID, .+\n[ \t]*Compute iters, ")
+importer: gb.Importer = gb.Reader(
+    "mixbench (E. Konstantinidis): operations and bytes over intensity; text", _ACCEPTS, _read
+)
