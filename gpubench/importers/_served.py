@@ -132,7 +132,7 @@ def add_run(
 ) -> None:
     """Add a run on the device with this id: `closed` with the requests in flight as an axis, otherwise `open`.
 
-    `concurrency` is the number of requests in flight, as it is stated, and `rate` that of the requests per second."""
+    `concurrency` is the number of requests in flight, as it is stated, and `rate` the requested number per second."""
     is_closed = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency > 0
     lengths = (("input", load.input_tokens), ("output", load.output_tokens))
     axes = (
