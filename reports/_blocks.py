@@ -4,73 +4,16 @@ from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from gpubench.api import report as gb
 
-from ._cases import (
-    CounterLine,
-    ReplicateLine,
-    SeriesLine,
-    ShareLine,
-    counter_lines,
-    figure_cells,
-    method_facts,
-    reason_text,
-    replicate_lines,
-    series_lines,
-    share_lines,
-)
-from ._distribution import Distribution, distribution
+from ._cases import counter_lines, figure_cells, method_facts, reason_text, replicate_lines, series_lines, share_lines
+from ._distribution import distribution
 from ._room import Room
 from ._texts import secondary_text
 from ._verdict import Anchors, link
 from ._web import fragment
-
-
-@dataclass(frozen=True, slots=True)
-class CaseDetails:
-    """The details of a case, which a reader unfolds.
-
-    `method` pairs the name of a fact with its text."""
-
-    replicates: tuple[ReplicateLine, ...]
-    series: tuple[SeriesLine, ...]
-    shares: tuple[ShareLine, ...]
-    method: tuple[tuple[str, str], ...]
-    counters: tuple[CounterLine, ...]
-    of: str
-    samples: Distribution | None
-
-
-@dataclass(frozen=True, slots=True)
-class CaseBlock:
-    """One case as a line of a table.
-
-    `anchor` is the id of the line in the page, and `link` is `#` with the quoted anchor."""
-
-    name: str
-    device: str
-    anchor: str
-    link: str
-    status: str
-    state: str
-    figures: tuple[str, ...]
-    beside: str
-    reason: str
-    details: CaseDetails | None
-    packed: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class CaseTable:
-    """The cases of a suite: `title` counts them, and `ended` says how many have each status.
-
-    `constants` names the axes that the names of the cases leave out, because all of them have the same value there."""
-
-    title: str
-    ended: str
-    constants: str
-    cases: tuple[CaseBlock, ...]
 
 
 @dataclass
@@ -89,7 +32,7 @@ class Blocks:
         """The rule that names the anchors of the run's cases."""
         return Anchors.of(self.summary)
 
-    def tables(self) -> dict[str, CaseTable]:
+    def tables(self) -> dict[str, dict[str, Any]]:
         """Return the table of each suite that has a case in `room`, keyed by the suite's name.
 
         Call it once: it appends to `packed`."""
@@ -97,47 +40,52 @@ class Blocks:
         suites = gb.listing(self.summary, shows=self.room.shows)
         return {suite.name: self._table(suite, totals[suite.name]) for suite in suites}
 
-    def _table(self, suite: gb.ListedSuite, spreads: Sequence[gb.Spread]) -> CaseTable:
-        title = _count_text(len(suite.cases), len(spreads))
-        return CaseTable(title, _ended_text(spreads), suite.constants, tuple(map(self._block, suite.cases)))
+    def _table(self, suite: gb.ListedSuite, spreads: Sequence[gb.Spread]) -> dict[str, Any]:
+        return {
+            "title": _count_text(len(suite.cases), len(spreads)),
+            "ended": _ended_text(spreads),
+            "constants": suite.constants,
+            "cases": list(map(self._block, suite.cases)),
+        }
 
-    def _block(self, case: gb.ListedCase) -> CaseBlock:
+    def _block(self, case: gb.ListedCase) -> dict[str, Any]:
         """Return the line of a case, with its details in the line or, if the page has many, in `packed`."""
         spread = case.spread
-        details, packed = None, None
+        details: dict[str, Any] | None = None
+        packed: int | None = None
         if self.room.opens(spread):
             details = _details(self.summary, spread)
             if not self.room.inline:
                 self.packed.append(fragment("case.html", "more", details))
                 details, packed = None, len(self.packed) - 1
         anchor = self._anchors.case(case.case_id, spread.devices)
-        return CaseBlock(
-            case.name,
-            case.device,
-            anchor,
-            link(anchor),
-            spread.status,
-            case.ended or spread.status,
-            figure_cells(case),
-            secondary_text(self.summary.secondary_figures(spread)) if spread.figure else "",
-            reason_text(spread),
-            details,
-            packed,
-        )
+        return {
+            "name": case.name,
+            "device": case.device,
+            "anchor": anchor,
+            "link": link(anchor),
+            "status": spread.status,
+            "state": case.ended or spread.status,
+            "figures": figure_cells(case),
+            "beside": secondary_text(self.summary.secondary_figures(spread)) if spread.figure else "",
+            "reason": reason_text(spread),
+            "details": details,
+            "packed": packed,
+        }
 
 
-def _details(summary: gb.Summary, spread: gb.Spread) -> CaseDetails:
+def _details(summary: gb.Summary, spread: gb.Spread) -> dict[str, Any]:
     result = spread.row.result
     series = gb.headline(result)
-    return CaseDetails(
-        tuple(replicate_lines(spread)) if summary.replicated else (),
-        tuple(series_lines(summary, spread)),
-        tuple(share_lines(spread)),
-        tuple(method_facts(summary, result)),
-        tuple(counter_lines(summary, result)),
-        f" (replicate {result.replicate})" if summary.replicated else "",
-        distribution(series, summary.figure(result, series)) if series else None,
-    )
+    return {
+        "replicates": list(replicate_lines(spread)) if summary.replicated else [],
+        "series": list(series_lines(summary, spread)),
+        "shares": list(share_lines(spread)),
+        "method": method_facts(summary, result),
+        "counters": list(counter_lines(summary, result)),
+        "of": f" (replicate {result.replicate})" if summary.replicated else "",
+        "samples": distribution(series, summary.figure(result, series)) if series else None,
+    }
 
 
 def _count_text(listed_count: int, total: int) -> str:

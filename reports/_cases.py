@@ -1,7 +1,6 @@
 """Write the texts of a case that the page and the Markdown share: its cells in a table, and its details."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gpubench.api import report as gb
 
@@ -15,56 +14,6 @@ _STOPS = {  # why sampling ended, by `Series.stop`
     "budget": "end of the time budget",
     "drift": "still drifting at the end of the settling time",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesLine:
-    """One series of a case as texts; `timing` says how it was timed, and `samples` counts all replicates' samples."""
-
-    name: str
-    median: str
-    interval: str
-    share: str
-    noise: str
-    samples: int
-    timing: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShareLine:
-    """One peak with which the headline of a case is compared: the share in per cent, the peak itself, and its source.
-
-    `basis` names where the peak is from and what it is a peak of: `peak (data sheet), dram`."""
-
-    basis: str
-    share: str
-    peak: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicateLine:
-    """One replicate of a case as texts, which are dashes if it has no figure; `status` includes the labels."""
-
-    replicate: int
-    median: str
-    interval: str
-    noise: str
-    samples: str
-    status: str
-
-
-@dataclass(frozen=True, slots=True)
-class CounterLine:
-    """One counter in the time window of a case, as texts.
-
-    `mean` names the events of a counter of events."""
-
-    name: str
-    device: str
-    mean: str
-    span: str
-    samples: int
 
 
 def heads(summary: gb.Summary) -> tuple[str, ...]:
@@ -102,17 +51,17 @@ def _cells(figure: gb.Figure) -> tuple[str, str, str, str, str]:
     )
 
 
-def replicate_lines(spread: gb.Spread) -> Iterator[ReplicateLine]:
-    """Yield a line for each replicate of a case, in the order of their numbers; texts are dashes without a figure."""
+def replicate_lines(spread: gb.Spread) -> Iterator[tuple[object, ...]]:
+    """Yield for each replicate: number, median, interval, noise, samples, and status with labels; dashes if unknown."""
     for row in spread.rows:
         figure, result = _quoted(row), row.result
         median, interval, _, noise, samples = _cells(figure) if figure else (_NONE,) * 5
         state = ", ".join((result.status, *row.labels))
-        yield ReplicateLine(result.replicate, median, interval, noise, samples, state)
+        yield (result.replicate, median, interval, noise, samples, state)
 
 
-def series_lines(summary: gb.Summary, spread: gb.Spread) -> Iterator[SeriesLine]:
-    """Yield a line for each series of a case, in the order measured, which puts the headline first.
+def series_lines(summary: gb.Summary, spread: gb.Spread) -> Iterator[tuple[object, ...]]:
+    """Yield for each series, the headline first: name, median, interval, share, noise, samples, and how it was timed.
 
     The replicates that have the status of the case's row are joined."""
     of_status = spread.row.result.status
@@ -129,15 +78,15 @@ def series_lines(summary: gb.Summary, spread: gb.Spread) -> Iterator[SeriesLine]
         share += f" {impossible[name]}" if name in impossible else ""
         interval = interval_text(figure, len(measured) if len(measured) > 1 else figure.samples)
         title = f"{name} (rank {rank})" if ranks else name
-        yield SeriesLine(title, median, interval, share, noise, figure.samples, _timing_text(measured[0][1]))
+        yield (title, median, interval, share, noise, figure.samples, _timing_text(measured[0][1]))
 
 
-def share_lines(spread: gb.Spread) -> Iterator[ShareLine]:
-    """Yield a line for each known peak with which the headline is compared; none unless the case is ok or invalid."""
+def share_lines(spread: gb.Spread) -> Iterator[tuple[str, ...]]:
+    """Yield basis, share, peak and source for each known peak of the headline of a case that is ok or invalid."""
     figure = _quoted(spread.row)
     for share in figure.shares if figure else ():
         peak = gb.units.quantity(share.peak, figure.unit) if figure else ""
-        yield ShareLine(f"{basis_text(share)}, {share.limit}", gb.units.percent(share.fraction), peak, share.source)
+        yield (f"{basis_text(share)}, {share.limit}", gb.units.percent(share.fraction), peak, share.source)
 
 
 def _timing_text(series: gb.Series) -> str:
@@ -175,19 +124,19 @@ def method_facts(summary: gb.Summary, result: gb.Result) -> list[tuple[str, str]
     return [*facts, *result.notes]
 
 
-def counter_lines(summary: gb.Summary, result: gb.Result) -> Iterator[CounterLine]:
-    """Yield a line for each counter that has readings in the time window of `result`.
+def counter_lines(summary: gb.Summary, result: gb.Result) -> Iterator[tuple[object, ...]]:
+    """Yield name, device, mean, range and samples of each counter that has readings in the time window of `result`.
 
     A cumulative counter shows its rise per second; a counter of events names the events that occurred."""
     for figure in summary.counters.during(result):
         if figure.counter.kind == "event":
             names = ", ".join(bit.name for bit in figure.counter.events(int(figure.mean))) or "none"
-            yield CounterLine(figure.counter.name, figure.device, names, _NONE, figure.samples)
+            yield (figure.counter.name, figure.device, names, _NONE, figure.samples)
             continue
         unit = rise_unit(figure.counter.unit) if figure.counter.kind == "cumulative" else figure.counter.unit
         mean, low, high = (gb.units.quantity(value, unit) for value in (figure.mean, figure.low, figure.high))
         span = _NONE if figure.low == figure.high else f"{low} – {high}"
-        yield CounterLine(figure.counter.name, figure.device, mean, span, figure.samples)
+        yield (figure.counter.name, figure.device, mean, span, figure.samples)
 
 
 def rise_unit(unit: str) -> str:

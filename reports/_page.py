@@ -2,25 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpubench.api import report as gb
 
 from ._amortisation import amortisation
-from ._blocks import Blocks, CaseTable
+from ._blocks import Blocks
 from ._cases import heads
 from ._charts import FEWEST_POINTS, Chart, bars, curve, pareto
-from ._environment import Group, environment, environment_text
+from ._environment import environment, environment_text
 from ._matrix import matrix
 from ._payoffs import breakeven
-from ._results import Results, results
+from ._results import results
 from ._roofline import rooflines
 from ._room import room_for
 from ._serving import served
 from ._staircase import staircase
 from ._texts import Notice, counts_by_level, legend_text, measured, notices
-from ._timeline import Timeline, timelines
+from ._timeline import timelines
 from ._transfers import transfer
-from ._verdict import Head, head, suite_anchor
+from ._verdict import head, suite_anchor
 from ._web import packed
 
 _DRAW: dict[str, Callable[[gb.Summary, str, gb.View], list[Chart]]] = {
@@ -51,59 +52,7 @@ class Fold:
         return ", ".join(dict.fromkeys(chart.title for chart in self.folded))
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteBlock:
-    """The section of a suite.
-
-    `undrawn` are sentences on why views have no chart, and `undrawn_count` counts these views."""
-
-    name: str
-    anchor: str
-    summary: str
-    charts: Fold
-    undrawn: tuple[str, ...]
-    undrawn_count: int
-    table: CaseTable
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineBlock:
-    """The counters of a device; `constant` pairs the name of a counter that never changed with its value."""
-
-    device: str
-    charts: Fold
-    constant: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RunPage:
-    """The content of a run's page.
-
-    Both are empty if there are none."""
-
-    title: str
-    index: str  # the address of a page that lists more runs
-    head: Head
-    notices: tuple[Notice, ...]
-    counts_by_level: str
-    has_errors: bool  # then the list of notices is open
-    suites: tuple[SuiteBlock, ...]
-    phases: tuple[gb.Table, ...]  # the phases of a profiled program
-    rooflines: tuple[Chart, ...]
-    links: tuple[gb.Table, ...]
-    soak: tuple[gb.Table, ...]
-    timelines: tuple[TimelineBlock, ...]
-    zoom: str
-    thinned: int
-    details: str
-    results: Results | None
-    environment: tuple[Group, ...]
-    environment_text: str
-    heads: tuple[str, ...]
-    legend: str
-
-
-def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> RunPage:
+def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> dict[str, Any]:
     """Return the content of the page of a run; with an enclosure it also holds the results for download.
 
     Without one (None), the page offers no download."""
@@ -118,44 +67,48 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> RunPage:
     ]
     names = ", ".join(dict.fromkeys(device.name for device in measured(summary))) or "no device"
     tables = blocks.tables()
-    return RunPage(
-        title=", ".join(part for part in (names, run.manifest.started[:10]) if part),
-        index=enclosure.index if enclosure else "",
-        head=head(summary),
-        notices=tuple(all_notices),
-        counts_by_level=counts_by_level(all_notices),
-        has_errors=any(notice.level == "error" for notice in all_notices),
-        suites=tuple(_suite(summary, name, table) for name, table in tables.items()),
-        phases=by_topic["phases"],
-        rooflines=tuple(rooflines(summary)),
-        links=by_topic["links"],
-        soak=by_topic["soak"],
-        timelines=tuple(_timeline(timeline, is_first=index == 0) for index, timeline in enumerate(drawn.devices)),
-        zoom=packed(drawn.zoom) if drawn.zoom else "",
-        thinned=drawn.thinned,
-        details=packed(blocks.packed) if blocks.packed else "",
-        results=results(summary, enclosure) if enclosure else None,
-        environment=tuple(environment(run)),
-        environment_text=environment_text(run),
-        heads=heads(summary),
-        legend=legend_text(summary),
-    )
+    return {
+        "title": ", ".join(part for part in (names, run.manifest.started[:10]) if part),
+        "index": enclosure.index if enclosure else "",
+        "head": head(summary),
+        "notices": tuple(all_notices),
+        "counts_by_level": counts_by_level(all_notices),
+        "has_errors": any(notice.level == "error" for notice in all_notices),
+        "suites": tuple(_suite(summary, name, table) for name, table in tables.items()),
+        "phases": by_topic["phases"],
+        "rooflines": tuple(rooflines(summary)),
+        "links": by_topic["links"],
+        "soak": by_topic["soak"],
+        "timelines": [
+            (timeline, _fold(timeline.charts, 0 if index else _OPEN_CHARTS))
+            for index, timeline in enumerate(drawn.devices)
+        ],
+        "zoom": packed(drawn.zoom) if drawn.zoom else "",
+        "thinned": drawn.thinned,
+        "details": packed(blocks.packed) if blocks.packed else "",
+        "results": results(summary, enclosure) if enclosure else None,
+        "environment": tuple(environment(run)),
+        "environment_text": environment_text(run),
+        "heads": heads(summary),
+        "legend": legend_text(summary),
+    }
 
 
-def _suite(summary: gb.Summary, name: str, table: CaseTable) -> SuiteBlock:
+def _suite(summary: gb.Summary, name: str, table: dict[str, Any]) -> dict[str, Any]:
+    """Return the section of a suite; `undrawn` are sentences on why views have no chart."""
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     views = sorted(info.views if info else (), key=lambda view: _is_of_host(summary, name, view))
     drawn = [(view, draw(summary, name, view)) for view in views]
     undrawn = [view for view, charts in drawn if not charts]
-    return SuiteBlock(
-        name,
-        suite_anchor(name),
-        info.summary if info else "",
-        _fold([chart for _, charts in drawn for chart in charts], _OPEN_CHARTS),
-        tuple(_undrawn(summary, name, undrawn)),
-        len(undrawn),
-        table,
-    )
+    return {
+        "name": name,
+        "anchor": suite_anchor(name),
+        "summary": info.summary if info else "",
+        "charts": _fold([chart for _, charts in drawn for chart in charts], _OPEN_CHARTS),
+        "undrawn": _undrawn(summary, name, undrawn),
+        "undrawn_count": len(undrawn),
+        "table": table,
+    }
 
 
 def _is_of_host(summary: gb.Summary, suite: str, view: gb.View) -> bool:
@@ -169,11 +122,6 @@ def _fold(charts: Sequence[Chart], open_count: int) -> Fold:
     """Return the charts with the first `open_count` open, the others folded away."""
     count = 1 if open_count and charts and charts[0].full else open_count
     return Fold(tuple(charts[:count]), tuple(charts[count:]))
-
-
-def _timeline(timeline: Timeline, *, is_first: bool) -> TimelineBlock:
-    """Return the counters of a device, with two open charts if it is the first device, else with none open."""
-    return TimelineBlock(timeline.device, _fold(timeline.charts, _OPEN_CHARTS if is_first else 0), timeline.constant)
 
 
 def draw(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:

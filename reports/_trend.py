@@ -1,9 +1,9 @@
 """Collect the values that the template of a trend page shows: for each series its drawing, its changes and its runs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePath
+from typing import Any
 
 from markupsafe import Markup
 
@@ -20,165 +20,25 @@ _MOST_TICKS = 6
 _MINUTE, _DAY = "%Y-%m-%d %H:%M", "%Y-%m-%d"
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeLine:
-    """A step of a series as texts; `before` and `after` are the levels on both sides of it.
-
-    `judged` is a class of the style sheet, `at` the time of the first run after the step, and `differences` lists
-    what changed in the environment."""
-
-    at: str
-    effect: str
-    judged: str
-    before: str
-    after: str
-    differences: str
+def trend_page(trends: Sequence[gb.Trend]) -> dict[str, Any]:
+    """Return the values of a page of trends and the functions that write them; each trend must have a run."""
+    only = trends[0].line.case if len(trends) == 1 else f"{len(trends)} series"
+    return {
+        "title": f"History of {only}",
+        "blocks": [(trend, _chart(trend), _newest_event(trend)) for trend in trends],
+        "time": _time_of,
+        "quantity": gb.units.quantity,
+        "interval": lambda ends, unit: gb.units.interval(ends.low, ends.high, unit, ends.centre),
+        "file": lambda path: PurePath(path).name,
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class DriftLine:
-    """A drift of a series as texts, from the run at `at` to the run at `until`; `judged` is a class of the style sheet.
-
-    `before` and `after` are the values at both ends, and `rate` is the speed of the drift."""
-
-    at: str
-    until: str
-    effect: str
-    judged: str
-    before: str
-    after: str
-    rate: str
-
-
-@dataclass(frozen=True, slots=True)
-class NewestEvent:
-    """The newest step or drift of a series as text, or the state of a series without one.
-
-    `judged` is a class of the style sheet: `good`, `bad` or `quiet`."""
-
-    text: str
-    judged: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrendRunLine:
-    """A run of a series as texts; `at` is its start in UTC, `state` its labels, and `file` the name of its run file."""
-
-    at: str
-    median: str
-    interval: str
-    replicates: int
-    state: str
-    file: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrendBlock:
-    """The section of a trend; `verdict` says what changed, or why no change is reported.
-
-    `lead` describes the series, `newest` is its last value, and `count` the number of its runs."""
-
-    case: str
-    verdict: str
-    lead: str
-    newest: str
-    count: int
-    chart: Chart
-    changes: tuple[ChangeLine, ...]
-    drifts: tuple[DriftLine, ...]
-    newest_event: NewestEvent
-    runs: tuple[TrendRunLine, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TrendPage:
-    """The content of the page."""
-
-    title: str
-    blocks: tuple[TrendBlock, ...]
-
-
-def trend_page(trends: Sequence[gb.Trend]) -> TrendPage:
-    """Return the content of a page of trends; each trend must have at least one run."""
-    blocks = tuple(_block(trend) for trend in trends)
-    only = blocks[0].case if len(blocks) == 1 else f"{len(blocks)} series"
-    return TrendPage(f"History of {only}", blocks)
-
-
-def _block(trend: gb.Trend) -> TrendBlock:
-    """Return the section of a trend: its drawing, steps, drifts and runs as texts, the newest run first."""
-    line = trend.line
-    return TrendBlock(
-        line.case,
-        trend.verdict_text,
-        line.text,
-        gb.units.quantity(trend.values[-1], line.unit),
-        len(trend.moments),
-        _chart(trend),
-        _change_lines(trend),
-        _drift_lines(trend),
-        _newest_event(trend),
-        _run_lines(trend),
-    )
-
-
-def _change_lines(trend: gb.Trend) -> tuple[ChangeLine, ...]:
-    """Return each step as texts."""
-    unit = trend.line.unit
-    return tuple(
-        ChangeLine(
-            _time_of(trend, change.index),
-            change.effect_text,
-            "bad" if change.is_worse else "good",
-            gb.units.quantity(change.before, unit),
-            gb.units.quantity(change.after, unit),
-            ", ".join(change.differences),
-        )
-        for change in trend.changes
-    )
-
-
-def _drift_lines(trend: gb.Trend) -> tuple[DriftLine, ...]:
-    """Return each drift of a trend as texts; its times are the times of its first and its last run."""
-    unit = trend.line.unit
-    return tuple(
-        DriftLine(
-            _time_of(trend, drift.start),
-            _time_of(trend, drift.end - 1),
-            drift.effect_text,
-            "bad" if drift.is_worse else "good",
-            gb.units.quantity(drift.before, unit),
-            gb.units.quantity(drift.after, unit),
-            drift.rate_text,
-        )
-        for drift in trend.drifts
-    )
-
-
-def _newest_event(trend: gb.Trend) -> NewestEvent:
-    """Return the newest step or drift of a trend as text, or the state of the trend if it has neither."""
+def _newest_event(trend: gb.Trend) -> tuple[str, str]:
+    """Return the newest step or drift of a trend as text, or its state, with a class of the style sheet."""
     event = trend.newest_event
     if event is None:
-        return NewestEvent(trend.state, "quiet")
-    since = _time_of(trend, event.start)
-    return NewestEvent(f"{event.effect_text} from {since}", "bad" if event.is_worse else "good")
-
-
-def _run_lines(trend: gb.Trend) -> tuple[TrendRunLine, ...]:
-    """Return each run as texts, the newest first: time, median, 95 % interval, replicates, labels, file."""
-    unit = trend.line.unit
-    return tuple(
-        TrendRunLine(
-            _date(moment.source.at, _MINUTE),
-            gb.units.quantity(interval.centre, unit),
-            gb.units.interval(interval.low, interval.high, unit, interval.centre),
-            moment.replicates,
-            ", ".join(moment.labels),
-            PurePath(moment.source.path).name,
-        )
-        for moment in reversed(trend.moments)
-        for interval in [moment.interval]
-    )
+        return trend.state, "quiet"
+    return f"{event.effect_text} from {_time_of(trend, event.start)}", "bad" if event.is_worse else "good"
 
 
 def _time_of(trend: gb.Trend, index: int) -> str:

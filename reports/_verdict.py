@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from gpubench.api import report as gb
@@ -31,68 +32,19 @@ class Anchors:
         return "_".join(f"{case_id}{where}".split())
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A key figure as texts, which are empty if unknown.
-
-    `bar` is its share of the data sheet's peak in per cent, from 0 to 100; None if that is unknown."""
-
-    title: str
-    device: str
-    text: str
-    of_spec: str
-    bar: float | None
-    of_expected: str
-    is_below: bool
-    link: str
-
-
-@dataclass(frozen=True, slots=True)
-class SuiteLink:
-    """A suite in one line with a link to its section.
-
-    `ended` counts its cases by status, `seconds` is their duration as text."""
-
-    name: str
-    link: str
-    summary: str
-    ended: str
-    seconds: str
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The first part of a run's page.
-
-    `trust` says whether the figures can be trusted, and `note` explains the shares."""
-
-    devices: tuple[str, ...]
-    conditions: tuple[str, ...]
-    trust: str
-    is_trusted: bool
-    tiles: tuple[Tile, ...]
-    note: str
-    limitations: tuple[str, ...]
-    suites: tuple[SuiteLink, ...]
-
-
-def head(summary: gb.Summary) -> Head:
+def head(summary: gb.Summary) -> dict[str, Any]:
     """Return the head of the page of a run: its overview as texts, with links to the cases and suites."""
     run_overview, anchors = gb.overview(summary), Anchors.of(summary)
-    tiles = tuple(_tile(value, anchors) for value in run_overview.values)
-    return Head(
-        run_overview.devices or ("No device",),
-        run_overview.conditions,
-        trust_text(run_overview),
-        not run_overview.doubts,
-        tiles,
-        key_note(run_overview),
-        run_overview.limitations,
-        tuple(
-            SuiteLink(line.name, f"#{suite_anchor(line.name)}", line.summary, line.ended, seconds_text(line.seconds))
-            for line in run_overview.suites
-        ),
-    )
+    return {
+        "devices": run_overview.devices or ("No device",),
+        "conditions": run_overview.conditions,
+        "trust": trust_text(run_overview),
+        "is_trusted": not run_overview.doubts,
+        "tiles": [_tile(value, anchors) for value in run_overview.values],
+        "note": key_note(run_overview),
+        "limitations": run_overview.limitations,
+        "suites": [(line, f"#{suite_anchor(line.name)}", seconds_text(line.seconds)) for line in run_overview.suites],
+    }
 
 
 def trust_text(run_overview: gb.Overview) -> str:
@@ -122,19 +74,19 @@ def seconds_text(seconds: float) -> str:
     return gb.units.duration(seconds) if seconds > 0 else ""
 
 
-def _tile(value: gb.KeyValue, anchors: Anchors) -> Tile:
-    """Return a key figure as texts, with a link to its case; its devices are named if the anchors contain devices."""
+def _tile(value: gb.KeyValue, anchors: Anchors) -> dict[str, Any]:
+    """Return a key figure as texts; `bar` is its share of the data sheet's peak in per cent, None if unknown."""
     spec = value.of_spec
-    return Tile(
-        value.title,
-        "+".join(value.devices) if anchors.with_devices else "",
-        value.figure.text,
-        share_text(spec),
-        round(min(max(100 * spec, 0.0), 100.0), 1) if spec is not None else None,
-        share_text(value.of_expected),
-        value.is_below_expectation,
-        link(anchors.case(value.case_id, value.devices)),
-    )
+    return {
+        "title": value.title,
+        "device": "+".join(value.devices) if anchors.with_devices else "",
+        "text": value.figure.text,
+        "of_spec": share_text(spec),
+        "bar": round(min(max(100 * spec, 0.0), 100.0), 1) if spec is not None else None,
+        "of_expected": share_text(value.of_expected),
+        "is_below": value.is_below_expectation,
+        "link": link(anchors.case(value.case_id, value.devices)),
+    }
 
 
 def suite_anchor(name: str) -> str:

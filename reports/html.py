@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpubench.api import report as gb
 
 from ._fleet_page import fleet_page
-from ._page import RunPage, page
+from ._page import page
 from ._sides import side_by_side
 from ._site import site_page
 from ._trend import trend_page
@@ -46,11 +47,11 @@ class HtmlReport:
         return web_page("fleet.html", "html.css", "fleet.css", scripts=("fleet.js",), page=fleet_page(judgement))
 
 
-def _render_page(content: RunPage) -> str:
+def _render_page(content: dict[str, Any]) -> str:
     """Return the page of a run as HTML, with only the scripts that it needs."""
-    zoom = ("uplot.LICENSE", "uplot.js") if content.zoom else ()
-    sheets = ("html.css", "uplot.css") if content.zoom else ("html.css",)
-    scripts = (*zoom, "page.js", *(["zoom.js"] if content.zoom else []))
+    zoom = ("uplot.LICENSE", "uplot.js") if content["zoom"] else ()
+    sheets = ("html.css", "uplot.css") if content["zoom"] else ("html.css",)
+    scripts = (*zoom, "page.js", *(["zoom.js"] if content["zoom"] else []))
     return web_page("html.html", *sheets, scripts=scripts, page=content)
 
 
