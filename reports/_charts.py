@@ -106,7 +106,6 @@ def peak_line(peak: tuple[str, float] | None, lines: Sequence[gb.Curve], across:
 
 
 def _points_near(drawn: Sequence[tuple[float, float]], across: Axis, width: float, anchor: str, y: float) -> int:
-    """Return how many points lie under or near a text."""
     left = across.end - width if anchor == "end" else across.start
     return sum(left - 20 <= x <= left + width + 20 and y - 16 <= at <= y + 8 for x, at in drawn)
 
@@ -289,7 +288,6 @@ def _pareto_axis(points: Sequence[gb.Point], start: float, end: float, *, log: b
 
 
 def _place(pair: Pair, across: Axis, up: Axis) -> tuple[float, float]:
-    """Return the x and the y at which a pair is drawn."""
     return across.place(pair.across.value), up.place(pair.up.value)
 
 

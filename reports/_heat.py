@@ -92,7 +92,6 @@ def _labels(labels: Sequence[str], step: float, *, across: bool) -> Iterator[Mar
 
 
 def _shade_paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
-    """Return the SVG path of each shade, in the units of cells."""
     shade_of_cell = shades(values, *scale)
     return ["".join(strokes(shade_of_cell >= index)) for index in range(SHADES)]
 

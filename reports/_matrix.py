@@ -67,7 +67,6 @@ def _grid_chart(title: str, grid: Grid, view: gb.View, cell_points: Sequence[gb.
 
 
 def _shade_map(title: str, heat: Heat, view: gb.View, scale: tuple[float, float], shared: str) -> Chart:
-    """Return a large matrix as a map of shades."""
     low, middle, high = (
         gb.units.quantity(float(np.nanquantile(heat.values, share)), heat.unit) for share in (0, 0.5, 1)
     )

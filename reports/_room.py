@@ -70,5 +70,4 @@ def _choose_evenly(spreads: Sequence[gb.Spread], most: int) -> list[gb.Spread]:
 
 
 def _key(spread: gb.Spread) -> _Key:
-    """Return the id and the device set of a case."""
     return spread.rows[0].result.key[:2]

@@ -183,7 +183,6 @@ def _readable_difference(difference: gb.comparison.Difference) -> gb.comparison.
 
 
 def _key_figures(heads: Sequence[gb.Overview]) -> dict[_Key, list[_RunFigure | None]]:
-    """Return the figure in each run of each key figure and device set that any run has."""
     by_run = [{(value.title, value.devices): value for value in head.values} for head in heads]
     return {
         key: [

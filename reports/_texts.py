@@ -230,7 +230,6 @@ def _discarded(run: gb.Run, name: Namer) -> Iterator[Notice]:
 
 
 def _cases(count: int) -> str:
-    """Return a number of cases as text."""
     return "1 case" if count == 1 else f"{count} cases"
 
 

@@ -206,7 +206,6 @@ def _line(sheet: _Sheet, track: gb.Track, slowdowns: Sequence[Band], behind: Mar
 
 
 def _events(sheet: _Sheet, track: gb.Track, event_bands: Sequence[Band]) -> Chart:
-    """Return the chart of a counter of events, with a lane below the name of each event."""
     counter, across, step = track.counter, sheet.across, LANE + _NAME
     bottom = TOP + step * len(event_bands) + (6 if event_bands else LANE)
     parts = [time_axis(across, bottom)]

@@ -42,7 +42,6 @@ def _newest_event(trend: gb.Trend) -> tuple[str, str]:
 
 
 def _time_of(trend: gb.Trend, index: int) -> str:
-    """Return the time of a run as text, in UTC, to a minute."""
     return _date(trend.moments[index].source.at, _MINUTE)
 
 

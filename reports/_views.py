@@ -69,7 +69,6 @@ def pairs(across: Sequence[gb.Point], up: Sequence[gb.Point], view: gb.View) -> 
 
 
 def _pair_units(pair: Pair) -> tuple[str, str]:
-    """Return the units of both series of a pair."""
     return pair.across.figure.unit, pair.up.figure.unit
 
 

@@ -71,7 +71,6 @@ def _templates() -> Environment:
 
 @cache
 def _module(template: str) -> object:
-    """Return a template as an object whose attributes are its macros."""
     return _templates().get_template(template).module
 
 
@@ -86,7 +85,6 @@ def _texts(names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _comment(licence: str) -> str:
-    """Return a licence as the comment that stands before its script."""
     return f"/*!\n{licence}\n*/\n"
 
 

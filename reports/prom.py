@@ -86,7 +86,6 @@ def _run_lines(summary: gb.Summary) -> Iterator[str]:
 
 
 def _labels(spread: gb.Spread) -> dict[str, str]:
-    """Return the labels of a case, from name to value."""
     return {"case": spread.case.id, "suite": spread.case.suite, "devices": "+".join(spread.devices)}
 
 

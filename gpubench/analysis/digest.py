@@ -226,7 +226,6 @@ def _family(result: Result, series: Series, manifest: Manifest) -> str:
 
 
 def _rate(key: CaseKey, processes: Sequence[_Process]) -> CaseRate:
-    """Return the rate of a case over its processes, of which there is at least one."""
     sign = 1.0 if key.better == "more" else -1.0
     logs = [sign * math.log(process.value) for process in processes]
     count = len(logs)

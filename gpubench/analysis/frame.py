@@ -125,7 +125,6 @@ def _headline_columns(summary: Summary, result: Result, spread: Spread) -> dict[
 
 
 def _energy_columns(summary: Summary, result: Result) -> dict[str, Any]:
-    """Return the columns of a headline's energy and counters."""
     record = energy_record(summary, result)
     return {name: record[name] for name in ("work_per_joule", "watts")} | counter_record(case_counters(summary, result))
 

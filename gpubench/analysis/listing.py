@@ -113,7 +113,6 @@ def _shared(cases: Sequence[Case]) -> dict[str, str]:
 
 
 def _axis_texts(case: Case) -> dict[str, str]:
-    """Return the axes of a case with their values as text."""
     return {units.axis_label(axis): units.axis_text(axis, value) for axis, value in case.params}
 
 

@@ -169,7 +169,6 @@ def tables_of(ledger: SoakLedger) -> list[Table]:
 
 
 def _is_sick(remark: Remark) -> bool:
-    """Return whether a remark reports an unhealthy device."""
     return (remark.source, remark.state) == (HEALTH_SOURCE, "event")
 
 

@@ -53,7 +53,6 @@ class Summary:
         return self._figures[key][2]
 
     def _figure(self, result: Result, series: Series) -> Figure:
-        """Return the figure of one series of a result, computed from the samples of the series."""
         values = judged_values(series).tolist()
         interval = stats.median_interval(values)
         return Figure(
@@ -154,7 +153,6 @@ class Summary:
 
     @cached_property
     def _by_suite(self) -> dict[str, list[Result]]:
-        """The results by the name of their suite, in the order measured."""
         by_suite: dict[str, list[Result]] = {}
         for result in self.run.results:
             by_suite.setdefault(result.case.suite, []).append(result)

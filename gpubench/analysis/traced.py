@@ -111,7 +111,6 @@ def waiting_calls(run: Run) -> list[WaitingCalls]:
 
 
 def _results(run: Run, name: str) -> Iterator[Result]:
-    """Return the ok results of the profile's case of this name."""
     results = (result for result in run.results if result.status == "ok")
     return (result for result in results if (result.case.suite, result.case.name) == (SUITE, name))
 

@@ -337,7 +337,6 @@ def _drift(level: TrendLevel, drift_slope: Slope, line: Line) -> Drift:
 
 
 def _steps_between(line: Line, moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> Iterator[Change]:
-    """Yield the steps between levels, with the differences of the runs around them."""
     noise = _noise_between_runs(moments, levels)
     for before, after in itertools.pairwise(levels):
         joins_a_drift = before.is_drift or after.is_drift

@@ -85,7 +85,6 @@ def _defects(summary: Summary) -> Iterator[str]:
 
 
 def _dry_run(summary: Summary) -> Iterator[str]:
-    """Yield the number of cases that ran on a stand-in for a GPU."""
     if count := sum("dry-run" in result.labels for result in summary.run.results):
         yield f"{_case_count(count)} ran on a stand-in for a GPU, which measures nothing (dry-run)"
 

@@ -313,7 +313,6 @@ class Window:
         )
 
     def _rise(self, track: Track) -> float | None:
-        """Return the rise of a track over the spans."""
         if len(track.at) < 2 or not self.spans:
             return None
         gap = stats.median(np.diff(track.at).tolist())

@@ -67,7 +67,6 @@ def view_points(summary: Summary, suite: str, view: View, series: str) -> list[P
 
 
 def _is_drawable(interval: stats.Interval) -> bool:
-    """Return whether an axis can show an interval with its centre."""
     return all(map(stats.is_drawable, (interval.low, interval.centre, interval.high)))
 
 

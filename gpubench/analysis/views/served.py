@@ -273,7 +273,6 @@ def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:
 
 
 def _session_checks(results: Sequence[Result], times: ServingTimes) -> Iterator[SessionCheck]:
-    """Yield the checks of each session that recorded the moments of its queries."""
     for result in results:
         wanted = (series for series in result.series if series.name in (*_MOMENTS, _SIZES))
         values = {series.name: np.asarray(series.values) for series in wanted}
