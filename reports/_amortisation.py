@@ -8,7 +8,7 @@ from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._charts import Chart
-from ._ticks import Axis, axis
+from ._svg import Axis, axis
 
 _ROW, _TOP, _LETTERS, _MOST_ROWS = 19.0, 6.0, 30, 40
 _LEFT = 8.0 + svg.LETTER * _LETTERS

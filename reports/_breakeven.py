@@ -1,5 +1,6 @@
 """Draw the break-even chart: the fastest link over which each codec pays, next to the links of this machine."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -8,8 +9,20 @@ from markupsafe import Markup
 from gpubench.api import report as gb
 
 from . import _svg as svg
-from ._charts import Chart
-from ._ticks import Axis, axis
+from ._charts import Chart, bars
+from ._svg import Axis, axis
+
+
+def breakeven(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
+    """Return the charts of a break-even view: break-even rates, or bars of rates if no codec ever pays.
+
+    The first chart carries the tables."""
+    (view_payoffs,) = gb.Payoffs.of(summary, suite, view)
+    pays = any(payoff.coded.both_sides > 0 for payoff in view_payoffs.codecs)
+    drawn = [break_even_chart(summary, view_payoffs)] if pays else bars(summary, suite, view)
+    tables = tuple(view_payoffs.tables)
+    return [*(dataclasses.replace(chart, tables=tables, full=True) for chart in drawn[:1]), *drawn[1:]]
+
 
 _ROW, _TOP, _LETTERS, _MOST_ROWS = 19.0, 48.0, 18, 60
 _BARE_TOP = 6.0  # the top of the bars without names of links above them

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from gpubench.api import report as gb
 
 from . import _svg as svg
-from ._heat import SHADES, bounds, strokes
+from ._matrix import SHADES, bounds, strokes
 from ._web import written
 
 _MOST_TILES = 16_000  # keeps the page of any fleet below 2 MB

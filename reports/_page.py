@@ -1,28 +1,142 @@
 """Collect the values that the template of a run's page shows: texts and drawings."""
 
-from collections.abc import Callable, Sequence
+import base64
+import csv
+import gzip
+import io
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpubench.api import report as gb
 
 from ._amortisation import amortisation
-from ._blocks import Blocks
+from ._blocks import Blocks, room_for
+from ._breakeven import breakeven
 from ._cases import heads
 from ._charts import FEWEST_POINTS, Chart, bars, curve, pareto
-from ._environment import environment, environment_text
 from ._matrix import matrix
-from ._payoffs import breakeven
-from ._results import results
 from ._roofline import rooflines
-from ._room import room_for
 from ._serving import served
 from ._staircase import staircase
-from ._texts import Notice, counts_by_level, legend_text, measured, notices
+from ._texts import Notice, counts_by_level, device_text, legend_text, measured, notices
 from ._timeline import timelines
 from ._transfers import transfer
 from ._verdict import head, suite_anchor
 from ._web import packed
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Facts under a title; an item of `facts` is a name and a text, which is empty if the fact is unknown."""
+
+    title: str
+    facts: Pairs
+
+
+def environment(run: gb.Run) -> Iterator[Group]:
+    """Yield the facts of a run in groups: one for each device, then `Host`, `Versions`, `Unavailable` and `Settings`.
+
+    `Unavailable` gives for each missing library the reason and the remedy."""
+    facts = run.manifest.facts
+    for device in facts.devices:
+        yield Group(device_text(device), tuple(_device(device)))
+    yield Group("Host", tuple(gb.units.fact(*pair) for pair in facts.host))
+    yield Group("Versions", (("gpubench", run.manifest.gpubench), *facts.versions))
+    yield Group("Unavailable", tuple((part.what, f"{part.reason}; {part.how}") for part in facts.absent))
+    yield Group("Settings", tuple(_settings(run)))
+
+
+def environment_text(run: gb.Run) -> str:
+    """Return the environment in one line: `Linux 6.18, Python 3.12.3, 2 devices, 15 versions`."""
+    facts = run.manifest.facts
+    versions = dict(facts.versions)
+    names = [dict(facts.host).get("system", ""), f"Python {versions['python']}" if "python" in versions else ""]
+    counts = [_count(len(facts.devices), "device"), _count(len(versions) + 1, "version")]
+    return ", ".join(part for part in (*names, *counts) if part)
+
+
+def _count(number: int, word: str) -> str:
+    """Return a number with its noun in the singular or plural: `2 devices`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _device(device: gb.Device) -> Iterator[tuple[str, str]]:
+    """Yield the facts of a device as pairs of a name and a text; an unknown fact has an empty text."""
+    yield "backend", device.backend
+    yield "last-level cache", gb.units.brief_size(device.cache_bytes) if device.cache_bytes else ""
+    yield "PCI", device.pci
+    yield "UUID", device.uuid
+    yield "data types", ", ".join(device.dtypes)
+    yield "reaches", ", ".join(device.peers)
+    for name, text in device.details:
+        yield gb.units.fact(name, text)
+
+
+def _settings(run: gb.Run) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a run as pairs of a name and a text; an unused setting has an empty text or `none`."""
+    settings = run.manifest.settings
+    yield "suites", ", ".join(settings.suites)
+    yield "devices", ", ".join(settings.devices)
+    yield "tier", settings.tier
+    yield "filters", ", ".join(settings.filters) or "none"
+    yield "cases", "the representative cases of each suite" if settings.headline else ""
+    yield "replicates", str(settings.replicates)
+    yield "seed", str(settings.seed)
+    for file in settings.data:
+        yield "data", f"{file.label}: {file.path}, {gb.units.round_size(file.bytes)}"
+    yield "command", " ".join(run.manifest.argv)
+    yield "schema", run.manifest.schema
+    yield "started", run.manifest.started
+
+
+_HEADS = ("case", "devices", "status", "unit", "median", "low", "high", "noise", "samples")
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A gzipped file inside the page: its `content` is in base64, `text` describes it, and `size` is its size as text.
+
+    `sha256` is the hash of the run file."""
+
+    name: str
+    text: str
+    content: str
+    size: str
+    sha256: str
+
+
+def results(summary: gb.Summary, enclosure: gb.Enclosure) -> Results:
+    """Return the file that a page offers for download: the run file of the enclosure, or else the figures as CSV."""
+    if enclosure.content:
+        name, content = "run.jsonl.gz", enclosure.content
+        sentence = "The anonymised run file of this page, for `gpubench show`, `report`, `compare` and `gate`."
+    else:
+        name, content = "figures.csv.gz", gzip.compress(_figures(summary).encode(), mtime=0)
+        sentence = "The headline figure of every case, in SI units."
+    sentence = " ".join(part for part in (sentence, enclosure.left_out) if part)
+    return Results(
+        name, sentence, base64.b64encode(content).decode(), gb.units.round_size(len(content)), enclosure.sha256
+    )
+
+
+def _figures(summary: gb.Summary) -> str:
+    """Return the headline figure of every case as CSV with a header line, in SI units."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(_HEADS)
+    for spread in summary.spreads():
+        figure = spread.figure
+        cells = [spread.case.id, "+".join(spread.devices), spread.status]
+        if figure:
+            interval = figure.interval
+            cells += [figure.unit, *map(repr, (interval.centre, interval.low, interval.high, figure.noise))]
+            cells.append(str(figure.samples))
+        writer.writerow([*cells, *[""] * (len(_HEADS) - len(cells))])
+    return table.getvalue()
+
 
 _DRAW: dict[str, Callable[[gb.Summary, str, gb.View], list[Chart]]] = {
     "curve": curve,

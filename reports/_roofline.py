@@ -12,7 +12,7 @@ from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._charts import FEWEST_POINTS, MOST_TOOLTIPS, Chart, legend_of
-from ._ticks import Axis, axis
+from ._svg import Axis, axis
 
 _TOP, _WIDTH, _HEIGHT = 22.0, 720.0, 380.0
 _BOTTOM = _HEIGHT - 42

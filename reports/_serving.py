@@ -8,7 +8,7 @@ from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._charts import BOTTOM, HEIGHT, TOP, Chart, legend_of
-from ._ticks import Axis, axis
+from ._svg import Axis, axis
 
 _RIGHT = svg.WIDTH - 26
 

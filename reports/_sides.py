@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from gpubench.api import report as gb
 
+from ._blocks import LINES
 from ._changes import STYLES, changes
 from ._charts import Chart
-from ._room import LINES
 from ._verdict import Anchors, link, share_text, suite_anchor, trust_text
 
 _SEEN = 0.0005  # a smaller change has no digit to show

@@ -7,9 +7,8 @@ from markupsafe import Markup
 from gpubench.api import report as gb
 
 from . import _svg as svg
-from ._charts import FEWEST_POINTS, Chart, legend_of, line_of, x_axis
-from ._ticks import Axis, axis
-from ._views import common_text, quantity_name
+from ._charts import FEWEST_POINTS, Chart, common_text, legend_of, line_of, quantity_name, x_axis
+from ._svg import Axis, axis
 
 _TOP, _HEIGHT = 50.0, 330.0
 _BOTTOM = _HEIGHT - 60

@@ -6,9 +6,20 @@ from collections.abc import Iterator
 from gpubench.api import report as gb
 
 from . import _svg as svg
-from ._charts import BOTTOM, HEIGHT, TOP, Chart, legend_of, line_of, peak_line, x_axis
-from ._ticks import Axis, axis
-from ._views import common_text, peak_of_all, quantity_name
+from ._charts import (
+    BOTTOM,
+    HEIGHT,
+    TOP,
+    Chart,
+    common_text,
+    legend_of,
+    line_of,
+    peak_line,
+    peak_of_all,
+    quantity_name,
+    x_axis,
+)
+from ._svg import Axis, axis
 
 
 def transfer(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:

@@ -11,7 +11,7 @@ from gpubench.api import report as gb
 
 from . import _svg as svg
 from ._charts import Chart
-from ._ticks import Axis, axis
+from ._svg import Axis, axis
 
 _WIDTH, _HEIGHT = 760.0, 250.0
 _LEFT, _TOP, _BOTTOM = 34.0, 22.0, _HEIGHT - 30

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from gpubench.api import report as gb
 
 from ._cases import figure_cells, heads, reason_text
-from ._environment import environment
 from ._fleet_md import fleet_markdown
 from ._markdown import MOST_BYTES, clipped, cut, table
+from ._page import environment
 from ._sides import side_by_side
 from ._sides_md import sides_markdown
 from ._texts import Notice, legend_text, notices, secondary_text

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-HEAT = room_module("reports", "_heat")
+HEAT = room_module("reports", "_matrix")
 
 
 def painted(picture, shape):

@@ -160,7 +160,7 @@ def test_each_bar_is_marked_with_its_own_peak_and_a_bar_without_one_has_no_mark(
 
 def ticks(values, unit, **fields):
     """Return the labels of an axis, and its unit."""
-    placed = room_module("reports", "_ticks").axis(values, unit, 100.0, 400.0, **fields)
+    placed = room_module("reports", "_svg").axis(values, unit, 100.0, 400.0, **fields)
     return [label for _, label in placed.ticks], placed.unit
 
 
