@@ -28,7 +28,7 @@ _OF_CARD = (
 )
 
 
-class AmdSource:
+class Source:
     """An open library in a separate process, and the driver's files for the counters that the library does not have.
 
     One thread at a time asks the library."""
@@ -152,7 +152,7 @@ class Amd:
         """Return the versions of the driver and of the library by name.
 
         Libraries that do not answer follow the library's version, with the reasons."""
-        source = AmdSource(self._files, self._libraries)
+        source = Source(self._files, self._libraries)
         source.close()
         return {
             "amdgpu.driver": self._files.driver() or "the kernel's own",
@@ -177,7 +177,7 @@ class Amd:
         Raises Unavailable if the driver has no files for one of them."""
         for device in devices:
             self._check_files(device)
-        return AmdSource(self._files, self._libraries)
+        return Source(self._files, self._libraries)
 
     def watch(self, device: gb.Device) -> gb.Watch:
         """Return the watch of one device during a case. Raises Unavailable if the driver has no files for it."""

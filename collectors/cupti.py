@@ -82,7 +82,7 @@ def _device_number(device: gb.Device) -> int:
 class Sampling:
     """PM sampling of one GPU, which runs until `close`; `names` are the counters that fit into one pass.
 
-    Raises Unavailable as `CuptiSource`."""
+    Raises Unavailable as `Source`."""
 
     def __init__(self, pm: Any, device: gb.Device) -> None:
         """Begin to sample the device; `pm` is the module cupti.pm_sampling."""
@@ -136,7 +136,7 @@ def _enable_sampler(pm: Any, device: gb.Device) -> Any:
     return collector
 
 
-class CuptiSource:
+class Source:
     """PM sampling of each device. Raises Unavailable if a library is missing or the driver does not permit it."""
 
     def __init__(self, devices: Sequence[gb.Device]) -> None:
@@ -172,7 +172,7 @@ class Cupti(NvidiaCollector):
 
     def open(self, devices: Sequence[gb.Device]) -> gb.CounterSource:
         """Return the hardware counters of these devices. Raises Unavailable without a library or the permission."""
-        return CuptiSource(devices)
+        return Source(devices)
 
 
 collector = Cupti()

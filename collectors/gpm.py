@@ -17,7 +17,7 @@ _LEAST_S = 0.1  # nvml.h: two samples need 100 ms between them
 _MIB = 2**20
 
 
-class GpmMetric(NamedTuple):
+class Metric(NamedTuple):
     """A metric: its name here, its name and number in nvml.h (nvmlGpmMetricId_t), and the quantity that it measures.
 
     `scale` is the factor from NVML's unit to `unit`."""
@@ -31,26 +31,26 @@ class GpmMetric(NamedTuple):
 
 
 _METRICS = (
-    GpmMetric("gpu", "GRAPHICS_UTIL", 1, gb.Measure.BUSY),
-    GpmMetric("sm", "SM_UTIL", 2, gb.Measure.SM_ACTIVITY),
-    GpmMetric("occupancy", "SM_OCCUPANCY", 3, gb.Measure.OTHER),
-    GpmMetric("integer", "INTEGER_UTIL", 4, gb.Measure.OTHER),
-    GpmMetric("tensor", "ANY_TENSOR_UTIL", 5, gb.Measure.TENSOR_ACTIVITY),
-    GpmMetric("tensor.double", "DFMA_TENSOR_UTIL", 6, gb.Measure.OTHER),
-    GpmMetric("tensor.half", "HMMA_TENSOR_UTIL", 7, gb.Measure.OTHER),
-    GpmMetric("tensor.integer", "IMMA_TENSOR_UTIL", 9, gb.Measure.OTHER),
-    GpmMetric("dram", "DRAM_BW_UTIL", 10, gb.Measure.DRAM_SHARE),
-    GpmMetric("fp64", "FP64_UTIL", 11, gb.Measure.FP64_ACTIVITY),
-    GpmMetric("fp32", "FP32_UTIL", 12, gb.Measure.FP32_ACTIVITY),
-    GpmMetric("fp16", "FP16_UTIL", 13, gb.Measure.FP16_ACTIVITY),
-    GpmMetric("pcie.tx", "PCIE_TX_PER_SEC", 20, gb.Measure.PCIE_SENT, "B/s", _MIB),
-    GpmMetric("pcie.rx", "PCIE_RX_PER_SEC", 21, gb.Measure.PCIE_RECEIVED, "B/s", _MIB),
-    GpmMetric("nvlink.rx", "NVLINK_TOTAL_RX_PER_SEC", 60, gb.Measure.NVLINK_RECEIVED, "B/s", _MIB),
-    GpmMetric("nvlink.tx", "NVLINK_TOTAL_TX_PER_SEC", 61, gb.Measure.NVLINK_SENT, "B/s", _MIB),
+    Metric("gpu", "GRAPHICS_UTIL", 1, gb.Measure.BUSY),
+    Metric("sm", "SM_UTIL", 2, gb.Measure.SM_ACTIVITY),
+    Metric("occupancy", "SM_OCCUPANCY", 3, gb.Measure.OTHER),
+    Metric("integer", "INTEGER_UTIL", 4, gb.Measure.OTHER),
+    Metric("tensor", "ANY_TENSOR_UTIL", 5, gb.Measure.TENSOR_ACTIVITY),
+    Metric("tensor.double", "DFMA_TENSOR_UTIL", 6, gb.Measure.OTHER),
+    Metric("tensor.half", "HMMA_TENSOR_UTIL", 7, gb.Measure.OTHER),
+    Metric("tensor.integer", "IMMA_TENSOR_UTIL", 9, gb.Measure.OTHER),
+    Metric("dram", "DRAM_BW_UTIL", 10, gb.Measure.DRAM_SHARE),
+    Metric("fp64", "FP64_UTIL", 11, gb.Measure.FP64_ACTIVITY),
+    Metric("fp32", "FP32_UTIL", 12, gb.Measure.FP32_ACTIVITY),
+    Metric("fp16", "FP16_UTIL", 13, gb.Measure.FP16_ACTIVITY),
+    Metric("pcie.tx", "PCIE_TX_PER_SEC", 20, gb.Measure.PCIE_SENT, "B/s", _MIB),
+    Metric("pcie.rx", "PCIE_RX_PER_SEC", 21, gb.Measure.PCIE_RECEIVED, "B/s", _MIB),
+    Metric("nvlink.rx", "NVLINK_TOTAL_RX_PER_SEC", 60, gb.Measure.NVLINK_RECEIVED, "B/s", _MIB),
+    Metric("nvlink.tx", "NVLINK_TOTAL_TX_PER_SEC", 61, gb.Measure.NVLINK_SENT, "B/s", _MIB),
 )
 
 
-def _counter(metric: GpmMetric) -> gb.Counter:
+def _counter(metric: Metric) -> gb.Counter:
     """Return the counter of a metric, with the command that shows the same number."""
     command = f"nvidia-smi dmon --gpm-metrics {metric.number}"
     return gb.Counter(f"gpm.{metric.name}", metric.unit, "window", _PERIOD_S, command, metric.measures)
@@ -98,7 +98,7 @@ class GpmSamples:
             self._nvml.nvmlGpmSampleFree(sample)
 
 
-class GpmSource(NvmlAccess):
+class Source(NvmlAccess):
     """GPM counters; an unsupported metric is None. Raises Unavailable if a GPU is lost or has no GPM."""
 
     def __init__(self, devices: Sequence[gb.Device]) -> None:
@@ -161,7 +161,7 @@ class Gpm(NvidiaCollector):
         """Return the source of these devices' GPM counters.
 
         Raises OptionalUnavailable if no device has them, and Unavailable if NVML is not available."""
-        return GpmSource(devices)
+        return Source(devices)
 
 
 collector = Gpm()

@@ -60,7 +60,7 @@ class Rapl:
         return self._joules
 
 
-class HostSource:
+class Source:
     """Counters through psutil and, for energy, /sys; a counter that is unsupported or fails is None."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Host:
 
     def open(self, devices: Sequence[gb.Device]) -> gb.CounterSource:
         del devices
-        return HostSource()
+        return Source()
 
     def watch(self, device: gb.Device) -> gb.Watch:
         """Return the watch of the host during a case."""

@@ -51,7 +51,7 @@ class Xids:
         return numbers
 
 
-class NvmlSource(NvmlAccess):
+class Source(NvmlAccess):
     """Counters through NVML; a counter that the GPU does not support, or that fails, is None.
 
     Raises Unavailable if NVML is not available or a GPU is lost."""
@@ -135,7 +135,7 @@ class Nvml(NvidiaCollector):
 
     def open(self, devices: Sequence[gb.Device]) -> gb.CounterSource:
         """Return the NVML counters of these devices."""
-        return NvmlSource(devices)
+        return Source(devices)
 
     def watch(self, device: gb.Device) -> gb.Watch:
         """Return the watch of one device during a case."""

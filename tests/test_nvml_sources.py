@@ -125,7 +125,7 @@ def source(monkeypatch):
     """Return NVML opened for two GPUs; a test patches its readings into `COUNTERS.READ`."""
     module = room_module("collectors", "nvml")
     monkeypatch.setattr(COMMON, "initialised", lambda: pynvml)
-    opened = module.NvmlSource(())
+    opened = module.Source(())
     opened._handles = {"cuda:0": 0, "cuda:1": 1}
     return opened
 

@@ -67,7 +67,7 @@ class FlashPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class FlashBinary:
+class Binary:
     """The compiled kernel, its name in the binary, the shared memory of a program, and Triton's version."""
 
     code: bytes
@@ -80,7 +80,7 @@ _POINTERS = ("queries", "keys", "values", "out")
 _NUMBERS = ("tokens", "heads", "group")
 
 
-def binary(arch: str, dim: int, plan: FlashPlan) -> FlashBinary:
+def binary(arch: str, dim: int, plan: FlashPlan) -> Binary:
     """Compile the kernel for heads of `dim` elements on the NVIDIA GPU `arch`, such as sm_90.
 
     Raises Unavailable without Triton."""
@@ -93,4 +93,4 @@ def binary(arch: str, dim: int, plan: FlashPlan) -> FlashBinary:
     number = gb.Architecture.parse(arch).capability
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", number, 32)
     compiled = triton.compile(source, target=target, options={"num_warps": plan.warps, "num_stages": plan.stages})
-    return FlashBinary(compiled.asm["cubin"], compiled.metadata.name, compiled.metadata.shared, str(triton.__version__))
+    return Binary(compiled.asm["cubin"], compiled.metadata.name, compiled.metadata.shared, str(triton.__version__))
