@@ -1,7 +1,7 @@
 """Import the summaries of NVIDIA's AIPerf and of its forerunner GenAI-Perf, as JSON.
 
-The files are `profile_export_aiperf.json` and `profile_export_genai_perf.json`. The names are those of AIPerf's
-`JsonExportData` (schema 1.0 to 1.4, versions to 0.13) and of GenAI-Perf 0.0.16. Each metric is an object with its unit.
+The files are `profile_export_aiperf.json` and `profile_export_genai_perf.json`. The names come from AIPerf's
+`JsonExportData` (schema 1.0 to 1.4, versions to 0.13) and GenAI-Perf 0.0.16. Each metric is an object with its unit.
 `input_config` names the model and the load in three forms: AIPerf's `models` and `phases`, its earlier
 `endpoint.model_names` and `loadgen`, and GenAI-Perf's `model_names` and `perf_analyzer.stimulus`. AIPerf's telemetry
 names the GPUs of the server's machine."""

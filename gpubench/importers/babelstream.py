@@ -1,6 +1,6 @@
 """Import BabelStream (formerly GPU-STREAM): the best rate of each STREAM kernel with its times, as text or csv.
 
-The csv is that of `--csv`. The rate is that of the fastest run by STREAM's counting rule, in MB of 1e6 bytes, or with
+`--csv` writes the csv. The rate is the fastest run's, by STREAM's counting rule, in MB of 1e6 bytes, or with
 `--mibibytes` in MiB. The tool does not print single runs; a case therefore has its best, mean and worst time and no
 samples."""
 

@@ -1,6 +1,6 @@
 """Import llama.cpp's `llama-bench`: the JSON of `-o json` (a list) or `-o jsonl` (one object per line).
 
-The names are those of `tools/llama-bench/llama-bench.cpp` of build 5163 (2025) and of 2026; builds of 2023 do not write
+The names come from `tools/llama-bench/llama-bench.cpp` of build 5163 (2025) and of 2026; builds of 2023 do not write
 `n_depth`, which is then 0. Every repetition is a sample, in ns. A test processes a prompt (pp), generates tokens one by
 one (tg), or both (pg). The number of parameters identifies the model, and the size of the file gives the bytes that a
 step reads."""

@@ -1,7 +1,7 @@
 """Import mixbench: operations and bytes per second over arithmetic intensity, for each type of number.
 
-GFLOPS, GIOPS and GB/sec are multiples of 1e9. The time is that of one kernel, in ms. An intensity is per byte as the
-kernel counts them."""
+GFLOPS, GIOPS and GB/sec are multiples of 1e9. The time is one kernel's, in ms. An intensity is per byte as the kernel
+counts them."""
 
 import re
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """Import NVIDIA's nvbandwidth: matrices of bandwidths and latencies, as text or JSON, from one process or many.
 
-The JSON is that of `-j`. GB are 1e9 bytes, and each copied byte counts once (payload). A cell is the median of its
-samples, or with `-m` their mean; the samples themselves are not printed."""
+`-j` writes the JSON. GB are 1e9 bytes, and each copied byte counts once (payload). A cell is the median of its samples,
+or with `-m` their mean; the samples themselves are not printed."""
 
 import re
 

@@ -1,10 +1,10 @@
 """Import a file of linux-rdma perftest (ib_write_bw, ib_read_lat and others), written by `--out_json`.
 
-A file has one message size. The names are those of `src/perftest_parameters.c` and `.h` of version 26.04, unchanged
-since 24.01. Older versions do not write JSON, and neither does any version with `--sl` for quality of service. The file
-does not state the unit of a rate: it is MiB/s, or Gb/s with `--report_gbits`. The message rate, whose unit is known,
-shows which one it is. Latencies are in µs; a file of `--report-cycles` looks the same and must not be imported. The
-latency of a write or send test is half a round trip, that of a read or atomic test a whole one."""
+A file has one message size. The names come from `src/perftest_parameters.c` and `.h` of version 26.04, unchanged since
+24.01. Older versions do not write JSON, and neither does any version with `--sl` for quality of service. The file does
+not state the unit of a rate: it is MiB/s, or Gb/s with `--report_gbits`. The message rate, whose unit is known, shows
+which one it is. Latencies are in µs; a file of `--report-cycles` looks the same and must not be imported. The latency
+of a write or send test is half a round trip, the latency of a read or atomic test a whole one."""
 
 import math
 import re

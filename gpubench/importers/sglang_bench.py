@@ -1,7 +1,7 @@
 """Import SGLang's `bench_serving`: its JSON Lines, one object per run.
 
-The names are those of `python/sglang/bench_serving.py` of version 0.5. Times are in ms, and an unlimited request rate
-is written as `Infinity`. `server_info` has the arguments of an SGLang server: the model, the formats of its weights and
+The names come from `python/sglang/bench_serving.py` of version 0.5. Times are in ms, and an unlimited request rate is
+written as `Infinity`. `server_info` has the arguments of an SGLang server: the model, the formats of its weights and
 its cache, and the number of GPUs that hold a part of each matrix. The GPUs are not named. Version 0.4 did not write
 `server_info`; such a run has no % of peak."""
 

@@ -1,6 +1,6 @@
 """Import vLLM's `vllm bench serve`: the JSON of `--save-result` or `--append-result`, one object per run.
 
-The names are those of `vllm/benchmarks/serve.py` of 2026; those of `benchmark_serving.py` of 2024 are the same, without
+The names come from `vllm/benchmarks/serve.py` of 2026; `benchmark_serving.py` of 2024 has the same names, without
 `failed`. Times are in ms. The file names neither the GPUs nor the format of the weights, but `--metadata` can add them:
 `gpu=NAME`, `tp=N` (or `tensor_parallel_size=N`) and `quantization=FORMAT`."""
 
