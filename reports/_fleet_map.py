@@ -165,7 +165,6 @@ def _faults(judgement: gb.FleetJudgement) -> dict[tuple[str, str], str]:
 
 
 def _layers(judgement: gb.FleetJudgement, tiles: Sequence[list[gb.Standing]]) -> Iterator[MapLayer]:
-    """Yield a layer for each family of cases, then one for each reading that any component has."""
     links = {family for standing in judgement.standings if standing.kind == "link" for family, _ in standing.shares}
     shares = [[dict(standing.shares) for standing in tile] for tile in tiles]
     for family in judgement.families:

@@ -15,9 +15,9 @@ from gpubench import __version__, model
 from gpubench.base.errors import FileError
 from gpubench.measuring.channel import encoded
 from gpubench.tools.fleet import board as boards
-from gpubench.tools.fleet import member, messages
+from gpubench.tools.fleet import member
+from gpubench.tools.fleet.board import NodeOrder, NodeReport
 from gpubench.tools.fleet.collect import Patience
-from gpubench.tools.fleet.messages import NodeOrder, NodeReport
 from gpubench.tools.fleet.session import FleetRequest, FleetSession
 
 # A stand-in for gpubench. Its arguments are the file that it copies, the exit status, and then those of gpubench.
@@ -91,7 +91,7 @@ class ThreadFleet:
         plain = NodeReport(
             beat=1, version=__version__, world=self.launch.world, host=f"gpu{rank}", machine=f"machine{rank}"
         )
-        self.launch.board.put(messages.report_key(rank), encoded(dataclasses.replace(plain, **fields)))
+        self.launch.board.put(boards.report_key(rank), encoded(dataclasses.replace(plain, **fields)))
 
     def watch(self, views):
         """Note each change of a node's outcome with its time."""

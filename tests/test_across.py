@@ -27,7 +27,7 @@ from gpubench.measuring import inventory, joining
 from gpubench.measuring import plan as planning
 from gpubench.model import Case, Facts, Settings, Work, store
 from gpubench.tools.fleet import pairs
-from gpubench.tools.fleet.messages import NodeOrder
+from gpubench.tools.fleet.board import NodeOrder
 from gpubench.tools.fleet.pairs import PairMeasurement, PairsRecord, PairsSession
 from gpubench.tools.fleet.session import FleetRequest
 

@@ -25,9 +25,9 @@ from gpubench.measuring import inventory
 from gpubench.model.fleet import FLEET_FILE, read_fleet
 from gpubench.model.store import read_run
 from gpubench.tools.fleet import board as boards
-from gpubench.tools.fleet import collect, launchers, member, messages
+from gpubench.tools.fleet import collect, launchers, member
+from gpubench.tools.fleet.board import MeasurementEnd, NodeOrder, SeenGpu
 from gpubench.tools.fleet.collect import read_racks
-from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder, SeenGpu
 from gpubench.tools.fleet.session import new_folder
 
 TESTS = Path(__file__).parent
@@ -167,8 +167,8 @@ def test_nodes_that_share_a_machine_measure_a_gpu_each(fleet):
     four.says(3, machine="two", gpus=(SeenGpu("cuda:0", "GPU-0"),), is_ready=True)  # the same UUID on another machine
     with four.session() as session:
         nodes = {node.name: node for node in session.measure().nodes}
-        orders = [four.launch.board.get(messages.order_key(rank, 0)) for rank in range(4)]
-    devices = [messages.decode(NodeOrder, order).devices for order in orders if order]
+        orders = [four.launch.board.get(boards.order_key(rank, 0)) for rank in range(4)]
+    devices = [boards.decode(NodeOrder, order).devices for order in orders if order]
     assert (devices, orders[2]) == ([("cuda:0",), ("cuda:1",), ("cuda:0",)], None)
     assert nodes["gpu2"].reason == "every GPU that it sees is measured as gpu0, gpu1"
     assert {nodes[f"gpu{rank}"].status for rank in (0, 1, 3)} == {"died"}
@@ -190,7 +190,7 @@ def test_an_invalid_report_affects_only_its_own_node(fleet):
     reports = (b"[1]", b"{}", b"\x80", b'{"beat": 1, "beat": NaN}', b" " * 2**21)
     five = fleet(5)
     for rank, data in enumerate(reports):
-        five.launch.board.put(messages.report_key(rank), data)
+        five.launch.board.put(boards.report_key(rank), data)
     nodes = five.measure()
     assert {node.status for node in nodes.values()} == {"refused"}
     assert all(node.reason.startswith("it sent a report that cannot be read") for node in nodes.values())
@@ -324,7 +324,7 @@ def test_a_process_of_another_job_is_not_shown_the_board_of_a_rank_that_has_repo
     meeting.put("ask.1", b"1" * 32)
     launch.poll()
     assert meeting.get("answer.1") == b"1" * 32 + board.folder.name.encode()
-    board.put(messages.report_key(1), b"{}")
+    board.put(boards.report_key(1), b"{}")
     meeting.put("ask.1", b"2" * 32)
     launch.poll()
     assert meeting.get("answer.1") == b"1" * 32 + board.folder.name.encode()

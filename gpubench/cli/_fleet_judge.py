@@ -99,7 +99,6 @@ def show(judged: FleetJudgement) -> None:
 
 
 def _parts(judged: FleetJudgement) -> Iterator[Part]:
-    """Yield the texts and tables of a judgement in the order in which the terminal shows them."""
     from gpubench.cli import _print
     from gpubench.judging import fleet_text
     from gpubench.judging.fleet import fleet_status
@@ -123,7 +122,6 @@ def _parts(judged: FleetJudgement) -> Iterator[Part]:
 
 
 def _suspects(judged: FleetJudgement) -> Iterator[Part]:
-    """Yield the table of the first 40 suspects, if any, with their slowest cases, and the number of further ones."""
     from gpubench.base import units
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows

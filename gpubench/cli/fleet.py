@@ -132,8 +132,8 @@ def run(
     from gpubench.cli._print import say
     from gpubench.judging.policy import built_in
     from gpubench.tools.fleet import judging
+    from gpubench.tools.fleet.board import NodeOrder
     from gpubench.tools.fleet.collect import Patience, read_racks
-    from gpubench.tools.fleet.messages import NodeOrder
     from gpubench.tools.fleet.session import FleetRequest, FleetSession
 
     srun = srun_options(ctx, on, slurm, from_env)
@@ -185,7 +185,7 @@ def pairs(
     nodes or figures for a verdict."""
     from gpubench.judging.fleet import fleet_status
     from gpubench.tools.fleet import pairs as measuring
-    from gpubench.tools.fleet.messages import NodeOrder
+    from gpubench.tools.fleet.board import NodeOrder
     from gpubench.tools.fleet.session import FleetRequest
 
     srun = srun_options(ctx, on, slurm, from_env)

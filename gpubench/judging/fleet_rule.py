@@ -241,19 +241,18 @@ def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulati
         is_slower = np.isin(np.arange(len(group.members)), slower)
         gaps = [np.nanmedian(group.rates[row][~is_slower]) - np.nanmedian(group.rates[row][is_slower]) for row in rows]
         slow, fast = ([group.members[column] for column in np.flatnonzero(mask)] for mask in (is_slower, ~is_slower))
+        names = dict.fromkeys(name for member in group.members for name, _ in member.component.details)
+        differences = []
+        for name in names:
+            here, there = ({dict(part.details).get(name, "unknown") for _, part in members} for members in (slow, fast))
+            if not here & there:
+                slower_ones, faster_ones = ", ".join(sorted(here)), ", ".join(sorted(there))
+                label = name.replace(".", " ")
+                differences.append(f"{label} {slower_ones} in the slower part, {faster_ones} in the other")
         cases, places = tuple(group.keys[row].case for row in rows), tuple(member.place for member in slow)
         gap = -math.expm1(-float(np.median(gaps)))
-        described.append(TwoPopulations(cases, places, len(fast), gap, tuple(_differences(slow, fast))))
+        described.append(TwoPopulations(cases, places, len(fast), gap, tuple(differences)))
     return tuple(described)
-
-
-def _differences(slow: Sequence[Member], fast: Sequence[Member]) -> Iterator[str]:
-    """Yield a clause for each detail of which no component in `slow` shares a value with one in `fast`."""
-    for name in dict.fromkeys(name for member in (*slow, *fast) for name, _ in member.component.details):
-        here, there = ({dict(part.details).get(name, "unknown") for _, part in members} for members in (slow, fast))
-        if not here & there:
-            slower, faster = ", ".join(sorted(here)), ", ".join(sorted(there))
-            yield f"{name.replace('.', ' ')} {slower} in the slower part, {faster} in the other"
 
 
 def _finding(
@@ -332,7 +331,6 @@ def _slowdown_and_limit(
 
 
 def _cases(group: ComparableGroup, detectable: Matrix) -> tuple[FleetCase, ...]:
-    """Return the cases of a group with their medians, their spread and the smallest detectable slowdowns."""
     cases = []
     for row, key in enumerate(group.keys):
         values = [part.rates[key].value for _, part in group.members if key in part.rates]
@@ -365,7 +363,6 @@ def _with_cases(suspects: Sequence[Suspect], groups: Sequence[ComparableGroup]) 
 
 
 def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) -> Iterator[Standing]:
-    """Yield the standing of each member of the group with this number."""
     states: dict[Place, StandingState] = {place: suspect.state for suspect in suspects for place in suspect.parts}
     families = list(dict.fromkeys(key.family for key in group.keys))
     centred = group.rates - np.nanmedian(group.rates, axis=1, keepdims=True) if len(group.keys) else group.rates

@@ -89,9 +89,7 @@ def devices_text(judgement: FleetJudgement) -> str:
 
 
 def detectable_text(judgement: FleetJudgement) -> str:
-    """Return for each family the median of the smallest detectable slowdowns: `memory 2.0 %, compute 11.2 %`.
-
-    Families in which no case has such a slowdown are left out."""
+    """Return for each family the median of the smallest detectable slowdowns: `memory 2.0 %, compute 11.2 %`."""
     limits_by_family: dict[str, list[float]] = {}
     for group in judgement.groups:
         for case in group.cases:
@@ -126,9 +124,7 @@ def missing_node_lines(judgement: FleetJudgement) -> list[str]:
 
 
 def next_steps_text(judgement: FleetJudgement) -> list[str]:
-    """Return the next step as a sentence: for the first confirmed suspect, or else to measure suspects again.
-
-    The list is empty if there is neither."""
+    """Return the next step as a sentence: for the first confirmed suspect, or else to measure suspects again."""
     if confirmed := judgement.of("confirmed"):
         place = confirmed[0].place
         if any(cause.kind == "other programs" for cause in confirmed[0].causes):

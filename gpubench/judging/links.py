@@ -45,9 +45,7 @@ def schedule(nodes: int, rounds: int) -> list[list[Pair]]:
 
 
 class LinkEffect(NamedTuple):
-    """The slowdown of a node or a link as a share of the rate, and whether it is beyond chance.
-
-    `detectable` is the smallest slowdown that would have been beyond chance."""
+    """The slowdown of a node or a link as a share of the rate, and whether it is beyond chance."""
 
     slowdown: float = math.nan
     detectable: float = math.nan

@@ -141,14 +141,11 @@ def _mean_and_limit(
 
 @functools.lru_cache(maxsize=64)  # the same in each round, and for every case
 def _quantiles(freedoms: tuple[float, ...], comparisons: int) -> tuple[float, ...]:
-    """Return Student's one-sided quantile at ALPHA / `comparisons` for each of the degrees of freedom."""
     return tuple(stats.student_quantile(np.array(freedoms), 2 * ALPHA / comparisons).tolist())
 
 
 def reason_too_few_links(ends: Indices, count: int) -> str:
-    """Return why pairs of `count` nodes are too few for a verdict, as a clause; empty if they are enough.
-
-    `ends`, shape (pairs, 2), has the indices of both nodes of each pair."""
+    """Return why pairs of `count` nodes are too few for a verdict, as a clause; empty if they are enough."""
     if count < LEAST_COMPONENTS:
         return f"{count} nodes are too few for a verdict, which needs at least {LEAST_COMPONENTS}"
     if np.linalg.matrix_rank(_design(ends, count)) < count or len(ends) < count + _LEAST_FREEDOM:

@@ -137,7 +137,6 @@ def counters(declared: object) -> tuple[Counter, ...]:
 
 
 def _check_counter(declared: object) -> Counter:
-    """Return `declared` if it is a counter whose fields are all valid."""
     if not isinstance(declared, Counter):
         raise Unavailable(f"`counters` holds {text(declared)[:80]}, not a Counter", "")
     fields: dict[str, Any] = {name: getattr(declared, name) for name in ("name", "unit", "source")}

@@ -88,7 +88,6 @@ class FrameChannel:
             raise EOFError
 
     def _write(self, content: bytes, proof: bytes = b"") -> None:
-        """Send a frame with this content; wait while the other end does not read."""
         header = _HEADER.pack(len(content))
         for part in (header + content + proof,) if len(content) <= _SMALL_BYTES else (header, content, proof):
             self._socket.sendall(part)
@@ -253,7 +252,6 @@ def encoded(message: object) -> bytes:
 
 
 def _json_fields(value: object) -> Any:
-    """Return the fields of a dataclass as a dict by name, or the items of a frozenset as a list, for JSON."""
     if isinstance(value, frozenset):
         return list(value)
     if isinstance(value, Enum) or not dataclasses.is_dataclass(value) or isinstance(value, type):

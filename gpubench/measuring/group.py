@@ -100,7 +100,6 @@ class CounterGroup:
             ]
 
     def _read_messages(self) -> tuple[list[str], str]:
-        """Return the source's new messages, or the reason why asking for them failed, which is empty otherwise."""
         if (source := self._message_source) is None:
             return [], ""
         try:
@@ -109,7 +108,6 @@ class CounterGroup:
             return [], boundary.text(str(error))
 
     def _within_limit(self, messages: Sequence[str]) -> Sequence[str]:
-        """Return the messages up to the limit of 1000 in a run, so that a busy source does not fill the disk."""
         accepted = [*messages[: max(_MOST_MESSAGES - self._message_count, 0)]]
         if self._message_count <= _MOST_MESSAGES < self._message_count + len(messages):
             accepted.append("further messages are omitted")

@@ -195,7 +195,6 @@ def _read_visitor(
 
 
 def _connect(place: Membership, deadline: float) -> NodeChannel:
-    """Connect to node 0 as soon as it listens, and return the channel after both sides have proved themselves."""
     where = f"node 0 at {place.host}:{place.port}"
     while True:
         left_s = deadline - time.monotonic()

@@ -138,7 +138,6 @@ class NodeGroup:
                     self._drop_node(node, f"sent nothing for {self._silent_s:g} s")
 
     def _store(self, node: int, share: ExchangeRound) -> None:
-        """Store what a node sent: the merged round from node 0, or a contribution to node 0."""
         if self.rank:
             self._merged = share
             return
@@ -149,15 +148,12 @@ class NodeGroup:
         self._contributions[node] = share
 
     def give_up(self, contribution: ExchangeRound) -> None:
-        """Drop the nodes that have not contributed to the round of `contribution`: the others continue without them.
-
-        On any node but node 0, it is node 0 that is dropped."""
+        """Drop the nodes that have not contributed to the round of `contribution`: the others continue without them."""
         for node in list(self._channels):
             if self.rank or self._contributions.get(node, contribution).moment != contribution.moment:
                 self._drop_node(node, f"did not take part in an exchange within {EXCHANGE_S:g} s")
 
     def _drop_node(self, node: int, reason: str) -> None:
-        """Close the connection to a node, which counts as gone from now on."""
         channel = self._channels.pop(node, None)
         if channel is not None:
             channel.close()
@@ -176,9 +172,7 @@ class NodeGroup:
 
 
 class MultiNodeCase:
-    """One case whose ranks are spread over the nodes of a group, in the order of the nodes; `NodeGroup.begin` makes it.
-
-    `host` is the address by which other nodes reach this one, and `world` the number of ranks on all nodes."""
+    """One case whose ranks are spread over the nodes of a group, in the order of the nodes."""
 
     def __init__(self, group: NodeGroup, case: int, ranks_per_node: int) -> None:
         self.first = group.rank * ranks_per_node  # the number of this node's first rank
@@ -213,9 +207,7 @@ class MultiNodeCase:
         self._group.contribute(self._share)
 
     def finish_round(self) -> tuple[dict[int, bytes], dict[int, RankResult]] | None:
-        """Return what all nodes contributed to the round, and begin the next one; None until all have contributed.
-
-        It never waits; nodes that do not contribute within 15 minutes are dropped."""
+        """Return what all nodes contributed to the round, and begin the next one; None until all have contributed."""
         self._group.listen()
         if not self._has_contributed:
             return None

@@ -23,11 +23,10 @@ from gpubench.model import Run
 from gpubench.model.disk import as_file_errors
 from gpubench.model.fleet import NodeStatus
 from gpubench.model.store import read_run
-from gpubench.tools.fleet import messages
-from gpubench.tools.fleet.board import BadValue, BoardGone
+from gpubench.tools.fleet import board as boards
+from gpubench.tools.fleet.board import BadValue, BoardGone, MeasurementEnd, NodeOrder, NodeReport
 from gpubench.tools.fleet.launchers import FleetLaunch
 from gpubench.tools.fleet.member import DONE, HEARTBEAT_S
-from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder, NodeReport
 
 SILENCE_S = 4.0  # a node without a new report for this time counts as dead, so that it is shown within 5 s
 _TICK_S = 0.2
@@ -47,9 +46,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """The outcome of one turn of a node: its status, its run file, and the reason for a status other than `answered`.
-
-    `seconds` is the time since the node got its order, by the launcher's clock."""
+    """The outcome of one turn of a node; `seconds` is the time since its order, by the launcher's clock."""
 
     status: NodeStatus
     seconds: float = 0.0
@@ -114,7 +111,7 @@ class NodeCoordinator:
     def _beat(self) -> None:
         with contextlib.suppress(BoardGone):  # `gather` and `turn` meet the same error
             for beat in itertools.count():
-                self._launch.board.put(messages.LAUNCHER, str(beat).encode())
+                self._launch.board.put(boards.LAUNCHER, str(beat).encode())
                 if self._ending.wait(HEARTBEAT_S):
                     return
 
@@ -127,8 +124,8 @@ class NodeCoordinator:
         while not self.nodes:
             self._launch.poll()
             world = self._launch.world
-            if not world and (data := self._launch.board.get(messages.WORLD)):
-                world = messages.decode_world(data)
+            if not world and (data := self._launch.board.get(boards.WORLD)):
+                world = boards.decode_world(data)
             self.nodes = {rank: TrackedNode(changed_at=time.monotonic()) for rank in range(world)}
             if not self.nodes and (reason := self._launch.reason_of_end(0)):
                 raise UsageError(f"no node has started: {reason}")
@@ -201,7 +198,7 @@ class NodeCoordinator:
         for rank, tracked in self.nodes.items():
             turn = tracked.turn + (tracked.ordered_at is not None)  # an interrupted turn's number is not used again
             with contextlib.suppress(BadValue):
-                self._launch.board.put(messages.order_key(rank, turn), encoded(NodeOrder()))
+                self._launch.board.put(boards.order_key(rank, turn), encoded(NodeOrder()))
         deadline = time.monotonic() + _DISMISSAL_S
         while wait and time.monotonic() < deadline:
             oldest = time.monotonic() - SILENCE_S
@@ -245,15 +242,14 @@ class NodeCoordinator:
         return self._racks.get(self.host(rank)) or self._racks.get(self.name(rank)) or reported
 
     def _read_reports(self, ranks: Iterable[int]) -> None:
-        """Read the newest report of each of these nodes; an invalid report is recorded as the node's problem."""
         for rank in ranks:
             tracked = self.nodes[rank]
             try:
-                data = self._launch.board.get(messages.report_key(rank))
+                data = self._launch.board.get(boards.report_key(rank))
                 if data is None or data == tracked.data:
                     continue
                 tracked.data, tracked.changed_at = data, time.monotonic()
-                tracked.report = messages.decode(NodeReport, data)
+                tracked.report = boards.decode(NodeReport, data)
             except BoardGone:
                 raise
             except FileError as error:
@@ -283,7 +279,6 @@ class NodeCoordinator:
                 self.nodes[rank].uuids = tuple(gpu.uuid for gpu in own_gpus)
 
     def _send_orders(self, ranks: Sequence[int], order: NodeOrder, begin: float) -> None:
-        """Send each ready node of `ranks` its order when it is due; a node gets one order in a turn."""
         self._assign_gpus()
         now = time.monotonic()
         for index, rank in enumerate(ranks):
@@ -293,7 +288,7 @@ class NodeCoordinator:
                 continue
             message = encoded(self._adapt_order(rank, replace(order, devices=tracked.devices or ("host",))))
             try:
-                self._launch.board.put(messages.order_key(rank, tracked.turn), message)
+                self._launch.board.put(boards.order_key(rank, tracked.turn), message)
             except BadValue as error:
                 tracked.problem = f"it cannot be given an order: {error}"
             tracked.ordered_at = now
@@ -315,7 +310,6 @@ class NodeCoordinator:
         return ""
 
     def _find_outcome(self, rank: int, order: NodeOrder, folder: Path) -> NodeOutcome | None:
-        """Return the outcome of a node in the current turn, None while it may still answer."""
         tracked = self.nodes[rank]
         now = time.monotonic()
         seconds = now - tracked.ordered_at if tracked.ordered_at is not None else 0.0
@@ -333,7 +327,7 @@ class NodeCoordinator:
         if report.ended and report.ended.turn == tracked.turn and tracked.ordered_at is not None:
             node_order = self._adapt_order(rank, replace(order, devices=tracked.devices or ("host",)))
             try:
-                data = self._launch.board.get(messages.run_key(rank, tracked.turn)) if report.ended.has_file else None
+                data = self._launch.board.get(boards.run_key(rank, tracked.turn)) if report.ended.has_file else None
             except BadValue as error:
                 return NodeOutcome("refused", seconds, reason=f"its run file cannot be read: {error}")
             gpus = zip(tracked.devices or (), tracked.uuids, strict=True)

@@ -59,9 +59,7 @@ class ReadFleet:
 
 
 def read(folder: Path) -> ReadFleet:
-    """Read the fleet in `folder`: its record, and a digest of each run file of a node that answered.
-
-    An invalid run file affects its node alone. Raises FileError if the folder holds no fleet."""
+    """Read the fleet in `folder`: its record, and a digest of each run file of a node that answered."""
     start = time.monotonic()
     fleet = read_fleet(folder)
     nodes = _first_by_name(fleet.nodes)
@@ -101,7 +99,6 @@ def _first_by_name(nodes: Sequence[FleetNode]) -> list[FleetNode]:
 
 
 def _read_digests(paths: Sequence[Path], names: Sequence[str]) -> list[_ReadDigest]:
-    """Return the digest of each file in the order of `paths`; `names` has the name of the node for each file."""
     cores = min(len(os.sched_getaffinity(0)), len(paths))
     size_bytes = sum(path.stat().st_size for path in paths if path.exists())
     if cores < 2 or size_bytes < _MANY_BYTES:
@@ -111,7 +108,6 @@ def _read_digests(paths: Sequence[Path], names: Sequence[str]) -> list[_ReadDige
 
 
 def _read_digest(path: Path, name: str) -> _ReadDigest:
-    """Return the digest of the run file of the node `name`, or the reason why the file is invalid."""
     builder = DigestBuilder()
     try:
         with readings.garbage_collection_off():
@@ -226,7 +222,6 @@ def _comparable_pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]
 def _fleet_finding(
     place: Place, component: Component, finding: Finding, basis: Basis, others: Sequence[Component]
 ) -> FleetFinding:
-    """Return a gate's finding about one component as a finding of the fleet, with the probable causes."""
     key = next((key for key in component.rates if key.case == finding.case.id), None)
     family, shift = key.family if key else "", finding.effect.shift if finding.effect else math.nan
     before = finding.before.processes or LEAST_TO_FAIL  # a floor has no processes, because it is not measured

@@ -29,9 +29,9 @@ from gpubench.tools.fleet.board import (
     check_entry,
     new_board,
     private_folder,
+    report_key,
 )
 from gpubench.tools.fleet.member import MEMBER, serve, supervised_child
-from gpubench.tools.fleet.messages import report_key
 
 SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
 _VARIABLES = (  # rank and number of processes: torchrun, Open MPI, other launchers of MPI (PMI), srun

@@ -20,9 +20,8 @@ from gpubench.base.clean import one_line
 from gpubench.base.errors import FileError, GpubenchError, Terminated
 from gpubench.measuring import inventory, joining, keeper
 from gpubench.measuring.channel import encoded
-from gpubench.tools.fleet import messages
-from gpubench.tools.fleet.board import MOST_BYTES, Board, BoardGone
-from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder, NodeReport, SeenGpu
+from gpubench.tools.fleet import board as boards
+from gpubench.tools.fleet.board import MOST_BYTES, Board, BoardGone, MeasurementEnd, NodeOrder, NodeReport, SeenGpu
 
 HEARTBEAT_S = 1.0
 NODE_HOST = "GPUBENCH_NODE_HOST"  # the address of this node on the network that pairs are to use
@@ -68,8 +67,8 @@ class NodeHeartbeat:
         try:
             with self._lock:
                 self._report = replace(self._report, beat=self._report.beat + 1, **fields)  # type: ignore[arg-type]
-                self._board.put(messages.report_key(self._rank), encoded(self._report))
-            if (heartbeat_value := self._board.get(messages.LAUNCHER)) != self._last_heartbeat:
+                self._board.put(boards.report_key(self._rank), encoded(self._report))
+            if (heartbeat_value := self._board.get(boards.LAUNCHER)) != self._last_heartbeat:
                 self._last_heartbeat, self._heard_at = heartbeat_value, time.monotonic()
             if time.monotonic() - self._heard_at > LAUNCHER_SILENCE_S:
                 self.problem = f"the launcher has sent nothing for {LAUNCHER_SILENCE_S:.0f} s"
@@ -98,7 +97,7 @@ def serve(
     host = (host or environment.get("SLURMD_NODENAME") or platform.node())[:255]
     rack, address = rack_of(environment), own_address(environment)
     report = NodeReport(0, __version__, world, host, machine_id(), rack, address)
-    board.put(messages.WORLD, str(world).encode())
+    board.put(boards.WORLD, str(world).encode())
     heartbeat = NodeHeartbeat(board, rank, report)
     heartbeat.send_report(phase="looks for devices")
     heartbeat.start()
@@ -108,10 +107,10 @@ def serve(
         gpus = tuple(SeenGpu(device.id, device.uuid or device.pci or device.id) for device in devices)
         heartbeat.send_report(gpus=gpus, is_ready=True, phase="waits")
         for turn in itertools.count():
-            while (data := board.get(messages.order_key(rank, turn))) is None:
+            while (data := board.get(boards.order_key(rank, turn))) is None:
                 heartbeat.check()
                 time.sleep(_TICK_S)
-            order = messages.decode(NodeOrder, data)
+            order = boards.decode(NodeOrder, data)
             if not order.suites:
                 end_reason = ""
                 break
@@ -159,7 +158,6 @@ def own_address(environment: Mapping[str, str]) -> str:
 def _measure(
     order: NodeOrder, program: Sequence[str], board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int
 ) -> MeasurementEnd:
-    """Measure an order in a child process, put the run file on the board, and return how the measurement ended."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpubench-fleet-") as folder:
         out = Path(folder, "run.jsonl.gz")
@@ -173,7 +171,7 @@ def _measure(
         if out.exists() and not data:
             last_line = "its run file is empty or larger than 256 MiB"
     if data:
-        board.put(messages.run_key(rank, turn), data)
+        board.put(boards.run_key(rank, turn), data)
     status = child.returncode if child.returncode >= 0 else 128 - child.returncode
     return MeasurementEnd(turn, status, time.monotonic() - begin, last_line, is_timed_out, bool(data))
 

@@ -23,8 +23,8 @@ from gpubench.model.disk import as_file_errors
 from gpubench.model.limits import Count, Many, Name, Text
 from gpubench.model.schema import Strict
 from gpubench.model.store import read_run
+from gpubench.tools.fleet.board import NodeOrder, PairPlace
 from gpubench.tools.fleet.collect import NodeOutcome
-from gpubench.tools.fleet.messages import NodeOrder, PairPlace
 from gpubench.tools.fleet.session import PAIRS, PAIRS_FILE, NodeSession
 
 SUITES, FILTERS = ("collectives",), ("collectives/across[*,nodes=2,of=2,*",)
@@ -95,7 +95,6 @@ class PairsSession(NodeSession):
         return confirmed(judgement, slowdowns)
 
     def _measure_round(self, turn: int, pairs: Sequence[Pair], name: str) -> None:
-        """Let these pairs measure at the same time, and add them to the record."""
         folder = self._request.folder / PAIRS / name
         with as_file_errors(folder):
             folder.mkdir(parents=True)
@@ -122,7 +121,6 @@ class PairsSession(NodeSession):
             write_whole(path, _RECORD.dump_json(self._record, indent=1) + b"\n")
 
     def _missing_reason(self, pair: Pair, outcomes: Mapping[int, NodeOutcome]) -> str:
-        """Return a clause that says why a pair has no figures in a round; empty if both nodes answered."""
         if not outcomes.keys() & set(pair):
             unreachable = [self._coordinator.name(rank) for rank in pair if rank in self._unreachable]
             return f"{' and '.join(unreachable)} did not answer in an earlier round"
@@ -162,9 +160,7 @@ def judge(record: PairsRecord, folder: Path) -> FleetJudgement:
 
 
 def confirmed(judgement: FleetJudgement, slowdowns: Mapping[FleetFinding, float | None]) -> FleetJudgement:
-    """Return the judgement with the slowdowns of findings whose pair was measured alone; None leaves a finding open.
-
-    A finding is confirmed if the pair was slower than a healthy pair by the smallest detectable slowdown or more."""
+    """Return the judgement with the slowdowns of findings whose pair was measured alone; None leaves a finding open."""
 
     def again(finding: FleetFinding) -> FleetFinding:
         alone = slowdowns.get(finding)

@@ -18,9 +18,9 @@ from gpubench.base.errors import CannotJudge, DeviceError, UsageError
 from gpubench.base.files import write_whole
 from gpubench.model.disk import as_file_errors
 from gpubench.model.fleet import AGAIN, FLEET_FILE, Fleet, FleetNode, Remeasured, encode_fleet, is_file_name
+from gpubench.tools.fleet.board import NodeOrder
 from gpubench.tools.fleet.collect import NodeCoordinator, NodeOutcome, Patience, Racks, WatchNodes
 from gpubench.tools.fleet.launchers import FleetLaunch
-from gpubench.tools.fleet.messages import NodeOrder
 
 PAIRS_FILE, PAIRS = "pairs.json", "pairs"  # the record and the folder of `fleet pairs`
 _LOCK = ".lock"
@@ -138,7 +138,6 @@ class FleetSession(NodeSession):
         return self._write_nodes()
 
     def _write_nodes(self) -> Fleet:
-        """Write the record with the present outcomes of all nodes, and return it."""
         nodes = []
         for rank in self._coordinator.nodes:
             outcome = self._outcomes.get(rank, _UNANSWERED)

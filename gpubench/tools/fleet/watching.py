@@ -100,8 +100,7 @@ def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
 def watch(fleets: Sequence[WatchedFleet]) -> list[ComponentHistory]:
     """Return the components that were suspects in any of the fleets or became slower, the most often suspected first.
 
-    `fleets` are in order of time. Two components are the same if their UUIDs are equal, or, without UUIDs, their
-    places."""
+    `fleets` are in order of time. Components with the same UUIDs, or else the same place, are the same."""
     days_of: dict[tuple[str, ...], list[_Day]] = {}
     for fleet in fleets:
         for digest in fleet.digests:
