@@ -93,32 +93,23 @@ def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: boo
 def show(judged: FleetJudgement) -> None:
     """Print the answer, the suspects and the smallest detectable slowdown on standard output."""
     from gpubench.cli import _print
-
-    for part in _parts(judged):
-        _print.out().print(part, soft_wrap=not hasattr(part, "columns"))
-
-
-def _parts(judged: FleetJudgement) -> Iterator[Part]:
-    from gpubench.cli import _print
     from gpubench.judging import fleet_text
     from gpubench.judging.fleet import fleet_status
 
     end = fleet_status(judged) or (4 if judged.of("suspect") else 0)
     answer = fleet_text.fleet_answer(judged)
-    yield _print.plain(answer, f"bold {_ENDS[end]}")
-    yield _print.plain(fleet_text.devices_text(judged))
+    lines = [(answer, f"bold {_ENDS[end]}"), (fleet_text.devices_text(judged), "")]
     if detectable := fleet_text.detectable_text(judged):
-        yield _print.plain(f"smallest detectable slowdown: {detectable}")
+        lines.append((f"smallest detectable slowdown: {detectable}", ""))
     notes = [note for note in judged.notes if note not in answer]  # without a verdict, the answer contains the first
-    for line in (*map(fleet_text.failure_text, judged.failures), *fleet_text.population_sentences(judged), *notes):
-        yield _print.plain(f"- {line}")
+    sentences = (*map(fleet_text.failure_text, judged.failures), *fleet_text.population_sentences(judged), *notes)
+    lines += [(f"- {line}", "") for line in sentences]
     if missing_nodes := fleet_text.missing_node_lines(judged):
-        yield _print.plain(f"{len(missing_nodes)} of {len(judged.fleet.nodes)} nodes did not answer", "yellow")
-        for line in missing_nodes:
-            yield _print.plain(f"- {line}", "yellow")
-    yield from _suspects(judged)
-    for line in fleet_text.next_steps_text(judged):
-        yield _print.plain(f"next: {line}")
+        lines.append((f"{len(missing_nodes)} of {len(judged.fleet.nodes)} nodes did not answer", "yellow"))
+        lines += [(f"- {line}", "yellow") for line in missing_nodes]
+    steps = [_print.plain(f"next: {line}") for line in fleet_text.next_steps_text(judged)]
+    for part in (*(_print.plain(*line) for line in lines), *_suspects(judged), *steps):
+        _print.out().print(part, soft_wrap=not hasattr(part, "columns"))
 
 
 def _suspects(judged: FleetJudgement) -> Iterator[Part]:

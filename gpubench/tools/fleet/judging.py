@@ -157,19 +157,19 @@ class _Pair(NamedTuple):
     before: Side
     after: Side
 
-    @property
-    def unjudged(self) -> Finding:
-        kind, after = self.after.kinds[0], self.after
-        sides = SideFigures.of(self.before), SideFigures.of(after)
-        return Finding(after.case, after.devices, Verdict.INCONCLUSIVE, "", "", kind.unit, kind.better, *sides)
-
 
 def _compared_with_baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy) -> tuple[list[FleetFinding], int]:
     """Return the findings on slower components by the statistics of a gate, and the number of compared cases."""
     # A condition that keeps a gate from judging, such as other programs on the device, becomes a cause here.
     pairs = list(_comparable_pairs(current, earlier))
     effects = effect.effects([effect.pair(pair.before, pair.after) for pair in pairs])
-    findings = decide([pair.unjudged for pair in pairs], effects, policy.threshold)
+    unjudged = []
+    for pair in pairs:
+        kind, after = pair.after.kinds[0], pair.after
+        sides = SideFigures.of(pair.before), SideFigures.of(after)
+        what = (after.case, after.devices, Verdict.INCONCLUSIVE, "", "", kind.unit, kind.better)
+        unjudged.append(Finding(*what, *sides))
+    findings = decide(unjudged, effects, policy.threshold)
     return [
         _fleet_finding(pair.place, pair.component, finding, "baseline", [pair.earlier])
         for pair, finding in zip(pairs, findings, strict=True)
