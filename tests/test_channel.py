@@ -184,3 +184,12 @@ def test_orders_and_exchanged_values_of_many_megabytes_reach_the_child(parent_an
     assert child_end.recv() == value
     child_end.close()
     sender.join()
+
+
+def test_a_frame_ends_with_its_content_so_that_its_receiver_may_close_at_once(parent_and_child, monkeypatch):
+    parent, _ = parent_and_child
+    sent = []
+    monkeypatch.setattr(parent, "_socket", type("Recorder", (), {"sendall": staticmethod(sent.append)}))
+    parent.send(bytes(MIB))
+    monkeypatch.undo()
+    assert all(sent), "sending no bytes fails at a closed socket"

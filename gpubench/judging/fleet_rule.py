@@ -241,7 +241,7 @@ def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulati
         is_slower = np.isin(np.arange(len(group.members)), slower)
         gaps = [np.nanmedian(group.rates[row][~is_slower]) - np.nanmedian(group.rates[row][is_slower]) for row in rows]
         slow, fast = ([group.members[column] for column in np.flatnonzero(mask)] for mask in (is_slower, ~is_slower))
-        names = dict.fromkeys(name for member in group.members for name, _ in member.component.details)
+        names = dict.fromkeys(name for member in (*slow, *fast) for name, _ in member.component.details)
         differences = []
         for name in names:
             here, there = ({dict(part.details).get(name, "unknown") for _, part in members} for members in (slow, fast))
