@@ -14,7 +14,6 @@ import _make as make
 import pytest
 from _files import write
 
-from gpubench.base.errors import UsageError
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
 from gpubench.judging.finding_text import finding_cells
@@ -97,38 +96,28 @@ def test_of_single_processes_the_change_is_shown_and_nothing_is_decided():
 
 def test_of_the_environments_only_differences_are_listed():
     old = make.facts(make.device(units=132), versions=(("nvidia.driver", "580.1"), ("cupy", "14.2")))
-    new = make.facts(
-        make.device(name="NVIDIA H100", units=132), versions=(("nvidia.driver", "590.2"), ("cupy", "14.2"))
+    new = make.facts(make.device(name="NVIDIA H100", units=132), versions=(("nvidia.driver", "590.2"),))
+    before, after = (
+        reading("a", *replicated("triad", 1e-3), facts=old),
+        reading("b", *replicated("triad", 1.3e-3), facts=new),
     )
-    comparison = compared(
-        reading("a", *replicated("triad", 1e-3), facts=old), reading("b", *replicated("triad", 1.3e-3), facts=new)
-    )
+    comparison = compared(before, after)
     assert {difference.name: difference.values for difference in comparison.differences} == {
         "model": ("NVIDIA H200", "NVIDIA H100"),
         "nvidia.driver": ("580.1", "590.2"),
+        "cupy": ("14.2", ""),
     }
     assert verdicts(comparison.against[0]) == {"triad": "slower"}, "what differs is no reason not to weigh"
 
 
-def test_a_fact_that_one_run_does_not_have_is_empty():
-    facts = make.facts(versions=(("cupy", "14.2"),))
-    comparison = compared(
-        reading("a", *replicated("triad", 1e-3), facts=facts), reading("b", *replicated("triad", 1e-3))
-    )
-    assert [(difference.name, difference.values) for difference in comparison.differences] == [("cupy", ("14.2", ""))]
-
-
-def test_cases_of_another_method_are_not_compared_and_in_no_mean():
-    after = [
-        dataclasses.replace(result, case=dataclasses.replace(result.case, version=2))
-        for result in replicated("dot", 2e-3)
-    ]
-    comparison = compared(
-        reading("a", *replicated("dot", 1e-3), *replicated("copy", 1e-3)),
-        reading("b", *after, *replicated("copy", 1e-3)),
-    )
+def test_cases_of_another_method_and_figures_that_are_not_positive_are_in_no_mean():
+    odd = make.result(dataclasses.replace(make.timing(0.0), quantity="value"), of=make.case("odd"))
+    copies = replicated("copy", 1e-3)
+    changed = [dataclasses.replace(r, case=dataclasses.replace(r.case, version=2)) for r in replicated("dot", 2e-3)]
+    comparison = compared(reading("a", odd, *replicated("dot", 1e-3), *copies), reading("b", odd, *changed, *copies))
     assert verdicts(comparison.against[0])["dot"] == "not comparable"
-    assert comparison.against[0].geomeans[0].cases == 1
+    assert [mean.cases for mean in comparison.against[0].geomeans] == [1]
+    assert {finding.case.name for finding in comparison.against[0].judgement.findings} == {"odd", "copy", "dot"}
 
 
 def test_cases_that_only_one_side_has_are_named():
@@ -149,18 +138,6 @@ def test_every_other_run_is_compared_with_the_first():
     comparison = compared(*sides)
     assert [column.name for column in comparison.columns] == ["a", "b", "c"]
     assert [verdicts(against)["triad"] for against in comparison.against] == ["slower", "faster"]
-
-
-def test_runs_without_a_case_in_common_are_refused_with_the_suites_of_each():
-    with pytest.raises(UsageError, match="no case in common: a has bandwidth; b has gemm"):
-        compared(reading("a", *replicated("triad", 1e-3)), reading("b", *replicated("square", 1e-3, suite="gemm")))
-
-
-def test_figures_that_are_not_positive_are_shown_and_in_no_mean():
-    odd = make.result(dataclasses.replace(make.timing(0.0), quantity="value"), of=make.case("odd"))
-    comparison = compared(reading("a", odd, *replicated("copy", 1e-3)), reading("b", odd, *replicated("copy", 1e-3)))
-    assert [mean.cases for mean in comparison.against[0].geomeans] == [1]
-    assert {finding.case.name for finding in comparison.against[0].judgement.findings} == {"odd", "copy"}
 
 
 @pytest.mark.parametrize(

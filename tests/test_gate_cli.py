@@ -31,28 +31,43 @@ def longer_suite(monkeypatch):
     return ("longer", "--filter", "told", "--device", "host", "--tier", "smoke")
 
 
-def run_file(name, centre=1.0, of=TRIAD, manifest=None, count=5, **fields):
-    """Return a run file with five quiet processes of a case."""
-    values = noisy(centre, 1e-3, count) if count > 1 else [centre]
+def run_file(name, centre=1.0, of=TRIAD, manifest=None, count=5, spread=1e-3, end=True, **fields):
+    """Return a run file with `count` quiet processes of a case."""
+    values = noisy(centre, spread, count) if count > 1 else [centre]
     results = [make.result(make.timing(v), of=of, replicate=i, **fields) for i, v in enumerate(values)]
-    return files.write(Path(name), *results, manifest=make.manifest(**(manifest or {})))
+    return files.write(Path(name), *results, manifest=make.manifest(**(manifest or {})), end=end)
 
 
-@pytest.mark.parametrize(("centre", "status", "word"), [(1.0005, 0, "PASSED: none of"), (1.1, 1, "SLOWER: 1 of")])
-def test_files_are_judged(call, centre, status, word):
-    run_file("base.jsonl")
-    run_file("new.jsonl", centre)
-    exit_status, out, _ = call("gate", "new.jsonl", "--baseline", "base.jsonl")
+SLOWER = {"centre": 1.05}
+H100 = {"manifest": {"facts": make.facts(make.device(name="NVIDIA H100"))}}
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "options", "status", "text"),
+    [
+        ({}, {"centre": 1.0005}, (), 0, "PASSED: none of 1 case is slower (exit status 0: "),
+        ({}, {"centre": 1.1}, (), 1, "SLOWER: 1 of 1 case is slower (exit status 1: "),
+        ({"count": 1}, {"count": 1}, (), 0, "1 same"),
+        ({"of": COPY}, {}, (), 4, "CANNOT JUDGE: no case has a figure on both sides (exit status 4: "),
+        (H100, {"centre": 1.0005}, (), 4, "model NVIDIA H200 instead of NVIDIA H100"),
+        (H100, {"centre": 1.0005}, ("--allow-mismatch",), 0, "PASSED"),
+        ({"of": dataclasses.replace(TRIAD, version=2)}, {}, ("--allow-mismatch",), 4, "case version was 2, is 1"),
+        ({}, SLOWER, ("--threshold", "10"), 0, "PASSED"),
+        ({}, SLOWER, ("--threshold", "1", "--policy", "lax.toml"), 0, "PASSED"),
+        ({}, SLOWER, ("--policy", "none.toml"), 2, ""),
+        ({}, SLOWER, (), 1, "SLOWER"),
+        ({}, SLOWER, ("--noise", "noise.jsonl"), 0, ""),
+        ({}, {"centre": 1.0005, "end": False}, (), 0, "new.jsonl is a partial run"),
+    ],
+)
+def test_files_are_judged(call, base, new, options, status, text):
+    run_file("base.jsonl", **base)
+    run_file("new.jsonl", **new)
+    run_file("noise.jsonl", count=10, spread=0.04)
+    Path("lax.toml").write_text("[gate.thresholds_percent]\ntriad = 10\n")
+    exit_status, out, _ = call("gate", "new.jsonl", "--baseline", "base.jsonl", *options)
     assert exit_status == status
-    assert out.startswith(f"{word} 1 case")
-    assert f"(exit status {status}: " in out.partition("\n")[0]
-
-
-def test_identical_files_are_the_same_with_one_process_too(call):
-    run_file("base.jsonl", count=1)
-    status, out, _ = call("gate", "base.jsonl", "-b", "base.jsonl")
-    assert status == 0
-    assert "1 same" in out
+    assert text in out
 
 
 def test_one_process_is_inconclusive_and_says_what_it_cannot_decide(call):
@@ -82,81 +97,26 @@ def test_a_vanished_case_gives_a_warning_and_ends_with_4_when_strict(call):
     assert call("gate", "new.jsonl", "-b", "base.jsonl", "--strict")[0] == 4
 
 
-@pytest.mark.parametrize("name", ["none.jsonl", "main", "last:5"])
-def test_a_missing_baseline_ends_with_5(call, name):
-    run_file("new.jsonl")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("none.jsonl", "none.jsonl"),
+        ("main", "main"),
+        ("nihgtly", "did you mean nightly?"),
+        ("last:5", "history"),
+        ("edited.jsonl", "edited or damaged"),
+    ],
+)
+@pytest.mark.parametrize("history", [None, b"no database" * 100], ids=["no-history", "damaged-history"])
+def test_a_missing_edited_or_damaged_baseline_ends_with_5(call, name, text, history):
+    call("gate", run_file("new.jsonl"), "--save-baseline", "nightly")
+    files.edit(run_file("edited.jsonl"), 2, '"replicate":0', '"replicate":7')
+    Path("gpubench-runs").mkdir()
+    if history:
+        Path("gpubench-runs/history.sqlite").write_bytes(history)
     status, out, err = call("gate", "new.jsonl", "--baseline", name)
-    assert (status, out) == (5, "")
-    assert len(err.strip().splitlines()) == 1
-
-
-def test_a_name_that_is_nearly_right_is_guessed(call):
-    run_file("new.jsonl")
-    call("gate", "new.jsonl", "--save-baseline", "nightly")
-    status, _, err = call("gate", "new.jsonl", "--baseline", "nihgtly")
-    assert status == 5
-    assert "did you mean nightly?" in err
-
-
-def test_an_edited_file_ends_with_5(call):
-    run_file("base.jsonl")
-    files.edit(run_file("new.jsonl"), 2, '"replicate":0', '"replicate":7')
-    status, out, err = call("gate", "new.jsonl", "-b", "base.jsonl")
-    assert (status, out) == (5, "")
-    assert "edited or damaged" in err
-
-
-def test_nothing_in_common_ends_with_4(call):
-    run_file("base.jsonl", of=COPY)
-    run_file("new.jsonl")
-    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
-    assert status == 4
-    assert out.startswith("CANNOT JUDGE: no case has a figure on both sides (exit status 4: ")
-
-
-def test_another_machine_is_refused_with_the_reason_unless_allowed(call):
-    another_machine = {"facts": make.facts(make.device(name="NVIDIA H100"))}
-    run_file("base.jsonl", manifest=another_machine)
-    run_file("new.jsonl", 1.0005)
-    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
-    assert status == 4
-    assert "model NVIDIA H200 instead of NVIDIA H100" in out
-    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--allow-mismatch")[0] == 0
-
-
-def test_another_case_version_is_not_comparable_even_where_machines_may_differ(call):
-    run_file("base.jsonl", of=dataclasses.replace(TRIAD, version=2))
-    run_file("new.jsonl")
-    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl", "--allow-mismatch")
-    assert status == 4
-    assert "case version was 2, is 1" in out
-
-
-def test_the_threshold_comes_from_the_command_or_from_the_policy(call):
-    run_file("base.jsonl")
-    run_file("new.jsonl", 1.05)
-    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--threshold", "10")[0] == 0
-    Path("gpubench.toml").write_text("[gate.thresholds_percent]\ntriad = 10\n")
-    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--threshold", "1")[0] == 0
-    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--policy", "none.toml")[0] == 2
-
-
-def test_a_noise_file_raises_the_threshold(call):
-    run_file("base.jsonl")
-    run_file("new.jsonl", 1.05)
-    noisy_runs = [make.result(make.timing(v), replicate=i, of=TRIAD) for i, v in enumerate(noisy(1.0, 0.04, 10))]
-    files.write(Path("noise.jsonl"), *noisy_runs)
-    assert call("gate", "new.jsonl", "-b", "base.jsonl")[0] == 1
-    assert call("gate", "new.jsonl", "-b", "base.jsonl", "--noise", "noise.jsonl")[0] == 0
-
-
-def test_a_partial_run_is_judged_and_noted(call):
-    run_file("base.jsonl")
-    results = [make.result(make.timing(v), replicate=i, of=TRIAD) for i, v in enumerate(noisy(1.0005, 1e-3))]
-    files.write(Path("new.jsonl"), *results, end=False)
-    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
-    assert status == 0
-    assert "new.jsonl is a partial run" in out
+    assert (status, out, len(err.strip().splitlines())) == (5, "", 1)
+    assert text in err
 
 
 def test_several_sessions_are_given_as_a_folder_or_as_several_options(call):
@@ -194,19 +154,17 @@ def test_a_baseline_is_saved_by_name_and_replaced(call):
     assert kept.read_bytes() == Path("new.jsonl").read_bytes()
 
 
-def test_a_candidate_that_failed_is_no_baseline(call):
-    run_file("new.jsonl", status="failed", cause="crash", reason="the worker ended")
+@pytest.mark.parametrize(
+    ("result", "exit_status"),
+    [
+        (make.result(of=TRIAD, status="failed", cause="crash", reason="the worker ended"), 3),
+        (dataclasses.replace(make.result(of=TRIAD, labels=("dry-run",)), series=()), 4),
+    ],
+)
+def test_a_candidate_that_failed_and_a_dry_run_are_no_baselines(call, result, exit_status):
+    files.write(Path("new.jsonl"), result)
     status, _, err = call("gate", "new.jsonl", "--save-baseline", "main")
-    assert status == 3
-    assert "not saved" in err
-
-
-def test_a_dry_run_is_no_baseline(call):
-    dry = make.result(of=TRIAD, labels=("dry-run",), status="ok")
-    files.write(Path("new.jsonl"), dataclasses.replace(dry, series=()), manifest=make.manifest())
-    status, _, err = call("gate", "new.jsonl", "--save-baseline", "main")
-    assert status == 4
-    assert "not saved as the baseline main: no case has a figure" in err
+    assert (status, "not saved as the baseline main" in err) == (exit_status, True)
     assert not Path("gpubench-baselines").exists()
 
 
@@ -243,15 +201,6 @@ def test_the_last_results_of_the_history_are_a_baseline_without_the_candidate(ca
     assert status == 1
     assert "(10 and 5 processes)" in out
     assert "(5 and 5 processes)" in call("gate", "gpubench-runs/3.jsonl", "--baseline", "last:5")[1]
-
-
-def test_a_damaged_history_ends_with_5(call):
-    Path("gpubench-runs").mkdir()
-    Path("gpubench-runs/history.sqlite").write_bytes(b"no database" * 100)
-    run_file("new.jsonl")
-    status, _, err = call("gate", "new.jsonl", "--baseline", "last:10")
-    assert status == 5
-    assert len(err.strip().splitlines()) == 1
 
 
 def test_a_locked_run_file_can_still_be_judged(call):

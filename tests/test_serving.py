@@ -135,26 +135,23 @@ def test_the_knee_is_the_highest_rate_that_meets_both_objectives(objectives):
     assert not serving.at_rate(LLAMA, load, 1.03 * highest.rate).meets(objectives)
 
 
-def test_there_is_no_knee_where_a_query_alone_is_too_slow():
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        *[(lambda rate=rate: serving.poisson(rate, 10, seed=0), "above 0") for rate in (0.0, -1.0, float("nan"))],
+        (lambda: served([0.0, 2.0, 1.0]), "order"),
+    ],
+)
+def test_a_rate_of_zero_and_arrivals_out_of_order_are_refused(refused, message):
+    with pytest.raises(ValueError, match=message):
+        refused()
+
+
+def test_there_is_no_knee_where_a_query_alone_is_too_slow_or_queries_are_too_few_for_a_percentile():
     assert serving.knee(LLAMA, Workload(512, 128, 1000), Objectives("instant", 0.001, 0.001)) is None
-
-
-def test_too_few_queries_meet_no_objective():
-    """With fewer than 662 queries, their 99th percentile is not known."""
-    point = serving.at_rate(LLAMA, Workload(512, 128, 661), 1.0)
+    point = serving.at_rate(LLAMA, Workload(512, 128, 661), 1.0)  # from 662 on their 99th percentile is known
     assert point.first_token_s[1] is None
     assert not point.meets(serving.OBJECTIVES[0])
-
-
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
-def test_a_rate_of_zero_gives_no_arrivals(rate):
-    with pytest.raises(ValueError, match="above 0"):
-        serving.poisson(rate, 10, seed=0)
-
-
-def test_arrival_times_that_decrease_are_refused():
-    with pytest.raises(ValueError, match="order"):
-        served([0.0, 2.0, 1.0])
 
 
 def test_a_line_through_measured_steps_is_exact_where_they_lie_on_one():
@@ -176,17 +173,11 @@ def test_a_batch_with_one_context_has_the_slope_of_the_largest_batch_with_two():
     assert StepLine.through(1000, 0.001, 2e-6) == StepLine(0.0, 1e-6)
 
 
-def test_prefills_between_measured_lengths_lie_on_the_line_and_beyond_them_are_proportional():
-    assert TIMES.prefill_s(55) == pytest.approx(0.055)
-    assert TIMES.prefill_s(1) == pytest.approx(0.01)
-    assert TIMES.prefill_s(200) == pytest.approx(0.2)
-
-
-def test_a_bound_is_the_longer_of_bytes_and_operations():
+def test_prefills_between_measured_lengths_lie_on_the_line_and_a_bound_is_the_longer_of_bytes_and_operations():
+    assert [TIMES.prefill_s(tokens) for tokens in (55, 1, 200)] == pytest.approx([0.055, 0.01, 0.2])
     work = Work(moved=4e12, flops=1e12)
-    assert serving.bound_s(work, 4e12, 1e12) == 1
-    assert serving.bound_s(work, 8e12, 1e12) == 1
-    assert serving.bound_s(work, 4e12, 0.5e12) == 2
+    rates = ((4e12, 1e12), (8e12, 1e12), (4e12, 0.5e12))
+    assert [serving.bound_s(work, *rate) for rate in rates] == [1, 1, 2]
 
 
 def test_percentiles_need_the_queries_that_loadgen_needs():
@@ -194,6 +185,8 @@ def test_percentiles_need_the_queries_that_loadgen_needs():
     assert queries.tail_estimate(range(63), 0.9) is None
     assert queries.tail_estimate(range(64), 0.9) == 63
     assert queries.tail_estimate([], 0.9) is None
+    assert queries.percentile_interval(range(300), 0.99) is None
+    assert queries.percentile_interval([], 0.5) is None
 
 
 @pytest.mark.parametrize(("count", "fraction"), [(6, 0.5), (100, 0.9), (368, 0.99), (662, 0.99), (60_000, 0.99)])
@@ -202,11 +195,6 @@ def test_the_interval_of_a_percentile_leaves_at_most_a_fortieth_on_each_side(cou
     low, high = queries.percentile_interval(np.arange(1, count + 1), fraction)
     assert binom.cdf(low - 1, count, fraction) <= 0.025 < binom.cdf(low, count, fraction)
     assert binom.sf(high - 1, count, fraction) <= 0.025 < binom.sf(high - 2, count, fraction)
-
-
-def test_too_few_values_have_no_interval_of_a_percentile():
-    assert queries.percentile_interval(range(300), 0.99) is None
-    assert queries.percentile_interval([], 0.5) is None
 
 
 @pytest.mark.parametrize("count", [64, 662, 5000, 100_000])
@@ -291,15 +279,15 @@ def test_a_view_finds_the_times_of_steps_and_prefills_and_the_rates_that_they_al
 @pytest.mark.usefixtures("few")
 def test_the_page_has_a_line_for_each_format_of_weights_and_names_its_knee():
     faster = [step(1, 512, [0.001], "int4"), step(8, 512, [0.002], "int4"), prefill(512, [0.012], "int4")]
-    page = plugins.load("reports", "html").render(run_of(*measured(), *faster))
+    hostile = "<script>alert(1)</script>"
+    marked = step(1, 512, [0.01], hostile), step(1, 2048, [0.011], hostile), prefill(512, [0.01], hostile)
+    page = plugins.load("reports", "html").render(run_of(*measured(), *faster, *marked))
     assert "p99 of the first token" in page
+    assert hostile not in page
     for weights in ("float16", "int4"):
         assert re.search(rf"{weights}: server up to [\d.]+ query/s, interactive up to [\d.]+ query/s", page)
     assert "not an MLPerf result" in page
-
-
-def test_steps_without_prefills_give_no_serving_rate():
-    assert served_of(Summary(run_of(step(1, 512, [0.004]))), "inference", VIEW) == []
+    assert served_of(Summary(run_of(step(1, 512, [0.004]))), "inference", VIEW) == [], "steps alone give no rate"
 
 
 @pytest.mark.usefixtures("few")
@@ -433,15 +421,6 @@ def test_a_session_whose_times_decrease_is_left_out():
         assert rates.sessions == ()
 
 
-@pytest.mark.usefixtures("few")
-def test_names_of_a_hostile_file_are_escaped_in_the_chart():
-    hostile = "<script>alert(1)</script>"
-    results = step(1, 512, [0.01], hostile), step(1, 2048, [0.011], hostile), prefill(512, [0.01], hostile)
-    page = plugins.load("reports", "html").render(run_of(*results))
-    assert "p99 of the first token" in page
-    assert hostile not in page
-
-
 def test_a_run_of_an_h200_shows_the_attention_the_steps_and_the_rates_that_were_measured():
     run = store.read_run(RECORDINGS / "h200-inference.jsonl.gz")
     summary = Summary(run)
@@ -450,11 +429,8 @@ def test_a_run_of_an_h200_shows_the_attention_the_steps_and_the_rates_that_were_
     # share of the read rate
     assert rows[f"decode_attention[batch=32,context=4096,{heads}]"].interval.centre > 0.80 * 4608e9
     assert rows[f"decode_attention[batch=8,context=4096,{heads}]"].interval.centre > 0.65 * 4608e9
-    half, fourth = served_of(summary, "inference", next(view for view in views(run) if view.kind == "serving"))
+    (view,) = (view for info in run.manifest.suites for view in info.views if view.kind == "serving")
+    half, fourth = served_of(summary, "inference", view)
     assert (half.label, fourth.label) == ("llama-3-8b, float16", "llama-3-8b, int4")
     assert half.times.slots == 64
     assert [round(point.rate, 1) for _, point in half.knees if point] == [25.7, 23.0]
-
-
-def views(run):
-    return next(info.views for info in run.manifest.suites if info.name == "inference")

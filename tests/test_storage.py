@@ -65,16 +65,11 @@ def users_file(tmp_path):
     return path, data_files([path])
 
 
-@pytest.mark.parametrize("path", ["buffered", "direct"])
-def test_a_read_gives_every_byte_of_a_file_whose_end_is_no_whole_block(task, path):
-    assert call(task(path=path)) > 0
-
-
-def test_a_buffered_read_leaves_its_pages_in_the_cache_and_a_direct_read_leaves_none(task):
+def test_a_read_gives_every_byte_and_only_a_buffered_one_leaves_its_pages_in_the_cache(task):
     cached = {}
     for path in ("buffered", "direct"):
         built = task(path=path)
-        call(built)
+        assert call(built) > 0
         cached[path] = built.check()["cached pages"].value
     assert cached == {"buffered": -(-SIZE // mmap.PAGESIZE), "direct": 0}
 
@@ -104,32 +99,26 @@ def test_of_a_users_file_that_is_too_long_the_beginning_is_read(task, users_file
     assert call(task(file=path.name, data=data, size=2**18)) > 0
 
 
-def test_a_file_that_is_written_to_while_it_is_read_makes_the_case_invalid(task, users_file):
-    path, data = users_file
-    built = task(file=path.name, data=data)
-    call(built)
-    with path.open("r+b") as file:
-        file.write(b"other bytes")
-        os.fsync(file.fileno())
-    with pytest.raises(Untrustworthy, match=r"weights\.bin was written to") as caught:
-        call(built)
-    assert caught.value.cause == "changed"
-
-
-def test_a_write_in_the_middle_of_a_read_is_found_after_it(task, users_file):
+@pytest.mark.parametrize("during", [False, True], ids=["between two reads", "in the middle of a read"])
+def test_a_file_that_is_written_to_while_it_is_measured_makes_the_case_invalid(task, users_file, during):
     path, data = users_file
     built = task(file=path.name, data=data)
     reader = built.close.__self__._reader
     read = reader.read
 
-    def read_while_another_program_writes():
+    def another_program_writes():
         with path.open("r+b") as file:
             file.write(b"other bytes")
-        return read()
+            os.fsync(file.fileno())
 
-    reader.read = read_while_another_program_writes
-    with pytest.raises(Untrustworthy, match=r"weights\.bin was written to"):
+    if during:
+        reader.read = lambda: (another_program_writes(), read())[1]
+    else:
         call(built)
+        another_program_writes()
+    with pytest.raises(Untrustworthy, match=r"weights\.bin was written to") as caught:
+        call(built)
+    assert caught.value.cause == "changed"
 
 
 def test_a_file_that_shrinks_grows_goes_or_is_replaced_is_named(task, users_file):
@@ -163,11 +152,13 @@ def test_content_that_changes_without_a_new_time_is_found_by_comparison(task, us
         call(built)
 
 
-def test_a_file_that_changed_since_the_plan_is_not_read(users_file):
+def test_a_file_that_changed_since_the_plan_is_not_read_and_cufile_is_for_gpus(users_file):
     path, data = users_file
     path.write_bytes(b"short")
     with pytest.raises(Untrustworthy, match="no longer has"):
         SUITE.build(bench(file=path.name, data=data))
+    with pytest.raises(Skip, match="not of host"):
+        SUITE.build(bench(path="cufile"))
 
 
 def test_a_file_in_memory_is_skipped_and_named():
@@ -338,23 +329,20 @@ def test_a_file_that_cufile_does_not_take_is_a_skip_that_names_the_missing_datab
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
-def test_cufile_is_called_direct_only_if_no_read_was_by_posix_calls():
-    kinds = {"n_nvfs_reads": 4, "n_p2p_reads": 0, "n_posix_reads": 0}
-    assert CUFILE.is_really_direct(kinds)
-    assert "directly" in CUFILE.path_taken(kinds)
-    assert not CUFILE.is_really_direct(kinds | {"n_posix_reads": 1})
-    none = dict.fromkeys(kinds, 0)
-    assert not CUFILE.is_really_direct(none)
-    assert "is unknown" in CUFILE.path_taken(none)
-    assert CUFILE.labels_of(kinds) == ()
-    assert CUFILE.labels_of(none) == ("cufile-unproven",)
-    assert CUFILE.labels_of(kinds | {"n_posix_reads": 1}) == ("cufile-compatibility",)
-    assert "compatibility mode" in CUFILE.path_taken(kinds | {"n_posix_reads": 4, "n_nvfs_reads": 0})
-
-
-def test_cufile_is_for_gpus_of_nvidia():
-    with pytest.raises(Skip, match="not of host"):
-        SUITE.build(bench(path="cufile"))
+@pytest.mark.parametrize(
+    ("nvfs", "posix", "is_direct", "text", "labels"),
+    [
+        (4, 0, True, "directly", ()),
+        (4, 1, False, "", ("cufile-compatibility",)),
+        (0, 4, False, "compatibility mode", ("cufile-compatibility",)),
+        (0, 0, False, "is unknown", ("cufile-unproven",)),
+    ],
+)
+def test_cufile_is_called_direct_only_if_no_read_was_by_posix_calls(nvfs, posix, is_direct, text, labels):
+    kinds = {"n_nvfs_reads": nvfs, "n_p2p_reads": 0, "n_posix_reads": posix}
+    assert CUFILE.is_really_direct(kinds) is is_direct
+    assert text in CUFILE.path_taken(kinds)
+    assert CUFILE.labels_of(kinds) == labels
 
 
 def test_the_files_of_the_user_replace_the_generated_one(users_file):
