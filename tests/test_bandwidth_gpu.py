@@ -1,5 +1,6 @@
 """The bandwidth suite on a real GPU: every kind of case is checked, and its checks can fail."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gpubench.measuring.stopping import POLICIES
 pytestmark = pytest.mark.gpu
 
 ENGINES = ("load-store", "memcpy", "async-copy", "bulk-copy")
+MEMORIES = ("pinned", "pageable", "registered", "write-combined", "zero-copy")
 
 
 @pytest.fixture(scope="module")
@@ -26,71 +28,33 @@ def gpu() -> Any:
     return plugins.load("backends", device.backend).open(device)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", MOVED)
-def test_a_kernel_is_checked(gpu: Any, name: str, dtype: str) -> None:
-    assert_checked(build_on(gpu, name, size_bytes=64 * MIB, dtype=dtype))
+CASES = {  # a case with the values of its axes, of which every combination is checked
+    **{name: {"dtype": ("float32", "float64"), "size_bytes": (64 * MIB,)} for name in MOVED},
+    "access_width": {"kernel": MOVED, "width_bytes": (4, 8, 16), "size_bytes": (64 * MIB,)},
+    "occupancy": {"kernel": MOVED, "threads": (64, 128, 512, 1536), "size_bytes": (64 * MIB,)},
+    "working_set": {"kernel": ("read", "write", "copy"), "size_bytes": (2 * MIB, 64 * MIB)},
+    "shared": {"access": ("read", "write"), "width_bytes": (4, 8, 16)},
+    "strided": {"access": ("read", "write"), "stride_bytes": (4, 32, 256), "size_bytes": (64 * MIB,)},
+    "random": {"access": ("read", "write"), "chunk_bytes": (4, 8, 16, 32, 128), "size_bytes": (64 * MIB,)},
+    "device_copy": {"engine": ENGINES, "size_bytes": (8, 16, 24, 4096, MIB + 8, 64 * MIB)},
+    "device_copy_on": {"engine": {*ENGINES} - {"memcpy"}, "units": (1, 7, 64), "size_bytes": (16 * MIB + 8,)},
+    **{name: {"memory": MEMORIES, "size_bytes": (8, MIB)} for name in ("h2d", "d2h")},
+}
+POINTS = [
+    (name, dict(zip(axes, values, strict=True)))
+    for name, axes in CASES.items()
+    for values in itertools.product(*(sorted(values) for values in axes.values()))
+]
 
 
-@pytest.mark.parametrize("width", [4, 8, 16])
-@pytest.mark.parametrize("name", MOVED)
-def test_a_kernel_of_any_width_is_checked(gpu: Any, name: str, width: int) -> None:
-    assert_checked(build_on(gpu, "access_width", kernel=name, width_bytes=width, size_bytes=64 * MIB))
-
-
-@pytest.mark.parametrize("threads", [64, 128, 512, 1536])
-@pytest.mark.parametrize("name", MOVED)
-def test_a_kernel_with_a_fixed_number_of_threads_is_checked(gpu: Any, name: str, threads: int) -> None:
-    assert_checked(build_on(gpu, "occupancy", kernel=name, threads=threads, size_bytes=64 * MIB))
-
-
-@pytest.mark.parametrize("size", [2 * MIB, 64 * MIB])
-@pytest.mark.parametrize("kernel", ["read", "write", "copy"])
-def test_a_working_set_is_checked(gpu: Any, kernel: str, size: int) -> None:
-    assert_checked(build_on(gpu, "working_set", kernel=kernel, size_bytes=size))
-
-
-@pytest.mark.parametrize("width", [4, 8, 16])
-@pytest.mark.parametrize("access", ["read", "write"])
-def test_shared_memory_is_checked(gpu: Any, access: str, width: int) -> None:
-    assert_checked(build_on(gpu, "shared", access=access, width_bytes=width))
-
-
-@pytest.mark.parametrize("access", ["read", "write"])
-@pytest.mark.parametrize("stride", [4, 32, 256])
-def test_strided_accesses_are_checked(gpu: Any, access: str, stride: int) -> None:
-    assert_checked(build_on(gpu, "strided", access=access, stride_bytes=stride, size_bytes=64 * MIB))
-
-
-@pytest.mark.parametrize("access", ["read", "write"])
-@pytest.mark.parametrize("chunk", [4, 8, 16, 32, 128])
-def test_random_accesses_are_checked(gpu: Any, access: str, chunk: int) -> None:
-    assert_checked(build_on(gpu, "random", access=access, chunk_bytes=chunk, size_bytes=64 * MIB))
-
-
-@pytest.mark.parametrize("size", [8, 16, 24, 4096, MIB + 8, 64 * MIB])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_copy_by_any_engine_is_checked(gpu: Any, engine: str, size: int) -> None:
+@pytest.mark.parametrize(("name", "params"), POINTS, ids=str)
+def test_every_kind_of_case_is_checked(gpu: Any, name: str, params: dict[str, Any]) -> None:
     try:
-        assert_checked(build_on(gpu, "device_copy", engine=engine, size_bytes=size))
-    except Skip as reason:
+        assert_checked(build_on(gpu, name, **params))
+    except Skip as reason:  # an engine that this architecture does not have
+        if "engine" not in params:
+            raise
         pytest.skip(str(reason))
-
-
-@pytest.mark.parametrize("units", [1, 7, 64])
-@pytest.mark.parametrize("engine", ["load-store", "async-copy", "bulk-copy"])
-def test_a_copy_by_a_few_multiprocessors_is_checked(gpu: Any, engine: str, units: int) -> None:
-    try:
-        assert_checked(build_on(gpu, "device_copy_on", engine=engine, units=units, size_bytes=16 * MIB + 8))
-    except Skip as reason:
-        pytest.skip(str(reason))
-
-
-@pytest.mark.parametrize("memory", ["pinned", "pageable", "registered", "write-combined", "zero-copy"])
-@pytest.mark.parametrize("name", ["h2d", "d2h"])
-@pytest.mark.parametrize("size", [8, MIB])
-def test_a_transfer_is_checked(gpu: Any, name: str, memory: str, size: int) -> None:
-    assert_checked(build_on(gpu, name, memory=memory, size_bytes=size))
 
 
 @pytest.mark.parametrize("memory", ["pinned", "registered", "write-combined", "zero-copy"])

@@ -37,13 +37,7 @@ def test_the_threshold_is_that_of_a_gate_with_equally_many_processes_on_both_sid
     assert noise.threshold(0.01, 8) == pytest.approx(math.expm1(3.636 * 0.005), rel=1e-3)
     assert noise.threshold(0.01, 8) == pytest.approx(math.expm1(least(0.01, 8)))
     assert noise.threshold(0.0, 8) == 0.0
-
-
-def test_for_many_replicates_the_threshold_is_three_standard_errors():
     assert noise.threshold(0.01, 1000) == pytest.approx(3 * 0.01 * math.sqrt(2 / 1000), rel=2e-3)
-
-
-def test_four_times_the_replicates_see_less_than_half_the_effect():
     assert noise.threshold(0.01, 12) < noise.threshold(0.01, 3) / 2
 
 
@@ -58,20 +52,13 @@ def test_the_noise_floor_is_that_of_the_processes_medians():
     assert floor.threshold == pytest.approx(math.expm1(least(deviation, 3)))
 
 
-def test_processes_that_agree_can_see_any_effect():
-    (floor,) = noise.floors(run_of(1.0, 1.0, 1.0))
-    assert (floor.between, floor.threshold) == (0.0, 0.0)
-
-
-def test_the_floor_of_a_quiet_case_names_the_smallest_detectable_change():
-    spread = 0.003
+@pytest.mark.parametrize(
+    ("spread", "text"), [(0.0, "0.00 %"), (0.003, "0.8 %"), (0.247, "95 % (too noisy for a gate)")]
+)
+def test_a_floor_names_the_smallest_detectable_change(spread, text):
     (floor,) = noise.floors(run_of(*(math.exp(spread * step) for step in (-1, -1, 0, 1, 1))))
-    assert floor.detectable == "0.8 %"
-
-
-def test_the_floor_of_a_noisy_case_says_that_it_is_too_coarse_for_a_gate():
-    (floor,) = noise.floors(run_of(*(math.exp(0.247 * step) for step in (-1, -1, 0, 1, 1))))
-    assert floor.detectable == "95 % (too noisy for a gate)"
+    assert floor.detectable == text
+    assert (floor.between == floor.threshold == 0.0) == (spread == 0)
 
 
 @pytest.mark.parametrize(

@@ -32,23 +32,21 @@ def test_a_series_is_judged_in_the_quantity_that_it_names(series, values, unit, 
     assert quantities.judged_better(series) == better
 
 
-def test_the_headline_is_the_first_series_even_if_others_are_slower():
-    first, second = make.timing(1.0, name="hot"), make.timing(9.0, name="cold")
-    assert quantities.headline(make.result(first, second)) == first
+RANKS = [make.timing(seconds, rank=rank, moved=1e9) for rank, seconds in enumerate([1.0, 3.0, 2.0])]
+BUSES = [Series("bus", "B/s", (rate,), better="more", rank=rank) for rank, rate in enumerate([5e9, 2e9, 4e9])]
 
 
-def test_the_headline_of_several_ranks_is_the_slowest_ranks():
-    ranks = [make.timing(seconds, rank=rank, moved=1e9) for rank, seconds in enumerate([1.0, 3.0, 2.0])]
-    slower = make.timing(9.0, name="cold", rank=3)
-    assert quantities.headline(make.result(*ranks, slower)) == ranks[1]
-
-
-def test_the_headline_of_ranks_that_report_a_rate_is_the_least_rate():
-    ranks = [Series("bus", "B/s", (rate,), better="more", rank=rank) for rank, rate in enumerate([5e9, 2e9, 4e9])]
-    assert quantities.headline(make.result(*ranks)) == ranks[1]
-
-
-def test_a_case_that_was_not_timed_has_no_headline():
+@pytest.mark.parametrize(
+    ("series", "place"),
+    [
+        ([make.timing(1.0, name="hot"), make.timing(9.0, name="cold")], 0),
+        ([*RANKS, make.timing(9.0, name="cold", rank=3)], 1),
+        (BUSES, 1),
+    ],
+    ids=["the first series", "the slowest rank", "the rank of the lowest rate"],
+)
+def test_the_headline_is_the_first_series_of_the_slowest_rank(series, place):
+    assert quantities.headline(make.result(*series)) == series[place]
     assert quantities.headline(make.result(status="skipped")) is None
 
 
@@ -64,35 +62,24 @@ def test_a_figure_is_a_median_with_its_interval_noise_and_share_of_spec():
     assert figure.share_text == "87.5 % of dram peak (data sheet)"
 
 
-def test_without_a_spec_the_share_is_of_the_best_in_this_run():
-    unknown = make.facts(make.device(name="Unheard-of GPU"))
-    fast = make.result(make.timing(1.0, moved=4e9, limit="dram"), of=make.case("copy"))
+UNKNOWN = make.facts(make.device("cuda:0", "Unheard-of GPU"), make.device("host", "Unheard-of CPU"))
+
+
+@pytest.mark.parametrize(
+    ("first", "shares"),
+    [
+        ({}, [1.0, 0.5]),
+        ({"status": "failed"}, [1.0, 1.0]),  # sets no best
+        ({"devices": ("host",)}, [1.0, 1.0]),  # is no best of another device
+    ],
+)
+def test_without_a_spec_the_share_is_of_the_best_of_the_device_in_this_run(first, shares):
+    fast = make.result(make.timing(1.0, moved=4e9, limit="dram"), of=make.case("copy"), **first)
     slow = make.result(make.timing(2.0, moved=4e9, limit="dram"), of=make.case("triad"))
-    rows = summary.Summary(make.run(fast, slow, facts=unknown)).rows()
-    assert [row.figure.share_text for row in rows] == [
-        "100.0 % of dram peak (best of this run)",
-        "50.0 % of dram peak (best of this run)",
-    ]
-
-
-def test_a_failed_result_sets_no_best():
-    unknown = make.facts(make.device(name="Unheard-of GPU"))
-    wrong = make.result(make.timing(0.1, moved=4e9, limit="dram"), of=make.case("copy"), status="failed")
-    right = make.result(make.timing(2.0, moved=4e9, limit="dram"))
-    rows = summary.Summary(make.run(wrong, right, facts=unknown)).rows()
-    assert rows[1].figure.share == 1.0
-
-
-def test_the_best_of_one_device_does_not_count_for_another():
-    both = make.facts(make.device("cuda:0", "X"), make.device("host", "Y"))
-    series = make.timing(1.0, moved=4e9, limit="dram"), make.timing(4.0, moved=4e9, limit="dram")
-    results = make.result(series[0]), make.result(series[1], devices=("host",))
-    assert [row.figure.share for row in summary.Summary(make.run(*results, facts=both)).rows()] == [1.0, 1.0]
-
-
-def test_a_series_without_a_limit_has_no_share():
-    row = summary.Summary(make.run(make.result())).rows()[0]
-    assert (row.figure.share, row.figure.limit, row.figure.share_text) == (None, "", "")
+    *rows, unlimited = summary.Summary(make.run(fast, slow, make.result(of=make.case("none")), facts=UNKNOWN)).rows()
+    assert rows[1].figure.share == shares[1]
+    assert rows[1].figure.share_text == f"{100 * shares[1]:.1f} % of dram peak (best of this run)"
+    assert (unlimited.figure.share, unlimited.figure.limit, unlimited.figure.share_text) == (None, "", "")
 
 
 def test_each_result_has_a_row_in_the_measured_order_by_suite():
@@ -146,21 +133,13 @@ def test_a_spread_is_of_the_medians_of_the_processes():
     assert spread.between == pytest.approx(0.2), "the standard deviation over the mean, n - 1"
 
 
-def test_the_noise_within_is_the_median_of_the_processes_noise():
-    quiet, noisy, loud = (1.0, 1.0, 1.0), (0.9, 1.0, 1.1), (0.5, 1.0, 1.5)
-    spread = the_spread(quiet, noisy, loud)
-    assert spread.within == spread.figure.noise == pytest.approx(0.14826)
+def test_noise_share_and_medians_of_a_spread_are_those_of_its_processes():
+    spread = the_spread((1.0, 1.0, 1.0), (0.9, 1.0, 1.1), (0.5, 1.0, 1.5))
+    assert spread.within == spread.figure.noise == pytest.approx(0.14826), "the median of the processes' noise"
     assert spread.between == 0.0
-
-
-def test_a_spread_of_a_rate_is_of_the_rates():
-    assert the_spread((1.0,), (2.0,), moved=4e9).medians == (4e9, 2e9)
-
-
-def test_the_share_of_a_spread_is_the_median_share():
     spread = the_spread((1e-3,), (2e-3,), (1.25e-3,), moved=4.8e9, limit="dram")
-    assert spread.figure.share == pytest.approx(0.8)
-    assert spread.figure.samples == 3
+    assert spread.figure.share == pytest.approx(0.8), "the median share"
+    assert (spread.figure.samples, spread.medians[:2]) == (3, (4.8e12, 2.4e12))
 
 
 def test_a_spread_counts_only_what_is_ok_and_names_the_worst():
@@ -171,15 +150,18 @@ def test_a_spread_counts_only_what_is_ok_and_names_the_worst():
     assert spread.row.result.status == "ok"
 
 
-@pytest.mark.parametrize("rows", [((1.0,),), ((1.0,), "failed"), ("failed", "failed")])
-def test_fewer_than_two_medians_have_no_deviation_between_processes(rows):
-    assert math.isnan(the_spread(*rows).between)
-
-
-def test_a_case_that_never_was_ok_has_a_spread_without_a_figure():
-    spread = the_spread("failed", "skipped")
-    assert (spread.figure, spread.medians, spread.row.result.status) == (None, (), "failed")
-    assert math.isnan(spread.within)
+@pytest.mark.parametrize(
+    ("rows", "medians"),
+    [(((1.0,),), 1), (((1.0,), "failed"), 1), (("failed", "failed"), 0), (("failed", "skipped"), 0)],
+)
+def test_fewer_than_two_medians_have_no_deviation_between_processes_and_none_has_no_figure(rows, medians):
+    spread = the_spread(*rows)
+    assert math.isnan(spread.between)
+    assert (len(spread.medians), spread.figure is None, math.isnan(spread.within)) == (
+        medians,
+        not medians,
+        not medians,
+    )
 
 
 def test_the_figures_of_a_run_without_replicates_are_those_of_its_results():
@@ -233,22 +215,19 @@ def test_items_of_arithmetic_have_a_share_of_the_peak_of_their_operations():
 
 
 def test_the_secondary_figures_of_a_case_are_its_other_stages_and_its_observed_values():
-    run = make.run(
-        make.result(
-            make.timing(1e-3, moved=4e9, name="compress.hot", stop="interval"),
-            make.timing(2e-3, moved=4e9, name="compress.cold", stop="interval"),
-            make.timing(1e-5, name="compress.host"),
-            make.timing(5e-4, moved=4e9, name="decompress.hot", stop="interval"),
-            make.timing(6e-4, moved=4e9, name="decompress.early"),
-            Series("ratio", "", (1.5, 2.5), better="more"),
-        )
+    measured = make.result(
+        make.timing(1e-3, moved=4e9, name="compress.hot", stop="interval"),
+        make.timing(2e-3, moved=4e9, name="compress.cold", stop="interval"),
+        make.timing(1e-5, name="compress.host"),
+        make.timing(5e-4, moved=4e9, name="decompress.hot", stop="interval"),
+        make.timing(6e-4, moved=4e9, name="decompress.early"),
+        Series("ratio", "", (1.5, 2.5), better="more"),
     )
-    table = summary.Summary(run)
-    (spread,) = table.spreads()
-    assert [(figure.name, figure.text) for figure in table.secondary_figures(spread)] == [
-        ("decompress.hot", "8000 GB/s"),
-        ("ratio", "2.000"),
-    ]
+    expected = [("decompress.hot", "8000 GB/s"), ("ratio", "2.000")]
+    for result, secondary in ((measured, expected), (make.result(status="failed"), [])):
+        table = summary.Summary(make.run(result))
+        (spread,) = table.spreads()
+        assert [(figure.name, figure.text) for figure in table.secondary_figures(spread)] == secondary
 
 
 @pytest.mark.parametrize(("seconds", "beside"), [(1.005e-3, []), (0.9e-3, ["early"])])
@@ -256,8 +235,3 @@ def test_samples_from_before_the_device_settled_are_a_secondary_figure_if_they_d
     run = make.run(make.result(make.timing(1e-3, moved=1e9), make.timing(seconds, name="early", moved=1e9)))
     table = summary.Summary(run)
     assert [figure.short for figure in table.secondary_figures(table.spreads()[0])] == beside
-
-
-def test_a_case_that_was_not_timed_has_no_secondary_figures():
-    table = summary.Summary(make.run(make.result(status="failed")))
-    assert table.secondary_figures(table.spreads()[0]) == []
