@@ -89,10 +89,18 @@ def test_the_table_says_after_how_many_calls_it_pays_and_how_much_work_that_is()
     )
 
 
-def test_an_interval_whose_bounds_round_to_the_same_text_is_left_out():
-    close = build("triton", "process", compile=[1.4998, 1.4999, 1.5])
-    (table,) = Amortisation(TITLE, tuple(amortisations_of(*MEASURED[:3], close))).tables
-    assert table.rows[0][-3] == "after 500 calls (1.5 s of work)"
+@pytest.mark.parametrize(
+    ("costs", "cells"),
+    [
+        ([1.4998, 1.4999, 1.5], ("after 500 calls (1.5 s of work)", "–", "–")),  # bounds that round to the same text
+        ([0.25], ("at once", "–", "–")),
+        ([0.25, 0.25, 1.5], ("at once (0 – 500 calls)", "–", "–")),
+    ],
+)
+def test_an_interval_is_given_where_its_bounds_differ_and_a_provider_that_costs_no_more_pays_at_once(costs, cells):
+    operators = amortisations_of(*MEASURED[:3], build("triton", "process", compile=costs))
+    (table,) = Amortisation(TITLE, tuple(operators)).tables
+    assert table.rows[0][-3:] == cells
 
 
 def test_a_provider_that_is_not_faster_never_pays():
@@ -101,19 +109,6 @@ def test_a_provider_that_is_not_faster_never_pays():
         assert {paid.calls.centre for paid in amortisation.paid} == {math.inf}
         (table,) = Amortisation(TITLE, (amortisation,)).tables
         assert table.rows[0][-3:] == ("never", "never", "never")
-
-
-def test_a_provider_that_costs_no_more_pays_at_once():
-    cheap = build("triton", "process", compile=[0.25])
-    (amortisation,) = amortisations_of(*MEASURED[:3], cheap)
-    (table,) = Amortisation(TITLE, (amortisation,)).tables
-    assert table.rows[0][-3:] == ("at once", "–", "–")
-
-
-def test_a_provider_that_costs_no_more_by_its_median_pays_at_once_within_an_interval():
-    noisy = build("triton", "process", compile=[0.25, 0.25, 1.5])
-    (table,) = Amortisation(TITLE, tuple(amortisations_of(*MEASURED[:3], noisy))).tables
-    assert table.rows[0][-3] == "at once (0 – 500 calls)"
 
 
 def test_a_library_that_reports_its_own_seconds_is_compared_with_the_same_stage_by_the_clock_of_the_host():
@@ -237,12 +232,13 @@ def test_a_spreadsheet_has_a_line_for_each_number_of_calls():
     }
 
 
-def test_a_page_of_providers_that_never_pay_has_the_table_alone():
-    page = plugins.load("reports", "html").render(
-        run_of(*MEASURED[:1], operator("triton", [0.5], "cupy"), *MEASURED[2:])
-    )
+def test_a_page_of_providers_that_never_pay_has_the_table_alone_and_names_are_escaped():
+    hostile = "<script>alert(1)</script>"
+    never = operator("triton", [0.5], "cupy"), operator(hostile, [0.5], "cupy"), build(hostile, "cold", first=[9.0])
+    page = plugins.load("reports", "html").render(run_of(*MEASURED[:1], *never, *MEASURED[2:]))
     assert "none pays" in page
     assert "never" in page
+    assert hostile not in page
 
 
 def test_numba_pays_on_a_host_after_the_calls_that_its_samples_give():
@@ -260,11 +256,3 @@ def test_numba_pays_on_a_host_after_the_calls_that_its_samples_give():
         assert paid.calls.centre == pytest.approx((cost - eager) / gained)
         assert paid.calls.low <= paid.calls.centre <= paid.calls.high
     assert [math.ceil(paid.calls.centre) for paid in amortisation.paid] == [3, 2, 7]
-
-
-def test_names_of_a_hostile_file_are_escaped():
-    hostile = "<script>alert(1)</script>"
-    slow, fast = operator("cupy", [0.003]), operator(hostile, [0.001], "cupy")
-    page = plugins.load("reports", "html").render(run_of(slow, fast, build(hostile, "cold", first=[4.0])))
-    assert TITLE in page
-    assert hostile not in page

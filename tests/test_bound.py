@@ -61,14 +61,16 @@ def test_the_most_used_resource_is_the_bound_and_without_one_the_remaining_rules
 
 
 @pytest.mark.parametrize(
-    ("capped", "clock", "expected"), [(1.0, 0.7, "power"), (1.0, 0.99, "compute"), (0.2, 0.7, "compute")]
+    ("resource", "capped", "clock", "expected"),
+    [
+        ("compute", 1.0, 0.7, "power"),
+        ("compute", 1.0, 0.99, "compute"),
+        ("compute", 0.2, 0.7, "compute"),
+        ("dram", 1.0, 0.7, "DRAM"),
+    ],
 )
-def test_arithmetic_is_bound_by_power_where_the_power_cap_lowered_its_clock(capped, clock, expected):
-    assert label(compute=(use(0.9),), capped=use(capped), clock=use(clock)) == expected
-
-
-def test_memory_at_its_bandwidth_limit_is_not_bound_by_the_power_cap():
-    assert label(dram=(use(0.9),), capped=use(1.0), clock=use(0.7)) == "DRAM"
+def test_arithmetic_alone_is_bound_by_power_where_the_power_cap_lowered_its_clock(resource, capped, clock, expected):
+    assert label(**{resource: (use(0.9),)}, capped=use(capped), clock=use(clock)) == expected
 
 
 def test_the_evidence_of_a_bound_lists_high_shares_in_descending_order():
@@ -84,7 +86,6 @@ ACME_BITS = (EventBit(1 << 40, "sips from the mains", EventClass.POWER_CAP),)
 
 # ---- joined to a run
 
-WINDOW = make.counter("gpm.dram", "%", "window", 0.1, "nvidia-smi dmon --gpm-metrics 10")
 MEMORY_HZ = 3201e6
 PEAK = 2 * MEMORY_HZ * 6016 / 8
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _make as make
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,24 +23,27 @@ def figures(table):
     }
 
 
-def test_a_gauge_is_given_as_mean_minimum_and_maximum_within_the_window():
-    table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3, 4, 5], power=[100, 200, 400, 300, 900])]))
-    assert figures(table.during(make.result(window=(2.0, 4.0)))) == {("nvml.power", "cuda:0"): (300, 200, 400, 3)}
+READINGS = make.samples([1, 2, 3, 4, 5], power=[100, 200, 400, 300, 900], energy=[0, 100, 300, 600, 600])
 
 
-def test_a_cumulative_counter_is_given_as_its_rise_per_second_between_the_readings_around_the_window():
-    table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3, 4, 5], energy=[0, 100, 300, 600, 600])]))
-    assert figures(table.during(make.result(window=(2.5, 3.5)))) == {("nvml.energy", "cuda:0"): (250, 250, 250, 3)}
+@pytest.mark.parametrize(
+    ("window", "power", "energy"),
+    [
+        ((2.0, 4.0), (300, 200, 400, 3), (150, 150, 150, 5)),
+        ((2.5, 3.5), (400, 400, 400, 1), (250, 250, 250, 3)),
+        ((2.25, 2.5), None, (200, 200, 200, 2)),  # no reading of the gauge, and a rise between two of the counter
+    ],
+)
+def test_a_gauge_is_the_mean_of_the_window_and_a_cumulative_counter_its_rise_around_it(window, power, energy):
+    seen = figures(CounterTable.of_run(make.run(sampled=[READINGS])).during(make.result(window=window)))
+    assert (seen.get(("nvml.power", "cuda:0")), seen["nvml.energy", "cuda:0"]) == (power, energy)
 
 
-def test_a_cumulative_counter_has_a_figure_for_a_window_between_two_readings():
-    table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3], energy=[0, 100, 300])]))
-    assert figures(table.during(make.result(window=(2.25, 2.5)))) == {("nvml.energy", "cuda:0"): (200, 200, 200, 2)}
-
-
-def test_a_gauge_without_a_reading_in_the_window_has_no_figure():
-    table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3], power=[100, 200, 300])]))
-    assert table.during(make.result(window=(2.25, 2.5))) == []
+def test_a_failed_reading_does_not_count_as_zero_and_a_result_that_was_never_timed_has_no_counters():
+    table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3], power=[100, None, 300])]))
+    assert table.tracks[0].at.tolist() == [1, 3]
+    assert figures(table.during(make.result(window=(0.0, 9.0)))) == {("nvml.power", "cuda:0"): (200, 100, 300, 2)}
+    assert table.during(make.result(status="skipped")) == []
 
 
 def test_a_cumulative_counter_needs_two_readings_at_different_times():
@@ -48,19 +52,8 @@ def test_a_cumulative_counter_needs_two_readings_at_different_times():
     assert figure_of(track([], [])) is None
 
 
-def test_a_result_that_was_never_timed_has_no_counters():
-    sampled = [make.samples([1, 2, 3], power=[100, 200, 300], energy=[1, 2, 3])]
-    assert CounterTable.of_run(make.run(sampled=sampled)).during(make.result(status="skipped")) == []
-
-
-def test_a_failed_reading_is_left_out_and_does_not_count_as_zero():
-    table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3], power=[100, None, 300])]))
-    assert table.tracks[0].at.tolist() == [1, 3]
-    assert figures(table.during(make.result(window=(0.0, 9.0)))) == {("nvml.power", "cuda:0"): (200, 100, 300, 2)}
-
-
-def test_chunks_of_one_counter_are_one_track():
-    sampled = [make.samples([1, 2], power=[10, 20]), make.samples([3], power=[30]), make.samples([4], energy=[0])]
+def test_chunks_of_one_counter_are_one_track_in_the_order_of_time():
+    sampled = [make.samples([1, 3], power=[10, 30]), make.samples([2], power=[20]), make.samples([4], energy=[0])]
     power, energy = CounterTable.of_run(make.run(sampled=sampled)).tracks
     assert (power.at.tolist(), power.values.tolist()) == ([1, 2, 3], [10, 20, 30])
     assert energy.at.tolist() == [4]
@@ -114,9 +107,3 @@ def test_no_long_stretch_of_samples_is_left_out_of_a_drawing():
     kept = extremes(values, 600)
     assert len(kept) <= 600
     assert np.diff(kept).max() < 2 * 100_000 / 300
-
-
-def test_samples_of_one_counter_that_came_in_two_sets_are_joined_in_the_order_of_time():
-    run = make.run(sampled=[make.samples([1, 3], power=[10, 30]), make.samples([2], power=[20], energy=[1])])
-    (track,) = CounterTable.of_run(run).of("cuda:0", Measure.BOARD_POWER)
-    assert (track.at.tolist(), track.values.tolist()) == ([1, 2, 3], [10, 20, 30])

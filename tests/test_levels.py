@@ -79,29 +79,28 @@ def test_a_cache_in_two_partitions_has_no_knee_but_a_long_ramp():
     assert rest[-1].height.centre == pytest.approx(337.0, rel=0.02)
 
 
-def test_a_slightly_sloped_level_is_one_level():
-    grid = sizes(4, 27, 36)
-    (level,) = levels(grid, [333.0 * 1.012 ** np.log2(size / grid[0]) for size in grid])
-    assert (level.first, level.last, level.end) == (0, len(grid) - 1, None)
-
-
-def test_an_outlier_does_not_divide_a_level():
-    grid = sizes(4, 10, 20)
-    heights = [30.0] * len(grid)
-    heights[17] = 33.0
-    (level,) = levels(grid, heights)
-    assert (level.first, level.last) == (0, len(grid) - 1)
+@pytest.mark.parametrize(
+    ("grid", "height", "count"),
+    [
+        (sizes(4, 27, 36), lambda size: 333.0 * 1.012 ** np.log2(size / 2**27), 1),  # a slight slope
+        (sizes(4, 10, 20), lambda size: 33.0 if size == 2**14.25 else 30.0, 1),  # an outlier
+        (sizes(4, 10, 20), float, 0),  # a slope everywhere
+        ([], float, 0),
+        ([1024.0], lambda size: 16.0, 0),
+        ([1024.0, 4096.0], lambda size: 16.2 + size / 1e5, 1),  # two octaves apart
+        ([1024.0, 1536.0], lambda size: 16.2, 0),
+        ([1024.0, 1280.0, 1536.0], lambda size: 16.2, 1),  # three are one over half an octave
+    ],
+)
+def test_a_flat_curve_is_one_level_without_an_end(grid, height, count):
+    found = levels(grid, [height(size) for size in grid])
+    assert [(level.first, level.last, level.end) for level in found] == [(0, len(grid) - 1, None)] * count
 
 
 def test_a_curve_that_rises_to_its_end_has_an_end_of_its_last_level():
     grid = sizes(4, 10, 22)
     (level,) = levels(grid, [10.0 * max(1.0, size / (300 * KIB)) for size in grid])
     assert level.end.centre == pytest.approx(300 * KIB, rel=1e-6)
-
-
-def test_a_curve_without_a_level_has_none():
-    grid = sizes(4, 10, 20)
-    assert levels(grid, [float(size) for size in grid]) == ()
 
 
 def test_a_level_spans_at_most_a_factor_of_one_and_a_half_even_with_wide_intervals():
@@ -130,18 +129,6 @@ def test_wide_intervals_make_a_boundary_unsure():
     heights = staircase(grid, [MIB], [100.0, 150.0], 4.0)
     sure, unsure = levels(grid, heights), levels(grid, heights, [0.1] * len(grid))
     assert sure[0].end.high / sure[0].end.low < unsure[0].end.high / unsure[0].end.low
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_fewer_than_two_points_have_no_level(count):
-    assert levels([1024.0] * count, [16.0] * count) == ()
-
-
-def test_two_points_an_octave_apart_can_be_a_level():
-    (level,) = levels([1024.0, 4096.0], [16.2, 16.3])
-    assert (level.first, level.last, level.end) == (0, 1, None)
-    assert levels([1024.0, 1536.0], [16.2, 16.3]) == ()
-    assert len(levels([1024.0, 1280.0, 1536.0], [16.2, 16.3, 16.2])) == 1, "three are one over half an octave"
 
 
 def test_the_dense_curve_of_a_real_h200_has_the_near_and_the_far_partition_of_its_l2():

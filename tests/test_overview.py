@@ -143,15 +143,26 @@ def test_a_key_figure_below_what_its_model_should_reach_matters_most():
     assert summary.trust == "trustworthy: yes"
 
 
+WIDE = make.timing(*(1e-3, 2e-3) * 6, moved=1e9)
+SKIPPED = make.result(status="skipped", cause="devices", reason="needs 2 devices")
+INVALID = make.result(status="invalid", cause="not-finite", reason="NaN", of=make.case("copy"))
+
+
 @pytest.mark.parametrize(
     ("results", "doubt"),
     [
         ([make.result(status="failed", cause="wrong-answer")], "1 case failed (wrong answer)"),
         ([read(labels=("loaded",))], "in 1 of 1 cases other programs kept the host busy (loaded)"),
         ([read(discarded=(("thermal", 5),))], "in 1 of 1 cases heat slowed the device down (thermal)"),
+        ([SKIPPED, INVALID], "nothing was measured"),
+        ([], "nothing was measured"),
+        (
+            [replace(read(), series=(WIDE,))],
+            "the 95 % confidence interval is wider than ± 5 %: Memory read ± 33 %",
+        ),
     ],
 )
-def test_failed_and_disturbed_cases_make_a_run_untrustworthy(results, doubt):
+def test_failed_disturbed_uncertain_and_missing_cases_make_a_run_untrustworthy(results, doubt):
     assert overview_of(*results).trust == f"trustworthy: no, because {doubt}"
 
 
@@ -183,12 +194,6 @@ def test_a_run_whose_sampler_died_is_not_trusted():
     assert summary.doubts == ("the sampler died during the run, so counters are missing",)
 
 
-def test_a_run_in_which_every_case_was_skipped_or_invalid_is_not_trusted():
-    skipped = make.result(status="skipped", cause="devices", reason="needs 2 devices")
-    invalid = make.result(status="invalid", cause="not-finite", reason="NaN", of=make.case("copy"))
-    assert overview_of(skipped, invalid).trust == "trustworthy: no, because nothing was measured"
-
-
 def test_an_imported_run_is_not_checked():
     imported = make.facts(Device("cuda:0", "imported", "NVIDIA H200", ""))
     assert overview_of(read(), facts=imported).trust == "trustworthy: imported, not checked"
@@ -207,12 +212,6 @@ def test_an_interrupted_run_and_a_sick_device_are_not_trusted():
     )
 
 
-def test_an_uncertain_key_figure_is_a_doubt():
-    wide = make.timing(*(1e-3, 2e-3) * 6, moved=1e9)
-    (doubt,) = overview_of(replace(read(), series=(wide,))).doubts
-    assert doubt == "the 95 % confidence interval is wider than ± 5 %: Memory read ± 33 %"
-
-
 def test_a_missing_library_is_named_with_the_way_to_get_it():
     missing = make.result(status="skipped", cause="missing", reason="nvCOMP is missing; pip install it")
     elsewhere = make.result(status="skipped", cause="devices", reason="needs 2 devices", of=make.case("peer"))
@@ -229,12 +228,6 @@ def test_a_run_of_the_host_says_that_it_measured_the_host():
     assert summary.limitations == ("these are figures of the host processor, not of a GPU",)
 
 
-def test_an_empty_run_has_an_overview():
-    summary = overview_of()
-    assert (summary.values, summary.suites) == ((), ())
-    assert summary.trust == "trustworthy: no, because nothing was measured"
-
-
 def test_every_built_in_floor_is_a_positive_figure_with_a_source():
     for floor in built_in_floors():
         assert floor.expected > 0
@@ -243,13 +236,10 @@ def test_every_built_in_floor_is_a_positive_figure_with_a_source():
         assert floor.better == ("less" if floor.unit == "s" else "more")
 
 
-def test_a_floor_in_another_unit_is_no_expectation():
+def test_a_floor_in_another_unit_is_no_expectation_and_a_capped_result_without_series_has_no_clock():
     summary = overview_of(make.result(make.timing(1e-3), of=make.case("read", size_bytes=2**32, dtype="float32")))
     assert [value.of_expected for value in summary.values] == [None]
     assert not summary.has_expectations
     assert key_values(Summary(make.run())) == []
-
-
-def test_a_power_capped_result_without_series_has_no_clock():
     capped = replace(read(), series=(), labels=("power-capped",))
     assert "the power cap limited 1 of 1 cases" in overview_of(capped).limitations

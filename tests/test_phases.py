@@ -44,31 +44,29 @@ def test_every_change_is_found_between_the_two_readings_where_it_was(noise):
     assert detection.changes(tracks, 0.0, 60.0) == pytest.approx(EDGES[1:-1], abs=0.1)
 
 
-def test_a_change_of_one_of_several_counters_begins_a_phase():
-    tracks = [track(POWER, (300, 300), (0, 20, 50), 3.0), track(BUSY, (90, 10), (0, 20, 50), 3.0)]
-    assert detection.changes(tracks, 0.0, 50.0) == pytest.approx([20.0], abs=0.1)
+WARM = make.counter("nvml.temperature", "°C", "gauge", 0.1, "")
 
 
-def test_noise_around_one_level_is_one_phase():
-    assert detection.changes([track(POWER, (600,), (0, 60), 30), track(BUSY, (95,), (0, 60), 10)], 0.0, 60.0) == []
-
-
-def test_a_step_that_is_small_relative_to_the_range_of_the_run_is_no_phase():
-    tracks = [track(POWER, (100, 640, 650, 100), (0, 10, 20, 30, 40), 2.0)]
-    assert detection.changes(tracks, 0.0, 40.0) == pytest.approx([10.0, 30.0], abs=0.1)
+@pytest.mark.parametrize(
+    ("tracks", "end", "changes"),
+    [
+        ([track(POWER, (300, 300), (0, 20, 50), 3.0), track(BUSY, (90, 10), (0, 20, 50), 3.0)], 50.0, [20.0]),
+        ([track(POWER, (600,), (0, 60), 30), track(BUSY, (95,), (0, 60), 10)], 60.0, []),
+        ([track(POWER, (100, 640, 650, 100), (0, 10, 20, 30, 40), 2.0)], 40.0, [10.0, 30.0]),
+        ([track(WARM, (40, 70), (0, 20, 40))], 40.0, []),
+        ([track(POWER, (100, 600), (0, 0.2, 0.4))], 0.4, []),
+        ([], 40.0, []),
+    ],
+    ids=["one-of-two", "noise", "small-step", "no-activity", "too-short", "nothing"],
+)
+def test_a_lasting_change_of_one_counter_of_activity_begins_a_phase(tracks, end, changes):
+    assert detection.changes(tracks, 0.0, end) == pytest.approx(changes, abs=0.1)
 
 
 def test_a_cumulative_counter_is_judged_by_its_rate():
     at = np.arange(0, 30, 0.25)
     busy = Track(CPU, "host", at, np.interp(at, [0, 10, 20, 30], [0, 10, 10, 20]))
     assert detection.changes([busy], 0.0, 30.0) == pytest.approx([10.0, 20.0], abs=0.25)
-
-
-def test_counters_that_do_not_measure_activity_begin_no_phase():
-    warm = make.counter("nvml.temperature", "°C", "gauge", 0.1, "")
-    assert detection.changes([track(warm, (40, 70), (0, 20, 40))], 0.0, 40.0) == []
-    assert detection.changes([], 0.0, 40.0) == []
-    assert detection.changes([track(POWER, (100, 600), (0, 0.2, 0.4))], 0.0, 0.4) == []
 
 
 def phase(*spans):
@@ -119,9 +117,9 @@ def test_the_energy_of_short_times_is_mean_power_times_time_and_says_so():
     assert "mean power × time" in table.note
 
 
-def test_the_energy_of_too_few_readings_is_not_given():
-    nothing = figures(phase((6.0, 6.15)))
-    assert nothing.energy is None
+@pytest.mark.parametrize("span", [(6.0, 6.15), (8.0, 30.0)], ids=["too few readings", "beyond what was sampled"])
+def test_the_energy_of_too_few_readings_is_not_given(span):
+    assert figures(phase(span)).energy is None
 
 
 def test_peaks_shares_and_throttle_reasons_are_of_the_phase_alone():
@@ -130,10 +128,6 @@ def test_peaks_shares_and_throttle_reasons_are_of_the_phase_alone():
     assert (early.shares[Measure.BUSY], late.shares[Measure.BUSY]) == (pytest.approx(0.1), pytest.approx(0.9))
     assert early.throttled == ()
     assert [(reason.name, reason.share) for reason in late.throttled] == [("power cap", 1.0)]
-
-
-def test_a_phase_beyond_what_was_sampled_has_no_energy():
-    assert figures(phase((8.0, 30.0))).energy is None
 
 
 def of_phase(counter, at, values, *spans):

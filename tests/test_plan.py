@@ -37,18 +37,22 @@ def headline_ids(suite, facts=ONE, tier="quick", device="cuda:0"):
     return [case.id for case in planning.headline(suite, Target(facts, facts.device(device), tier))]
 
 
-def test_the_headline_is_the_last_point_that_has_the_values_of_the_flag():
-    dtypes, sizes = ("float64", "float32"), (1, 2)
-    suite = suite_of(first={"n": (1,)}, main={"dtype": dtypes, "n": sizes, "headline": {"dtype": "float64"}})
-    assert headline_ids(suite) == ["made/main[dtype=float64,n=2]"]
+FLAGGED = {"n": (1, 2), "headline": {}}
+DTYPES = {"dtype": ("float64", "float32"), "n": (1, 2), "headline": {"dtype": "float64"}}
 
 
-def test_an_empty_headline_flag_takes_the_last_point():
-    assert headline_ids(suite_of(main={"n": (1, 2, 3), "headline": {}}, last={"n": (9,)})) == ["made/main[n=3]"]
-
-
-def test_a_suite_without_a_flag_has_its_first_case_as_headline():
-    assert headline_ids(suite_of(first={"n": (1, 2)}, second={"n": (9,)})) == ["made/first[n=1]"]
+@pytest.mark.parametrize(
+    ("cases", "ids"),
+    [
+        ({"first": {"n": (1,)}, "main": DTYPES}, ["made/main[dtype=float64,n=2]"]),
+        ({"main": {"n": (1, 2, 3), "headline": {}}, "last": {"n": (9,)}}, ["made/main[n=3]"]),
+        ({"first": {"n": (1, 2)}, "second": {"n": (9,)}}, ["made/first[n=1]"]),
+        ({"one": FLAGGED, "other": {"n": (3,)}, "two": FLAGGED}, ["made/one[n=2]", "made/two[n=2]"]),
+    ],
+    ids=["the values of the flag", "an empty flag", "no flag", "two flags"],
+)
+def test_the_headline_is_the_last_point_of_each_flagged_case_and_without_a_flag_the_first(cases, ids):
+    assert headline_ids(suite_of(**cases)) == ids
 
 
 def test_if_a_flagged_value_is_unsupported_the_headline_has_as_many_others_as_possible():
@@ -134,11 +138,6 @@ def test_the_headline_cases_of_bandwidth_are_two_key_figures_and_the_triad():
     assert headline_of("bandwidth", H200, "host", "quick") == [
         f"bandwidth/{name}[size=128MiB,dtype=float32]" for name in ("read", "copy", "triad")
     ]
-
-
-def test_a_suite_has_one_headline_case_for_each_flagged_definition():
-    flagged = {"n": (1, 2), "headline": {}}
-    assert headline_ids(suite_of(one=flagged, other={"n": (3,)}, two=flagged)) == ["made/one[n=2]", "made/two[n=2]"]
 
 
 @pytest.mark.parametrize("tier", ["smoke", "quick", "full"])

@@ -124,19 +124,18 @@ INERT = {
 }
 
 
-def test_junit_of_a_hostile_name_is_still_xml():
-    root = ET.fromstring(render("junit", judgement(**{HOSTILE: 1.1})))
-    assert "<script>" in root.find(".//testcase").get("name")
-
-
 def test_a_hostile_name_adds_no_cells_to_markdown_and_mentions_no_user():
-    text = render("markdown", judgement(**{HOSTILE: 1.1}))
+    judged = judgement(**{HOSTILE: 1.1})
+    text = render("markdown", judged)
     (row,) = [line for line in text.splitlines() if "slower" in line and line.startswith("|")]
     assert len(re.findall(r"(?<!\\)\|", row)) == 9
     rendered_html = MarkdownIt("commonmark").enable("table").render(text)
     assert "*_[x](javascript:y)@team #1" in html.unescape("".join(re.findall("<code>(.*?)</code>", rendered_html)))
     assert "@team" not in re.sub("<code>.*?</code>", "", rendered_html)
     assert "<a" not in rendered_html
+    assert "<script>" in ET.fromstring(render("junit", judged)).find(".//testcase").get("name")
+    (line,) = render("annotations", judged).splitlines()
+    assert "%250A" in line
 
 
 def test_markdown_shows_the_worst_cases_first_and_folds_the_passing_ones():
@@ -148,19 +147,16 @@ def test_markdown_shows_the_worst_cases_first_and_folds_the_passing_ones():
     assert "bandwidth/fine" not in loud
 
 
-@pytest.mark.parametrize("limit", [600, 5_000, 65_536, 1_024_000])
+@pytest.mark.parametrize("limit", [0, 600, 5_000, 65_536, 1_024_000])
 def test_markdown_fits_the_limit_and_counts_the_omitted_lines(limit):
     text = render("markdown", many(1000), limit)
-    assert len(text.encode()) <= limit
+    assert not limit or len(text.encode()) <= limit
     assert text.startswith("<!-- gpubench gate -->\n## gpubench gate: SLOWER: 1000 of 1000 cases are slower (exit ")
     rows = text.count("**slower**")
     if rows < 1000:
+        assert limit
         left = int(re.search(r"… and (\d+) more lines", text)[1])
         assert 1000 - rows <= left <= 1010 - rows
-
-
-def test_markdown_without_a_limit_is_whole():
-    assert render("markdown", many(1000)).count("**slower**") == 1000
 
 
 def test_folded_cases_are_left_out_first_if_space_is_short():
@@ -182,12 +178,6 @@ def test_cases_that_could_not_be_judged_are_warnings():
     lines = render("annotations", judgement(unsure=1.0195, slow=1.1)).splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["::error", "::warning"]
     assert "+2.0 %25 (" in lines[1]
-
-
-def test_an_annotation_is_one_line_for_any_name_of_a_case():
-    (line,) = render("annotations", judgement(**{HOSTILE: 1.1})).splitlines()
-    assert line.count("::") >= 2
-    assert "%250A" in line
 
 
 def test_json_is_one_document_with_every_number():

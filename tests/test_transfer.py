@@ -59,15 +59,13 @@ def test_noise_of_three_percent_is_no_switch_of_protocol():
 
 
 def test_a_constant_time_has_no_rate_and_a_steep_one_no_start_up_time():
-    (flat,) = transfer.fit(SIZES, [3e-6] * len(SIZES)).pieces
+    model = transfer.fit(SIZES, [3e-6] * len(SIZES))
+    (flat,) = model.pieces
     assert (flat.alpha_s, flat.beta, flat.half) == (pytest.approx(3e-6), math.inf, math.inf)
+    assert model.half is None, "the curve never has half of a rate"
     steep = transfer.fit(SIZES, [size**1.1 / 1e10 for size in SIZES])
     assert all(piece.alpha_s == 0 for piece in steep.pieces)
     assert transfer.fit(SIZES, times(0.0, 1e9)).half is None, "the smallest size already has the whole rate"
-
-
-def test_the_half_rate_is_not_read_off_a_curve_that_never_has_it():
-    assert transfer.fit(SIZES, [3e-6] * len(SIZES)).half is None
 
 
 def test_fewer_than_three_sizes_are_no_model():
