@@ -153,8 +153,12 @@ def test_a_kernel_that_does_not_walk_fails_the_check(size_bytes: int) -> None:
         walk.check()
 
 
-def test_no_sample_ends_at_the_node_where_it_began() -> None:
+def test_rings_of_every_tier_exceed_the_cache_fit_the_memory_and_end_no_sample_where_it_began() -> None:
+    small = dataclasses.replace(H200, memory_bytes=2**32)
+    assert max(sizes(small, "full")) == 3 * 2**30, "at most three quarters of the memory"
+    assert max(int(case.param("reach_bytes")) for case in cases(small, "full", "reach")) == 3 * 2**30
     for tier in ("smoke", "quick", "full"):
+        assert max(sizes(H200, tier)) >= 4 * H200.cache_bytes
         for line, device in ((128, H200), (64, host_target("quick").device)):
             assert all((size // line - 1) % 2 for size in sizes(device, tier)), "an even number of nodes"
 
@@ -183,17 +187,6 @@ def test_points_are_dense_around_the_cache_sizes_of_the_device(level: int) -> No
     assert max(later / earlier for earlier, later in itertools.pairwise(near)) <= 1.125
 
 
-def test_the_largest_ring_of_every_tier_has_at_least_four_times_the_cache() -> None:
-    for tier in ("smoke", "quick", "full"):
-        assert max(sizes(H200, tier)) >= 4 * H200.cache_bytes
-
-
-def test_on_a_small_gpu_rings_take_at_most_three_quarters_of_the_memory() -> None:
-    small = dataclasses.replace(H200, memory_bytes=2**32)
-    assert max(sizes(small, "full")) == 3 * 2**30
-    assert max(int(case.param("reach_bytes")) for case in cases(small, "full", "reach")) == 3 * 2**30
-
-
 def test_released_case_ids_still_exist() -> None:
     ids = {case.id for case in SUITE.cases(Target(Facts((H200,)), H200, "quick"))}
     assert ids >= {
@@ -204,13 +197,10 @@ def test_released_case_ids_still_exist() -> None:
     }
 
 
-def test_the_headline_is_a_memory_latency_within_tlb_reach() -> None:
+def test_the_headline_is_a_memory_latency_within_tlb_reach_and_the_host_has_the_cases_that_need_no_gpu() -> None:
     target = Target(Facts((H200,)), H200, "quick")
     assert [case.id for case in planning.headline(SUITE, target)] == ["latency/chase[size=4GiB]"]
     assert [case.name for case in planning.headline(SUITE, host_target("quick"))] == ["chase"]
-
-
-def test_the_host_has_the_cases_that_need_no_gpu() -> None:
     assert {case.name for case in SUITE.cases(host_target("full"))} == {"chase", "core_to_core", "pages"}
 
 
@@ -239,11 +229,8 @@ def test_too_little_memory_is_a_skip(name: str, monkeypatch: pytest.MonkeyPatch)
         SUITE.build(Bench(opened, case, host_target("quick"), SUITE.package))
 
 
-def test_a_ring_on_small_pages_has_no_large_page() -> None:
+def test_a_ring_on_small_pages_has_no_large_page_and_one_on_large_pages_needs_them(monkeypatch) -> None:
     assert build("pages", page="4KiB", size_bytes=2**24)[1].notes["pages"].startswith("0 of")
-
-
-def test_without_large_pages_from_the_kernel_the_case_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module("_host"), "_huge_bytes", lambda address: 2**21)
     with pytest.raises(Skip, match="transparent_hugepage"):
         build("pages", page="2MiB", size_bytes=2**24)
@@ -258,13 +245,10 @@ def test_a_word_goes_from_core_to_core_and_back() -> None:
     assert 1e-9 < seconds / task.stages[""].work.items < 1e-3  # type: ignore[operator]
 
 
-def test_a_core_that_does_not_answer_fails_the_check() -> None:
+def test_a_core_that_does_not_answer_fails_the_check_and_one_that_is_not_there_is_a_skip() -> None:
     pair = module("_round_trips").RoundTrips(np.zeros(64, np.uint64), 32, 4096, 100)
     assert pair.ask(1, 5) == 0
     with pytest.raises(WrongAnswer, match="1 of 4096 requests were sent, 0 were answered"):
         pair.check()
-
-
-def test_more_cores_than_there_are_is_a_skip() -> None:
     with pytest.raises(Skip, match="needs 100001 cores"):
         build("core_to_core", other=100_000)

@@ -56,15 +56,10 @@ def test_released_ids_still_exist():
 )
 def test_each_tier_has_its_number_of_copies_and_messages(tier, copies, messages):
     assert not [case.id for case in cases(tier) if "beside=engine,traffic=both" in case.id]
-    counts = Counter("messages" if case.name == "control" else case.name for case in cases(tier))
-    assert counts["messages"] == messages
-    assert counts["read"] + counts["write"] + counts["both"] == copies
-
-
-def test_only_messages_beside_another_copy_have_traffic():
-    for case in cases("full"):
-        if case.name == "control":
-            assert (case.param("beside") == "nothing") == (case.param("traffic") == "none")
+    control = [case for case in cases(tier) if case.name == "control"]
+    counts = Counter(case.name for case in cases(tier))
+    assert (len(control), counts["read"] + counts["write"] + counts["both"]) == (messages, copies)
+    assert all((case.param("beside") == "nothing") == (case.param("traffic") == "none") for case in control)
 
 
 @pytest.mark.parametrize("case", ["read", "write", "both"])
@@ -140,25 +135,22 @@ def test_a_walk_that_stopped_early_is_a_wrong_answer():
 
 
 @needs_compiler
-def test_waiting_for_a_signal_that_never_comes_ends_in_bounded_time():
-    near, far = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
-    ticks, state = np.zeros(4, np.uint32), np.zeros(3, np.uint64)
-    near[0] = 2  # only two rounds are answered
-    numbers = (np.uint32(1), np.uint32(0), np.uint32(5), np.uint64(10**6))
+@pytest.mark.parametrize(
+    ("first", "answered", "rounds", "ended", "sent"),
+    [
+        ((1, 0), 2, 5, 3, 3),  # a signal never comes: the wait ends in bounded time
+        ((0, 4), 10, 6, 0, 10),
+    ],
+)
+def test_signals_are_waited_for_in_bounded_time_and_the_first_round_is_not_timed(first, answered, rounds, ended, sent):
+    near, far = np.full(1, answered, np.uint32), np.zeros(1, np.uint32)
+    ticks, state = np.zeros(rounds - 1, np.uint32), np.zeros(3, np.uint64)
+    numbers = (np.uint32(first[0]), np.uint32(first[1]), np.uint32(rounds), np.uint64(10**6))
     _grid.kernel("p2p/remote.cu", "timed_signals")((1,), (1,), (near, far, *numbers, ticks, state))
-    assert state[0] == 3
-    assert far[0] == 3
-
-
-@needs_compiler
-def test_the_first_round_of_signals_is_not_timed():
-    near, far = np.full(1, 10, np.uint32), np.zeros(1, np.uint32)
-    ticks, state = np.zeros(5, np.uint32), np.zeros(3, np.uint64)
-    numbers = (np.uint32(0), np.uint32(4), np.uint32(6), np.uint64(10**6))
-    _grid.kernel("p2p/remote.cu", "timed_signals")((1,), (1,), (near, far, *numbers, ticks, state))
-    assert (state[0], far[0]) == (0, 10)
-    assert ticks.sum() == state[1]
-    assert (ticks > 0).all()
+    assert (state[0], far[0]) == (ended, sent)
+    if not ended:
+        assert ticks.sum() == state[1]
+        assert (ticks > 0).all()
 
 
 def messages_beside(engine, traffic="read"):
@@ -231,14 +223,11 @@ def recorded():
     }
 
 
-def test_on_two_h200_only_a_copy_waits_for_the_bulk_copy_of_the_copy_engine(recorded):
+def test_on_two_h200_only_a_copy_waits_for_the_copy_engine_and_messages_slow_down_more_beside_sms(recorded):
     bulk_s = 64 * MIB / recorded["copy", "engine"]["bulk_read"]
     assert recorded["copy", "engine"]["self"] == pytest.approx(bulk_s, rel=0.15)
-    assert all(recorded[message, "engine"]["self"] < bulk_s / 50 for message in ("load", "signal"))
-
-
-def test_on_two_h200_messages_slow_down_more_beside_bulk_copies_by_sms_than_by_copy_engines(recorded):
     for message in ("load", "signal"):
+        assert recorded[message, "engine"]["self"] < bulk_s / 50
         assert 1.0 < recorded[message, "engine"]["slowdown"] < recorded[message, "bulk"]["slowdown"]
 
 
