@@ -82,7 +82,7 @@ def _device_number(device: gb.Device) -> int:
 class Sampling:
     """PM sampling of one GPU, which runs until `close`; `names` are the counters that fit into one pass.
 
-    Raises Unavailable as `Source`."""
+    Raises Unavailable, like `Source`."""
 
     def __init__(self, pm: Any, device: gb.Device) -> None:
         """Begin to sample the device; `pm` is the module cupti.pm_sampling."""

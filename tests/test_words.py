@@ -24,7 +24,7 @@ RIDDLES = re.compile(
     r"\bthat of\b|\bthose\b|\btheirs\b|\bnone of both\b|\bso many\b"
     r"|\bof (?:its|their) own(?=[.,;:)]| (?:and|that|which|on|in|for)\b|$)"
     r"|(?<!twice )(?<!half )(?<!times )\bas many\b"
-    r"|\bwhose\b[^.;]*\b(?:this|these) (?:is|are|was|were)\b|\bwhat (?:is|was)\b[^.;]*\bof (?:it|them|one)\b",
+    r"|\bwhose\b[^.;]*\b(?:this|these) (?:is|are|was|were)\b|\bwhat (?:is|was)\b[^.;]*\bof (?:it|them|one|each)\b",
     re.IGNORECASE,
 )
 LINES_BEHIND_DOORS = 3  # lines of text, besides sources

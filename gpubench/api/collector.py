@@ -1,4 +1,4 @@
-"""What a collector is written with."""
+"""The names with which a collector is written."""
 
 from gpubench import DISTRIBUTION
 from gpubench.base.errors import DeviceError, OptionalUnavailable, Unavailable

@@ -1,4 +1,4 @@
-"""What a gate and a publication of its verdicts are written with."""
+"""The names with which a gate and a publication of its verdicts are written."""
 
 from gpubench.base import units
 from gpubench.base.clean import one_line, without_commands

@@ -1,4 +1,4 @@
-'''What an importer of another tool's output is written with.
+'''The names with which an importer of another tool's output is written.
 
 An importer is a file whose attribute `importer` has a `summary`, `accepts(text)` and `read(text)`: pure functions of
 the text that a tool printed. It states its quantities as a table of column, name of the series and printed unit. The

@@ -1,4 +1,4 @@
-"""What a person uses in a notebook."""
+"""The names that a person uses in a notebook."""
 
 from gpubench.tools.notebook import NotebookRun, read_run
 

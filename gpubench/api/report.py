@@ -1,4 +1,4 @@
-"""What a report is written with: a run, its figures, marks and tables, comparisons and trends.
+"""The names with which a report is written: a run, its figures, marks and tables, comparisons and trends.
 
 `marks` are the points and lines of views, `tables` the derived figures as texts, and `record` makes plain values of all
 of them. Numbers are in SI units."""

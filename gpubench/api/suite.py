@@ -1,4 +1,4 @@
-"""What a suite is written with."""
+"""The names with which a suite is written."""
 
 from gpubench.authoring.axes import Target, on_gpu, on_host, points, powers_of_two
 from gpubench.authoring.bench import Bench, Words, random_words

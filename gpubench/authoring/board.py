@@ -31,7 +31,7 @@ class RankLostError(RuntimeError):
 
 
 class StalledError(RuntimeError):
-    """What a wait was for has not come in time, although every rank is alive."""
+    """A wait has reached its time limit, although every rank is alive."""
 
 
 class Board:

@@ -36,7 +36,7 @@ PROOF_BYTES = hashlib.sha256().digest_size
 
 
 class BadMessage(OSError):  # noqa: N818 - the message is bad
-    """What arrived is no message: it is too long, damaged or replayed, or has unknown or invalid content."""
+    """The received bytes are no message: too long, damaged or replayed, or with unknown or invalid content."""
 
 
 class TooLarge(ValueError):  # noqa: N818 - the message is too large

@@ -52,7 +52,7 @@ _LONG_NUMBER = re.compile(r"\d{12,}")
 _KEY = re.compile(rb'"(\w+)"\s*:')
 _OF_NUMBERS = b"0123456789.-"
 _MOST_SHAPES, _MOST_SHAPE_BYTES = 2048, 4096  # shapes are lines without their numbers: 8 MiB at most
-# What a line may hold of a character, and what the characters stand for. They are counted before anything is parsed.
+# How often a line may have a character, and what it stands for. Characters are counted before anything is parsed.
 _COUNTED = (
     (b'"', 2 * limits.RECORD_TEXTS, "texts"),
     (b",", limits.RECORD_VALUES, "values"),

@@ -1,4 +1,4 @@
-"""What each command does, without the terminal.
+"""Do the work of each command, without the terminal.
 
 Sessions, gates, histories, profiles of programs, live monitoring, imports, redaction.
 

@@ -90,7 +90,7 @@ class TrackedNode:
 class NodeCoordinator:
     """Leads the nodes of one launch through any number of turns: call `gather` once, then `turn`, and `end` at last.
 
-    `watch` receives the state of all nodes several times per second. `nodes` has what is known of each rank. A thread
+    `watch` receives the state of all nodes several times per second. `nodes` has the known state of each rank. A thread
     sends the launcher's heartbeat, also while the launcher reads files or judges them."""
 
     def __init__(self, launch: FleetLaunch, racks: Racks, patience: Patience, watch: WatchNodes) -> None:
