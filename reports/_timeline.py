@@ -355,7 +355,7 @@ def _constant_counters(tracks: Sequence[gb.Track], device: str) -> tuple[tuple[s
 
 
 def _unit(track: gb.Track) -> str:
-    """Return the unit in which a counter is drawn: its unit, per second if it is cumulative."""
+    """Return the unit in which a counter is drawn: if it is cumulative, the unit of its rise per second."""
     return rise_unit(track.counter.unit) if track.counter.kind == "cumulative" else track.counter.unit
 
 
