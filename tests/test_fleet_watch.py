@@ -1,6 +1,7 @@
 """The same GPUs over days: those that are slow repeatedly, recovered, or became slower."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from _fleets import fleet
 from gpubench.judging.fleet_rule import SecondMeasurement, judge_fleet
 from gpubench.tools.fleet import watching
 from gpubench.tools.fleet.watching import WatchedFleet, newest_event_text, watch
+from gpubench.tools.sharing import shared
 
 SLOW = ("gpu03", "cuda:0")
 DAY_S = 86400.0
@@ -51,6 +53,18 @@ def test_a_gpu_that_moved_to_another_node_is_the_same_gpu():
     judged = judge_fleet(after.judgement.fleet, moved)
     (component,) = watch([before, replace(after, digests=tuple(moved), judgement=judged)])
     assert (component.place.node, component.suspected) == ("other", 2)
+
+
+def test_shared_histories_name_no_node_and_no_uuid_and_keep_the_changes():
+    days = [day(number, 0.06 if number >= 10 else 0.0) for number in range(20)]
+    histories = tuple(watch(days))
+    (component,) = shared(histories, b"salt")
+    assert "gpu03" in repr(histories)
+    assert not re.search("gpu0|GPU-", repr(component))
+    assert component.document["node"].startswith("host-")
+    (change,) = component.document["changes"]
+    assert change["fraction"] == histories[0].document["changes"][0]["fraction"]
+    assert re.search(r": 6\.0 % less \(worse\) since file-\w{12}$", change["words"])
 
 
 def test_another_driver_is_no_change_of_the_gpu():

@@ -21,7 +21,7 @@ from gpubench.judging import comparison, fleet, judge
 from gpubench.knowledge.key_figures import OF_GPU, OF_HOST
 from gpubench.model import Case, Settings, SuiteInfo, store
 from gpubench.model import fleet as fleet_model
-from gpubench.tools import identity, sharing
+from gpubench.tools import foreign, identity, sharing
 from gpubench.tools.fleet import watching
 from gpubench.tools.sharing import FileNames, shared
 
@@ -162,6 +162,22 @@ def test_the_names_of_profiled_kernels_are_shared_like_the_ids_of_their_cases():
     run = shared(make.run(make.result(of=case, notes=(("name", kernel), ("other", kernel)))), SALT)
     assert run.results[0].case == case
     assert run.results[0].notes[0] == ("name", kernel)
+
+
+def test_the_names_of_a_collector_of_your_own_are_shared_in_fields_and_in_texts():
+    counter = dataclasses.replace(make.POWER, name="mytool.frobs")
+    samples = make.samples((0.0, 1.0), power=(1.0, 2.0))
+    samples = dataclasses.replace(samples, collector="mytool", columns=(("mytool.frobs", (1.0, 2.0)),))
+    result = make.result(of=make.case("frob", suite="mine", by="x"), reason="frob: no mytool.frobs of zebra")
+    run = shared(dataclasses.replace(make.run(result, counters=(counter,)), samples=(samples,)), SALT)
+    assert (run.manifest.counters[0].name, run.samples) == ("mytool.frobs", (samples,))
+    assert run.results[0].reason == "frob: no mytool.frobs of (left out)"
+
+
+@pytest.mark.parametrize("name", ["superbench.jsonl", "transferbench-1.62.txt", "nvbandwidth-nodes.txt", "aiperf.json"])
+def test_the_ids_of_imported_cases_and_of_their_devices_are_shared(name):
+    run = foreign.run([foreign.read(ROOT / "tests/imports" / name, None)], ["gpubench", "import", name])
+    assert [result.key for result in shared(run, SALT).results] == [result.key for result in run.results]
 
 
 def test_one_device_has_one_pseudonym_in_every_run_of_one_salt_and_another_in_another():

@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import get_args
@@ -28,7 +28,8 @@ _LONGEST = 400  # characters of one word: the case ids of profiled kernels have 
 _MORE_WORDS = """
     AMD Altra Ampere Apple ARM Core EPYC GeForce Gold Grace Graphics Graviton Instinct Intel Kunpeng Neoverse NVIDIA
     Platinum PRO Processor Quadro Radeon Ryzen RTX GTX Silver SUPER Tesla Threadripper Ti TITAN Ultra Xeon CPU GHz MHz
-    QEMU Virtual Generation Gen Genuine Common KVM TM OAM XT XTX Orin Ada Blackwell Server Edition OEM Max
+    DMA Iris Plus UHD Corporation Ethernet InfiniBand QEMU Virtual Generation Gen Genuine Common KVM TM OAM XT XTX
+    Orin Ada Blackwell Server Edition OEM Max
     an illegal memory access was encountered unspecified launch failure misaligned address invalid device function
     symbol image argument value pitch context handle resource ordinal configuration uncorrectable ECC NVLink detected
     device-side assert triggered initialization busy or unavailable driver version is insufficient for CUDA HIP ROCm
@@ -44,14 +45,15 @@ _UNIT = r"(?:[munµkKMGTPE]?i?(?:B|[Bb]it|bytes|bE?|W|J|Hz|s|m|FLOPS?|OPS?)|%|°
 _PLAIN = re.compile(
     rf"[~≈±+−-]?(?:\d{{1,9}}|\d{{1,12}}\.\d{{1,12}})(?:e[+-]?\d{{1,3}})?{_UNIT}?"  # 700, 1.5e-3, 16KiB, 50%
     r"|\d{1,7}(?:[x×](?:\d{1,7}|AUTO)){1,3}|\d{1,3}:\d{1,3}|\d{1,9}/\d{1,9}|0x[0-9a-f]{1,3}"  # 128x64, 16:9, 1/3
-    r"|v?\d{1,5}(?:\.\d{1,5}){1,2}(?:[.+-]?(?:post|dev|rc|a|b|cuda|cu|rocm)\d{1,4}(?:\.\d{1,4})?){0,2}"  # versions
+    r"|v?\d{1,5}(?:\.\d{1,5}){1,2}(?:[.+-]?(?:post|dev|rc|a|b|cuda|cu|rocm)\d{1,4}(?:\.\d{1,4})?){0,2}(?:-\d{1,4}-g[0-9a-f]{7,12})?"
     r"|\d{4}-\d\d-\d\d(?:T\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)?)?|[0-2]\d:[0-5]\d:[0-5]\d"  # dates and times
     r"|\d{8}T\d{6}Z(?:-[a-z]{2,8})?|(?:node|rack)-[1-9]\d{0,5}|/dev/nvidia\d{1,3}|/(?:dev|etc|opt|proc|sys|tmp|usr)"
     r"|\.(?:jsonl(?:\.gz)?|gz|html|json|md|csv|xml|cu|py|so|toml)|127\.0\.0\.1|0\.0\.0\.0"
-    r"|sm_?\d{2,3}[af]?|gfx[0-9a-f]{3,5}|[A-Z]{0,2}\d{1,5}[A-Z]{0,3}\+?|[iv]\d|SXM\d"  # architectures, models
+    r"|sm_?\d{2,3}[af]?|gfx[0-9a-f]{3,5}|[A-Z]{0,2}\d{1,5}[A-Z]{0,3}\+?|[iv]\d|SXM\d|HBM\d[A-Z]?"  # models
+    r"|[CDG](?:PU)?\d{0,3}:(?:\d|\d{3})"  # processors of TransferBench
     r"|(?:cuda|hip)Error[A-Z][A-Za-z]{2,60}|(?:CU[A-Z]{0,6}|NV[A-Z]{2,4}|HIP[A-Z]{0,6}|NCCL)(?:_[A-Z]{2,20}){1,8}"
     r"|lib(?:cuda|cu|nv|hip|roc|rccl|nccl|amd)[\w-]{0,40}\.so(?:\.\d{1,5}){0,3}"  # libraries of the vendors
-    rf"|[A-Z][A-Za-z]{{2,40}}(?:Error|Exception|Warning)|{_UNIT}|\W{{1,40}}|\w"
+    rf"|[A-Z][A-Za-z]{{2,40}}(?:Error|Exception|Warning)|{_UNIT}|\W{{1,40}}|[A-Za-zα-ωΑ-Ωµ_]"
 )
 _STARTS, _ENDS = "\"'`([{<*", "\"'`)]}>,;:.!?*…’"
 _CHUNK = re.compile(r"\S+")
@@ -74,7 +76,7 @@ _NAMED_VALUES = re.compile(
     re.IGNORECASE,
 )
 _COUNTED = re.compile(  # after a number of any length
-    r"\s(?:of\s\d+\s)?(?:bytes|elements|operations|samples|calls|cycles|steps|tokens|items|rows|ns|B)\b"
+    r"\s(?:of\s\d+\s)?(?:bytes|elements|operations|samples|calls|cycles|steps|tokens|parameters|items|rows|ns|B)\b"
 )
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,63}")  # an environment variable
 _PLAIN_VALUE = re.compile(r"-?\d{1,3}|on|off|yes|no|true|false|none", re.IGNORECASE)
@@ -110,7 +112,7 @@ class Words:
 
     def _passes(self, word: str) -> bool:
         """Return whether a word without blanks is allowed, as a whole or in all of its parts."""
-        word = word.lstrip("-") or word
+        word = word.strip("-") or word
         lower = word.lower()
         if lower in vocabulary() or lower in self._more or _PLAIN.fullmatch(word) or PSEUDONYM.fullmatch(word):
             return True
@@ -136,11 +138,11 @@ class Words:
     def _passes_with_slash(self, parts: list[str]) -> bool:
         """Return whether words joined by slashes are the id of a case or a unit (`GB/s`); others may be a path."""
         if len(parts) != 2 or not all(parts):
-            return "/".join(parts) in _own_paths()
+            return False
         if parts[0] in self._suites and parts[1].isidentifier():
             return True
         is_unit = parts[0].isdigit() or all(len(part) <= 4 or _PLAIN.fullmatch(part) for part in parts)
-        return (is_unit and all(map(self._passing, parts))) or "/".join(parts) in _own_paths()
+        return is_unit and all(map(self._passing, parts))
 
     def _passes_with_hyphen(self, parts: list[str]) -> bool:
         """Return whether words joined by hyphens are allowed: `96-Core`, but not `node-17`, which may be a host."""
@@ -168,49 +170,35 @@ def _without_value(match: re.Match[str]) -> str:
 @functools.cache
 def vocabulary() -> frozenset[str]:
     """Return the words of gpubench's source, of Python's and the system's errors, and of models, in lower case."""
-    files = _files()
+    files = {path: path.relative_to(folder.parent).as_posix() for folder in _folders() for path in _files(folder)}
     source = "\n".join(path.read_text(encoding="utf-8") for path in files if path.suffix == ".py")
     chunks = " ".join(set(source.split()))
-    # `bytes`; `lz4.block`, `/proc/stat` and `page-locked`; and `nvml.`, the beginning of f"nvml.{name}"
-    forms = (r"[A-Za-z_]\w*", r"[\w/][\w./*:-]*[./-][\w./*:-]*\w", r"[A-Za-z_]\w*\.(?=\{)")
+    forms = (r"[A-Za-z_]\w*", r"[\w/][\w./*:-]*[./-][\w./*:-]*\w")  # bytes; lz4.block, /proc/stat, page-locked
+    beginnings = (re.split(r"\W", part[-64:])[-1] + "." for part in chunks.split(".{"))  # `nvml.` of f"nvml.{name}"
     errors = (*map(os.strerror, errno.errorcode), *errno.errorcode.values(), *(name.name for name in signal.Signals))
     others = " ".join((*errors, *dir(builtins), _MORE_WORDS)).split()
-    all_words = {
-        *others,
-        *(path.name for path in files),
-        *(word for form in forms for word in re.findall(form, chunks)),
-    }
+    names = (*files.values(), *(path.name for path in files))
+    all_words = {*others, *names, *beginnings, *(word for form in forms for word in re.findall(form, chunks))}
     return frozenset(word.lower() for word in all_words if not PSEUDONYM.fullmatch(word) and not word[0].isdigit())
 
 
-@functools.cache
-def _files() -> frozenset[Path]:
-    """Return the files of gpubench's own packages that Python or a compiler of kernels reads."""
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder that Python or a compiler of kernels reads."""
     suffixes = (".py", ".cu", ".cuh", ".hip", ".c", ".cpp", ".h")
-    return frozenset(path for folder in _folders() for path in folder.rglob("*") if path.suffix in suffixes)
+    return (path for path in folder.rglob("*") if path.suffix in suffixes)
 
 
-def _folders() -> set[Path]:
-    """Return the folders of gpubench and of its own plugins."""
+def _folders() -> list[Path]:
+    """Return the folders of gpubench and of its own plugins, inner ones first."""
     core = __name__.partition(".")[0]
     points = [point.module for room in get_args(Room) for point in entry_points(group=f"{core}.{room}")]
     specs = (importlib.util.find_spec(name) for name in (core, *points) if name.partition(".")[0] == core)
-    return {Path(folder) for spec in specs if spec for folder in spec.submodule_search_locations or ()}
+    folders = {Path(folder) for spec in specs if spec for folder in spec.submodule_search_locations or ()}
+    return sorted(folders, key=lambda folder: -len(folder.parts))
 
 
 def _own_file(path: str) -> str:
-    """Return the part of a path that names a file of gpubench, such as `suites/gemm/_vendor.py`; else an empty text."""
+    """Return the part of a path that names a file of gpubench, such as `suites/soak/_run.py`; else an empty text."""
     parts = path.split("/")
-    own = ["/".join(parts[start:]) for start in range(max(len(parts) - 5, 0), len(parts) - 1)]
-    return next((inner for inner in own if inner in _own_paths()), "")
-
-
-@functools.cache
-def _own_paths() -> frozenset[str]:
-    """Return the paths of gpubench's files, each beginning with the folder of its package."""
-    return frozenset(
-        path.relative_to(folder.parent).as_posix()
-        for folder in _folders()
-        for path in _files()
-        if path.is_relative_to(folder)
-    )
+    inner_paths = ("/".join(parts[start:]) for start in range(max(len(parts) - 5, 0), len(parts) - 1))
+    return next((inner for inner in inner_paths if inner.lower() in vocabulary()), "")

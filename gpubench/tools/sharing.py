@@ -39,8 +39,10 @@ _SHORTEST, _LONGEST = 3, 256  # characters of a name that is searched for in tex
 _MOST_NAMES = 1000
 _VERSION = re.compile(r"v?\d{1,10}(?:[.+~-][A-Za-z0-9]{1,20}){0,8}")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?")
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,255}(?:#\d{1,9}|:\d{1,3})?")  # a case, unit, device or kernel
-_CASE_ID = re.compile(r"[A-Za-z_]\w{0,63}/[A-Za-z_]\w{0,63}(?:\[([^\[\]\s]{0,1024})\])?")
+# The name of a case, a unit, a device, a kernel or a language model: `mem-bw/h2d`, `process0/cuda:1`, `Qwen2.5-7B`.
+_CODE_NAME = re.compile(r"[A-Za-z_]\w{0,255}(?:#\d{1,9})?(?:[-/]\w{1,32}|\.\d\w{0,8}){0,8}(?::\d{1,3})?")
+_COUNTER = re.compile(r"[A-Za-z_]\w{0,63}(?:\.[A-Za-z_]\w{0,63}){1,4}")
+_CASE_ID = re.compile(r"([^\[\]\s]{1,256})\[([^\[\]\s]{0,1024})\]")
 _SYMBOL = re.compile(r"(?=[^:]*(?:::|[(<])|\w+$)(?:[\w ,<>*&(){}\[\]#~-]|::){1,8192}")  # a kernel in C++
 _RUN_FILE = re.compile(r"(.*?)((?:\.jsonl)?(?:\.gz)?)")
 
@@ -82,10 +84,15 @@ class _Sharing:
         pairs = (*(source.versions for source in sources), *(manifest.facts.versions for manifest in manifests))
         systems = (_system_version(dict(manifest.facts.host).get("system", "")) for manifest in manifests)
         versions = set(filter(_VERSION.fullmatch, (*(text for of_one in pairs for _, text in of_one), *systems)))
+        suites = [suite for manifest in manifests for suite in manifest.suites]
+        self.suites = {suite.name for suite in suites if _is_code_name(suite.name)}
+        collectors = {samples.collector for run in runs for samples in run.samples}
         counters = {counter.name for manifest in manifests for counter in manifest.counters}
-        suites = (suite.name for manifest in manifests for suite in manifest.suites)
-        self.suites = set(filter(_IDENTIFIER.fullmatch, suites))
-        self.words = Words(versions | self.suites | set(filter(_IDENTIFIER.fullmatch, counters)), self.suites)
+        dotted = filter(_COUNTER.fullmatch, counters)  # counters of any collector, such as `mytool.power`
+        self.counters = {name for name in dotted if name.partition(".")[0] in collectors}
+        ids = counters | {name for suite in suites for view in suite.views for name in view.cases}
+        ids |= {result.case.name for run in runs for result in run.results}
+        self.words = Words(versions | self.suites | self.counters | set(filter(_is_code_name, ids)), self.suites)
         self.pseudonyms = dict(self._known_names(parts, manifests))
         for name in names:
             self.pseudonyms.setdefault(name, self.token("user", name.lower()))
@@ -120,8 +127,8 @@ class _Sharing:
             (_each(self.file_name), "FileNames.names Column.name RunComparison.name RunSource.path"),
             (_each(self.word), "Line.case Line.series Line.unit Line.devices Finding.devices Geomean.suite"),
             (_pairs(self.version), "RunSource.versions"),
+            (self.version, "Manifest.gpubench Fleet.gpubench"),
             (_each(self.difference), "Change.differences"),
-            (_each(self.fact), "Difference.values"),
         )
         for rule, fields in rules:
             yield from ((field, rule) for field in fields.split())
@@ -130,7 +137,7 @@ class _Sharing:
 
     def text(self, text: str) -> str:
         """Return a free text with its allowed words, and pseudonyms for the names that the value's fields contain."""
-        if not text or (text in self.symbols and not self.names.search(text)):
+        if not text or ((text in self.symbols or NUMBER.fullmatch(text)) and not self.names.search(text)):
             return text
         if not text.isprintable():  # otherwise the end of an escape sequence could touch a name and hide it
             text = "\n".join(map(clean, text.split("\n")))
@@ -139,8 +146,10 @@ class _Sharing:
     def word(self, text: str) -> str:
         """Return a text that code has chosen, such as the name of a case; a pseudonym if it is not written as one."""
         case = _CASE_ID.fullmatch(text)
-        values = (case[1] or "").split(",") if case else ()
-        if _IDENTIFIER.fullmatch(text) or (case and all(self._is_allowed(value.partition("=")[2]) for value in values)):
+        name, values = (case[1], case[2].split(",")) if case else (text, [])
+        if text in self.counters or (
+            _is_code_name(name) and all(self._is_allowed(value.partition("=")[2]) for value in values)
+        ):
             return text
         return self.whole(text)
 
@@ -165,10 +174,6 @@ class _Sharing:
         """Return a difference between two runs: `cublas 13.1 → 13.2`, or `host a → b` with pseudonyms."""
         hosts = re.fullmatch(r"host (.+) → (.+)", text)
         return f"host {' → '.join(map(self._name('host'), hosts.groups()))}" if hosts else self.text(text)
-
-    def fact(self, text: str) -> str:
-        """Return a number of any length; any other text as `text` does."""
-        return text if NUMBER.fullmatch(text) else self.text(text)
 
     def parameters(self, params: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
         """Return the parameters of a case; a file of the user and a text with other words become pseudonyms."""
@@ -197,14 +202,14 @@ class _Sharing:
     def _host_fact(self, name: str, text: str) -> str:
         """Return a fact about the host: its value if it identifies no machine, else its pseudonym."""
         if name in _KEPT_HOST_FACTS or not text:
-            return text if name == "system" and _system_version(text) else self.fact(text)
+            return text if name == "system" and _system_version(text) else self.text(text)
         return self.token("host" if name == "hostname" else "name", text)
 
     def _device(self, device: Device, hostname: str) -> Device:
         """Return the device with a pseudonym for its UUID, without its PCI id, and with pseudonyms in its details."""
         identity = device.uuid or (f"{hostname} {device.pci or device.id}" if hostname else "")
         details = tuple(
-            (name, self.token("name", text) if _IDENTIFYING_DETAIL.search(name) else self.fact(text))
+            (name, self.token("name", text) if _IDENTIFYING_DETAIL.search(name) else self.text(text))
             for name, text in device.details
         )
         uuid = self.token("device", identity)
@@ -217,9 +222,9 @@ class _Sharing:
         return text if self._is_allowed(text) else self.token("path" if "/" in text else "name", text)
 
     def _is_allowed(self, text: str) -> bool:
-        """Return whether a value of an axis may stay: it is an identifier that is no known name, or its words are."""
-        is_identifier = _IDENTIFIER.fullmatch(text) and not self.names.search(text)
-        return bool(is_identifier) or self.text(text) == text
+        """Return whether a value of an axis may stay: it is written as a name in code, or its words are allowed."""
+        is_name = _is_code_name(text) and "/" not in text and not self.names.search(text)
+        return is_name or self.text(text) == text
 
     # --- names and their pseudonyms
 
@@ -273,6 +278,12 @@ def _system_version(text: str) -> str:
     """Return the version in the name of a system, as in `Linux 6.8.0-45-generic`; empty if there is none."""
     system, _, version = text.partition(" ")
     return version if system.isalpha() and _VERSION.fullmatch(version) else ""
+
+
+def _is_code_name(text: str) -> bool:
+    """Return whether a text is written as code writes names; four parts with digits may be an address or a UUID."""
+    numbered = sum(bool(re.search(r"\d", part)) for part in re.split(r"[-/.]", text))
+    return numbered < 4 and _CODE_NAME.fullmatch(text) is not None
 
 
 def _command(argv: Sequence[str]) -> tuple[str, ...]:
