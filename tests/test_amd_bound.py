@@ -123,9 +123,9 @@ def test_throttling_by_heat_is_reported_with_its_duration(mi300x):
 
 def monitor_line(machine, tables):
     """Return the monitor's line after these readings."""
-    latest = live.Latest(machine.counters)
+    latest = live.Latest(machine.counters, [make.device("rocm:0")])
     latest.add([machine.samples(BUSY, tables)])
-    (monitor_line,) = live.lines(latest, ["rocm:0"])
+    (monitor_line,) = live.lines(latest)
     return monitor_line
 
 

@@ -6,18 +6,15 @@ import socket
 import time
 from urllib.parse import urlsplit
 
-import _make as make
 import pytest
 
-from gpubench.tools.monitor import endpoint, live
+from gpubench.tools.monitor import endpoint
 
 
 @pytest.fixture(scope="module")
 def place():
     """Address and port of an endpoint that gives a client half a second."""
-    latest = live.Latest((make.POWER,))
-    latest.add([make.samples((0.0,), power=(100.0,))])
-    with endpoint.serve_counters(("127.0.0.1", 0), latest, {}, ["gpu.example"], client_s=0.5) as url:
+    with endpoint.serve_page(("127.0.0.1", 0), lambda: "power 100\n", ["GPU.example"], client_s=0.5) as url:
         yield "127.0.0.1", urlsplit(url).port
 
 
@@ -46,12 +43,20 @@ def test_a_foreign_name_is_misdirected(place, hosts):
     assert status(place, *hosts) == 421
 
 
-def test_names_are_read_with_and_without_a_port():
-    assert endpoint._name_in("[::1]:9000") == "::1"
-    assert endpoint._name_in("Host.Example:80") == "host.example"
-    assert endpoint._same_address("0:0:0:0:0:0:0:1", "::1")
-    assert endpoint._same_address("10.0.0.1", "::ffff:10.0.0.1")
-    assert not endpoint._same_address("10.0.0.2", "10.0.0.1")
+@pytest.mark.parametrize(
+    ("host", "reached", "answered"),
+    [
+        ("[::1]:9000", "::1", True),
+        ("Host.Example:80", "10.0.0.1", True),
+        ("[0:0:0:0:0:0:0:1]", "::1", True),
+        ("10.0.0.1", "::ffff:10.0.0.1", True),
+        ("10.0.0.2", "10.0.0.1", False),
+        ("", "10.0.0.1", False),
+    ],
+)
+def test_names_are_read_with_and_without_a_port(host, reached, answered):
+    assert endpoint.is_named([host], {"host.example", ""}, reached) == answered
+    assert not endpoint.is_named([host, host], {"host.example", ""}, reached)
 
 
 def test_a_client_that_sends_slowly_is_disconnected(place):

@@ -7,7 +7,7 @@ import pytest
 
 from gpubench import plugins
 from gpubench.measuring import inventory
-from gpubench.tools.monitor.processes import ProcessList
+from gpubench.tools.monitor.processes import listed
 
 pytestmark = pytest.mark.gpu
 GIB = 2**30
@@ -19,12 +19,12 @@ def test_a_program_that_holds_memory_is_listed_with_it():
     opened = plugins.load("backends", device.backend).open(device)
     held = opened.xp.empty(GIB, dtype="uint8")
     held.fill(1)
-    listed = ProcessList([device])
+    newest = listed([device])
     deadline = time.monotonic() + 20
-    while not listed.newest and time.monotonic() < deadline:
+    while not (rows := next(newest)) and time.monotonic() < deadline:
         time.sleep(0.2)
-        listed.update()
-    listed.close()
-    processes = [process for process in listed.newest if process.pid == os.getpid()] or listed.newest
-    assert max(process.memory_bytes or 0 for process in processes) >= GIB
-    assert {process.device for process in listed.newest} == {device.id}
+    newest.close()
+    sizes = [row["memory"].split() for row in rows if row["process"] == str(os.getpid())]
+    sizes = sizes or [row["memory"].split() for row in rows if row["memory"] != "unknown"]
+    assert max(float(number) for number, unit in sizes if unit == "GiB") >= 1
+    assert {row["device"] for row in rows} == {device.id}

@@ -19,12 +19,13 @@ from gpubench.tools.monitor import live
 
 GPUBENCH = Path(sys.executable).parent / "gpubench"
 EVENTS = make.counter("nvml.event_reasons", "bit mask", "event", 0.1, "nvidia-smi")
+GPU = make.device(name='odd "name"\\')
 BUSY = make.counter("nvml.utilization.gpu", "%", "window", 0.1, 'a "quoted" command')
 
 
 def latest(*chunks):
     """Return the newest values after these chunks of samples."""
-    values = live.Latest((make.POWER, make.ENERGY, EVENTS, BUSY))
+    values = live.Latest((make.POWER, make.ENERGY, EVENTS, BUSY), [GPU])
     values.add(chunks)
     return values
 
@@ -42,31 +43,31 @@ def test_the_newest_value_is_shown_and_of_a_cumulative_counter_its_rate():
 def test_a_missing_value_is_not_replaced_by_an_earlier_one():
     values = latest(make.samples((0.0,), power=(100.0,)), make.samples((1.0,), power=(None,)))
     assert values.window("cuda:0").mean(Measure.BOARD_POWER) is None
-    assert live.device_cells(values, "cuda:0") == ("cuda:0", *[""] * (len(live.COLUMNS) - 1))
+    assert set(live.row(values, "cuda:0").values()) == {"cuda:0", ""}
 
 
 def test_the_log_has_one_line_per_device():
     values = latest(
         make.samples((0.0,), power=(651.2,), event_reasons=(4.0,)), make.samples((0.0,), **{"utilization.gpu": (98.0,)})
     )
-    assert live.lines(values, ["cuda:0"]) == ["cuda:0 busy 98 %, power 651.2 W, throttle reasons power cap"]
+    assert [*live.lines(values)] == ["cuda:0 busy 98 %, power 651.2 W, throttle reasons power cap"]
 
 
 def test_a_gpu_without_gpm_shows_its_clock_and_no_activity():
     clock = make.counter("nvml.clock.sm", "Hz", "gauge")
-    values = live.Latest((clock,))
+    values = live.Latest((clock,), [GPU])
     values.add([make.samples((0.0,), **{"clock.sm": (1.98e9,)})])
-    assert live.lines(values, ["cuda:0"]) == ["cuda:0 clock 1.980 GHz"]
+    assert [*live.lines(values)] == ["cuda:0 clock 1.980 GHz"]
 
 
 def test_an_amd_gpu_has_its_busy_time_clock_temperature_and_reasons():
     counters = tuple(plugins.load("collectors", "amd").counters)
     values = {"amd.power": 750.0, "amd.clock.gfx": 2.1e9, "amd.temperature.hotspot": 71.0, "amd.utilization.gfx": 97.0}
     columns = tuple((name, (value,)) for name, value in {**values, "amd.throttle": float(1 | 1 << 36)}.items())
-    newest = live.Latest(counters)
+    newest = live.Latest(counters, [make.device("rocm:0"), make.device("host")])
     newest.add([Samples("amd", "rocm:0", (0.0,), columns)])
     reasons = "throttle reasons power cap (PPT0), thermal (hotspot)"
-    assert live.lines(newest, ["rocm:0", "host"]) == [
+    assert [*live.lines(newest)] == [
         f"rocm:0 busy 97 %, power 750.0 W, clock 2.100 GHz, temp 71 °C, {reasons}",
         "host no values",
     ]
@@ -75,12 +76,12 @@ def test_an_amd_gpu_has_its_busy_time_clock_temperature_and_reasons():
 def test_seconds_of_a_power_violation_are_not_shown_as_watts():
     values = live.Latest((make.counter("nvml.violation.power", "s", "cumulative"), make.POWER))
     values.add([make.samples((0.0, 1.0), **{"violation.power": (7.0, 8.0)}, power=(100.0, 200.0))])
-    assert live.device_cells(values, "cuda:0")[2] == "200.0 W"
+    assert live.row(values, "cuda:0")["power"] == "200.0 W"
 
 
 def test_clocks_set_by_the_user_are_no_throttle_reason_but_an_unknown_bit_is_one():
     values = latest(make.samples((0.0,), event_reasons=(float(0x1 | 0x2 | 0x10 | 0x100 | 0x400),)))
-    assert live.device_cells(values, "cuda:0")[-1] == "bit 10"
+    assert live.row(values, "cuda:0")["throttle reasons"] == "bit 10"
 
 
 def test_prometheus_gets_base_units_labels_and_events():
@@ -88,7 +89,7 @@ def test_prometheus_gets_base_units_labels_and_events():
         make.samples((0.0,), power=(651.5,), energy=(1e6,), event_reasons=(5.0,)),
         make.samples((0.0,), **{"utilization.gpu": (98.0,)}),
     )
-    text = live.prometheus(values, {"cuda:0": make.device(name='odd "name"\\')})
+    text = live.prometheus(values)
     model = 'device="cuda:0",model="odd \\"name\\"\\\\"'
     assert f"gpubench_nvml_power_watts{{{model}}} 651.5\n" in text
     assert f"gpubench_nvml_energy_joules_total{{{model}}} 1000000.0\n" in text

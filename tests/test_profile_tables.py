@@ -128,11 +128,7 @@ def test_a_run_of_suites_has_no_rows_of_phases():
     assert phase_lanes(Summary(make.run(make.result())), 40) is None
 
 
-def test_bars_and_charts_are_ascii_where_a_terminal_has_nothing_else():
-    assert blocks.bar(0.5, 8) == "████░░░░"
-    assert blocks.bar(0.0625, 8) == "▌░░░░░░░"
-    assert (blocks.bar(-1.0, 4), blocks.bar(7.0, 4)) == ("░░░░", "████")
-    assert blocks.bar(0.5, 8, ascii_only=True) == "####...."
+def test_charts_are_ascii_where_a_terminal_has_nothing_else():
     assert blocks.chart((0.0, 0.5, 1.0, None, -3.0, 9.0)) == "▁▅█ ▁█"
     assert blocks.chart((0.0, 1.0), ascii_only=True).isascii()
 

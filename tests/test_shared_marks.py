@@ -277,8 +277,8 @@ def test_progress_and_messages_are_anonymised_in_a_ci(call, monkeypatch):
 
 def test_the_monitors_endpoint_serves_only_fixed_texts_and_the_model_of_the_device():
     device = replace(marked_run().manifest.facts.devices[0], name="NVIDIA H200")
-    latest = live.Latest((make.POWER, make.ENERGY))
+    latest = live.Latest((make.POWER, make.ENERGY), [device])
     latest.add([make.samples((0.0, 1.0), power=(100.0, 100.0), energy=(1.0, 2.0))])
-    page = live.prometheus(latest, {"cuda:0": device})
+    page = live.prometheus(latest)
     assert 'model="NVIDIA H200"' in page
     assert left(page) == {}

@@ -7,181 +7,130 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from gpubench.base.errors import ReaderLeft
+from gpubench.base.clean import one_line
+from gpubench.base.errors import DeviceError, ReaderLeft, UsageError
+from gpubench.cli import _print
 
 if TYPE_CHECKING:
     from gpubench.measuring.sampler import SamplingProcess
-    from gpubench.model import Device
-    from gpubench.tools.monitor.live import Latest
+    from gpubench.tools.monitor import live
 
-Watched = Annotated[
-    list[str] | None,
-    typer.Option("--device", help="Monitor only this device. Can be repeated. \\[default: every device]"),
-]
-Interval = Annotated[float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two updates.")]
-Count = Annotated[
-    int, typer.Option("--count", min=0, help="End after this number of updates; 0 means until q or Ctrl-C.")
-]
-Prometheus = Annotated[bool, typer.Option("--prometheus", help="Print every counter once in the format of Prometheus.")]
-Listen = Annotated[
-    str | None,
-    typer.Option(
-        "--listen",
-        metavar="[ADDRESS:]PORT",
-        help="Serve the counters to Prometheus at /metrics; without an address, only this machine can read them.",
-    ),
-]
-HostNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--host-name",
-        metavar="NAME",
-        help="With --listen: also answer to this name, such as an alias in your DNS. Can be repeated. Without it, the "
-        "endpoint answers only to localhost, this machine's host name and its addresses.",
-    ),
-]
-_FIRST_S = 1.2  # seconds until each counter has been read twice
+Rows = list[dict[str, str]]  # texts by heading
 
 
 def monitor(
-    device: Watched = None,
-    interval: Interval = 1.0,
-    count: Count = 0,
-    prometheus: Prometheus = False,
-    listen: Listen = None,
-    host_name: HostNames = None,
+    device: Annotated[list[str] | None, typer.Option(help="Monitor only this device. Can be repeated.")] = None,
+    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two updates.")] = 1.0,
+    count: Annotated[int, typer.Option(min=0, help="End after this number of updates; 0 means until Ctrl-C.")] = 0,
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="Print every counter once, for Prometheus.")] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="[ADDRESS:]PORT", help="Serve the counters at /metrics; only locally without an ADDRESS."),
+    ] = None,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With --listen: answer to this name too, as a DNS alias. Can be repeated."),
+    ] = None,
 ) -> None:
-    """Monitor every device: live on a terminal, elsewhere with one line per device and sample.
+    """Monitor every device: as tables on a terminal, elsewhere with one line per device and sample.
 
-    It draws the use, memory, power, temperature and clock of each device with the last minute, and lists its throttle
-    reasons and its processes. Press q to quit."""
-    from gpubench.measuring import inventory
-    from gpubench.measuring.plan import sampled_devices
-    from gpubench.measuring.sampler import SamplingProcess
-    from gpubench.tools.monitor.live import Latest
+    The tables have the use, memory, power, temperature, clock and throttle reasons of each device, and the processes
+    on the GPUs. Press Ctrl-C to quit."""
+    from gpubench.measuring import inventory, plan, sampler
+    from gpubench.tools.monitor import endpoint, live
 
     place = _address_and_port(listen) if listen else None
-    facts = inventory.facts()
-    devices = sampled_devices(facts, device or [])
-    sampler = SamplingProcess(devices, time.monotonic())
-    latest = Latest(sampler.counters)
-    with contextlib.suppress(KeyboardInterrupt, ReaderLeft), _killing(sampler):
-        if place:
-            _serve(place, sampler, latest, devices, host_name or [])
-        elif prometheus:
-            _print_once(sampler, latest, devices)
-        else:
-            _watch(sampler, latest, devices, interval, count)
-
-
-@contextlib.contextmanager
-def _killing(sampler: SamplingProcess) -> Iterator[None]:
-    """Kill the sampler's process and flush standard output on leaving the context, also after an error or an interrupt.
-
-    A closed pipe is ignored in the flush.
-    """
-    try:
-        yield
-    finally:
-        sampler.kill()
-        with contextlib.suppress(ReaderLeft):
-            sys.stdout.flush()
-
-
-def _take_samples(
-    sampler: SamplingProcess, latest: Latest, seconds: float, wait: Callable[[float], None] = time.sleep
-) -> None:
-    """Add the samples that arrive within `seconds` to `latest`."""
-    from gpubench.base.errors import DeviceError
-
-    deadline = time.monotonic() + seconds
-    while True:
-        latest.add(sampler.drain())
-        if sampler.ended:
-            raise DeviceError(sampler.ended)
-        if time.monotonic() >= deadline:
-            return
-        wait(min(0.1, max(deadline - time.monotonic(), 0.0)))
-
-
-def _print_once(sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
-    """Print every counter of the devices once, in the format of Prometheus, after sampling for 1.2 seconds."""
-    from gpubench.tools.monitor.live import prometheus
-
-    _take_samples(sampler, latest, _FIRST_S)
-    latest.add(sampler.stop())
-    typer.echo(prometheus(latest, {device.id: device for device in devices}), nl=False)
-
-
-def _watch(sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, count: int) -> None:
-    """Show the devices every `interval` seconds: drawn if standard output is a terminal, else as lines."""
-    from gpubench.cli import _print
-
-    updates = range(count) if count else itertools.count()
-    console = _print.out()
-    if console.is_terminal and not console.is_dumb_terminal:
-        _draw(sampler, latest, devices, interval, updates)
-    else:
-        _log(sampler, latest, [device.id for device in devices], interval, updates)
-
-
-def _log(sampler: SamplingProcess, latest: Latest, devices: list[str], interval: float, updates: Iterable[int]) -> None:
-    """Print a line for each device every `interval` seconds, without any cursor movement."""
-    from gpubench.tools.monitor import live
-
-    for _ in updates:
-        _take_samples(sampler, latest, max(interval, _FIRST_S) if not latest.all() else interval)
-        now = time.strftime("%H:%M:%S")
-        for line in live.lines(latest, devices):
-            typer.echo(f"{now} {line}")
-        sys.stdout.flush()
-
-
-def _draw(
-    sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, updates: Iterable[int]
-) -> None:
-    """Draw the devices on the whole terminal until q or Ctrl-C, and then restore the terminal."""
-    from rich.live import Live
-
-    from gpubench.cli import _monitor, _print
-    from gpubench.tools.monitor.processes import ProcessList
-
-    console, picture, keys = _print.out(), _monitor.Picture(devices), _monitor.Keys()
-    with (
-        contextlib.closing(ProcessList(devices)) as processes,
-        keys.unbuffered(),
-        Live(console=console, auto_refresh=False, screen=True) as view,
-    ):
-        for _ in updates:
-            _take_samples(sampler, latest, interval if latest.all() else _FIRST_S, keys.wait)
-            processes.update()
-            view.update(picture.render(latest, processes.newest, console, time.monotonic()), refresh=True)
+    devices = plan.sampled_devices(inventory.facts(), device or [])
+    sampling = sampler.SamplingProcess(devices, time.monotonic())
+    latest = live.Latest(sampling.counters, devices)
+    with contextlib.suppress(KeyboardInterrupt, ReaderLeft):
+        try:
+            _take_samples(sampling, latest, 1.2)  # until each counter has been read twice
+            if place:
+                with endpoint.serve_page(place, partial(live.prometheus, latest), host_name or []) as url:
+                    _print.say(f"serving {url} (process {os.getpid()}); Ctrl-C ends it")
+                    while True:
+                        _take_samples(sampling, latest, 0.5)
+            elif prometheus:
+                latest.add(sampling.stop())
+                typer.echo(live.prometheus(latest), nl=False)
+            else:
+                _watch(sampling, latest, interval, count)
+        finally:
+            sampling.kill()
+            with contextlib.suppress(ReaderLeft):
+                sys.stdout.flush()
 
 
 def _address_and_port(listen: str) -> tuple[str, int]:
-    from gpubench.base.errors import UsageError
-
     address, _, port = listen.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"--listen takes [ADDRESS:]PORT, not {listen}")
     return address.strip("[]") or "127.0.0.1", int(port)
 
 
-def _serve(
-    place: tuple[str, int], sampler: SamplingProcess, latest: Latest, devices: list[Device], names: list[str]
-) -> None:
-    """Answer GET /metrics with the newest counters at the address and port in `place`, until Ctrl-C."""
-    from gpubench.cli import _print
-    from gpubench.tools.monitor import endpoint
+def _take_samples(sampling: SamplingProcess, latest: live.Latest, seconds: float) -> None:
+    """Add the samples that arrive within `seconds` to `latest`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        latest.add(sampling.drain())
+        if sampling.ended:
+            raise DeviceError(sampling.ended)
+        if (left_s := deadline - time.monotonic()) <= 0:
+            return
+        time.sleep(min(0.1, left_s))
 
-    devices_by_id = {device.id: device for device in devices}
-    _take_samples(sampler, latest, _FIRST_S)
-    with endpoint.serve_counters(place, latest, devices_by_id, names) as url:
-        _print.say(f"serving {url} (process {os.getpid()}); Ctrl-C ends it")
-        while True:
-            _take_samples(sampler, latest, 0.5)
+
+def _watch(sampling: SamplingProcess, latest: live.Latest, interval: float, count: int) -> None:
+    """Show the devices every `interval` seconds: as tables on a terminal, elsewhere as lines without cursor control."""
+    from rich.live import Live
+
+    from gpubench.tools.monitor import live, processes
+
+    console = _print.out()
+    on_screen = console.is_terminal and not console.is_dumb_terminal
+    with contextlib.ExitStack() as stack:
+        if on_screen:
+            listed = stack.enter_context(contextlib.closing(processes.listed(latest.devices.values())))
+            view = stack.enter_context(Live(console=console, auto_refresh=False, screen=True))
+        for update in range(count) if count else itertools.count():
+            if update:
+                _take_samples(sampling, latest, interval)
+            if on_screen:
+                rows = [live.row(latest, device) for device in latest.devices]
+                view.update(Group(*tables(rows, next(listed), *console.size)), refresh=True)
+            else:
+                now = time.strftime("%H:%M:%S")
+                typer.echo("\n".join(f"{now} {line}" for line in live.lines(latest)))
+
+
+def tables(devices: Rows, processes: Rows, width: int, height: int) -> Iterator[RenderableType]:
+    """Yield the tables of the GPUs, the host and the processes, which fit into a terminal of this size."""
+    for kind in ("device", "host"):
+        if rows := [row for row in devices if kind in row]:
+            yield from (_table(rows, width), "")
+    room = height - len(devices) - 6  # 6: three headings, two empty lines, the last line
+    if processes and room > 0:
+        yield _table(processes[:room], width)
+        if len(processes) > room:
+            yield _print.plain(f"and {len(processes) - room} more processes", "dim")
+
+
+def _table(rows: Rows, width: int) -> RenderableType:
+    """Return a table of the columns that have a value; a narrow one leaves some out, and shortens the last."""
+    headings = [heading for heading in rows[0] if any(row[heading] for row in rows)]
+    headings[max(2, width // 10 - 1) : -1] = []
+    cells = [[Text(one_line(row[heading]), no_wrap=True, overflow="ellipsis") for heading in headings] for row in rows]
+    table = _print.table(headings, cells, right=headings[1:-1])
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    table.columns[-1].header = Text(headings[-1], no_wrap=True, overflow="ellipsis")
+    return table
