@@ -22,7 +22,7 @@ HEADINGS = ("process", "device", "memory", "user", "command")
 
 @dataclass(frozen=True, slots=True)
 class ProcessTable:
-    """The cells below `HEADINGS` of all processes on the devices, those with the most memory on the device first."""
+    """The cells below `HEADINGS` of all processes on the devices, sorted by memory, the most first."""
 
     rows: tuple[tuple[str, ...], ...]
 
