@@ -80,9 +80,9 @@ def _spread(spread: gb.Spread) -> dict[str, Any]:
         "series": figure.name if figure else "",
         "unit": figure.unit if figure else "",
         "better": figure.better if figure else "",
-        "median": gb.frame.finite(figure.interval.centre if figure else None),
+        "median": gb.record(figure.interval.centre if figure else None),
         **gb.frame.spread_record(spread),
-        "medians": [gb.frame.finite(median) for median in spread.medians],
+        "medians": gb.record(spread.medians),
     }
 
 
@@ -104,9 +104,9 @@ def _result(summary: gb.Summary, result: gb.Result, spread: gb.Spread) -> dict[s
         "above_peak": [impossible.series for impossible in summary.impossible_shares(result)],
         "discarded": dict(result.discarded),
         "notes": dict(result.notes),
-        "elapsed_s": gb.frame.finite(result.elapsed_s),
+        "elapsed_s": gb.record(result.elapsed_s),
         "energy": gb.frame.energy_record(summary, result),
-        "reproducibility": gb.frame.reproducibility_record(summary, spread),
+        "reproducibility": gb.record(summary.reproducibility(spread)),
         "joined": _joined(summary, result),
         "figures": list(gb.frame.records(summary, result)),
     }
@@ -116,7 +116,7 @@ def _joined(summary: gb.Summary, result: gb.Result) -> dict[str, Any]:
     """Return what the counters say about a result: its bound, memory traffic, and seconds of throttling by reason."""
     counters = gb.case_counters(summary, result)
     uses = counters.bound.evidence if counters.bound else ()
-    evidence = [{"by": use.by, "share": gb.frame.finite(use.fraction)} for use in uses]
+    evidence = [{"by": use.by, "share": gb.record(use.fraction)} for use in uses]
     record = gb.frame.counter_record(counters)
     return {
         **record,
@@ -145,7 +145,7 @@ def _against(against: gb.comparison.RunComparison, name: str) -> dict[str, Any]:
         "verdict": answer.verdict,
         "why": list(answer.reasons),
         "next_steps": gb.record(answer.next_steps),
-        "counts": {str(verdict): count for verdict, count in judgement.counts().items()},
+        "counts": gb.record(judgement.counts()),
         "geomeans": gb.record(against.geomeans),
         "missing": [case.id for case in judgement.missing],
         "new": [case.id for case in judgement.new],

@@ -55,7 +55,7 @@ def _figure_lines(summary: gb.Summary, spreads: list[gb.Spread]) -> Iterator[str
         labels |= {"unit": figure.unit} if unit == _OTHER else {}
         values = {"median": figure.interval.centre, "low": figure.interval.low, "high": figure.interval.high}
         for kind, value in values.items():
-            if gb.frame.finite(value) is not None:
+            if gb.record(value) is not None:
                 families.setdefault(f"{unit}_{kind}", []).append(f"{_labels_text(labels)} {value!r}")
     for name, samples in families.items():
         yield from _metric_lines(f"gpubench_{name}", _KINDS[name.rpartition("_")[2]], samples)

@@ -1,8 +1,7 @@
 """Publish a judgement as JSON for programs: every finding with its figures."""
 
 import json
-import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from gpubench.api import gate as gb
@@ -32,12 +31,11 @@ class Json:
             "unmet": judgement.unmet,
             "notes": judgement.notes,
         }
-        return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+        return json.dumps(gb.record(document), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
 def _finding_object(finding: gb.Finding) -> dict[str, Any]:
     """Return a finding as a dict of plain values; a number that is not finite is None."""
-    low, high = finding.bounds
     return {
         "case": finding.case.id,
         "devices": finding.devices,
@@ -47,24 +45,15 @@ def _finding_object(finding: gb.Finding) -> dict[str, Any]:
         "required": finding.required,
         "unit": finding.unit,
         "better": finding.better,
-        "baseline": _null_for_nan(asdict(finding.before)),
-        "candidate": _null_for_nan(asdict(finding.after)),
-        **_null_for_nan(
-            {
-                "change": finding.change,
-                "change_low": low,
-                "change_high": high,
-                "threshold": math.expm1(finding.threshold),
-                "p": finding.effect.p if finding.effect else math.nan,
-                "q": finding.q,
-            }
-        ),
+        "baseline": finding.before,
+        "candidate": finding.after,
+        "change": finding.change,
+        "change_low": finding.low,
+        "change_high": finding.high,
+        "threshold": finding.threshold_fraction,
+        "p": finding.effect.p if finding.effect else None,
+        "q": finding.q,
     }
-
-
-def _null_for_nan(values: dict[str, float]) -> dict[str, float | None]:
-    """Return the values with None, which JSON writes as null, in place of NaN and infinity."""
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 publication: gb.Publication = Json()

@@ -6,6 +6,7 @@ from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from gpubench import stats
 from gpubench.analysis import peaks
@@ -26,6 +27,10 @@ class Figure:
     label of the series. `shares` has one entry for each known peak, in this order: the data sheet's, the peak at the
     clock measured during the case, the best figure of this run."""
 
+    RECORD: ClassVar[str] = (
+        "unit better median=interval.centre low=interval.low high=interval.high "
+        "noise samples share limit basis *of_bases"
+    )
     name: str
     unit: str
     better: Better
@@ -75,6 +80,16 @@ class Figure:
     def share_of(self, basis: peaks.Basis) -> Share | None:
         """Return the share of the peak with that basis (`spec`, `clock` or `best`); None if the peak is unknown."""
         return next((share for share in self.shares if share.basis == basis), None)
+
+    @property
+    def of_bases(self) -> dict[str, float | None]:
+        """The share (a fraction) and the peak (SI units) of each basis, None if unknown: `share_spec`, `peak_spec`."""
+        shares = {basis: self.share_of(basis) for basis in peaks.BASES}
+        return {
+            f"{name}_{basis}": getattr(share, attribute, None)
+            for basis, share in shares.items()
+            for name, attribute in (("share", "fraction"), ("peak", "peak"))
+        }
 
     @property
     def shares_text(self) -> str:

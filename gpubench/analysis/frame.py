@@ -5,16 +5,16 @@ docs/reports.md lists the columns. pandas is imported only when a frame is reque
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpubench.analysis.case_counters import CaseCounters, case_counters
 from gpubench.analysis.energy import NoEnergy
-from gpubench.analysis.figure import Figure, ResultRow, Spread
-from gpubench.analysis.peaks import ABOVE_PEAK, BASES
+from gpubench.analysis.figure import ResultRow, Spread
+from gpubench.analysis.peaks import ABOVE_PEAK
 from gpubench.analysis.quantities import headline, judged_better, judged_unit, judged_values
+from gpubench.analysis.records import record
 from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.base.clean import tidy
@@ -107,8 +107,8 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
         above = {impossible.series for impossible in summary.impossible_shares(result)}
         if not result.series:
             yield shared
-        for series, record in zip(result.series, records(summary, result), strict=True):
-            line = shared | record
+        for series, columns in zip(result.series, records(summary, result), strict=True):
+            line = shared | columns
             if series.label in above:
                 line |= {"labels": ";".join((*result.labels, ABOVE_PEAK))}
             if series is headline_series:
@@ -119,14 +119,13 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
 def _headline_columns(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
     """Return the columns, by name, that only the line of a result's headline (its first series) has."""
     joined = spread_record(spread) if summary.replicated else {}
-    record = reproducibility_record(summary, spread)
-    reproducible = {"reproducibility": record["between"], "reproducibility_of": record["source"]} if record else {}
-    return joined | reproducible | _energy_columns(summary, result)
-
-
-def _energy_columns(summary: Summary, result: Result) -> dict[str, Any]:
-    record = energy_record(summary, result)
-    return {name: record[name] for name in ("work_per_joule", "watts")} | counter_record(case_counters(summary, result))
+    deviation = summary.reproducibility(spread)
+    reproducible = (
+        {"reproducibility": record(deviation.deviation), "reproducibility_of": deviation.source} if deviation else {}
+    )
+    energy = energy_record(summary, result)
+    energies = {name: energy[name] for name in ("work_per_joule", "watts")}
+    return joined | reproducible | energies | counter_record(case_counters(summary, result))
 
 
 def _result_columns(result: Result) -> dict[str, Any]:
@@ -152,33 +151,8 @@ def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
 
     It has only the columns of the figure: series, unit, median and interval in SI units, noise, and shares of peaks."""
     for series in result.series:
-        figure = summary.figure(result, series)
-        yield {
-            "series": series.label,
-            "rank": series.rank,
-            "quantity": series.quantity,
-            "unit": figure.unit,
-            "better": figure.better,
-            "median": finite(figure.interval.centre),
-            "low": finite(figure.interval.low),
-            "high": finite(figure.interval.high),
-            "noise": finite(figure.noise),
-            "samples": figure.samples,
-            "share": finite(figure.share),
-            "limit": figure.limit,
-            "basis": figure.basis,
-            **_share_columns(figure),
-        }
-
-
-def _share_columns(figure: Figure) -> dict[str, float | None]:
-    """Return the columns `share_BASIS` (a fraction) and `peak_BASIS` (SI units) for spec, clock and best."""
-    record: dict[str, float | None] = {}
-    for basis in BASES:
-        share = figure.share_of(basis)
-        record[f"share_{basis}"] = finite(share.fraction) if share else None
-        record[f"peak_{basis}"] = finite(share.peak) if share else None
-    return record
+        shared = {"series": series.label, "rank": series.rank, "quantity": series.quantity}
+        yield shared | record(summary.figure(result, series))
 
 
 def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
@@ -189,7 +163,7 @@ def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
     energy = summary.energy(result)
     if isinstance(energy, NoEnergy):
         return {"work_per_joule": None, "watts": None, "no_energy": energy.reason}
-    return {"work_per_joule": finite(energy.rate / energy.watts), "watts": finite(energy.watts), "no_energy": ""}
+    return {"work_per_joule": record(energy.rate / energy.watts), "watts": record(energy.watts), "no_energy": ""}
 
 
 def counter_record(counters: CaseCounters) -> dict[str, Any]:
@@ -200,8 +174,8 @@ def counter_record(counters: CaseCounters) -> dict[str, Any]:
     traffic = counters.traffic
     return {
         "bound": counters.bound.label if counters.bound else "",
-        "dram_seen": finite(traffic.seen) if traffic else None,
-        "dram_counted": finite(traffic.counted) if traffic else None,
+        "dram_seen": record(traffic.seen) if traffic else None,
+        "dram_counted": record(traffic.counted) if traffic else None,
     }
 
 
@@ -213,30 +187,11 @@ def spread_record(spread: Spread) -> dict[str, Any]:
     medians = spread.medians
     return {
         "replicates": len(medians),
-        "within": finite(spread.within),
-        "between": finite(spread.between),
-        "lowest": finite(min(medians, default=None)),
-        "highest": finite(max(medians, default=None)),
+        "within": record(spread.within),
+        "between": record(spread.between),
+        "lowest": record(min(medians, default=None)),
+        "highest": record(max(medians, default=None)),
     }
-
-
-def reproducibility_record(summary: Summary, spread: Spread) -> dict[str, Any] | None:
-    """Return `between`, the deviation between processes (a fraction), `processes`, their number, and `source`, a text.
-
-    The result is None if the deviation is unknown."""
-    deviation_of_case = summary.reproducibility(spread)
-    if deviation_of_case is None:
-        return None
-    return {
-        "between": finite(deviation_of_case.deviation),
-        "processes": deviation_of_case.processes,
-        "source": deviation_of_case.source,
-    }
-
-
-def finite(value: float | None) -> float | None:
-    """Return the value, or None if it is not a finite number, because JSON has neither NaN nor infinity."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def to_frame(run: Run, samples: bool = False) -> pd.DataFrame:

@@ -6,6 +6,7 @@ median. The reproducibility of a single process is therefore taken from recordin
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class Reproducibility:
 
     `recorded` is None if this run measured it."""
 
+    RECORD: ClassVar[str] = "between=deviation processes source"
     deviation: float
     processes: int
     recorded: RecordedDeviation | None = None

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from gpubench import stats
 from gpubench.analysis.fingerprint import Fingerprint, fingerprint
@@ -124,6 +124,7 @@ class Shift:
 class Change(Shift):
     """A step before the moment `index`, with the heights of the levels on either side and the versions that changed."""
 
+    RECORD: ClassVar[str] = "index before after better differences effect worse=is_worse"
     index: int
     before: float
     after: float
@@ -152,6 +153,7 @@ class Drift(Shift):
 
     `before` and `after` are the values of the fitted line at the first and the last of these moments."""
 
+    RECORD: ClassVar[str] = "start end before after rate=rate_ends better effect worse=is_worse"
     start: int
     end: int
     before: float
@@ -164,6 +166,11 @@ class Drift(Shift):
         """`drift, 2.0 % less over 60 runs (worse)`."""
         direction = _worse_or_better(self.is_worse)
         return f"drift, {_more_or_less(self.effect)} over {self.end - self.start} runs ({direction})"
+
+    @property
+    def rate_ends(self) -> dict[str, float]:
+        """The rate and the ends of its interval, as `asdict` names them in records of earlier versions."""
+        return {"low": self.rate.low, "centre": self.rate.centre, "high": self.rate.high}
 
     @property
     def rate_text(self) -> str:

@@ -1,5 +1,6 @@
 """The names with which a gate and a publication of its verdicts are written."""
 
+from gpubench.analysis.records import record
 from gpubench.base import units
 from gpubench.base.clean import one_line, without_commands
 from gpubench.base.markdown import code, escape
@@ -50,6 +51,7 @@ __all__ = [
     "matches",
     "name",
     "one_line",
+    "record",
     "sentence",
     "tally",
     "units",

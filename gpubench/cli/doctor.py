@@ -156,15 +156,14 @@ def _measure(replicates: int | None, device: list[str] | None, tier: options.Tie
 
 def _print_noise(run: Run, json: bool) -> None:
     """Print the noise floors of a run, then the cases without a floor and why; with `json` as one JSON document."""
-    from dataclasses import asdict
-
     from gpubench.analysis import summary
+    from gpubench.analysis.records import record
     from gpubench.cli import _print
     from gpubench.judging import noise
 
     floors = noise.floors(run)
     if json:
-        _print.document({"floors": [asdict(floor) for floor in floors], "undecided": noise.undecided(run)})
+        _print.document({"floors": record(floors), "undecided": noise.undecided(run)})
     else:
         out = _print.out()
         heads = ("case", "device", "processes", "between processes", "smallest detectable change")
@@ -186,17 +185,15 @@ def _print_noise(run: Run, json: bool) -> None:
 
 def _print_document(facts: Facts) -> None:
     """Print facts, health and counters of the machine as one JSON document."""
-    from dataclasses import asdict
-
+    from gpubench.analysis.records import record
     from gpubench.cli import _print
     from gpubench.measuring import sampler
     from gpubench.measuring.examination import examine
 
     available, unavailable = sampler.list_counters(facts.devices)
-    health = [asdict(device) for device in examine(facts.devices)]
-    counters = [{"device": entry.device, **asdict(entry.counter), "missing": entry.reason} for entry in available]
-    not_sampled = [asdict(entry) for entry in unavailable]
-    _print.document({**asdict(facts), "health": health, "counters": counters, "not_sampled": not_sampled})
+    counters = [{"device": entry.device, **record(entry.counter), "missing": entry.reason} for entry in available]
+    health, not_sampled = record(examine(facts.devices)), record(unavailable)
+    _print.document({**record(facts), "health": health, "counters": counters, "not_sampled": not_sampled})
 
 
 def _show(facts: Facts, counters: bool) -> None:

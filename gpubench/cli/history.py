@@ -181,8 +181,7 @@ def _write_page(
 
 def _document(trend: Trend) -> dict[str, Any]:
     """Return a trend as the object that `--json` prints: its line, fingerprint, state, runs, steps and drifts."""
-    from dataclasses import asdict
-
+    from gpubench.analysis.records import record
     from gpubench.stats.stretches import LEAST_RUNS
 
     line = trend.line
@@ -200,19 +199,15 @@ def _document(trend: Trend) -> dict[str, Any]:
         for moment in trend.moments
     ]
     kind = {"id": line.fingerprint.id, **dict(line.fingerprint.pairs)}
-    changes, drifts = (
-        [{**asdict(event), "effect": event.effect, "worse": event.is_worse} for event in events]
-        for events in (trend.changes, trend.drifts)
-    )
     return {
-        **asdict(line),
+        **record(line),
         "fingerprint": kind,
         "state": trend.state,
         "runs_needed": LEAST_RUNS,
         "newest_step": trend.newest_step,
         "runs": runs,
-        "changes": changes,
-        "drifts": drifts,
+        "changes": record(trend.changes),
+        "drifts": record(trend.drifts),
     }
 
 
