@@ -19,7 +19,7 @@ from annotated_types import MaxLen
 from gpubench.measuring import plain
 from gpubench.measuring.channel import BadMessage, NodeChannel, decoded, encoded
 from gpubench.measuring.worker import RankResult
-from gpubench.model.schema import Strict
+from gpubench.model import Strict
 
 SILENT_S = 4.0  # seconds of silence after which a node counts as gone: it sends a sign of life every second
 EXCHANGE_S = 900.0  # seconds for all nodes to contribute to a round: only slow nodes take much longer than others

@@ -8,11 +8,10 @@ never lose a case that would have ended."""
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from gpubench.authoring.task import Stage
 from gpubench.base import units
-from gpubench.model import STRICT, Tier, Work
+from gpubench.model import Strict, Tier, Work
 
 LEAST_S = 10.0  # the shortest limit of a phase
 MOST_S = 4 * 3600.0  # the longest limit of a phase, even if a worker asks for more
@@ -37,12 +36,10 @@ _CALLING, _WAITING = "making the first calls", "waiting for the device after the
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Strict):
     """A phase that a worker begins, how long it may take in seconds, and the reason for this limit (`basis`).
 
     The time in which a rank waits for other ranks does not count."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: str
     limit_s: float

@@ -13,7 +13,7 @@ import time
 import traceback
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -29,7 +29,7 @@ from gpubench.measuring.plan import load_suite
 from gpubench.measuring.process import to_parent
 from gpubench.measuring.stopping import POLICIES
 from gpubench.measuring.time_limits import TimeLimits
-from gpubench.model import STRICT, Case, Device, Series, Status
+from gpubench.model import Case, Device, Series, Status, Strict
 from gpubench.plugins.backend import Backend, OpenDevice
 from gpubench.plugins.collector import Collector, OpensWatch, Watch
 
@@ -62,10 +62,8 @@ class RankEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class RankResult:
+class RankResult(Strict):
     """One rank's part of a result; `informed` are the ended ranks that this rank knows of."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     status: Status
     cause: str = ""

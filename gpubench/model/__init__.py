@@ -8,13 +8,12 @@ from gpubench.model.counters import SAMPLER, Counter, CounterKind, EventBit, Eve
 from gpubench.model.facts import Architecture, DataFile, Device, Facts, UnavailablePart
 from gpubench.model.results import LIMITS, Better, Quantity, Result, Role, Series, SeriesMode, Status, Work
 from gpubench.model.run import KeyFigure, Manifest, NamedLink, Run, Settings, SuiteInfo, Tier, Verdict, View
-from gpubench.model.schema import SCHEMA, STRICT
+from gpubench.model.schema import SCHEMA, Strict
 
 __all__ = [
     "LIMITS",
     "SAMPLER",
     "SCHEMA",
-    "STRICT",
     "Architecture",
     "Better",
     "Case",
@@ -40,6 +39,7 @@ __all__ = [
     "SeriesMode",
     "Settings",
     "Status",
+    "Strict",
     "SuiteInfo",
     "Tier",
     "UnavailablePart",

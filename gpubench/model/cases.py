@@ -2,23 +2,20 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from gpubench.base.units import axis_label, axis_text
 from gpubench.model.limits import Count, Many, Name, Number, Whole, Word
-from gpubench.model.schema import STRICT
+from gpubench.model.schema import Strict
 
 Params = Many[tuple[Word, Name | Whole | Number]]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Case(Strict):
     """One point of one benchmark; its `id` is the key of every baseline and stable once released.
 
     `params` are the values on its axes in declared order, `version` is the version of its method, `ranks` the number of
     processes that measure it together, and `devices` the number of their devices."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     suite: Word
     name: Word

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Interval
 
 from gpubench.model.limits import MOST_BITS, Many, Moment, Moments, Readings, Seconds, Text, Word
-from gpubench.model.schema import STRICT
+from gpubench.model.schema import Strict
 
 CounterKind = Literal["gauge", "cumulative", "window", "event"]
 
@@ -61,10 +61,8 @@ _SLOWING = (EventClass.POWER_CAP, EventClass.THERMAL, EventClass.HARDWARE_SLOWDO
 
 
 @dataclass(frozen=True, slots=True)
-class EventBit:
+class EventBit(Strict):
     """One bit of an event counter: its mask, its name, and its class."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     mask: Annotated[int, Interval(ge=1, lt=MOST_BITS)]
     name: Word
@@ -77,14 +75,12 @@ class EventBit:
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class Counter(Strict):
     """A counter: its unit, kind, reading period, the command that shows the same number, and the quantity it measures.
 
     A `gauge` is a value at a moment, `cumulative` a sum since some start, `window` a mean over the period before the
     reading, and `event` a mask of bits. `source` is the command. `bits` name the bits of an event counter. Only
     `measures` decides how the counter is used, never its name."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: Word
     unit: Word
@@ -106,13 +102,11 @@ class Counter:
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(Strict):
     """A chunk of one device's counters: columns of values over shared moments `at` (s since `started_at`).
 
     A value that could not be read is None, never a special number. `busy_s` is the time that reading these rows took,
     and `late_s` the longest delay of a reading after it was due."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     collector: Word
     device: Word
@@ -126,13 +120,11 @@ SAMPLER = "the sampler"  # the source of remarks on the end of the sampling proc
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class Remark(Strict):
     """A remark on the counters of a run from a `source`, a collector or the sampler; `device` may be empty.
 
     `state` is `absent` (these counters do not exist on this machine, which is normal), `lost` (they stopped during the
     run) or `event` (a driver reports one). Readers of a run see the remarks `lost` and `event`."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     at: Moment  # s since `started_at`
     state: Literal["absent", "lost", "event"]

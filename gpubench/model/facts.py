@@ -3,10 +3,10 @@
 import re
 from dataclasses import dataclass, field
 from functools import total_ordering
-from typing import Any, ClassVar, Self
+from typing import Self
 
 from gpubench.model.limits import Count, Many, Name, Text, Word
-from gpubench.model.schema import STRICT
+from gpubench.model.schema import Strict
 
 _NAMES = {
     "nvidia": re.compile(r"sm_(\d+)(\d)[af]?"),
@@ -54,13 +54,11 @@ class Architecture:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class Device(Strict):
     """One device as the inventory found it.
 
     `id` is the name that the user types (`cuda:0`). `uuid` and `pci` join it to counters, because NVML's index is not
     CUDA's ordinal. `details` are settings that a gate compares (power limit, ECC, MIG, …)."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     id: Word
     backend: Word
@@ -82,10 +80,8 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class UnavailablePart:
+class UnavailablePart(Strict):
     """A backend or counter source that cannot be used on this machine: its name, the reason, and how to get it."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     what: Name
     reason: Text
@@ -93,13 +89,11 @@ class UnavailablePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Strict):
     """The frozen inventory of a machine, taken once in a child process.
 
     `host` are facts about the host, and `versions` the versions of drivers and libraries, both as pairs of a name and a
     text. `absent` are the backends and counter sources that cannot be used."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     devices: Many[Device]
     host: Many[tuple[Word, Text]] = ()
@@ -115,10 +109,8 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
+class DataFile(Strict):
     """One of the user's own files (`--data`): its label in case ids, its path, size and a hash of its first 16 MiB."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     label: Name
     path: Name

@@ -11,13 +11,13 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from gpubench.model import SCHEMA, STRICT, Case, Manifest, Remark, Result, Samples, Series, limits
+from gpubench.model import SCHEMA, Case, Manifest, Remark, Result, Samples, Series, Strict, limits
 from gpubench.model.packed import Packed
 
 SAMPLES_LIMIT_BYTES = 2**20  # longer samples are split: a killed run loses at most one such chunk
@@ -25,10 +25,8 @@ _NUMBER_BYTES = 25  # the length of the longest float64 in JSON, with its comma
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class End(Strict):
     """The last record of a complete file: the number of records before it, and the SHA-256 of their lines."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     records: limits.Count
     sha256: limits.Name

@@ -1,11 +1,11 @@
 """Define the results of measuring: the work of a call, series of values, and the result of a case."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from gpubench.model.cases import Case
 from gpubench.model.limits import Amount, Count, Many, Moment, Name, Number, Rate, Seconds, Text, Word
-from gpubench.model.schema import STRICT
+from gpubench.model.schema import Strict
 
 Better = Literal["more", "less"]
 
@@ -27,13 +27,11 @@ LIMITS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Work(Strict):
     """The work of one call, which the suite's author counts by the rules of docs/method.md.
 
     `moved` is bytes read plus written, `payload` bytes delivered once, `flops` floating-point operations, and `items`
     dependent steps, messages or calls."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     moved: Amount = 0.0
     payload: Amount = 0.0
@@ -42,7 +40,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class Series(Strict):
     """The one type of measured values: timings by sample (`at` is empty), or values over time (`at` in s).
 
     `stage` is the part of the task, and `mode` the way it was timed. `role` is the kind of the series: `primary`
@@ -55,8 +53,6 @@ class Series:
     compared with (`dram`, `tensor.float16`, …). `stop` is the reason why sampling ended (docs/method.md), and `rank`
     the process that took it. `calls` is the number of calls in one sample. `clock_hz` is the median clock of the
     device's compute units after its samples, None if it was not read."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: Word
     unit: Word
@@ -90,13 +86,11 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(Strict):
     """The outcome of one case on one device set in one replicate.
 
     `cause` is a slug for programs and `reason` a sentence for a status other than ok. `discarded` counts the discarded
     batches or samples by reason, and `elapsed_s` is the time that the case took in seconds."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     case: Case
     devices: Many[Word]

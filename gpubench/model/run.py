@@ -2,20 +2,20 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from gpubench.model.cases import Params
 from gpubench.model.counters import Counter, Remark, Samples
 from gpubench.model.facts import DataFile, Facts
 from gpubench.model.limits import Count, Few, Many, Moment, Name, Rate, Text, Whole, Word
 from gpubench.model.results import Result
-from gpubench.model.schema import STRICT
+from gpubench.model.schema import Strict
 
 Tier = Literal["smoke", "quick", "full", ""]  # empty for a run that another tool measured
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class View(Strict):
     """A picture that a suite asks for, as data: reports draw its kind and never depend on a suite's name.
 
     `cases` are the names of the cases that it shows. `series` is the label of one of their series; without it the
@@ -35,8 +35,6 @@ class View:
     names. It needs operators by several providers (axis `by`, and the axis `x`, whose values are operators) and builds
     of them (axes `op`, `by` and `cache`)."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer", "breakeven", "serving", "amortisation"]
     title: Text
     cases: Many[Word]
@@ -49,14 +47,12 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFigure:
+class KeyFigure(Strict):
     """A figure that stands at the top of every summary of a run.
 
     It is a figure of the case named `case` whose parameters equal the texts of `params`. Where `params` has numbers,
     the case with the nearest values is taken, so that every tier and device has one. `series` is the label of a series
     of that case; an empty one means the headline."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     title: Text
     case: Word
@@ -65,10 +61,8 @@ class KeyFigure:
 
 
 @dataclass(frozen=True, slots=True)
-class SuiteInfo:
+class SuiteInfo(Strict):
     """The facts about a suite that a report needs: its sentence, its views and its key figures."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: Word
     summary: Text
@@ -77,20 +71,16 @@ class SuiteInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedLink:
+class NamedLink(Strict):
     """A link that this machine does not have, with its rate in B/s: transfers over it are modelled, never measured."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: Text
     rate: Rate
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Strict):
     """The settings of a run; a resumed run must have the same. `filters` are patterns of case ids."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     suites: Many[Name]
     devices: Many[Word]
@@ -105,10 +95,8 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Strict):
     """The first record of a run file: which machine measured which cases, where, and with which versions."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     schema: Word
     gpubench: Word
