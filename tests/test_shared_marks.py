@@ -24,6 +24,7 @@ from gpubench.cli import _sharing as sharing
 from gpubench.model import DataFile, NamedLink, Remark, Run, Settings, SuiteInfo, UnavailablePart, View, store
 from gpubench.model.fleet import Fleet, FleetNode, Remeasured, encode_fleet
 from gpubench.tools import identity
+from gpubench.tools.allowed_words import vocabulary
 from gpubench.tools.monitor import live
 from gpubench.tools.sharing import shared
 
@@ -224,6 +225,11 @@ EXITS = {
 def test_the_runs_contain_every_mark_before_sharing(runs):
     """Otherwise a missing mark in an output would prove nothing."""
     assert left((runs / "a.jsonl").read_text()) == KINDS
+
+
+def test_no_example_in_the_source_allows_a_mark():
+    """Words of the source are allowed, so an example in a docstring must name no machine."""
+    assert vocabulary().isdisjoint({*(secret.lower() for secret in KINDS), "gpu17", "node-17", "zebra", "joe"})
 
 
 @pytest.mark.parametrize("name", EXITS)

@@ -47,7 +47,7 @@ _PLAIN = re.compile(
     r"|\d{1,7}(?:[x×](?:\d{1,7}|AUTO)){1,3}|\d{1,3}:\d{1,3}|\d{1,9}/\d{1,9}|0x[0-9a-f]{1,3}"  # 128x64, 16:9, 1/3
     r"|v?\d{1,5}(?:\.\d{1,5}){1,2}(?:[.+-]?(?:post|dev|rc|a|b|cuda|cu|rocm)\d{1,4}(?:\.\d{1,4})?){0,2}(?:-\d{1,4}-g[0-9a-f]{7,12})?"
     r"|\d{4}-\d\d-\d\d(?:T\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)?)?|[0-2]\d:[0-5]\d:[0-5]\d"  # dates and times
-    r"|\d{8}T\d{6}Z(?:-[a-z]{2,8})?|(?:node|rack)-[1-9]\d{0,5}|/dev/nvidia\d{1,3}|/(?:dev|etc|opt|proc|sys|tmp|usr)"
+    r"|\d{8}T\d{6}Z(?:-[a-z]{2,8})?|/dev/nvidia\d{1,3}|/(?:dev|etc|opt|proc|sys|tmp|usr)"
     r"|\.(?:jsonl(?:\.gz)?|gz|html|json|md|csv|xml|cu|py|so|toml)|127\.0\.0\.1|0\.0\.0\.0"
     r"|sm_?\d{2,3}[af]?|gfx[0-9a-f]{3,5}|[A-Z]{0,2}\d{1,5}[A-Z]{0,3}\+?|[iv]\d|SXM\d|HBM\d[A-Z]?"  # models
     r"|[CDG](?:PU)?\d{0,3}:(?:\d|\d{3})"  # processors of TransferBench
@@ -145,7 +145,7 @@ class Words:
         return is_unit and all(map(self._passing, parts))
 
     def _passes_with_hyphen(self, parts: list[str]) -> bool:
-        """Return whether words joined by hyphens are allowed: `96-Core`, but not `node-17`, which may be a host."""
+        """Return whether words joined by hyphens are allowed: `96-Core`, but no number at the end, as hosts have."""
         parts = [part for part in parts if part]
         is_numbered = not parts or (parts[-1][0].isdigit() and parts[0].isalpha())
         numbers = sum(part[0].isdigit() for part in parts)

@@ -41,6 +41,9 @@ _VERSION = re.compile(r"v?\d{1,10}(?:[.+~-][A-Za-z0-9]{1,20}){0,8}")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?")
 # The name of a case, a unit, a device, a kernel or a language model: `mem-bw/h2d`, `process0/cuda:1`, `Qwen2.5-7B`.
 _CODE_NAME = re.compile(r"[A-Za-z_]\w{0,255}(?:#\d{1,9})?(?:[-/]\w{1,32}|\.\d\w{0,8}){0,8}(?::\d{1,3})?")
+_KEY = re.compile(  # of AWS, GitHub, GitLab, Hugging Face and others
+    r"A[A-Z]{2}A[A-Z0-9]{12,}|(?:gh[a-z]_|github_pat_|gl[a-z]{2,6}-|hf_|sk-|xox[a-z]-|nvapi-|npm_|pypi-|AIza)[\w-]{12,}"
+)
 _COUNTER = re.compile(r"[A-Za-z_]\w{0,63}(?:\.[A-Za-z_]\w{0,63}){1,4}")
 _CASE_ID = re.compile(r"([^\[\]\s]{1,256})\[([^\[\]\s]{0,1024})\]")
 _SYMBOL = re.compile(r"(?=[^:]*(?:::|[(<])|\w+$)(?:[\w ,<>*&(){}\[\]#~-]|::){1,8192}")  # a kernel in C++
@@ -92,10 +95,11 @@ class _Sharing:
         self.counters = {name for name in dotted if name.partition(".")[0] in collectors}
         ids = counters | {name for suite in suites for view in suite.views for name in view.cases}
         ids |= {result.case.name for run in runs for result in run.results}
-        self.words = Words(versions | self.suites | self.counters | set(filter(_is_code_name, ids)), self.suites)
         self.pseudonyms = dict(self._known_names(parts, manifests))
         for name in names:
             self.pseudonyms.setdefault(name, self.token("user", name.lower()))
+        more = {*versions, *self.suites, *self.counters, *filter(_is_code_name, ids), *self.pseudonyms.values()}
+        self.words = Words(more, self.suites)
         self.in_texts = {
             name.lower(): pseudonym
             for name, pseudonym in list(self.pseudonyms.items())[:_MOST_NAMES]
@@ -283,7 +287,7 @@ def _system_version(text: str) -> str:
 def _is_code_name(text: str) -> bool:
     """Return whether a text is written as code writes names; four parts with digits may be an address or a UUID."""
     numbered = sum(bool(re.search(r"\d", part)) for part in re.split(r"[-/.]", text))
-    return numbered < 4 and _CODE_NAME.fullmatch(text) is not None
+    return numbered < 4 and _CODE_NAME.fullmatch(text) is not None and not _KEY.fullmatch(text)
 
 
 def _command(argv: Sequence[str]) -> tuple[str, ...]:
