@@ -101,14 +101,12 @@ def _labels(drawn: Sequence[gb.Payoff]) -> list[str]:
 
 
 def _frame(across: Axis, top: float, bottom: float) -> list[Markup]:
-    """Draw the grid lines, the ticks and the name of the axis of link rates."""
     parts = [svg.line(across.place(value), top, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
     return [*parts, svg.text(2.0, bottom + 15, f"link, {across.unit}" if across.unit else "link", "start", "name")]
 
 
 def _links(links: Sequence[Link], across: Axis, bottom: float) -> Markup:
-    """Draw a dashed line for each link, a name and a rate in B/s, with its name above the bars where there is room."""
     names = svg.Labels()
     parts = []
     for name, rate in links:
@@ -124,7 +122,6 @@ def _dashed(x: float, bottom: float) -> Markup:
 
 
 def _row(payoff: gb.Payoff, label: str, top: float, across: Axis) -> Markup:
-    """Draw the bar of a codec from the start of the axis to B*, with a mark for each side that is charged alone."""
     coded, y = payoff.coded, top + _ROW / 2
     end = across.place(coded.both_sides)
     tooltip = (

@@ -361,7 +361,6 @@ def _bar_frame(across: Axis, bottom: float) -> list[Markup]:
 
 
 def _bar(point: gb.Point, label: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:
-    """Draw one row of a bar chart: the label, the bar or dot, its 95 % interval, and the value at the right."""
     y = top + rows.height - 12
     low, high = across.place(point.figure.interval.low), across.place(point.figure.interval.high)
     whisker = svg.line(low, y, high, y, "whisker") if high - low > (9 if across.log else 3) else Markup("")
@@ -376,12 +375,10 @@ def _bar(point: gb.Point, label: str, top: float, across: Axis, colour: str, row
 
 
 def _target(x: float, y: float) -> Markup:
-    """Draw the mark of the data sheet's peak at (x, y)."""
     return svg.line(x, y - 7, x, y + 7, "target")
 
 
 def _length(point: gb.Point, across: Axis, y: float, colour: str) -> Markup:
-    """Draw the bar from the start of the axis to the value of the point, or a dot if the axis is logarithmic."""
     end = across.place(point.value)
     if across.log:
         return svg.dot(end, y, 4.0, colour, point_text(point))

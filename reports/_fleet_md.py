@@ -55,7 +55,6 @@ def _suspects(suspects: Sequence[gb.Suspect]) -> Iterator[str]:
 
 
 def _cells(suspect: gb.Suspect) -> tuple[str, ...]:
-    """Return the cells of a suspect's row; case, family and slowdown come from its slowest finding."""
     worst = suspect.findings[0]
     state = gb.fleet_text.STATES[suspect.state]
     return (

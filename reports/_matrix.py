@@ -112,7 +112,6 @@ def strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:
 
 
 def _scale(unit: str, scale: tuple[float, float], top: float) -> list[Markup]:
-    """Draw a swatch for each shade, with the values between two shades and the unit."""
     low, high = scale
     factor, unit_label = gb.units.scale(high, unit)
     parts = [
@@ -219,7 +218,6 @@ def _best(grid: Grid, view: gb.View) -> str:
 
 
 def _description(title: str, grid: Grid) -> str:
-    """Return all cells of a grid as text, for screen readers."""
     cells = "; ".join(f"{row} to {column} {point.figure.text}" for (row, column), point in grid.cells.items())
     return f"{title}: {cells}"
 

@@ -11,18 +11,16 @@ from typing import Any
 from gpubench.api import report as gb
 
 from ._amortisation import amortisation
-from ._blocks import Blocks, room_for
+from ._blocks import Blocks, heads, room_for
 from ._breakeven import breakeven
-from ._cases import heads
 from ._charts import FEWEST_POINTS, Chart, bars, curve, pareto
 from ._matrix import matrix
 from ._roofline import rooflines
 from ._serving import served
 from ._staircase import staircase
-from ._texts import Notice, counts_by_level, device_text, legend_text, measured, notices
+from ._texts import Notice, counts_by_level, device_text, head, legend_text, measured, notices, suite_anchor
 from ._timeline import timelines
 from ._transfers import transfer
-from ._verdict import head, suite_anchor
 from ._web import packed
 
 Pairs = tuple[tuple[str, str], ...]

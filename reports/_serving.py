@@ -46,7 +46,6 @@ def _line(line: Sequence[tuple[float, float]], colour: str, across: Axis, up: Ax
 
 
 def _limit_lines(served_models: gb.Servings, across: Axis, up: Axis) -> list[Markup]:
-    """Draw the limit of each objective on the time to the first token as a horizontal line with its name."""
     parts = []
     for objectives, _ in served_models.models[0].knees:
         y = up.place(objectives.first_token_s)

@@ -66,7 +66,6 @@ def _answer(judged: Judged) -> Iterator[str]:
 
 
 def _environment(page: Sides, letters: Sequence[str]) -> Iterator[str]:
-    """Yield the section on the differences of the environment, in parts that newlines join."""
     yield "\n## Environment\n"
     if not page.differences:
         yield "No known environment differences."
@@ -82,7 +81,6 @@ def _environment(page: Sides, letters: Sequence[str]) -> Iterator[str]:
 
 
 def _row(row: Row) -> Sequence[str]:
-    """Return the cells of a table row: the title with its device, then one cell for each run."""
     name = f"{gb.code(row.title) if row.anchor else gb.escape(row.title)} {gb.escape(row.device)}".rstrip()
     return (name, *map(_cell, row.cells))
 
@@ -95,7 +93,6 @@ def _cell(cell: Cell) -> str:
 
 
 def _findings(judged: Judged, rows: Sequence[FindingRow]) -> Iterator[str]:
-    """Yield the section of one run against run A: its suites, findings, and how many findings are left out."""
     yield f"\n## {judged.side.letter} against A: {gb.escape(judged.tally)}\n"
     if judged.means:
         lines = ((gb.escape(mean.suite), gb.escape(mean.text), mean.counts) for mean, _ in judged.means)

@@ -93,7 +93,6 @@ def _levels(staircase: gb.Staircase, index: int, across: Axis, up: Axis) -> Iter
 
 
 def _names(staircase: gb.Staircase, across: Axis, up: Axis) -> Markup:
-    """Draw the size at the end of each level above the plot, and the height of each level beside it."""
     names, steps = svg.Labels(), staircase.steps
     for step in steps:
         if step.end:
@@ -111,7 +110,6 @@ def _names(staircase: gb.Staircase, across: Axis, up: Axis) -> Markup:
 
 
 def _known_sizes(staircase: gb.Staircase, across: Axis) -> Markup:
-    """Draw a triangle on the x axis at each known size of the device, with its name below the ticks."""
     parts, names = [], svg.Labels()
     for size in [size for step in staircase.steps for size in step.known_sizes]:
         x = across.place(size.bytes)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from gpubench.api import report as gb
 
 from . import _svg as svg
-from ._cases import rise_unit
+from ._blocks import rise_unit
 from ._charts import Chart
 from ._svg import Axis, axis
 

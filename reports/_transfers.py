@@ -28,7 +28,6 @@ def transfer(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
 
 
 def _chart(view_transfers: gb.Transfers, view: gb.View) -> Chart:
-    """Return the chart of a view: measured points, fitted models, crossovers, and the data sheet's peak if known."""
     points = [point for path in view_transfers.paths for _, point in path.line.points]
     unit, peak = points[0].figure.unit, peak_of_all(points)
     values = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]

@@ -71,7 +71,6 @@ def _chart(trend: gb.Trend) -> Chart:
 
 
 def _frame(across: Axis, up: Axis) -> Markup:
-    """Draw the grid and the axes of a trend, with the values at the right, where a narrow screen begins."""
     end = across.end + 10
     parts = [svg.line(_LEFT - 10, up.place(value), end, up.place(value), "grid") for value, _ in up.ticks]
     parts += [svg.text(end + 6, up.place(value) + 4, label) for value, label in up.ticks]

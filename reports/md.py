@@ -5,14 +5,23 @@ from dataclasses import dataclass
 
 from gpubench.api import report as gb
 
-from ._cases import figure_cells, heads, reason_text
+from ._blocks import figure_cells, heads, reason_text
 from ._fleet_md import fleet_markdown
 from ._markdown import MOST_BYTES, clipped, cut, table
 from ._page import environment
 from ._sides import side_by_side
 from ._sides_md import sides_markdown
-from ._texts import Notice, legend_text, notices, secondary_text
-from ._verdict import has_several_devices, key_note, seconds_text, share_text, trust_text
+from ._texts import (
+    Notice,
+    has_several_devices,
+    key_note,
+    legend_text,
+    notices,
+    secondary_text,
+    seconds_text,
+    share_text,
+    trust_text,
+)
 
 _FULL = "The length of a comment is limited; to see every case, write a .html or .csv file with `gpubench report`"
 _NOTICES = 12  # the most notices if room is short; the worst come first
@@ -135,7 +144,6 @@ def _key_figures(run_overview: gb.Overview) -> Iterator[str]:
 
 
 def _key_cells(value: gb.KeyValue, with_device: bool) -> tuple[str, ...]:
-    """Return the cells of a key figure: title, device, median, share of the data sheet, share of the expected value."""
     device = (gb.escape("+".join(value.devices)),) if with_device else ()
     reached = share_text(value.of_expected)
     expected = f"**{reached}**" if value.is_below_expectation else reached
@@ -143,7 +151,6 @@ def _key_cells(value: gb.KeyValue, with_device: bool) -> tuple[str, ...]:
 
 
 def _notice_lines(shown_notices: Sequence[Notice]) -> Iterator[str]:
-    """Yield the section of warnings and notes, in parts that newlines join; errors are bold."""
     if shown_notices:
         yield "\n## Warnings and notes\n"
     for notice in shown_notices:
@@ -167,7 +174,6 @@ def _heading_lines(suite: _Suite) -> Iterator[str]:
 
 
 def _suite_section(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
-    """Yield the section of a suite, its table of cases and its derived tables, in parts that newlines join."""
     rows = suite.rows if kept is None else [row for row in suite.rows if row in kept]
     if rows:
         yield from _heading_lines(suite)
@@ -195,7 +201,6 @@ def _cells(line: gb.ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _environment_lines(run: gb.Run) -> Iterator[str]:
-    """Yield the section on the devices, the host, the versions and the settings, in parts that newlines join."""
     yield "\n## Environment\n"
     facts = [(group.title, name, text) for group in environment(run) for name, text in group.facts if text]
     yield from table(("group", "property", "value"), (tuple(map(gb.escape, line)) for line in facts))

@@ -44,7 +44,6 @@ class PrometheusReport:
 
 
 def _figure_lines(summary: gb.Summary, spreads: list[gb.Spread]) -> Iterator[str]:
-    """Yield the lines of the headline figures: a metric for each unit and each of median, low and high."""
     families: dict[str, list[str]] = {}
     for spread in spreads:
         figure = spread.figure
@@ -62,7 +61,6 @@ def _figure_lines(summary: gb.Summary, spreads: list[gb.Spread]) -> Iterator[str
 
 
 def _case_lines(spreads: list[gb.Spread]) -> Iterator[str]:
-    """Yield the lines of the metric with the status of each case: the value is 1, and the status is a label."""
     samples = [f"{_labels_text({**_labels(spread), 'status': spread.status})} 1" for spread in spreads]
     yield from _metric_lines("gpubench_case_status", "status of each case: ok, skipped, failed or invalid", samples)
 

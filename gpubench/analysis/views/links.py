@@ -117,7 +117,6 @@ def _table(group: tuple[LinkFigure, ...]) -> Table:
 
 
 def _row(figure: LinkFigure, first: LinkFigure) -> tuple[str, ...]:
-    """Return the cells of a figure, its case first."""
     differences = "; ".join(f"{name}: {text}" for name, text in figure.differences)
     same = "" if figure is first else "none: the same method in another case"
     share = units.percent(figure.rate / first.rate)

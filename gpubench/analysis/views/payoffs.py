@@ -175,7 +175,6 @@ def _charged_sides(text: str) -> ChargedSides | None:
 
 
 def _measured_row(payoff: Payoff) -> tuple[str, ...]:
-    """Return the cells of a measured transfer: its rates, the bound of perfect overlap, and both verdicts."""
     bound, share, speedup, raw = payoff.bound, payoff.share, payoff.speedup, payoff.raw
     by_model = breakeven.modelled_verdict(bound / raw.centre) if bound and raw else NO_VALUE
     intervals = (raw, payoff.staged, payoff.overlapped)
@@ -193,7 +192,6 @@ def _measured_row(payoff: Payoff) -> tuple[str, ...]:
 
 
 def _break_even_row(payoff: Payoff) -> tuple[str, ...]:
-    """Return the cells of a codec: its ratio, its rates, and the rates of links below which compression pays."""
     coded = payoff.coded
     rates, links = (coded.compress, coded.decompress), (coded.both_sides, coded.write_only, coded.read_only)
     return (

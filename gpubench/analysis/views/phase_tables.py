@@ -119,7 +119,6 @@ def _share(share: float | None) -> str:
 
 
 def _device_table(summary: Summary) -> list[Table]:
-    """Return the table of the time that each traced device spent on each kind of work, or no table without any."""
     rows = []
     for traced in traced_devices(summary.run):
         times = traced.seconds.values()
@@ -132,7 +131,6 @@ def _device_table(summary: Summary) -> list[Table]:
 
 
 def _kernel_table(summary: Summary) -> list[Table]:
-    """Return the table of the traced kernels and copies in the order of the file, or no table without any."""
     busy = {traced.device: traced.seconds["busy"] for traced in traced_devices(summary.run)}
     rows = [
         (
@@ -150,7 +148,6 @@ def _kernel_table(summary: Summary) -> list[Table]:
 
 
 def _forwarding_table(summary: Summary) -> list[Table]:
-    """Return the table of the modelled slowdown by forwarding calls over each round trip."""
     rows = []
     for forwarded in waiting_calls(summary.run):
         slowdowns = [forwarded.slowdowns(round_trip_s) for round_trip_s in _ROUND_TRIPS_S]

@@ -305,7 +305,6 @@ def _percentile_checks(case: str, measured: Served, simulated: Served) -> Iterat
 
 
 def _latency_row(latencies: Latencies) -> tuple[str, ...]:
-    """Return the cells of a case: its id, the number of its queries, and the median, p90 and p99 of their latencies."""
     times = (
         NO_VALUE if value is None else units.quantity(value, "s")
         for value in (latencies.median, latencies.p90, latencies.p99)
@@ -314,7 +313,6 @@ def _latency_row(latencies: Latencies) -> tuple[str, ...]:
 
 
 def _knee_row(served: Serving, objectives: str, point: RatePoint | None) -> tuple[str, ...]:
-    """Return the cells of the highest rate of a model within the objectives of that name."""
     sizes = map(str, (served.times.slots, served.load.prompt, served.load.output))
     start = served.label, ", ".join(served.devices), *sizes, objectives
     if point is None:
@@ -324,7 +322,6 @@ def _knee_row(served: Serving, objectives: str, point: RatePoint | None) -> tupl
 
 
 def _rate_row(served: Serving, point: RatePoint) -> tuple[str, ...]:
-    """Return the cells of one simulated rate of a model: its latencies, its goodput, and the state of the queue."""
     goodput = (units.quantity(rate, "query/s") for rate in point.goodput)
     return (
         served.label,
@@ -342,7 +339,6 @@ def _median_and_p99(*pairs: tuple[float, float | None]) -> Iterator[str]:
 
 
 def _session_row(session: SessionCheck) -> tuple[str, ...]:
-    """Return the cells of one time of a measured session: both percentiles, their simulation, and its error."""
     p99 = session.p99
     cells = (*_percentile_cells(session.p50), *(_percentile_cells(p99) if p99 else (NO_VALUE,) * 3))
     errors = p99.errors if p99 else None
@@ -351,6 +347,5 @@ def _session_row(session: SessionCheck) -> tuple[str, ...]:
 
 
 def _percentile_cells(percentile: SimulatedPercentile) -> tuple[str, ...]:
-    """Return the cells of a percentile: measured, simulated, and the error of the simulation in per cent."""
     times = (units.quantity(seconds, "s") for seconds in (percentile.measured, percentile.simulated))
     return (*times, f"{100 * percentile.error:+.1f} %")

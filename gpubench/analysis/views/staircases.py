@@ -175,7 +175,6 @@ def _known_sizes_by_end(summary: Summary, line: Curve, ends: Sequence[Interval |
 
 
 def _row(step: Step) -> tuple[str, ...]:
-    """Return the cells of a level: height with interval, cycles, working sets, end with interval, reported sizes."""
     height, end = step.height, step.end
     points = "1 point" if step.points == 1 else f"{step.points} points"
     return (
