@@ -11,6 +11,9 @@ import tempfile
 import _command
 import pytest
 
+from gpubench import plugins
+from gpubench.measuring import inventory
+
 
 @functools.cache
 def _has_gpu() -> bool:
@@ -58,3 +61,27 @@ def call(tmp_path, monkeypatch, outside_of_ci):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return _command.gpubench
+
+
+@pytest.fixture(scope="module")
+def host():
+    """Return the host, open in this process."""
+    backend = plugins.load("backends", "host")
+    return backend.open(backend.devices()[0])
+
+
+def _first_gpu():
+    device = inventory.facts().devices[0]
+    return plugins.load("backends", device.backend).open(device)
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    """Return the first GPU, open in this process."""
+    return _first_gpu()
+
+
+@pytest.fixture(scope="module")
+def real_gpu():
+    """Return the first GPU, open in this process, where `gpu` is one on paper."""
+    return _first_gpu()

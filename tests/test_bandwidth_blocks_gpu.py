@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from _bandwidth import SUITE, assert_checked, build_on, sibling
 
-from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip
@@ -20,13 +19,6 @@ from gpubench.model import Case
 pytestmark = pytest.mark.gpu
 
 WAYS = ("loop", "batch", "kernel", "merged", "binding")
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Any:
-    """Return the first GPU, open in this process."""
-    device = inventory.facts().devices[0]
-    return plugins.load("backends", device.backend).open(device)
 
 
 def blocks(gpu: Any, way: str, direction: str = "h2d", block_bytes: int = 4096, count: int = 256) -> Any:

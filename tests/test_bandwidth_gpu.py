@@ -9,9 +9,7 @@ from _bandwidth import MIB, assert_checked, build_on
 from _poison import overwrite
 from test_bandwidth import MOVED, stream_of
 
-from gpubench import plugins
 from gpubench.base.errors import Skip
-from gpubench.measuring import inventory
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES
 
@@ -19,13 +17,6 @@ pytestmark = pytest.mark.gpu
 
 ENGINES = ("load-store", "memcpy", "async-copy", "bulk-copy")
 MEMORIES = ("pinned", "pageable", "registered", "write-combined", "zero-copy")
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Any:
-    """Return the first GPU, open in this process."""
-    device = inventory.facts().devices[0]
-    return plugins.load("backends", device.backend).open(device)
 
 
 CASES = {  # a case with the values of its axes, of which every combination is checked

@@ -5,6 +5,7 @@ import shutil
 import time
 
 import pytest
+from _sinks import ResultSink
 
 from gpubench import plugins
 from gpubench.measuring import plan as planning
@@ -69,19 +70,10 @@ def message(bench, flight):
 '''
 
 
-class CompressionResults(list):
-    """A sink that keeps the results."""
-
-    result = list.append
-
-    def samples(self, samples):
-        pass
-
-
 def measure_on_host(suites, filters=(), tier="smoke"):
     """Measure these suites on the host, and return the results."""
     plan = planning.make(FACTS, Settings(suites, ("host",), tier, filters))
-    shelf = CompressionResults()
+    shelf = ResultSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
         runner.run(plan.jobs, 0.0, lambda event: None)
     return shelf

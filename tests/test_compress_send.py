@@ -20,7 +20,6 @@ from _modules import suite_module
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, WrongAnswer
@@ -91,12 +90,6 @@ class SerialPaperBench(_grid_device.PaperBench):
                 run(*args)
 
         return call
-
-
-@pytest.fixture(scope="module")
-def host():
-    backend = plugins.load("backends", "host")
-    return backend.open(backend.devices()[0])
 
 
 @pytest.fixture
@@ -173,12 +166,6 @@ def test_a_message_arrives_bit_for_bit_over_every_link_of_a_gpu_on_paper(gpu, tm
     assert observed["ratio"].value > 2
     paid = {"d2h": {"compress"}, "h2d": {"decompress"}, "socket": {"compress", "decompress"}}
     assert paid.get(link, set()) <= set(seconds)
-
-
-@pytest.fixture(scope="module")
-def real_gpu():
-    backend = plugins.load("backends", "cupy")
-    return backend.open(next(device for device in backend.devices() if device.id.startswith("cuda")))
 
 
 @pytest.mark.gpu

@@ -40,12 +40,6 @@ def corpora(suite):
     return suite_module("compression", "_corpora")
 
 
-@pytest.fixture(scope="module")
-def host():
-    backend = plugins.load("backends", "host")
-    return backend.open(backend.devices()[0])
-
-
 @pytest.fixture
 def gpu(host, monkeypatch):
     """Return a GPU and an nvCOMP in host memory."""
@@ -284,12 +278,6 @@ def test_a_refusal_is_a_skip_and_a_failure_is_an_error(suite, gpu, monkeypatch, 
     monkeypatch.setattr(device_of._Answers, "CompressGetMaxOutputChunkSize", lambda *_: status)
     with pytest.raises(raised, match=f"words of {status}"):
         build(suite, gpu, "lz4")
-
-
-@pytest.fixture(scope="module")
-def real_gpu():
-    backend = plugins.load("backends", "cupy")
-    return backend.open(next(device for device in backend.devices() if device.id.startswith("cuda")))
 
 
 @pytest.mark.gpu

@@ -27,22 +27,19 @@ def three(choice):
     ]
 
 
-def test_the_policy_speed_first_chooses_the_fastest_codec_that_saves_bytes(choice, three):
-    assert choice.choose("speed", three, LINK) == "fast"
-
-
-def test_the_policy_ratio_first_chooses_the_smallest_result(choice, three):
-    assert choice.choose("ratio", three, LINK) == "strong"
-
-
 @pytest.mark.parametrize(
-    ("link", "chosen"),
-    [(1e8, "strong"), (1e10, "fast"), (1e12, "raw")],
+    ("goal", "link", "chosen"),
+    [
+        ("speed", LINK, "fast"),  # the fastest codec that saves bytes
+        ("ratio", LINK, "strong"),
+        ("end-to-end", 1e8, "strong"),
+        ("end-to-end", 1e10, "fast"),
+        ("end-to-end", 1e12, "raw"),
+    ],
 )
-def test_the_policy_end_to_end_goes_from_strong_to_fast_to_no_compression_as_the_link_gets_faster(
-    choice, three, link, chosen
-):
-    assert choice.choose("end-to-end", three, link) == chosen
+def test_a_policy_chooses_by_speed_by_ratio_or_by_the_link(choice, three, goal, link, chosen):
+    assert choice.choose(goal, three, link) == chosen
+    assert choice.choose(goal, [], link) == "raw", "without codecs"
 
 
 def test_no_codec_is_chosen_for_data_that_none_makes_smaller(choice):
@@ -51,20 +48,13 @@ def test_no_codec_is_chosen_for_data_that_none_makes_smaller(choice):
     assert {0.0} == {choice.regret(goal, "raw", {"grows": grows[0]}, LINK) for goal in choice.GOALS}
 
 
-def test_without_codecs_the_data_stay_raw(choice):
-    assert choice.choose("speed", [], LINK) == "raw"
-
-
 def test_the_regret_is_what_the_choice_costs_more_than_the_best(choice, three):
     by_name = {codec.name: codec for codec in three}
     assert choice.regret("ratio", "fast", by_name, LINK) == pytest.approx(4 / 2 - 1)
     assert choice.regret("speed", "strong", {"strong": three[1], "fast": figures(choice, "fast", 2, 6, 12)}, LINK) == (
         pytest.approx((1 / 5 + 1 / 10) / (1 / 6 + 1 / 12) - 1)
     )
-
-
-def test_a_choice_that_turns_out_not_to_save_is_a_regret_of_one(choice, three):
-    assert choice.regret("speed", "copies", {codec.name: codec for codec in three}, LINK) == 1
+    assert choice.regret("speed", "copies", by_name, LINK) == 1, "it turns out not to save"
 
 
 @given(

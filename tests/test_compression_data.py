@@ -22,12 +22,6 @@ def suite():
     return plugins.load("suites", "compression")
 
 
-@pytest.fixture(scope="module")
-def host():
-    backend = plugins.load("backends", "host")
-    return backend.open(backend.devices()[0])
-
-
 def test_the_users_files_replace_the_made_corpora(suite, host, tmp_path):
     data = (file_of(tmp_path, b"x", "a.bin"), file_of(tmp_path, b"y", "b.bin"))
     cases = suite.cases(Target(Facts((host.device,)), host.device, "smoke", data))

@@ -2,6 +2,7 @@
 
 import _make as make
 import pytest
+from _sinks import ResultSink
 
 from gpubench import plugins
 from gpubench.analysis.quantities import headline, judged_values
@@ -15,18 +16,6 @@ from gpubench.model import Facts, Settings
 
 SUITES = plugins.names("suites")
 GPUS_ALONE = {"p2p", "tensor"}  # these need peer access between devices or matrix units, which a host does not have
-
-
-class SuiteSink(list):
-    """A sink that keeps the results."""
-
-    result = list.append
-
-    def samples(self, samples):
-        pass
-
-    def remark(self, remark):
-        pass
 
 
 def test_built_in_suites_are_found():
@@ -45,7 +34,7 @@ def test_every_suite_runs_on_the_host_and_every_case_passes_its_check(is_alone):
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     plan = planning.make(facts, Settings(tuple(sorted(set(SUITES) - GPUS_ALONE)), ("host",), "smoke"))
     jobs = [job for job in plan.jobs if (job.case.ranks == 1) == is_alone]
-    shelf = SuiteSink()
+    shelf = ResultSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
         runner.run(jobs, 0.0, lambda event: None)
     assert [result.case.id for result in shelf] == [job.case.id for job in jobs]

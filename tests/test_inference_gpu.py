@@ -35,13 +35,6 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def gpu() -> Any:
-    """Return the first GPU, open in this process."""
-    device = inventory.facts().devices[0]
-    return plugins.load("backends", device.backend).open(device)
-
-
 def attention(gpu: Any, shape: Any = SMALL, order: str = "ordered") -> Any:
     """Return decode attention on the GPU over a cache whose pages are in `order`."""
     target = Target(inventory.facts(), gpu.device)

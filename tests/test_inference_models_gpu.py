@@ -24,13 +24,6 @@ PLAIN = MODELS.model(1024, 4096, 8, 8, 1, 3, 1500, "nowhere", norm="layer")  # a
 MIXED = MODELS.mixture(1024, 512, 8, 16, 4, 3, 1500, "nowhere")
 
 
-@pytest.fixture(scope="module")
-def gpu() -> Any:
-    """Return the first GPU, open in this process."""
-    device = inventory.facts().devices[0]
-    return plugins.load("backends", device.backend).open(device)
-
-
 def bench(gpu: Any, *params: tuple[str, Any]) -> Bench:
     """Return a bench on a device whose unused memory is free, as a worker's is before each case."""
     gpu.xp.get_default_memory_pool().free_all_blocks()

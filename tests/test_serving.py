@@ -112,9 +112,9 @@ def test_queries_of_one_token_wait_as_in_a_queue_with_one_server(load):
 
 
 def test_a_hundred_thousand_queries_take_a_second():
-    start = time.perf_counter()
+    start = time.process_time()
     point = serving.at_rate(LLAMA, Workload(512, 128, 100_000), 20.0)
-    assert time.perf_counter() - start < 3  # takes 0.3 s on an idle machine
+    assert time.process_time() - start < 3  # takes 0.3 s on an idle machine
     assert point.is_sustained
     assert point.goodput == (20.0, 20.0)
 

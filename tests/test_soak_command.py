@@ -14,6 +14,7 @@ import time
 import _make as make
 import pytest
 from _command import gpubench
+from _sinks import ResultSink
 
 from gpubench import plugins
 from gpubench.analysis.soak import DIGEST, ledger_of, soak_tables
@@ -30,18 +31,6 @@ from gpubench.tools import soak as soaking
 
 CASE = make.case("product", "soak", dtype="float16", size=8192)
 GPUS = make.facts(make.device("cuda:0"), make.device("cuda:1"))
-
-
-class SoakSink(list):
-    """A sink that keeps the results."""
-
-    result = list.append
-
-    def samples(self, samples):
-        pass
-
-    def remark(self, remark):
-        pass
 
 
 def passed_result(replicate, seconds=1e-3, digest="aa", device="cuda:0", window=(0.0, 0.0), **fields):
@@ -77,7 +66,7 @@ def test_after_its_time_a_run_begins_no_further_replicate_and_the_first_is_whole
     jobs = tuple(Job(pair, (make.device(f"cuda:{number}"),), place) for place in range(3) for number in range(2))
     facts = make.facts()
     plan = Plan(facts, Settings(("soak",), ("cuda:0",)), (), jobs, most_s)
-    shelf = SoakSink()
+    shelf = ResultSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
         runner.run(jobs, 0.0, lambda event: None)
     assert [result.replicate for result in shelf] == replicates
