@@ -51,8 +51,8 @@ def test_without_a_profiler_a_range_costs_less_than_a_hundredth_of_a_millisecond
     nvtx = pytest.importorskip("cupy.cuda.nvtx", reason="its wheel brings NVTX, which needs no GPU")
     import time
 
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(1000):
         nvtx.RangePush(CASE)
         nvtx.RangePop()
-    assert (time.perf_counter() - start) / 1000 < 1e-5
+    assert (time.process_time() - start) / 1000 < 1e-5
