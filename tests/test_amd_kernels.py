@@ -16,7 +16,7 @@ from _modules import suite_module
 
 ROOT = Path(__file__).parent.parent
 PRELUDE = ROOT / "suites" / "prelude.cuh"
-ROOMS = (ROOT / "suites", ROOT / "gpubench/devices/backends")
+ROOMS = (ROOT / "suites", ROOT / "gpubench/devices/backends", ROOT / "gpubench/authoring")
 FILES = {str(path.relative_to(room)): path for room in ROOMS for path in sorted(room.rglob("*.cu"))}
 
 GEMV = [{"WEIGHTS": kind, "TEAM": 64, "SHARE": 2, "AHEAD": 2} for kind in range(5)]

@@ -12,8 +12,6 @@ from functools import partial
 import _codec_device as device_of
 import _grid
 import _grid_device
-import _hiprtc
-import _nvrtc
 import numpy as np
 import pytest
 from _modules import suite_module
@@ -30,7 +28,6 @@ from gpubench.model import DataFile, Device, Facts
 SUITE = planning.load_suite("compression")
 CHUNK, BLOCK = 2**10, 2**13
 GPU = Device("cuda:0", "cupy", "GPU in host memory", "sm_90", memory_bytes=2**34)
-SOURCE = _grid.source("compression/compress.cu")
 
 
 part = partial(suite_module, "compression")
@@ -477,19 +474,3 @@ def test_with_a_thread_per_step_an_error_in_one_step_ends_the_others(bad):
     with pytest.raises(WrongAnswer, match="the fifth"):
         threads.run(50, 3, pipeline.StepChain(ConcurrentSlots(3), steps, "a thread per step"))
     threads.close()
-
-
-# Kernels.
-
-
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-@pytest.mark.skipif(_nvrtc.library() is None, reason="NVRTC is not here: pip install nvidia-cuda-nvrtc")
-def test_kernels_compile_for_nvidia(arch):
-    status, log = _nvrtc.compiled(SOURCE, (f"--gpu-architecture={arch}", "-std=c++17"))
-    assert status == 0, log
-
-
-@pytest.mark.skipif(_hiprtc.library() is None, reason="hipRTC is not here: apt-get install libamdhip64-5")
-def test_kernels_compile_for_amd():
-    status, log = _hiprtc.compiled(SOURCE, "gfx90a")
-    assert status == 0, log

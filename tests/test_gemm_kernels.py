@@ -1,8 +1,6 @@
 """The kernels of few tokens and of random operands, run on the host by a grid whose threads take turns."""
 
 import _grid
-import _hiprtc
-import _nvrtc
 import numpy as np
 import pytest
 
@@ -233,36 +231,3 @@ def test_a_gated_product_by_matrix_instructions_is_the_same(kind, splits, tokens
     kernel((1, splits), (warp * 2 * sizes["ACROSS"],), (w, scales, x, y, *numbers, partial, arrived))
     values = y.view("float16").reshape(tokens, GATED_ROWS).astype(float)
     np.testing.assert_allclose(values, gated(wide_x @ wide_w.T), rtol=2e-3, atol=2e-3)
-
-
-BUILDS = [
-    ("matrix_data.cu", {}),
-    *(("gemv.cu", {"WEIGHTS": number, "TEAM": 64, "SHARE": 2, "AHEAD": 2}) for number in range(5)),
-]
-TENSOR = [
-    ("skinny.cu", {"WEIGHTS": number, "TILES": tiles, "PANELS": 1, "DOWN": 1, "ACROSS": across, "AHEAD": 1})
-    for number in range(1, 5)
-    for tiles, across in ((1, 8), (2, 1))
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "defines", "arch"), [*((*build, "sm_75") for build in BUILDS), *((*build, "sm_80") for build in TENSOR)]
-)
-def test_the_kernels_compile_for_nvidia_from_turing_on(file, defines, arch):
-    if _nvrtc.library() is None:
-        pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
-    options = [f"--gpu-architecture={arch}", *(f"-D{name}={value}" for name, value in defines.items())]
-    status, log = _nvrtc.compiled(_grid.source(file), options)
-    assert status == 0, log
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("file", "defines"), BUILDS)
-def test_the_portable_kernels_compile_for_amd(file, defines):
-    if _hiprtc.library() is None:
-        pytest.skip("no hipRTC here: apt-get install libamdhip64-5 libhiprtc-builtins5")
-    lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())
-    status, log = _hiprtc.compiled(lines + _grid.source(file), "gfx90a")
-    assert status == 0, log

@@ -1,7 +1,6 @@
 """One step of a whole model: its kernels on a grid on the host, against double precision."""
 
 import _grid
-import _nvrtc
 import numpy as np
 import pytest
 from _grid_device import bench, products_by_numpy
@@ -187,12 +186,3 @@ def test_queries_in_several_slots_have_the_answers_of_each_alone(kind):
 def test_a_model_that_exceeds_the_memory_is_skipped_with_a_message():
     with pytest.raises(Skip, match=r"needs .* of memory, .* are free"):
         chain(free=2**30)
-
-
-@pytest.mark.skipif(_nvrtc.library() is None, reason="needs NVRTC")
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_the_kernels_compile_for_nvidia(arch):
-    for file, *defines in (("chain.cu",), ("chain.cu", "-DCENTRED=1"), ("experts.cu", "-DEXPERTS=64", "-DACTIVE=8")):
-        status, log = _nvrtc.compiled(_grid.source(f"inference/{file}"), [f"--gpu-architecture={arch}", *defines])
-        assert status == 0, log

@@ -5,8 +5,6 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import _grid
-import _hiprtc
-import _nvrtc
 import numpy as np
 import pytest
 from _poison import overwrite
@@ -20,25 +18,6 @@ from gpubench.plugins.backend import Traits
 
 FILES = tuple(f"latency/{name}.cu" for name in ("chase", "near", "costs", "units"))
 WIDTHS = {"u64": 8, "u32": 4, "float": 4, "double": 8}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("file", FILES)
-def test_the_kernels_compile_for_nvidia(file: str, arch: str) -> None:
-    if _nvrtc.library() is None:
-        pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
-    status, log = _nvrtc.compiled(_grid.source(file), [f"--gpu-architecture={arch}"])
-    assert status == 0, log
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", FILES)
-def test_the_kernels_compile_for_amd(file: str) -> None:
-    if _hiprtc.library() is None:
-        pytest.skip("no hipRTC here: apt-get install libamdhip64-5 libhiprtc-builtins5")
-    status, log = _hiprtc.compiled(_grid.source(file), "gfx90a")
-    assert status == 0, log
 
 
 def parameters(text: str) -> dict[str, list[str]]:

@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 
 import _grid
-import _nvrtc
 import numpy as np
 import pytest
 from _modules import room_module, suite_module
@@ -17,7 +16,6 @@ from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.model import store
 
 H200S = Path(__file__).parent / "recordings" / "h200x2-quick.jsonl.gz"
-FILES = ("p2p/remote.cu", "bulk_copy.cu")
 MIB = 2**20
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="g++ is not here")
 
@@ -229,11 +227,3 @@ def test_on_two_h200_only_a_copy_waits_for_the_copy_engine_and_messages_slow_dow
     for message in ("load", "signal"):
         assert recorded[message, "engine"]["self"] < bulk_s / 50
         assert 1.0 < recorded[message, "engine"]["slowdown"] < recorded[message, "bulk"]["slowdown"]
-
-
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_100"])
-@pytest.mark.skipif(_nvrtc.library() is None, reason="NVRTC is not here: pip install nvidia-cuda-nvrtc")
-def test_kernels_compile_for_nvidia(file, arch):
-    status, log = _nvrtc.compiled(_grid.source(file), (f"--gpu-architecture={arch}", "-std=c++17"))
-    assert status == 0, log
