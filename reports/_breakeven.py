@@ -111,14 +111,10 @@ def _links(links: Sequence[Link], across: Axis, bottom: float) -> Markup:
     parts = []
     for name, rate in links:
         x = across.place(rate)
-        parts.append(svg.element("g", *svg.title(f"{name}: {gb.units.quantity(rate, _RATE, 3)}"), _dashed(x, bottom)))
+        dashed = svg.line(x, _TOP - 2, x, bottom, "peak")
+        parts.append(svg.element("g", *svg.title(f"{name}: {gb.units.quantity(rate, _RATE, 3)}"), dashed))
         names.add(f" {name} ", *((x, _TOP - 6 - 14 * row) for row in range(3)))
     return svg.join([*parts, names.drawn(across.start, svg.WIDTH)])
-
-
-def _dashed(x: float, bottom: float) -> Markup:
-    """Draw the dashed line of a link at `x`, down to `bottom`."""
-    return svg.line(x, _TOP - 2, x, bottom, "peak")
 
 
 def _row(payoff: gb.Payoff, label: str, top: float, across: Axis) -> Markup:

@@ -340,7 +340,8 @@ def bar_chart(points: Sequence[gb.Point], view: gb.View) -> Chart:
     for row, (point, peak) in enumerate(zip(drawn, peaks, strict=True)):
         top = 6 + rows.height * row
         parts.append(_bar(point, label(point), top, across, colours[group(point)], rows))
-        parts += [_target(across.place(peak), top + rows.height - 12)] if peak else []
+        x, y = across.place(peak), top + rows.height - 12
+        parts += [svg.line(x, y - 7, x, y + 7, "target")] if peak else []
     legend = legend_of(groups) if len(groups) < len(drawn) else ()
     description = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in drawn)
     note = ", ".join(part for part in (*_left_out(len(drawn), len(points)), common_text(drawn, view)) if part)
@@ -372,10 +373,6 @@ def _bar(point: gb.Point, label: str, top: float, across: Axis, colour: str, row
         else svg.text(across.start - 6, y + 4, short_label, "end")
     )
     return name + _length(point, across, y, colour) + whisker + value
-
-
-def _target(x: float, y: float) -> Markup:
-    return svg.line(x, y - 7, x, y + 7, "target")
 
 
 def _length(point: gb.Point, across: Axis, y: float, colour: str) -> Markup:

@@ -68,9 +68,10 @@ def heat_map(heat: Heat, across: str, down: str, description: str, scale: tuple[
         svg.text(2.0, _HEAT_TOP - 8, f"{down} ↓", "start", "name"),
     ]
     parts += list(_labels(heat.columns, wide, across=True)) + list(_labels(heat.rows, high, across=False))
+    shaded = shades(heat.values, *scale)
     runs = [
         svg.element("path", d=path, class_=f"run h{index}")
-        for index, path in enumerate(_shade_paths(heat.values, scale))
+        for index, path in enumerate("".join(strokes(shaded >= index)) for index in range(SHADES))
         if path
     ]
     cells = f"translate({svg.number(_HEAT_LEFT)} {svg.number(_HEAT_TOP + high / 2)}) scale({wide:.6g} {high:.6g})"
@@ -91,11 +92,6 @@ def _labels(labels: Sequence[str], step: float, *, across: bool) -> Iterator[Mar
             yield svg.text(x, _HEAT_TOP - 8, labels[index], "middle")
         else:
             yield svg.text(_HEAT_LEFT - 6, _HEAT_TOP + middle + 4, svg.shorten(labels[index], 8), "end")
-
-
-def _shade_paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
-    shade_of_cell = shades(values, *scale)
-    return ["".join(strokes(shade_of_cell >= index)) for index in range(SHADES)]
 
 
 def strokes(inside: npt.NDArray[np.bool_]) -> Iterator[str]:

@@ -88,7 +88,8 @@ def _chart(places: Sequence[_RooflinePoint], figures: Sequence[gb.Figure], devic
     spec, best = _roofs(figures, "spec"), _roofs(figures, "best")
     rates = [place.rate for place in places] + [rate for roofs in (spec, best) for _, rate in roofs.compute]
     up = axis(rates, _RATE, _BOTTOM, _TOP, log=True, room=1.5)
-    reached = [*(place.intensity for place in places), *_ridges(spec)]
+    ridges = [rate / spec.memory for _, rate in spec.compute] if spec.memory else []
+    reached = [*(place.intensity for place in places), *ridges]
     across = axis(reached, "", svg.left_of(up), _WIDTH - _NAMES, log=True, room=1.5)
     limits = list(dict.fromkeys(place.limit for place in places))
     colours = {limit: svg.colour(index) for index, limit in enumerate(limits)}
@@ -154,11 +155,6 @@ def _roofs(figures: Iterable[gb.Figure], basis: Literal["spec", "best"]) -> _Roo
         elif share and figure.unit in (_RATE, "OP/s"):
             compute[share.limit] = share.peak
     return _Roofs(memory, tuple(compute.items()))
-
-
-def _ridges(roofs: _Roofs) -> list[float]:
-    """Return the arithmetic intensity in FLOP/B at which each compute roof meets the memory roof, if that is known."""
-    return [rate / roofs.memory for _, rate in roofs.compute] if roofs.memory else []
 
 
 def _draw_roofs(roofs: _Roofs, across: Axis, up: Axis, class_: str) -> Iterator[Markup]:

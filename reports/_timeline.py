@@ -180,11 +180,6 @@ def bands(track: gb.Track, apart_s: float) -> list[Band]:
     return event_bands
 
 
-def slowdowns_among(event_bands: Iterable[Band]) -> list[Band]:
-    """Return the bands whose event slows the device down: by its power cap, by heat, or by a request."""
-    return [band for band in event_bands if band.kind]
-
-
 def _spans(at: npt.NDArray[np.float64], is_set: npt.NDArray[np.bool_], period_s: float) -> Iterator[Moments]:
     """Yield the start and the end in seconds of each run of samples in which an event is set."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_set, [False]]).astype(np.int8)))
@@ -322,7 +317,8 @@ def timelines(summary: gb.Summary) -> Timelines:
     constant: list[gb.Track] = []
     changing: list[gb.Track] = []
     for track in tracks:
-        (constant if _is_constant(track) else changing).append(track)
+        is_constant = track.counter.kind != "event" and bool((track.values == track.values[0]).all())
+        (constant if is_constant else changing).append(track)
     count = max(len(changing), 1)
     drawn_points = min(max(DRAWN_POINTS // count, LEAST_POINTS), MOST_POINTS)
     sheet = _Sheet(run, begin, _seconds(end - begin), max(ZOOM_POINTS // count, MOST_POINTS), drawn_points, [])
@@ -341,11 +337,6 @@ def timelines(summary: gb.Summary) -> Timelines:
         if result.window[1] > result.window[0]
     ]
     return Timelines(tuple(drawn), {"end": end - begin, "cases": ran, "charts": sheet.zoom}, sheet.thinned)
-
-
-def _is_constant(track: gb.Track) -> bool:
-    """Return True if a counter has one value in the whole run; a counter of events never counts as constant."""
-    return track.counter.kind != "event" and bool((track.values == track.values[0]).all())
 
 
 def _constant_counters(tracks: Sequence[gb.Track], device: str) -> tuple[tuple[str, str], ...]:
@@ -390,8 +381,9 @@ def _charts(sheet: _Sheet, device: str, tracks: Sequence[gb.Track], *, first: bo
         yield sheet.add(lanes(timed, untimed, sheet.begin, sheet.across), case_chart(timed, sheet.begin))
     of_device = sorted((track for track in tracks if track.device == device), key=_rank)
     events = {id(track): bands(track, sheet.apart_s) for track in of_device if track.counter.kind == "event"}
-    slowdowns = [band for event_bands in events.values() for band in slowdowns_among(event_bands)]
-    behind = svg.join([windows(shaded, sheet.begin, sheet.across, TOP, _BOTTOM), *_draw_behind(sheet, slowdowns)])
+    slowdowns = [band for event_bands in events.values() for band in event_bands if band.kind]
+    shapes = (_draw_band(sheet, band, TOP, _BOTTOM - TOP, band.kind, band.name) for band in slowdowns)
+    behind = svg.join([windows(shaded, sheet.begin, sheet.across, TOP, _BOTTOM), *shapes])
     for track in of_device:
         yield (
             _events(sheet, track, events[id(track)]) if id(track) in events else _line(sheet, track, slowdowns, behind)
@@ -401,12 +393,6 @@ def _charts(sheet: _Sheet, device: str, tracks: Sequence[gb.Track], *, first: bo
 def _rank(track: gb.Track) -> bool:
     """Return the sort key of a counter, which puts the power of the board first."""
     return track.counter.measures is not gb.Measure.BOARD_POWER
-
-
-def _draw_behind(sheet: _Sheet, slowdowns: Iterable[Band]) -> Iterator[Markup]:
-    """Yield a shape for each slowdown, to lie behind a line."""
-    for band in slowdowns:
-        yield _draw_band(sheet, band, TOP, _BOTTOM - TOP, band.kind, band.name)
 
 
 def _draw_band(sheet: _Sheet, band: Band, top: float, height: float, class_: str, tooltip: str = "") -> Markup:

@@ -57,7 +57,8 @@ def _chart(trend: gb.Trend) -> Chart:
     up = axis(ends, line.unit, _BOTTOM, _TOP, zero=False)
     across = _runs_axis(trend, _WIDTH - svg.left_of(up))
     parts = [_frame(across, up)]
-    parts += [svg.line(across.place(x), _TOP, across.place(x), _BOTTOM, "change") for x in _step_places(trend)]
+    steps = [across.place(change.index - 0.5) for change in trend.changes]  # half way between two runs
+    parts += [svg.line(x, _TOP, x, _BOTTOM, "change") for x in steps]
     parts += _intervals(trend, across, up)
     parts += [svg.polyline([(across.place(x), up.place(y)) for x, y in enumerate(trend.values)], "line c0")]
     ends_of_levels = [(level.start, level.end, level.first, level.last) for level in trend.levels]
@@ -91,11 +92,6 @@ def _runs_axis(trend: gb.Trend, right: float) -> Axis:
     places = range(0, last + 1, stride)
     ticks = tuple((float(place), _date(moments[place].source.at, "%H:%M" if one_day else _DAY)) for place in places)
     return Axis(0.0, max(float(last), 1.0), _LEFT, right - 10, False, ticks, "")
-
-
-def _step_places(trend: gb.Trend) -> list[float]:
-    """Return the place of each step on the axis of runs, half way between two runs."""
-    return [change.index - 0.5 for change in trend.changes]
 
 
 def _intervals(trend: gb.Trend, across: Axis, up: Axis) -> Iterator[Markup]:

@@ -76,16 +76,12 @@ def _module(template: str) -> object:
 
 def _read_files(names: Iterable[str]) -> str:
     """Return the joined content of the files `names` of this folder; a licence becomes a comment of a script."""
-    return "".join(_comment(content) if name.endswith(".LICENSE") else content for name, content in _texts(names))
+    return "".join(f"/*!\n{content}\n*/\n" if name.endswith(".LICENSE") else content for name, content in _texts(names))
 
 
 def _texts(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     for name in names:
         yield name, (_FOLDER / name).read_text(encoding="utf-8")
-
-
-def _comment(licence: str) -> str:
-    return f"/*!\n{licence}\n*/\n"
 
 
 def _digest(content: str) -> str:

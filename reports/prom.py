@@ -49,7 +49,8 @@ def _figure_lines(summary: gb.Summary, spreads: list[gb.Spread]) -> Iterator[str
         figure = spread.figure
         if figure is None:
             continue
-        labels = {**_labels(spread), "series": figure.name, "device": _device_names(summary, spread)}
+        devices = dict.fromkeys(summary.device(device_id).name for device_id in spread.devices)
+        labels = {**_labels(spread), "series": figure.name, "device": " + ".join(devices)}
         unit = _UNITS.get(figure.unit, _OTHER)
         labels |= {"unit": figure.unit} if unit == _OTHER else {}
         values = {"median": figure.interval.centre, "low": figure.interval.low, "high": figure.interval.high}
@@ -85,11 +86,6 @@ def _run_lines(summary: gb.Summary) -> Iterator[str]:
 
 def _labels(spread: gb.Spread) -> dict[str, str]:
     return {"case": spread.case.id, "suite": spread.case.suite, "devices": "+".join(spread.devices)}
-
-
-def _device_names(summary: gb.Summary, spread: gb.Spread) -> str:
-    """Return the names of the case's devices, each once, joined by ` + `."""
-    return " + ".join(dict.fromkeys(summary.device(device_id).name for device_id in spread.devices))
 
 
 def _metric_lines(name: str, meaning: str, samples: list[str]) -> Iterator[str]:
