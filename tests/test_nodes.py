@@ -300,6 +300,26 @@ def test_a_frame_of_which_a_bit_changed_is_refused(channels, damage):
         first_messages(hub)
 
 
+@pytest.mark.parametrize("sent", [3, 12, -1], ids=["length", "content", "proof"])
+def test_a_frame_that_was_cut_is_no_message_and_delays_nobody(channels, sent):
+    hub, _, bare = channels
+    bare.sendall(recorded(lambda channel: channel.send(b"content"))[:sent])
+    assert list(hub.contents()) == []
+    bare.shutdown(socket.SHUT_WR)
+    with pytest.raises(EOFError):
+        first_messages(hub)
+
+
+def test_a_hello_that_is_too_long_is_refused_before_it_arrives():
+    port = free_port()
+    hub = JoiningNode(place(0, 2, port), patience_s=1.0)
+    with connected(port) as visitor:
+        visitor.recv(56, socket.MSG_WAITALL)
+        visitor.sendall((85).to_bytes(8, "big"))
+        assert visitor.recv(1) == b"", "it was sent away"
+    assert "1 visitors did not prove that they have the secret" in hub.ended().error
+
+
 def test_a_frame_sent_back_to_its_sender_is_refused(channels):
     hub, node, _ = channels
     hub_socket = hub._socket
