@@ -27,6 +27,7 @@ struct access { struct location place; int flags; };
 
 static void* const CONTEXT = (void*)0x1234;
 static void* const STREAM = (void*)0x77;
+static void* const COPIES = (void*)0x88;
 static void* const KERNEL = (void*)0x55;
 static const int NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
@@ -97,7 +98,15 @@ int cuMemAlloc_v2(u64* address, size_t size) { return (*address = (u64)malloc(si
 int cuMemFree_v2(u64 address) { return free((void*)address), OK; }
 int cuMemcpyHtoD_v2(u64 target, const void* source, size_t size) { return memcpy((void*)target, source, size), OK; }
 int cuMemcpyDtoH_v2(void* target, u64 source, size_t size) { return memcpy(target, (void*)source, size), OK; }
-int cuStreamSynchronize(void* stream) { return stream == STREAM ? OK : INVALID_HANDLE; }
+int cuMemcpyHtoDAsync_v2(u64 target, const void* source, size_t size, void* stream) {
+    return stream == COPIES ? cuMemcpyHtoD_v2(target, source, size) : INVALID_HANDLE;
+}
+int cuMemcpyDtoHAsync_v2(void* target, u64 source, size_t size, void* stream) {
+    return stream == COPIES ? cuMemcpyDtoH_v2(target, source, size) : INVALID_HANDLE;
+}
+int cuStreamCreate(void** stream, unsigned flags) { return *stream = COPIES, flags == 1 ? OK : INVALID_VALUE; }
+int cuStreamDestroy_v2(void* stream) { return stream == COPIES ? OK : INVALID_HANDLE; }
+int cuStreamSynchronize(void* stream) { return stream == STREAM || stream == COPIES ? OK : INVALID_HANDLE; }
 int cuEventQuery(void* event) { return event == (void*)0x99 ? OK : INVALID_HANDLE; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
     return *value = attribute == 16 ? 2 : 0, device ? INVALID_VALUE : OK;

@@ -7,8 +7,8 @@ import _make as make
 import numpy as np
 import pytest
 
+from gpubench.analysis import traced as traced_programs
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.traced import forwarding_slowdown
 from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.model import SuiteInfo
 from gpubench.tools import rendering
@@ -165,8 +165,8 @@ def test_the_reports_show_kernels_copies_and_slices(tmp_path):
     assert device.rows[0][3:7] == ("4.98 ms (50 %)", "3.00 ms (30 %)", "1.00 ms (10 %)", "20.0 µs (0 %)")
     assert [row[0] for row in kernels.rows] == ["gemm", "plain", "copy h2d, 1.000 MiB"]
     assert forwarding.rows == (
-        ("cuda:0", "copies to the host", "0", "1 ×", "1 ×", "1 ×"),
-        ("cuda:0", "every call", "4", "1 ×", "1.04 ×", "1.4 ×"),
+        ("cuda:0", "copies to the host", "0", "1.01 ×", "1.01 ×", "1.01 ×"),
+        ("cuda:0", "every call", "4", "1.01 ×", "1.05 ×", "1.41 ×"),
     )
     events = json.loads(rendering.report("trace").render(run))["traceEvents"]
     slices = [(event["name"], event["dur"]) for event in events if event.get("tid", 0) >= 1000 and event["ph"] == "X"]
@@ -175,10 +175,10 @@ def test_the_reports_show_kernels_copies_and_slices(tmp_path):
     assert "Kernels and copies" in rendering.report("md").render(run)
 
 
-def test_calls_that_wait_for_a_round_trip_slow_a_program_down():
-    assert forwarding_slowdown(1000, 1e-3, 4.0) == pytest.approx(1.25)
-    assert forwarding_slowdown(1000, 2e-3, 4.0) == pytest.approx(1.5)
-    assert forwarding_slowdown(0, 1.0, 1.0) == 1.0
+def test_calls_that_wait_and_bytes_that_cross_the_link_slow_a_program_down():
+    work = traced_programs.ForwardedWork("cuda:0", 4.0, 1000, 2000, 2e9)
+    assert work.slowdowns(1e-3, 1e9) == pytest.approx((1 + (1 + 2) / 4, 1 + (2 + 2) / 4))
+    assert replace(work, fewest=0, copied_bytes=0).slowdowns(1.0, 1e9)[0] == 1.0
 
 
 @pytest.mark.parametrize("name", ["trace", "kernel", "copy"])

@@ -1,15 +1,17 @@
 """The smallest forwarder of a driver's calls: every call arrives once and in order, and faults are found."""
 
+import socket
 import threading
 
 import numpy as np
 import pytest
+from _host_driver import HostDriver
 from _modules import suite_modules
 from test_virtual_memory import host_bench
 
 from gpubench.base.errors import WrongAnswer
 
-FORWARD, ENDS, DRIVERS, WIRE = suite_modules("virtual", "_forward", "_ends", "_drivers", "_wire")
+FORWARD, WIRE = suite_modules("virtual", "_forward", "_wire")
 
 
 class TwoRankExchange:
@@ -33,24 +35,24 @@ class TwoRankExchange:
         return bench
 
 
-def connected(transport, change=lambda table: None):
+def connected(transport, change=lambda table: None, delay_us=0):
     """Return a client, and a server whose table of calls is changed."""
     meeting, served = TwoRankExchange(), []
 
     def serve():
         bench = meeting.of(1)
-        driver = DRIVERS.LocalDriver(bench)
+        driver = HostDriver()
         change(driver.table)
-        served.append(ENDS.ForwardServer(bench, driver, ENDS.ForwardLink(bench, transport)))
+        served.append(FORWARD.ForwardServer(bench, driver, FORWARD._connected(bench, transport), delay_us))
 
     thread = threading.Thread(target=serve)
     thread.start()
-    client = ENDS.ForwardClient(ENDS.ForwardLink(meeting.of(0), transport))
+    client = FORWARD.ForwardClient(FORWARD._connected(meeting.of(0), transport))
     thread.join(10)
     return client, served[0]
 
 
-@pytest.fixture(params=ENDS.TRANSPORTS)
+@pytest.fixture(params=FORWARD.TRANSPORTS)
 def connected_client(request):
     """Yield a client that is connected to a server, and end both."""
     client, server = connected(request.param)
@@ -69,12 +71,13 @@ def test_every_launch_reaches_the_device_once(connected_client, is_posted):
     assert calls._launched == 512
 
 
-def test_data_larger_than_the_buffers_arrives_whole_in_both_directions(connected_client):
-    sent = np.random.default_rng(1).integers(256, size=5 * 2**20 + 3, dtype=np.uint8)
+@pytest.mark.parametrize("size", [1, 2**22, 13 * 2**20 + 3])
+def test_data_of_any_number_of_buffers_arrive_whole_in_both_directions(connected_client, size):
+    sent = np.random.default_rng(1).integers(256, size=size, dtype=np.uint8)
     place = connected_client.request(WIRE.ALLOCATE, sent.size)
-    connected_client.move(WIRE.TO_DEVICE, place, sent)
+    connected_client.move(True, place, sent)
     back = np.zeros_like(sent)
-    connected_client.move(WIRE.TO_HOST, place, back)
+    connected_client.move(False, place, back)
     assert np.array_equal(sent, back)
     connected_client.request(WIRE.FREE, place)
 
@@ -108,25 +111,35 @@ def test_a_copy_that_does_not_arrive_is_found():
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 def test_copies_overwrite_what_was_there_before(direction):
-    copies = FORWARD.ForwardedCopies(
-        host_bench(), ENDS.NativeClient(DRIVERS.LocalDriver(host_bench())), direction, 4096
-    )
+    client, server = connected("unix")
+    copies = FORWARD.ForwardedCopies(host_bench(), client, direction, 4096)
     for _ in range(2):
         copies.poison()
-        copies._client.move = lambda *_: None  # nothing is copied
-        with pytest.raises(WrongAnswer):
+        with pytest.raises(WrongAnswer):  # nothing is copied
             copies.check()
-        del copies._client.move
         copies.call()
         copies.check()
+    copies.close()
+    server.close()
 
 
-def test_a_server_whose_client_has_gone_ends_without_an_error():
-    client, server = connected("shm")
-    server._link.end()
+def test_an_answer_is_late_by_the_delay_and_a_posted_call_is_not():
+    client, server = connected("unix", delay_us=2000)
+    calls = [FORWARD.ForwardedCalls(client, "launch", is_posted) for is_posted in (False, True)]
+    waiting, posted = (each.seconds() for each in calls)
+    assert waiting > 256 * 2e-3 > posted > 2e-3
+    for each in calls:
+        each._launched = 256
+        each.check()
+    calls[0].close()
+    server.close()
+
+
+def test_each_end_finds_that_the_other_has_gone():
+    client, server = connected("unix")
+    server._link.shutdown(socket.SHUT_RDWR)
     server._thread.join(10)
     assert not server._thread.is_alive()
-    client._link.words[4] = 100  # polls: the client gives up at once
     with pytest.raises(WrongAnswer, match="the forwarder's server is gone"):
         client.request(WIRE.MEMORY_INFO)
     client.close()

@@ -6,6 +6,7 @@ It shows that each call has the arguments that the driver takes, and nothing of 
 import ctypes
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import types
@@ -82,7 +83,7 @@ def main():
     from gpubench.measuring.plan import load_suite
 
     suite = load_suite("virtual")
-    names = ("_space", "_steps", "_grow", "_churn", "_forward", "_drivers", "_ends")
+    names = ("_space", "_steps", "_grow", "_churn", "_calls")
     modules = {name: suite_module("virtual", name) for name in names}
     for module in modules.values():  # arrays in the memory of the stand-in are those of NumPy
         if hasattr(module, "array_at"):
@@ -120,14 +121,18 @@ def virtual_memory(modules, device):
 
 def calls(modules, device):
     """Run every forwarded and native call of the suite, each with its check."""
-    driver = modules["_drivers"].LocalDriver(device)
+    driver = modules["_calls"].LocalDriver(device)
     driver.enter()
-    for name in ("launch", "memory_info", "synchronize", "allocate"):
-        forwarded = modules["_forward"].ForwardedCalls(modules["_ends"].NativeClient(driver), name, False)
+    thread_ends = socket.socketpair()
+    server = suite_module("virtual", "_forward").ForwardServer(device, driver, thread_ends[1])
+    client = suite_module("virtual", "_forward").ForwardClient(thread_ends[0])
+    for name in ("launch", "memory_info", "synchronize"):
+        forwarded = suite_module("virtual", "_forward").ForwardedCalls(client, name, False)
         forwarded.seconds()
         forwarded.check()
-        forwarded.close()
-    native = modules["_forward"].NativeCalls(device)
+    forwarded.close()
+    server.close()
+    native = modules["_calls"].NativeCalls(device)
     word = native._array = OneWordArray()
     for name in ("attribute", "memory_info", "event_query", "pointer_query", "synchronize", "launch"):
         native.poison()

@@ -69,8 +69,8 @@ def traced_work(run: Run) -> list[TracedWork]:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingCalls:
-    """The fewest and the most calls of a traced program that would wait if they were forwarded to another machine.
+class ForwardedWork:
+    """What a traced program would send to a device of another machine: bytes, and the calls that would wait.
 
     `fewest` counts its copies to the host, whose result a program needs; `most` counts all launches and copies."""
 
@@ -78,35 +78,28 @@ class WaitingCalls:
     span_s: float
     fewest: float
     most: float
+    copied_bytes: float  # by all copies between the host and the device
 
-    def slowdowns(self, round_trip_s: float) -> tuple[float, float]:
-        """Return the slowdowns of the program if only the fewest calls wait for a round trip, and if the most do.
+    def slowdowns(self, round_trip_s: float, bytes_per_s: float) -> tuple[float, float]:
+        """Return the run time over the time traced if only the fewest calls wait, and if the most do.
 
-        A slowdown is the run time with waiting over that without; `round_trip_s` is in seconds."""
-        return (
-            forwarding_slowdown(self.fewest, round_trip_s, self.span_s),
-            forwarding_slowdown(self.most, round_trip_s, self.span_s),
-        )
-
-
-def forwarding_slowdown(waiting_calls: float, round_trip_s: float, run_s: float) -> float:
-    """Return the run time of a program whose calls are forwarded over its run time without forwarding.
-
-    The model is 1 + waiting calls × round trip / run time, both in seconds."""
-    return 1.0 + waiting_calls * round_trip_s / run_s
+        The model is 1 + (waiting calls × round trip + bytes / bandwidth of the link) / time traced."""
+        copying_s = self.copied_bytes / bytes_per_s
+        fewest, most = ((calls * round_trip_s + copying_s) / self.span_s for calls in (self.fewest, self.most))
+        return 1.0 + fewest, 1.0 + most
 
 
-def waiting_calls(run: Run) -> list[WaitingCalls]:
-    """Return for each traced device the fewest and the most of its calls that would wait if they were forwarded.
-
-    A device whose numbers of kernels and copies are unknown is left out."""
-    to_host = {work.device: work.calls for work in traced_work(run) if work.name == "copy d2h"}
+def forwarded_work(run: Run) -> list[ForwardedWork]:
+    """Return for each traced device what would be forwarded; without it a device whose number of calls is unknown."""
+    copies = [work for work in traced_work(run) if work.name in ("copy h2d", "copy d2h")]
     forwarded = []
     for traced in traced_devices(run):
         counts = [traced.counts[name] for name in ("kernels", "copies")]
         if all(count.isdecimal() for count in counts):
-            most = float(sum(map(int, counts)))
-            forwarded.append(WaitingCalls(traced.device, traced.span_s, to_host.get(traced.device, 0.0), most))
+            own = [work for work in copies if work.device == traced.device]
+            to_host = sum(work.calls for work in own if work.name == "copy d2h")
+            copied = sum(work.size_bytes or 0.0 for work in own)
+            forwarded.append(ForwardedWork(traced.device, traced.span_s, to_host, sum(map(int, counts)), copied))
     return forwarded
 
 

@@ -6,7 +6,7 @@ from gpubench import stats
 from gpubench.analysis import phases
 from gpubench.analysis.phases import PhaseFigures
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.traced import TIMES, TracedWork, traced_devices, traced_work, waiting_calls
+from gpubench.analysis.traced import TIMES, TracedWork, forwarded_work, traced_devices, traced_work
 from gpubench.analysis.views.table import Table
 from gpubench.base import units
 from gpubench.model import Measure, Result
@@ -41,9 +41,10 @@ _FORWARDING_HEADS = (
     "calls",
     *(units.quantity(seconds, "s") for seconds in _ROUND_TRIPS_S),
 )
+_LINK_BYTES_PER_S = 12.5e9  # 100 Gbit/s
 _FORWARDING_NOTE = (
-    "a model: 1 + waiting calls × round trip / time traced, for the round trips in the head; `gpubench run virtual` "
-    "measures a round trip (forward)"
+    "a model: 1 + (waiting calls × round trip + copied bytes / 12.5 GB/s) / time traced, for the round trips in the "
+    "head; `gpubench run virtual --tier full` measures round trips and copies (forward, forward_copy)"
 )
 
 
@@ -149,8 +150,8 @@ def _kernel_table(summary: Summary) -> list[Table]:
 
 def _forwarding_table(summary: Summary) -> list[Table]:
     rows = []
-    for forwarded in waiting_calls(summary.run):
-        slowdowns = [forwarded.slowdowns(round_trip_s) for round_trip_s in _ROUND_TRIPS_S]
+    for forwarded in forwarded_work(summary.run):
+        slowdowns = [forwarded.slowdowns(round_trip_s, _LINK_BYTES_PER_S) for round_trip_s in _ROUND_TRIPS_S]
         for waiting, calls, place in (("copies to the host", forwarded.fewest, 0), ("every call", forwarded.most, 1)):
             rows.append((forwarded.device, waiting, f"{calls:.0f}", *(f"{pair[place]:.3g} ×" for pair in slowdowns)))
     return (

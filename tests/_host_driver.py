@@ -1,16 +1,15 @@
-"""Provide seven functions that act on host memory like CUDA's driver on a device's, for tests of a forwarder.
-
-They return 0, or 2 if there is no memory, as the driver does. Importing this module imports numba."""
+"""Seven functions that act on host memory like CUDA's driver on a device's: they return 0, or 2 without memory."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
+from _modules import shared_modules
 from numba import types
 
-from .._host_flags import post, seen
-
+FLAGS = shared_modules("_host_flags")[0]
+post, seen = FLAGS.post, FLAGS.seen
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _FREE_PAGES, _ALL_PAGES, _PAGE_SIZE = 86, 85, 30  # _SC_AVPHYS_PAGES, _SC_PHYS_PAGES, _SC_PAGESIZE: Linux, glibc
 
@@ -40,7 +39,7 @@ def _free(address: Any) -> Any:
     return 0
 
 
-def _copy(target: Any, source: Any, nbytes: Any) -> Any:
+def _copy(target: Any, source: Any, nbytes: Any, _stream: Any) -> Any:
     _memcpy(np.uint64(target), np.uint64(source), np.uint64(nbytes))
     return 0
 
@@ -65,7 +64,7 @@ def _synchronize(_stream: Any) -> Any:
 
 def _address(function: Callable[..., Any], arguments: int) -> int:
     signature = types.int32(*([types.int64] * arguments))
-    return int(numba.cfunc(signature, cache=True)(function).address)
+    return int(numba.cfunc(signature)(function).address)
 
 
 def host_table() -> Any:
@@ -76,9 +75,22 @@ def host_table() -> Any:
         (_memory_info, 2),
         (_allocate, 2),
         (_free, 1),
-        (_copy, 3),
-        (_copy, 3),
+        (_copy, 4),
+        (_copy, 4),
         (_launch, 10),
         (_synchronize, 1),
     )
     return np.array([_address(*function) for function in functions], np.int64)
+
+
+class HostDriver:
+    """What LocalDriver is, for the memory of the host."""
+
+    def __init__(self) -> None:
+        self.table, self.cells = host_table(), np.zeros(12, np.int64)
+
+    def enter(self) -> None:
+        """Do nothing: there is no context."""
+
+    def close(self) -> None:
+        """Do nothing: there are no streams."""
