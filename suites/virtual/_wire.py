@@ -114,7 +114,7 @@ _call = _compiled(_call_of)
 
 
 def _transfer(link: Any, table: Any, op: Any, place: Any, nbytes: Any, buffers: Any, cells: Any) -> Any:
-    """Move `nbytes` between `link` and device memory at `place`: one buffer (uint8, (2, n)) is copied while one fills."""
+    """Move `nbytes` between `link` and device memory at `place`; of two `buffers`, one fills while one is copied."""
     status, size, parts = 0, buffers.shape[1], -(-nbytes // buffers.shape[1])
     for part in range(parts + 1):
         if op == TO_DEVICE and part < parts:
