@@ -76,7 +76,7 @@ def mistakes(tmp_path_factory):
     done = run(*RUN, "--out", str(out))
     lines = out.read_bytes().splitlines(keepends=True)
     results = [place for place, line in enumerate(lines) if line.startswith(b'{"kind":"result"')]
-    out.write_bytes(b"".join(lines[: results[len(results) // 2]]))
+    out.write_bytes(b"".join(lines[: results[-4]]))
     resumed = run(*RUN, "--out", str(out), "--resume")
     return done, resumed, read_run(out)
 

@@ -1,5 +1,6 @@
 """Kernels of the latency suite: they compile, and every case passes the arguments that each of them takes."""
 
+import functools
 import re
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ FILES = tuple(f"latency/{name}.cu" for name in ("chase", "near", "costs", "units
 WIDTHS = {"u64": 8, "u32": 4, "float": 4, "double": 8}
 
 
+@functools.cache
 def parameters(text: str) -> dict[str, list[str]]:
     """Return the parameters of each kernel, macros written out."""
     text = re.sub(r"\\\n", " ", text)

@@ -35,25 +35,18 @@ def settle_one_case(values, again, rounds=3):
     return finding.verdict, len(asked)
 
 
-def test_a_slower_case_is_measured_again_before_it_fails():
-    assert settle_one_case(noisy(1.1, 0.001), [1.1]) == (Verdict.SLOWER, 1)
-
-
-def test_a_case_that_is_slower_once_and_not_again_does_not_fail():
-    verdict, _ = settle_one_case(noisy(1.1, 0.001), [1.0, 1.0, 1.0])
-    assert verdict is Verdict.INCONCLUSIVE
-
-
-def test_a_case_that_is_the_same_is_not_measured_again():
-    assert settle_one_case(noisy(1.001, 0.001), []) == (Verdict.SAME, 0)
-
-
-def test_without_rounds_the_first_measurement_counts():
-    assert settle_one_case(noisy(1.1, 0.001), [], rounds=0) == (Verdict.SLOWER, 0)
-
-
-def test_a_suspect_that_remains_one_ends_inconclusive():
-    assert settle_one_case(noisy(1.02, 0.001), [1.02] * 3) == (Verdict.INCONCLUSIVE, 3)
+@pytest.mark.parametrize(
+    ("first", "again", "rounds", "expected"),
+    [
+        (1.1, [1.1], 3, (Verdict.SLOWER, 1)),  # it is measured again before it fails
+        (1.1, [1.0, 1.0, 1.0], 3, (Verdict.INCONCLUSIVE, 2)),  # slower once and not again
+        (1.02, [1.02] * 3, 3, (Verdict.INCONCLUSIVE, 3)),  # a suspect that remains one
+        (1.001, [], 3, (Verdict.SAME, 0)),
+        (1.1, [], 0, (Verdict.SLOWER, 0)),  # without rounds the first measurement counts
+    ],
+)
+def test_a_slower_case_is_measured_again_and_fails_only_if_it_stays_slower(first, again, rounds, expected):
+    assert settle_one_case(noisy(first, 0.001), again, rounds) == expected
 
 
 def test_only_cases_that_look_slower_are_measured_again():

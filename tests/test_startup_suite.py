@@ -102,7 +102,7 @@ def test_the_parts_of_a_start_are_the_times_between_its_marks():
 
 
 def test_the_memory_of_a_start_excludes_that_of_the_parent_process():
-    held = np.ones(2**28, np.uint8)
+    held = np.ones(2**27, np.uint8)
     resident_bytes = SUITE.build(bench()).check()["resident"].value
     assert 2**24 < resident_bytes < held.nbytes
 
