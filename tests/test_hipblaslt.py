@@ -21,14 +21,11 @@ ROOT = Path(__file__).parent.parent
 MI300X, MI350X = {"gcnArchName": b"gfx942:sramecc+"}, {"gcnArchName": b"gfx950"}
 
 
-def test_hipblaslt_is_off_until_the_variable_turns_it_on(monkeypatch):
+def test_hipblaslt_is_off_until_the_variable_turns_it_on_and_adds_bfloat16_and_the_fp8_formats_of_the_ocp(monkeypatch):
     monkeypatch.delenv(lt.SWITCH, raising=False)
     assert not lt.is_on()
     monkeypatch.setenv(lt.SWITCH, "1")
     assert lt.is_on()
-
-
-def test_hipblaslt_adds_bfloat16_and_the_fp8_formats_of_the_ocp():
     plain = ("float64", "float32", "float16")
     assert _rocm.dtypes(MI300X, with_hipblaslt=False) == plain
     assert _rocm.dtypes(MI300X, with_hipblaslt=True) == (*plain, "bfloat16")

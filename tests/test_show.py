@@ -126,12 +126,8 @@ def test_a_run_without_any_figure_is_shown_too(results, width):
     assert any(line.startswith("trustworthy: ") for line in text)
 
 
-def test_long_and_right_to_left_names_are_shown(tmp_path):
+def test_long_and_right_to_left_names_are_shown_and_the_json_is_that_of_the_report():
     name = "א" * 100 + "x" * 100
     text = lines(_summary.cases(make.run(make.result(of=replace(make.case(), params=(("axis", name),))))), 80)
     assert "א" in "".join(text)
-
-
-def test_the_json_of_show_is_that_of_the_report():
-    document = json.loads(show(WHOLE, "--json"))
-    assert len(document["results"]) == 303
+    assert len(json.loads(show(WHOLE, "--json"))["results"]) == 303

@@ -108,9 +108,6 @@ def test_cases_that_pass_are_counted_and_with_all_they_are_listed(lines):
     judgement = judged("fine", "slow")
     assert not any("bandwidth/copy" in line for line in lines(lambda: gate_parts(judgement), 140))
     assert any("bandwidth/copy" in line for line in lines(lambda: gate_parts(judgement, every=True), 140))
-
-
-def test_gates_of_one_case_and_of_none_have_an_answer(lines):
     assert lines(lambda: gate_parts(judged("fine")), 80)[0] == (
         "PASSED: none of 1 case is slower (exit status 0: nothing is slower)"
     )
