@@ -36,36 +36,36 @@ def test_a_fingerprint_names_model_driver_clocks_power_limit_ecc_and_mig():
 
 
 @pytest.mark.parametrize(
-    ("another", "difference"),
+    ("another", "versions", "difference"),
     [
-        (dataclasses.replace(H200, name="NVIDIA H100"), "model NVIDIA H200 instead of NVIDIA H100"),
-        (dataclasses.replace(H200, units=66), "units 132 instead of 66"),
-        (with_detail("power.limit_w", "500.0"), "power limit 700.0 W instead of 500.0 W"),
-        (with_detail("ecc", "off"), "ECC on instead of off"),
-        (with_detail("mig", "on"), "MIG off instead of on"),
+        (dataclasses.replace(H200, name="NVIDIA H100"), VERSIONS, "model NVIDIA H200 instead of NVIDIA H100"),
+        (dataclasses.replace(H200, units=66), VERSIONS, "units 132 instead of 66"),
+        (with_detail("power.limit_w", "500.0"), VERSIONS, "power limit 700.0 W instead of 500.0 W"),
+        (with_detail("ecc", "off"), VERSIONS, "ECC on instead of off"),
+        (with_detail("mig", "on"), VERSIONS, "MIG off instead of on"),
         (
             with_detail("clock.application_hz", "1980000000"),
+            VERSIONS,
             "clocks 1.500 GHz/1.980 GHz instead of 1.980 GHz/1.980 GHz",
         ),
-        (dataclasses.replace(H200, details=DETAILS[:4]), "MIG off instead of unknown"),
+        (dataclasses.replace(H200, details=DETAILS[:4]), VERSIONS, "MIG off instead of unknown"),
+        (H200, (("nvidia.driver", "575.1"),), "driver nvidia 580 instead of nvidia 575"),
     ],
 )
-def test_results_under_different_conditions_have_different_fingerprints(another, difference):
-    assert fingerprint_of().differences(fingerprint_of(another)) == (difference,)
-    assert fingerprint_of().id != fingerprint_of(another).id
+def test_results_under_different_conditions_have_different_fingerprints(another, versions, difference):
+    assert fingerprint_of().differences(fingerprint_of(another, versions)) == (difference,)
+    assert fingerprint_of().id != fingerprint_of(another, versions).id
 
 
-def test_another_major_version_of_the_driver_is_another_fingerprint_and_another_patch_is_not():
-    assert fingerprint_of().differences(fingerprint_of(versions=(("nvidia.driver", "575.1"),))) == (
-        "driver nvidia 580 instead of nvidia 575",
-    )
-    assert fingerprint_of() == fingerprint_of(versions=(("nvidia.driver", "580.2"),))
-
-
-def test_two_boards_of_one_model_have_the_same_fingerprint():
-    another = dataclasses.replace(H200, id="cuda:3", uuid="GPU-1", pci="0000:01:00.0", memory_bytes=1)
-    assert fingerprint_of().id == fingerprint_of(another).id
-    assert fingerprint_of().differences(fingerprint_of(another)) == ()
+@pytest.mark.parametrize(
+    ("another", "versions"),
+    [
+        (dataclasses.replace(H200, id="cuda:3", uuid="GPU-1", pci="0000:01:00.0", memory_bytes=1), VERSIONS),
+        (H200, (("nvidia.driver", "580.2"),)),
+    ],
+)
+def test_another_board_of_one_model_and_another_patch_of_the_driver_have_the_same_fingerprint(another, versions):
+    assert fingerprint_of() == fingerprint_of(another, versions)
 
 
 def test_without_a_driver_version_the_version_of_the_runtime_is_used():

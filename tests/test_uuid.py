@@ -44,14 +44,17 @@ def as_cupy_gives_it(raw):
     return {"uuid": raw.bytes.partition(b"\0")[0]}
 
 
-def test_a_uuid_without_a_zero_byte_is_used_unchanged(monkeypatch):
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        (as_cupy_gives_it(WHOLE), f"GPU-{WHOLE}"),
+        ({"uuid": WHOLE.bytes + b"\x07\x08"}, f"GPU-{WHOLE}"),  # bytes after it in memory
+        ({}, ""),  # a runtime without UUIDs
+    ],
+)
+def test_a_uuid_without_a_zero_byte_is_used_unchanged(monkeypatch, properties, text):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert UUID_OF(as_cupy_gives_it(WHOLE), PCI) == f"GPU-{WHOLE}"
-
-
-def test_bytes_after_the_uuid_in_memory_are_not_part_of_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert UUID_OF({"uuid": WHOLE.bytes + b"\x07\x08"}, PCI) == f"GPU-{WHOLE}"
+    assert UUID_OF(properties, PCI) == text
 
 
 @pytest.mark.parametrize("place", range(16))
@@ -62,16 +65,10 @@ def test_a_uuid_that_ends_at_a_zero_is_completed_by_nvml(nvml, place):
     assert UUID_OF(as_cupy_gives_it(nvml.uuid), PCI) == f"GPU-{nvml.uuid}"
 
 
-def test_a_different_uuid_of_nvml_is_not_used(nvml):
+def test_the_uuid_is_empty_if_nvml_has_another_one_does_not_know_the_gpu_or_is_unavailable(nvml, monkeypatch):
     nvml.uuid = WHOLE  # NVML gives the UUID of the whole GPU, CUDA that of one part
     assert UUID_OF(as_cupy_gives_it(HOLED), PCI) == ""
-
-
-def test_the_uuid_is_empty_if_nvml_is_unavailable_or_does_not_know_the_gpu(nvml, monkeypatch):
+    nvml.uuid = HOLED
     assert UUID_OF(as_cupy_gives_it(HOLED), "0000:00:99.0") == ""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert UUID_OF(as_cupy_gives_it(HOLED), PCI) == ""
-
-
-def test_a_runtime_without_uuids_gives_an_empty_one():
-    assert UUID_OF({}, PCI) == ""
