@@ -18,7 +18,6 @@ from test_injection import TAGS_OF_MARKDOWN, UNSEEN, is_inert_json, is_inert_mar
 
 from gpubench import plugins
 from gpubench.base.clean import tidy
-from gpubench.cli import _sharing
 from gpubench.judging.answer import answer
 from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import Judgement, exit_status, settled
@@ -197,11 +196,3 @@ def test_json_has_null_where_there_is_no_number():
     (finding,) = json.loads(render("json", plugins.load("gates", "regression").judge(*single, Policy())))["findings"]
     assert (finding["change"], finding["q"]) == (None, None)
     assert judged.findings
-
-
-def test_a_publication_is_written_whole_beside_its_name_and_through_no_link(tmp_path):
-    victim, target = tmp_path / "victim", tmp_path / "gate.xml"
-    victim.write_text("kept")
-    target.symlink_to(victim)
-    _sharing.write(target, "new")
-    assert (victim.read_text(), target.read_text()) == ("kept", "new")
