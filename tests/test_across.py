@@ -159,7 +159,7 @@ def test_the_filter_of_pairs_selects_one_gpu_of_each_of_two_nodes():
 
 @pytest.mark.parametrize("world", [2, 3, 16, 100])
 def test_sums_of_tiles_are_exact_and_one_wrong_word_or_a_tile_at_a_wrong_place_is_found(world):
-    tiles = part("_tcp").SummableWords(7, world)
+    tiles = part("_across").SummableWords(7, world)
     parts = [np.empty(3 * 2**16 + 5, np.float32) for _ in range(min(world, 16))]
     for rank, array in enumerate(parts):
         tiles.write(array, rank)
@@ -175,7 +175,7 @@ def test_sums_of_tiles_are_exact_and_one_wrong_word_or_a_tile_at_a_wrong_place_i
 
 
 def test_numbers_are_so_small_that_the_sum_over_a_thousand_ranks_is_exact():
-    tiles = part("_tcp").SummableWords(7, 1000)
+    tiles = part("_across").SummableWords(7, 1000)
     word = np.empty(2**18, np.float32)
     tiles.write(word, 999)
     assert word.max() * 1000 < 2**24
@@ -202,7 +202,7 @@ class SingleRankBench:
 
 def test_a_received_word_that_is_wrong_fails_the_check():
     """A ring of one rank connects to itself: the listener accepts the connection that the same thread has begun."""
-    rank = part("_tcp").TcpRank(SingleRankBench(), part("_operations").COLLECTIVES["send_recv"], 2**20)
+    rank = part("_across").TcpRank(SingleRankBench(), part("_operations").COLLECTIVES["send_recv"], 2**20)
     rank.received.fill(np.nan)
     with pytest.raises(WrongAnswer, match="262144 of 262144"):
         rank.check()

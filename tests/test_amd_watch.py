@@ -12,7 +12,7 @@ from gpubench.model import Device, EventClass
 from gpubench.plugins.collector import Condition, OpensWatch
 
 AMD = plugins.load("collectors", "amd")
-WATCH = room_module("collectors", "_amd_watch")
+WATCH = room_module("collectors", "amd")
 EVENTS = room_module("collectors", "_amd_events")
 METRICS = room_module("collectors", "_amd_metrics")
 PROCESSES = room_module("collectors", "_amd_processes")

@@ -16,7 +16,7 @@ from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.measuring import inventory
 from gpubench.model import Facts
 
-NUMA, LINK = sibling("_numa"), sibling("_host_link")
+NUMA, LINK = sibling("_host_link"), sibling("_host_link")
 PAGE = mmap.PAGESIZE
 
 

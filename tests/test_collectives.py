@@ -98,7 +98,7 @@ def splitmix(seed, i):
 
 
 def test_the_words_are_whole_numbers_whose_sum_over_eight_ranks_is_exact():
-    drawn = part("_host").drawn(2**63 + 5, 10, 100)
+    drawn = part("_cases").drawn(2**63 + 5, 10, 100)
     assert drawn.tolist() == [splitmix(2**63 + 5, i) >> 44 for i in range(10, 110)]
     assert drawn.max() < 2**20
     assert 8 * 2**20 <= 2**24, "a float of 32 bits counts so far without a gap"
@@ -112,7 +112,7 @@ def single_rank(name, size_bytes=64):
     suite = planning.load_suite("collectives")
     case = Case("collectives", name, (("by", "memory"), ("of", 1), ("size_bytes", size_bytes)))
     bench = Bench(backend.open(device), case, Target(facts, device, "smoke"), suite.package, 7)
-    return part("_host").HostRank(bench, collective(name), size_bytes)
+    return part("_cases").HostRank(bench, collective(name), size_bytes)
 
 
 @pytest.mark.parametrize("name", NAMES)

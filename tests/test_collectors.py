@@ -29,7 +29,7 @@ def collector(name):
 
 NVML = room_module("collectors", "_nvml_watch")
 OTHERS = room_module("collectors", "_strangers")
-WATCH = room_module("collectors", "_host_watch")
+WATCH = room_module("collectors", "host")
 
 # ---- what is declared
 

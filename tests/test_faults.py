@@ -4,8 +4,8 @@ import psutil
 import pytest
 from test_runner import PLUGIN, ListSink, host_facts
 
-from gpubench.measuring import job_ranks
 from gpubench.measuring import plan as planning
+from gpubench.measuring import runner as job_ranks
 from gpubench.measuring import runner as running
 from gpubench.measuring.runner import Runner
 from gpubench.measuring.sampler import SamplingProcess

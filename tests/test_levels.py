@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpubench.analysis.views.levels import levels
+from gpubench.analysis.views.staircases import levels
 
 KIB, MIB = 1024, 2**20
 

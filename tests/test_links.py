@@ -4,8 +4,7 @@ import _make as make
 import pytest
 
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.views.links import link_figures, link_tables
-from gpubench.analysis.views.tables import tail_tables
+from gpubench.analysis.views.tables import link_figures, link_tables, tail_tables
 from gpubench.model import Series, Work
 
 PAIR = ("cuda:0", "cuda:1")

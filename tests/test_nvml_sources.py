@@ -20,7 +20,7 @@ from gpubench.model import Device
 H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", pci="0000:01:00.0")
 GPM, NVML = plugins.load("collectors", "gpm"), plugins.load("collectors", "nvml")
 COMMON = room_module("collectors", "_nvml")
-COUNTERS = room_module("collectors", "_nvml_counters")
+COUNTERS = room_module("collectors", "nvml")
 refusals = room_module("collectors", "_refusals").refusals
 
 

@@ -29,7 +29,7 @@ def cases(tier):
 @pytest.fixture
 def small_bulk(monkeypatch):
     """Reduce bulk copies to 1 MiB, so that the host's kernels end soon."""
-    monkeypatch.setattr(suite_module("p2p", "_traffic"), "BULK_BYTES", MIB)
+    monkeypatch.setattr(suite_module("p2p", "_control"), "BULK_BYTES", MIB)
 
 
 def test_cases_run_in_the_released_order_with_control_last():
@@ -125,7 +125,7 @@ def test_the_walk_of_loads_ends_where_its_order_says_and_each_load_has_a_time():
 
 @needs_compiler
 def test_a_walk_that_stopped_early_is_a_wrong_answer():
-    messages = suite_module("p2p", "_messages").PeerLoads(bench())
+    messages = suite_module("p2p", "_control").PeerLoads(bench())
     messages.send()
     messages._ring.walked += 1
     with pytest.raises(WrongAnswer, match="after 1025 loads the walk is at line"):
@@ -182,7 +182,7 @@ def test_the_slowdown_is_the_time_beside_the_copies_over_the_time_alone(small_bu
 @needs_compiler
 def test_bulk_copies_that_cannot_last_long_enough_stay_nan_and_stay_bounded(small_bulk, monkeypatch):
     monkeypatch.setattr("_paper_pair.SLOW_S", 1.0)
-    monkeypatch.setattr(suite_module("p2p", "_traffic"), "_MOST_COPIES", 16)
+    monkeypatch.setattr(suite_module("p2p", "_control"), "_MOST_COPIES", 16)
     task, made = messages_beside("kernel")
     assert all(math.isnan(task.stages[""].call()) for _ in range(6))
     assert made.device.clock < 6 * (1.0 + 16 * MIB / LINK + 1)

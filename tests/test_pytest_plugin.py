@@ -19,10 +19,9 @@ from gpubench.base.errors import FileError, UsageError, WrongAnswer
 from gpubench.measuring import inventory
 from gpubench.model import Facts, Result, Series, Work, store
 from gpubench.stats import median
-from gpubench.testing.children import ReplicateStarter
 from gpubench.testing.fixture import Gpubench
 from gpubench.testing.progress import Progress
-from gpubench.testing.session import MeasuringSession, Options, suite_of
+from gpubench.testing.session import MeasuringSession, Options, ReplicateStarter, suite_of
 from gpubench.testing.verdicts import Baseline
 
 HEAVY = ("gpubench.model", "gpubench.testing.session", "numpy", "pandas", "pydantic", "rich", "typer", "cupy")

@@ -24,9 +24,8 @@ from gpubench.cli import _sharing as sharing
 from gpubench.model import DataFile, NamedLink, Remark, Run, Settings, SuiteInfo, UnavailablePart, View, store
 from gpubench.model.fleet import Fleet, FleetNode, Remeasured, encode_fleet
 from gpubench.tools import identity
-from gpubench.tools.allowed_words import vocabulary
 from gpubench.tools.monitor import live
-from gpubench.tools.sharing import shared
+from gpubench.tools.sharing import shared, vocabulary
 
 SALT = b"a salt"
 EVERY_MARK = "\n".join((*(mark.text for mark in MARKS), f"{OTHER_HOST} is down"))

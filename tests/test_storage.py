@@ -24,7 +24,7 @@ from gpubench.model.store import read_run
 
 SUITE = plugins.load("suites", "storage")
 FILES = room_module("suites", "_files")
-CUFILE, READERS, SOURCES = suite_modules("storage", "_cufile", "_readers", "_sources")
+CUFILE, READERS, SOURCES = suite_modules("storage", "_read", "_readers", "_sources")
 (HOST,) = plugins.load("backends", "host").devices()
 SIZE = 2**20 + 4096 + 100  # not a whole number of blocks
 

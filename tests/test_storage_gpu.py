@@ -19,7 +19,7 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 STORAGE, STARTUP = (plugins.load("suites", name) for name in ("storage", "startup"))
-CUFILE = suite_module("storage", "_cufile")
+CUFILE = suite_module("storage", "_read")
 SIZE = 2**24 + 4096 + 100
 
 

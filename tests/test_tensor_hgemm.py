@@ -19,7 +19,7 @@ from gpubench.model import Facts
 from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "tensor")
-HGEMM, RUNGS, KERNELS, MAPS = suite_modules("tensor", "_hgemm", "_rungs", "_kernels", "_tensor_map")
+HGEMM, RUNGS, KERNELS, MAPS = suite_modules("tensor", "_hgemm", "_hgemm", "_kernels", "_hgemm")
 DATA, FORMATS = shared_modules("_matrix.data", "_matrix.formats")
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 

@@ -17,7 +17,7 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "tensor")
-HGEMM, RUNGS = suite_modules("tensor", "_hgemm", "_rungs")
+HGEMM, RUNGS = suite_modules("tensor", "_hgemm", "_hgemm")
 DATA, FORMATS = shared_modules("_matrix.data", "_matrix.formats")
 VARIANTS = {
     **{name: rung for name, rung in RUNGS.RUNGS.items() if name != "mfma"},

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from gpubench.analysis.views import transfer
+from gpubench.analysis.views import transfers as transfer
 from gpubench.stats import Interval
 
 SIZES = [2.0**power for power in range(3, 31)]

@@ -68,7 +68,7 @@ def held_processes() -> list[int]:
                 command = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"virtual._held" in command or b"virtual._controller" in command:
+            if b"virtual._held" in command or b"virtual._suspension" in command:
                 pids.append(int(entry.name))
     return pids
 

@@ -23,7 +23,7 @@ from gpubench.api.suite import Bench, HelperEndedError
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.model import Case
 
-CONTROLLER, SUSPENSION, SUSPEND = suite_modules("virtual", "_controller", "_suspension", "_suspend")
+CONTROLLER, SUSPENSION, SUSPEND = suite_modules("virtual", "_suspension", "_suspension", "_suspend")
 TESTS = Path(__file__).parent
 
 

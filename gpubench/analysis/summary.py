@@ -1,13 +1,15 @@
 """Derive the figures of a run from its raw samples, once for all reports."""
 
+from __future__ import annotations
+
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpubench import stats
 from gpubench.analysis import peaks
 from gpubench.analysis.counters import CounterTable
-from gpubench.analysis.empty_kernel import EmptyKernels
 from gpubench.analysis.energy import Energy, NoEnergy, energy_of
 from gpubench.analysis.figure import WITHIN_PROCESS, Figure, ImpossibleShare, ResultRow, Spread
 from gpubench.analysis.peaks import Peaks, Share
@@ -21,7 +23,37 @@ from gpubench.analysis.quantities import (
     slowest_series,
 )
 from gpubench.analysis.reproducibility import Reproducibility, recorded_sources_text, reproducibility
-from gpubench.model import Device, Result, Run, Series
+from gpubench.knowledge.launches import EMPTY_KERNEL, EMPTY_KERNEL_CASE, Launch, launch_of
+from gpubench.model import Device, Result, Run, Series, SeriesMode
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyKernels:
+    """The medians of the run's own empty kernels in seconds, by device id and way of launching, over all replicates."""
+
+    medians: dict[tuple[str, Launch], float]
+
+    @classmethod
+    def of_run(cls, run: Run) -> EmptyKernels:
+        """Return the times that the case `latency/launch` measured in this run, by device id and way of launching.
+
+        Without an ok result there are none. Replicates are joined by the median of their medians."""
+        medians: dict[tuple[str, Launch], list[float]] = defaultdict(list)
+        for result in run.results:
+            if result.case.id == EMPTY_KERNEL_CASE and result.status == "ok":
+                for series in result.series:
+                    launch = launch_of(series.mode) if series.role == "primary" else None
+                    if launch:
+                        medians[result.devices[0], launch].append(judged_median(series))
+        return cls({place: stats.median(values) for place, values in medians.items()})
+
+    def seconds(self, device_id: str, mode: SeriesMode) -> float:
+        """Return the seconds of an empty kernel on the device `device_id`, timed in the mode of a series.
+
+        It is the median of this run, else that recorded on an H200."""
+        launch = launch_of(mode)
+        return self.medians.get((device_id, launch), EMPTY_KERNEL[launch].value) if launch else 0.0
+
 
 _EARLY_DIFFERS = 0.01  # early samples whose median differs from the headline by this fraction are reported beside it
 

@@ -3,10 +3,12 @@
 A crash, a hang, a broken device or an invalid message of a worker costs one result and one worker; the rest of the run
 continues. The runner does not trust a worker: its messages are limited and checked, and never executed."""
 
+import math
 import time
+from collections import Counter as Tally
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
@@ -14,16 +16,130 @@ from gpubench.base.errors import DeviceError
 from gpubench.measuring import boundary, time_limits
 from gpubench.measuring.channel import SEND_S, BadMessage
 from gpubench.measuring.claims import SHARED_LABEL, Claims
-from gpubench.measuring.job_ranks import JobRanks
 from gpubench.measuring.nodes import MultiNodeCase, NodeGroup
-from gpubench.measuring.outcome import merged
 from gpubench.measuring.plan import Job, Plan, missing_devices
 from gpubench.measuring.progress import Forecast, Observer, ProgressEvent
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.measuring.time_limits import Phase
 from gpubench.measuring.worker import CaseOrder, OfferedValue, RankEnded, RankResult
 from gpubench.measuring.worker_pool import WorkerChild, WorkerPool
-from gpubench.model import Remark, Result, Samples
+from gpubench.model import Remark, Result, Samples, Series, Status
+
+
+@dataclass(slots=True)
+class JobRanks:
+    """The ranks of a job on this node while it runs: their results, offered values and phases, by rank.
+
+    The ranks count from 0 on this node."""
+
+    workers: list[WorkerChild]
+    spread: MultiNodeCase | None = None
+    results: dict[int, RankResult] = field(default_factory=dict)
+    offers: dict[int, OfferedValue] = field(default_factory=dict)
+    phases: dict[int, Phase] = field(default_factory=dict)  # the current phase of each rank
+    begun_at: dict[int, float] = field(default_factory=dict)  # when that phase began, plus the waits for other ranks
+    offered_at: dict[int, float] = field(default_factory=dict)
+    messages: Tally[tuple[int, type]] = field(default_factory=Tally)
+    informed_of: dict[int, set[int]] = field(default_factory=dict)  # rank → the ranks whose end it has been informed of
+
+    @property
+    def running(self) -> list[int]:
+        """Return the ranks on this node that have not ended."""
+        return [rank for rank in range(len(self.workers)) if rank not in self.results]
+
+    @property
+    def are_over(self) -> bool:
+        """Return whether all ranks have ended, including ranks on other nodes."""
+        return not self.running and (self.spread is None or self.spread.is_over)
+
+    @property
+    def all_results(self) -> list[RankResult]:
+        """Return the results in the order of all ranks; a rank on another node has an outcome and no series.
+
+        All ranks must have ended."""
+        local_results = [self.results[rank] for rank in range(len(self.workers))]
+        if self.spread is None:
+            return local_results
+        first, ended = self.spread.first, self.spread.ended
+        before, after = range(first), range(first + len(local_results), self.spread.world)
+        return [*(ended[rank] for rank in before), *local_results, *(ended[rank] for rank in after)]
+
+    @property
+    def world(self) -> int:
+        """Return the number of ranks on all nodes."""
+        return self.spread.world if self.spread else len(self.workers)
+
+    def number(self, rank: int) -> int:
+        """Return the number of a rank among the ranks of all nodes."""
+        return rank + (self.spread.first if self.spread else 0)
+
+    def rank_of(self, channel: object) -> int:
+        """Return the rank that uses this channel."""
+        return next(rank for rank, worker in enumerate(self.workers) if worker.channel is channel)
+
+    def left_s(self, rank: int, now: float) -> float:
+        """Return the seconds until a rank counts as hung; infinite while it waits for other ranks.
+
+        `now` is in monotonic seconds."""
+        if rank in self.offers:
+            return math.inf
+        return self.begun_at[rank] + min(self.phases[rank].limit_s, time_limits.MOST_S) - now
+
+    def begin(self, rank: int, phase: Phase) -> None:
+        """Record that a rank begins a phase, or continues it with a new limit."""
+        self.phases[rank], self.begun_at[rank] = phase, time.monotonic()
+
+    def resume(self, rank: int) -> None:
+        """Record that a rank gets the answer to its offer.
+
+        The time that it waited does not count for its phase, and a phase that restarts begins anew."""
+        now, offered_at = time.monotonic(), self.offered_at.pop(rank)
+        self.begun_at[rank] = now if self.phases[rank].restarts else self.begun_at[rank] + now - offered_at
+
+
+# The worst status decides; a part with the cause "peer" only repeats another rank's end, so it decides last.
+_SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0}
+
+
+def merged(job: Job, results: Sequence[RankResult], started_at: float, elapsed_s: float) -> Result:
+    """Return the result of a job: the worst outcome of any rank, the series of all, the notes of the first with series.
+
+    A rank that only failed because another rank ended does not decide the outcome."""
+    deciding = _deciding_results(results)
+    causes = [rank_result for rank_result in deciding if rank_result.status != "ok" and rank_result.cause != "peer"]
+    worst = max(causes or deciding, key=lambda rank_result: _SEVERITY[rank_result.status])
+    active = next((rank_result for rank_result in results if rank_result.series), worst)
+    discarded: dict[str, int] = {}
+    series: list[Series] = []
+    for rank_result in results:
+        series += rank_result.series
+        for reason, count in rank_result.discarded:
+            discarded[reason] = discarded.get(reason, 0) + count
+    return Result(
+        case=job.case,
+        devices=job.key[1],
+        status=worst.status,
+        replicate=job.replicate,
+        cause=worst.cause,
+        reason=boundary.text(worst.reason),
+        series=tuple(series),
+        discarded=tuple(sorted(discarded.items())),
+        labels=tuple(sorted({label for rank_result in results for label in rank_result.labels})),
+        notes=active.notes,
+        window=(active.window[0] - started_at, active.window[1] - started_at) if active.window[1] else (0.0, 0.0),
+        elapsed_s=elapsed_s,
+    )
+
+
+def _deciding_results(results: Sequence[RankResult]) -> list[RankResult]:
+    """Return the rank results that decide the outcome: all, or only the survivors' if they handled a death."""
+    crashed = {rank for rank, rank_result in enumerate(results) if rank_result.cause == "crash"}
+    survivors = [rank_result for rank, rank_result in enumerate(results) if rank not in crashed]
+    handled = bool(survivors) and all(
+        rank_result.status == "ok" and crashed <= set(rank_result.informed) for rank_result in survivors
+    )
+    return survivors if handled else list(results)
+
 
 _TICK_S = 0.2
 # The most messages of a rank in one case: ranks that agree on each sample of a long tail send a fifth of these offers,

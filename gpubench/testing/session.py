@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +18,9 @@ from gpubench.analysis.summary import Summary
 from gpubench.authoring.task import Task
 from gpubench.base import units
 from gpubench.base.errors import Untrustworthy, UsageError, WrongAnswer
-from gpubench.judging.finding_text import first, plural
-from gpubench.judging.judge import DECIDED
+from gpubench.judging.decidable import processes_needed
+from gpubench.judging.finding_text import HEADS, MISSING, UNDECIDED, finding_cells, first, plural
+from gpubench.judging.judge import DECIDED, Finding
 from gpubench.measuring import inventory, plan
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.recording import Recording, new_manifest
@@ -25,11 +29,127 @@ from gpubench.measuring.worker import open_watches
 from gpubench.model import Case, Manifest, Result, Run, Settings, SuiteInfo, Tier
 from gpubench.model.store import read_run
 from gpubench.plugins.backend import OpenDevice
-from gpubench.testing.children import ReplicateStarter
 from gpubench.testing.progress import Progress
-from gpubench.testing.table import TimedRow, table
 from gpubench.testing.verdicts import Baseline, BaselineVerdict
 from gpubench.tools import history
+
+_PLAIN = ("median", "95 % interval", "case")
+_JUDGED = (*HEADS[2:6], HEADS[0], HEADS[1])  # baseline, candidate, change, interval, verdict, case
+
+
+@dataclass(slots=True)
+class TimedRow:
+    """One timed case: its result, its figure over all processes, and its finding if the baseline has the case.
+
+    `figure` is None if the result is not ok. `verdict` and `reason` are texts, empty without a baseline."""
+
+    result: Result
+    figure: Figure | None
+    verdict: str = ""
+    reason: str = ""
+    finding: Finding | None = None
+
+    @property
+    def median(self) -> str:
+        """The median over all processes, or the status of the case if it has none."""
+        return self.figure.text if self.figure else self.result.status
+
+    def cells(self, is_judged: bool) -> tuple[str, ...]:
+        """Return the cells of the case: median, interval, case, or with `is_judged` the comparison with the baseline.
+
+        The comparison has the heads `_JUDGED`: baseline, candidate, change, interval, verdict, case."""
+        labels = f" ({', '.join(self.result.labels)})" if self.result.labels else ""
+        case = f"{self.result.case.id}{labels}"
+        if not is_judged:
+            return (self.median, _interval(self.figure) if self.figure else MISSING, case)
+        if self.finding is None:
+            return (MISSING, self.median, MISSING, MISSING, self.verdict or MISSING, case)
+        cells = finding_cells(self.finding)
+        return (cells.before, cells.after, cells.change, cells.interval, cells.verdict, case)
+
+
+def _interval(figure: Figure) -> str:
+    return units.interval(figure.interval.low, figure.interval.high, figure.unit, figure.interval.centre)
+
+
+def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
+    """Return the lines of the table, then the reasons of inconclusive verdicts, then the next step.
+
+    With `is_judged` the table has the columns of a session with a baseline. A case without a figure has a line with its
+    reason."""
+    heads = _JUDGED if is_judged else _PLAIN
+    cells = [heads, *(row.cells(is_judged) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(_aligned(row, widths)).rstrip() for row in cells]
+    lines += [f"{row.result.case.id}: {row.result.status}: {row.result.reason}" for row in rows if not row.figure]
+    return [*lines, *_reason_lines(rows), *_next_step(rows)]
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Return the cells padded to their columns' widths: figures right-aligned, the texts at the end left-aligned."""
+    figures = len(cells) - (2 if len(cells) == len(_JUDGED) else 1)
+    return [
+        text.rjust(width) if place < figures else text.ljust(width)
+        for place, (text, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+
+
+def _reason_lines(rows: Sequence[TimedRow]) -> list[str]:
+    """Return a line for each reason of an undecided verdict, with the cases to which it applies."""
+    cases_by_reason: dict[str, list[str]] = {}
+    for row in rows:
+        if row.finding and row.finding.verdict in UNDECIDED and row.reason:
+            cases_by_reason.setdefault(row.reason, []).append(row.result.case.id)
+    return [f"inconclusive: {first(ids)}: {reason}" for reason, ids in cases_by_reason.items()]
+
+
+def _next_step(rows: Sequence[TimedRow]) -> list[str]:
+    """Return one line with the number of processes that decides the undecided cases; empty if no number is known."""
+    undecided = [row.finding for row in rows if row.finding and row.finding.verdict in UNDECIDED]
+    needed = [count for finding in undecided if (count := processes_needed(finding))]
+    if not needed:
+        return []
+    cases = f"{len(needed)} of {len(undecided)} inconclusive" if len(undecided) > 1 else "the inconclusive case"
+    step = f"measure the baseline and the candidate with --gpubench-replicates {max(needed)}"
+    return [f"next: {step}, which decides {cases} with a probability of 80 %"]
+
+
+_RAN = (0, 1, 5)  # pytest's exit statuses of a complete session: all passed, some failed, no tests
+_TAIL = 4  # last lines of an incomplete pytest session that are quoted, because they give the reason
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateStarter:
+    """Starts replicates of a session with the same options.
+
+    `arguments` are arguments of pytest itself; `tier` and `device` (an id) are options of the plugin."""
+
+    arguments: tuple[str, ...]
+    tier: str
+    device: str
+
+    def measure(self, nodes: Sequence[str]) -> Run:
+        """Run the tests of these paths and ids (`/path/test_x.py::test_y`) in a new pytest process; return its run.
+
+        It is not added to the history. Raises UsageError with the last lines of the output if the tests did not run,
+        and FileError if the run file cannot be read."""
+        with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
+            out = Path(folder) / "run.jsonl"
+            options = ["--gpubench-out", str(out), "--gpubench-tier", self.tier, "--gpubench-device", self.device]
+            completed = subprocess.run(
+                [sys.executable, "-m", "pytest", *nodes, *self.arguments, *options],
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                env={**os.environ, history.VARIABLE: "off"},
+                check=False,
+            )
+            if completed.returncode not in _RAN or not out.exists():
+                lines = [line for line in (completed.stdout + completed.stderr).splitlines() if line.strip()]
+                last_lines = " | ".join(lines[-_TAIL:])
+                raise UsageError(f"a replicate's pytest ended with status {completed.returncode}: {last_lines}")
+            return read_run(out)
+
 
 _STRAY_S = 50e-6  # an idle device answers within a few microseconds
 _EMPTY_S = 10e-6  # _MANY empty kernels take some hundred µs, two events without work between them one or two

@@ -1,15 +1,217 @@
 """Measure the HGEMM ladder: kernels for C = A·Bᵀ of halves, from one thread per element to Hopper's instructions."""
 
+import ctypes
+import functools
+import os
+import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
 from .._matrix.data import Operands
-from .._matrix.formats import PRECISIONS, Shape
+from .._matrix.formats import PRECISIONS, MatrixProduct, Shape
 from .._matrix.vendor import vendor
-from ._rungs import RUNGS
+from ._kernels import resource_notes
+
+# CUDA Driver API, "Tensor Map Object Management": a CUtensorMap has 128 bytes and is aligned to 64.
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64
+_FLOAT16, _NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_PROMOTION_128_BYTES, _NO_FILL = 6, 0, 3, 2, 0
+
+
+@functools.cache
+def _encode() -> Any:
+    """Return the driver's function cuTensorMapEncodeTiled, of ctypes; raises Skip if the driver does not have it."""
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+    except (OSError, AttributeError) as error:
+        raise gb.Skip(f"the driver has no tensor maps ({error}): they need a driver of CUDA 12 or newer") from error
+
+
+def tensor_map(matrix: Any, rows: int, columns: int, box_rows: int, box_columns: int) -> npt.NDArray[np.void]:
+    """Return the tensor map of `matrix` for copies of boxes of box_rows × box_columns, as the argument of a kernel.
+
+    `matrix` is a row-major float16 CuPy array of rows × columns."""
+    room = np.zeros(_MAP_BYTES + _MAP_ALIGNMENT, np.uint8)
+    first = -room.ctypes.data % _MAP_ALIGNMENT
+    encoded = room[first : first + _MAP_BYTES]
+    sizes = (ctypes.c_uint64 * 2)(columns, rows)
+    strides = (ctypes.c_uint64 * 1)(2 * columns)
+    box, steps = (ctypes.c_uint32 * 2)(box_columns, box_rows), (ctypes.c_uint32 * 2)(1, 1)
+    status = _encode()(
+        ctypes.c_void_p(encoded.ctypes.data), _FLOAT16, 2, ctypes.c_void_p(matrix.data.ptr), sizes, strides, box, steps,
+        _NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_PROMOTION_128_BYTES, _NO_FILL,
+    )  # fmt: skip
+    if status:
+        raise gb.DeviceError(f"cuTensorMapEncodeTiled of {rows} × {columns} failed with CUDA error {status}")
+    return encoded.view(f"V{_MAP_BYTES}")  # CuPy passes an array of one element by value
+
+
+Call = Callable[[], None]
+Built = tuple[Call, Mapping[str, str]]
+
+_WMMA_HEADER = "mma.h"
+_HOW_TO_WMMA = "pip install nvidia-cuda-crt nvidia-cuda-runtime (or the CUDA toolkit)"
+_BAND = 8  # rows of tiles that are computed column by column
+_BULK_K = 64  # inner elements of a part that bulk tensor copies bring: rows of 128 bytes, the width of the swizzle
+_ALIGNMENT = 1024  # bytes to which such a part is aligned; dynamic shared memory has no alignment by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A kernel of the ladder whose blocks, of `threads` threads, each compute a tile of C of `tile` (rows, columns).
+
+    `file` and `kernel` name its source and function, and `defines` are the macros with which it is compiled."""
+
+    file: str
+    kernel: str
+    tile: tuple[int, int]
+    threads: int
+    needs: str = ""
+    defines: Mapping[str, int] = field(default_factory=dict)
+    shared_bytes: int = 0
+
+    def build(self, bench: gb.Bench, product: MatrixProduct) -> Built:
+        """Return a call that launches the kernel on the operands of `product`, and notes on the kernel by name.
+
+        The sides of `product` are multiples of the tile's."""
+        shape = product.shape
+        kernel = self._compile(bench)
+        grid = (shape.m // self.tile[0] * (shape.n // self.tile[1]),)
+        args: tuple[Any, ...] = (product.a, product.b, product.c, *map(np.uint32, (shape.m, shape.n, shape.k)))
+        return lambda: kernel(grid, (self.threads,), args, self.shared_bytes), self._notes(bench, kernel)
+
+    def _compile(self, bench: gb.Bench) -> gb.Kernel:
+        if reason := unsupported_reason(bench, self.needs):
+            raise gb.Skip(f"{self.kernel} {reason}")
+        if self.needs == "wmma":
+            return self._compile_with_header(bench)
+        return bench.kernel(self.file, self.kernel, **self.defines)
+
+    def _compile_with_header(self, bench: gb.Bench) -> gb.Kernel:
+        """Return the kernel compiled with CUDA's header mma.h."""
+        header = found_header(_WMMA_HEADER)
+        if header is None:
+            raise gb.Skip(f"{self.kernel} needs the header {_WMMA_HEADER}, which is not found: {_HOW_TO_WMMA}")
+        try:
+            return bench.kernel(self.file, self.kernel, **self.defines, WMMA_HEADER=f"<{header}>")
+        except bench.xp.cuda.compiler.CompileException as error:
+            if "could not open source file" not in str(error):
+                raise
+            raise gb.Skip(f"{header} includes a header that is not found: {_HOW_TO_WMMA}") from error
+
+    def _notes(self, bench: gb.Bench, kernel: gb.Kernel) -> Mapping[str, str]:
+        """Return the note `kernel` with the file, tile and macros, and the notes of `resource_notes`."""
+        macros = " ".join(f"{name}={value}" for name, value in self.defines.items())
+        return {
+            "kernel": f"{self.kernel} of {self.file}, tiles of {self.tile[0]} × {self.tile[1]} {macros}".strip(),
+            **resource_notes(bench, kernel, self.threads, self.shared_bytes),
+        }
+
+
+class BulkRung(Rung):
+    """A rung that loads parts of A and B by bulk tensor copies (TMA), with blocks that process tile after tile."""
+
+    def build(self, bench: gb.Bench, product: MatrixProduct) -> Built:
+        """Return a call that launches the kernel on the operands of `product`, and notes on the kernel by name.
+
+        The grid has at most one block on each SM, and tensor maps describe A and B."""
+        shape, (tile_m, tile_n), cluster = product.shape, self.tile, self.defines.get("CLUSTER", 1)
+        kernel = self._compile(bench)
+        tiles = shape.m // tile_m * (shape.n // tile_n)
+        blocks = min(tiles, bench.device.device.units) // cluster * cluster
+        args = (
+            tensor_map(product.a, shape.m, shape.k, tile_m, _BULK_K),
+            tensor_map(product.b, shape.n, shape.k, tile_n // cluster, _BULK_K),
+            product.c,
+            *map(np.uint32, (shape.m, shape.n, shape.k)),
+        )
+        return lambda: kernel((blocks,), (self.threads,), args, self.shared_bytes), self._notes(bench, kernel)
+
+
+def found_header(name: str) -> Path | None:
+    """Return the path of the header `name` of a CUDA toolkit or of NVIDIA's wheels; None if there is none.
+
+    It looks at the toolkits of CUDA_PATH, CUDA_HOME, the nvcc on the PATH and /usr/local first."""
+    toolkits = [Path(os.environ[variable]) for variable in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(variable)]
+    if compiler := shutil.which("nvcc"):
+        toolkits.append(Path(compiler).resolve().parents[1])
+    toolkits += sorted(Path("/usr/local").glob("cuda*"), reverse=True)
+    if wheels := find_spec("nvidia"):
+        toolkits += [
+            part for folder in wheels.submodule_search_locations or () for part in sorted(Path(folder).iterdir())
+        ]
+    return next((path for toolkit in toolkits if (path := toolkit / "include" / name).is_file()), None)
+
+
+def unsupported_reason(bench: gb.Bench, needs: str) -> str:
+    """Return why the device does not meet `needs`, empty if it does: a text such as `needs …, not sm_80`.
+
+    `needs` is empty, `matrix` or `wmma` (matrix instructions of NVIDIA, sm_80 or newer), `hopper` (sm_90), or `mfma`
+    (AMD's matrix instructions, gfx90a or newer)."""
+    traits = bench.traits
+    has_matrix = "matrix" in traits.features
+    if needs in ("matrix", "wmma") and not (traits.vendor == "nvidia" and has_matrix):
+        return f"needs the matrix instructions of sm_80 or newer, not {traits.arch}"
+    if needs == "hopper" and traits.arch != "sm_90":
+        return f"needs instructions that only sm_90 (Hopper) has (wgmma, setmaxnreg), not {traits.arch}"
+    if needs == "mfma" and not (traits.vendor == "amd" and has_matrix):
+        return f"needs the matrix instructions of gfx90a or newer, not {traits.arch}"
+    return ""
+
+
+def mma_rung(
+    tile: tuple[int, int, int], warps: tuple[int, int], swizzled: bool, stages: int, resident: int, band: int = _BAND
+) -> Rung:
+    """Return a rung of hgemm_mma.cu with tiles of `tile` (rows, columns, inner elements of a part in shared memory).
+
+    `warps` are the warps of a block (down, across), and `resident` the blocks on an SM."""
+    defines = {
+        "TILE_M": tile[0], "TILE_N": tile[1], "TILE_K": tile[2], "DOWN": warps[0], "ACROSS": warps[1],
+        "SWIZZLED": int(swizzled), "STAGES": stages, "RESIDENT": resident, "BAND": band, "BULK": 0,
+    }  # fmt: skip
+    shared_bytes = stages * (tile[0] + tile[1]) * tile[2] * 2
+    return Rung("hgemm_mma.cu", "mma", tile[:2], 32 * warps[0] * warps[1], "matrix", defines, shared_bytes)
+
+
+def bulk_rung(tile: tuple[int, int], warps: tuple[int, int], stages: int, band: int = _BAND) -> BulkRung:
+    """Return a rung of hgemm_mma.cu that loads parts of 64 inner elements by bulk tensor copies (TMA).
+
+    A separate warpgroup starts the copies."""
+    of_warps = mma_rung((*tile, _BULK_K), warps, swizzled=True, stages=stages, resident=1, band=band)
+    shared_bytes = of_warps.shared_bytes + _ALIGNMENT
+    defines = {**of_warps.defines, "BULK": 1}
+    return BulkRung("hgemm_mma.cu", "bulk", tile, of_warps.threads + 128, "hopper", defines, shared_bytes)
+
+
+def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> BulkRung:
+    """Return a rung of hgemm_wgmma.cu with tiles of 128 rows and `columns` columns.
+
+    `stages` is the number of parts of 64 inner elements in shared memory."""
+    defines = {"TILE_N": columns, "STAGES": stages, "CLUSTER": cluster, "BAND": band}
+    boxes = 8 * 2 * 16 * 64 * 2  # two boxes per warp
+    shared_bytes = stages * (128 + columns) * _BULK_K * 2 + boxes + _ALIGNMENT
+    return BulkRung("hgemm_wgmma.cu", "wgmma", (128, columns), 384, "hopper", defines, shared_bytes)
+
+
+RUNGS: Mapping[str, Rung] = {
+    "naive": Rung("hgemm.cu", "naive", (16, 16), 256),
+    "tile": Rung("hgemm.cu", "tile", (128, 128), 256),
+    "wmma": Rung("hgemm_wmma.cu", "wmma", (128, 128), 256, "wmma"),
+    "mma": mma_rung((128, 128, 32), (2, 4), swizzled=False, stages=1, resident=2),
+    "swizzled": mma_rung((128, 128, 32), (2, 4), swizzled=True, stages=1, resident=2),
+    "async": mma_rung((128, 256, 32), (2, 4), swizzled=True, stages=4, resident=1),
+    "bulk": bulk_rung((128, 256), (2, 4), stages=4),
+    "wgmma": wgmma_rung(256, 4, 2),
+    "mfma": Rung("hgemm_mfma.cu", "mfma", (128, 128), 256, "mfma"),
+}
+
 
 _SLOW = ("naive",)  # takes half a second for 8192³
 _MOST_SLOW = 4096

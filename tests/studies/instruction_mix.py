@@ -16,7 +16,7 @@ import _grid
 import _nvrtc
 from _modules import suite_module
 
-RUNGS = suite_module("tensor", "_rungs")
+RUNGS = suite_module("tensor", "_hgemm")
 PEAK = 4096  # FLOP per clock and SM: the tensor cores' dense rate with float16
 MATRIX = {"HGMMA": 4096.0, "HMMA": 2723.0, "FFMA": 256.0}  # FLOP per clock and SM
 # bytes per instruction of a warp

@@ -4,24 +4,153 @@ import contextlib
 import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import resources
 from typing import Any, ClassVar
 
 import numpy as np
 
 from gpubench import DISTRIBUTION
 from gpubench.base.errors import Skip, Unavailable
+from gpubench.devices.native.driver import Driver
 from gpubench.model import Device
-from gpubench.plugins.backend import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
+from gpubench.plugins.backend import (
+    Handle,
+    Kernel,
+    KernelResources,
+    Mode,
+    SharedBuffer,
+    SharedEvent,
+    SharedMemory,
+    Timing,
+    Traits,
+)
 
+from . import _rocm
+from ._early import early_launch
 from ._events import EventClock, KernelGate
-from ._flush import CacheFlush
 from ._gpu_facts import binding_versions, device_facts, driver_versions, pci_address, traits_of
 from ._host_memory import HOST_KINDS, host_memory
-from ._kernel import CupyKernel
-from ._launches import launches_of
 from ._memory import RawMemory, SharedRegion, shared_memory
 from ._streams import SideStreams, ipc_event
 from ._uuid import uuid_of
+
+
+def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | None:
+    """Return the number of kernels that one call of `call` queues on `stream`; copies and memsets do not count.
+
+    `cupy` is the module, and `stream` a CuPy stream, which must be the current one."""
+    try:
+        driver = Driver()
+    except Skip:
+        return None
+    stream.begin_capture()
+    try:
+        call()
+        graph = stream.end_capture()
+    except RuntimeError:  # from CUDA or CuPy: the call cannot be captured, and the capture is invalid
+        with contextlib.suppress(RuntimeError):  # it reports again that the capture is invalid
+            cupy.cuda.runtime.streamEndCapture(stream.ptr)
+        return None
+    bindings = driver.bindings
+    handle = bindings.CUgraph(graph.graph)
+    _, count = driver("cuGraphGetNodes", handle, 0)
+    nodes, _ = driver("cuGraphGetNodes", handle, count) if count else ((), 0)
+    kernel = bindings.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
+    return sum(bool(driver("cuGraphNodeGetType", node) == kernel) for node in nodes)
+
+
+class CupyKernel:
+    """A compiled kernel, which requests more than the default of dynamic shared memory when a launch needs it.
+
+    `has_early` says whether the device supports early launches."""
+
+    def __init__(self, cupy: Any, module: Any, name: str, has_early: bool = False) -> None:
+        """Wrap the function `name` of `module`, CuPy's RawModule; `cupy` is the module."""
+        self._cupy, self._has_early = cupy, has_early
+        self._module = module
+        self._function = module.get_function(name)
+        self._most = (
+            int(self._function.max_dynamic_shared_size_bytes) if not cupy.cuda.runtime.is_hip else _lds_bytes(cupy)
+        )
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
+    ) -> None:
+        """Launch the kernel on the current stream; `args` are CuPy arrays and NumPy scalars."""
+        self._allow(shared_bytes)
+        self._function(grid, block, tuple(args), shared_mem=shared_bytes)
+
+    def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
+        """Launch the kernel so that it may start before the previous launch ends.
+
+        On a device that does not support this, it is launched like any other kernel."""
+        if self._has_early:
+            stream = int(self._cupy.cuda.get_current_stream().ptr)
+            early_launch()(int(self._function.kernel.ptr), grid, block, args, stream)
+        else:
+            self(grid, block, args)
+
+    def _allow(self, shared_bytes: int) -> None:
+        """Request `shared_bytes` bytes of dynamic shared memory per block for this and later launches."""
+        if shared_bytes > self._most:
+            if self._cupy.cuda.runtime.is_hip:
+                raise Skip(f"CuPy on ROCm limits a block to {self._most} bytes of shared memory")
+            self._function.max_dynamic_shared_size_bytes = self._most = shared_bytes
+
+    def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
+        """Return registers, shared and local memory of the kernel, and the blocks that fit on a compute unit.
+
+        The result is None on ROCm."""
+        if self._cupy.cuda.runtime.is_hip:  # these calls were never tried on ROCm
+            return None
+        function, driver = self._function, self._cupy.cuda.driver
+        self._allow(shared_bytes)
+        blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.kernel.ptr, threads, shared_bytes)
+        return KernelResources(
+            int(function.num_regs), int(function.shared_size_bytes), int(function.local_size_bytes), int(blocks)
+        )
+
+    def symbol(self, name: str, nbytes: int) -> Any:
+        """Return a `__constant__` or `__device__` array of the kernel's source by its name: uint8, shape (nbytes,)."""
+        return self._cupy.ndarray((nbytes,), self._cupy.uint8, self._module.get_global(name))
+
+
+def _lds_bytes(cupy: Any) -> int:
+    return _rocm.max_shared_bytes(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice()))
+
+
+_THREADS = 256
+_BLOCKS_PER_UNIT = 16  # blocks per SM or CU
+_VECTOR_BYTES = 16
+
+
+class CacheFlush:
+    """An array larger than the last-level cache, which is written and then read.
+
+    Reading it leaves clean lines."""
+
+    def __init__(self, cupy: Any, nbytes: int, units: int) -> None:
+        """Allocate an array of `nbytes` bytes and compile the kernel that reads it; `cupy` is the module."""
+        self._runtime = cupy.cuda.runtime
+        self._array = cupy.zeros(nbytes // _VECTOR_BYTES * _VECTOR_BYTES, cupy.uint8)
+        self._never = cupy.zeros(1, cupy.uint32)
+        source = (resources.files("gpubench.devices.backends") / "flush.cu").read_text(encoding="utf-8")
+        module = cupy.RawModule(code=source)
+        self._read_all = module.get_function("read_all")
+        self._has_priorities = not self._runtime.is_hip and int(cupy.cuda.Device().compute_capability) >= 80
+        if self._has_priorities:
+            self._claim_all, self._release_all = module.get_function("claim_all"), module.get_function("release_all")
+        self._grid = (max(1, units) * _BLOCKS_PER_UNIT,)
+
+    def queue(self, stream: int) -> None:
+        """Queue one flush of the cache on the stream with the address `stream`, which must be the current one."""
+        count = np.uint64(self._array.nbytes // _VECTOR_BYTES)
+        if self._has_priorities:
+            self._claim_all(self._grid, (_THREADS,), (self._array, count, self._never))
+            self._release_all(self._grid, (_THREADS,), (self._array, count))
+        self._runtime.memsetAsync(self._array.data.ptr, 1, self._array.nbytes, stream)
+        self._read_all(self._grid, (_THREADS,), (self._array, count, self._never))
+
 
 _INSTALL = f"pip install '{DISTRIBUTION}[cuda13]' (driver ≥ 580), '[cuda12]' or '[rocm7]'"
 _LIBRARIES = "install the driver and the CUDA or ROCm that this wheel is for; LD_LIBRARY_PATH may name its folder"
