@@ -1,6 +1,6 @@
 """The names with which a suite is written."""
 
-from gpubench.authoring.axes import Target, on_gpu, on_host, points, powers_of_two
+from gpubench.authoring.axes import Target, beyond_quick, on_gpu, on_host, points, powers_of_two
 from gpubench.authoring.bench import Bench, Words, random_words
 from gpubench.authoring.board import Board, RankLostError, StalledError
 from gpubench.authoring.effort import POINT, TIER, Effort
@@ -65,6 +65,7 @@ __all__ = [
     "Words",
     "Work",
     "WrongAnswer",
+    "beyond_quick",
     "expect",
     "on_gpu",
     "on_host",

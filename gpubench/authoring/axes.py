@@ -41,6 +41,11 @@ def on_host(target: Target) -> bool:
     return target.is_host
 
 
+def beyond_quick(target: Target) -> bool:
+    """Return whether the tier is not `quick`, which has the cases that most people come for."""
+    return target.tier != "quick"
+
+
 @dataclass(frozen=True, slots=True)
 class Points:
     """The values of an axis in each tier: `smoke`, `quick` and `full`."""

@@ -100,7 +100,7 @@ class FormatExchange:
 
 
 @topic.case(
-    when=gb.on_gpu,
+    when=lambda target: gb.on_gpu(target) and gb.beyond_quick(target),
     corpus=one_corpus,
     format=gb.points(smoke=("lz4",), quick=("lz4",), full=tuple(_codecs_host.FORMATS)),
     size_bytes=mebibytes(16, 64, 256),

@@ -78,7 +78,7 @@ def _sizes(target: gb.Target) -> Any:
     return (4 * MIB,) if target.is_host else mebibytes(16, 64, 256)
 
 
-@topic.case(corpus=_corpora, size_bytes=_sizes, chunk_bytes=(CHUNK_BYTES,))
+@topic.case(when=gb.beyond_quick, corpus=_corpora, size_bytes=_sizes, chunk_bytes=(CHUNK_BYTES,))
 def choice(bench: gb.Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> gb.Task:
     """Choose a codec by trying all of them on a sample: seconds, for the goals speed, ratio and end-to-end time.
 

@@ -101,7 +101,7 @@ def roundtrip(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_b
 
 
 @topic.case(
-    when=gb.on_gpu,
+    when=lambda target: gb.on_gpu(target) and gb.beyond_quick(target),
     corpus=lambda target: _corpora.names(target, ("text",)),
     codec=gb.points(smoke=("lz4",), quick=("lz4", "ans"), full=_codecs_device.CODECS),
     chunk_bytes=gb.points((CHUNK_BYTES,), full=(2**14, CHUNK_BYTES, 2**18)),

@@ -148,6 +148,7 @@ class ReadBack(FileLink):
 
 
 @topic.case(
+    when=gb.beyond_quick,
     where=_suits_file,
     corpus=message_corpora,
     codec=_codecs,
@@ -173,6 +174,7 @@ def saving(coders: Coders) -> gb.Task:
 
 
 @topic.case(
+    when=gb.beyond_quick,
     where=_suits_file,
     corpus=message_corpora,
     codec=_codecs,

@@ -50,7 +50,7 @@ def _ranks(params: Params) -> int:
 @topic.case(
     ranks=_ranks,
     devices=ranks_of,
-    when=lambda target: gb.on_gpu(target) and bool(target.device.peers),
+    when=lambda target: gb.on_gpu(target) and gb.beyond_quick(target) and bool(target.device.peers),
     where=lambda target, _params: target.tier == "full",  # the ranks take seconds to open their GPUs
     of=_gpus,
     size_bytes=(2**26,),

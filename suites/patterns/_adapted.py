@@ -112,7 +112,13 @@ def _rank_counts(target: gb.Target) -> Any:
     return gb.points((2,), full=(2, 4)) if target.is_host else rank_counts(target)
 
 
-@topic.case(ranks=ranks_of, devices=devices, when=has_ranks, by=links, of=_rank_counts)
+@topic.case(
+    ranks=ranks_of,
+    devices=devices,
+    when=lambda target: has_ranks(target) and gb.beyond_quick(target),
+    by=links,
+    of=_rank_counts,
+)
 def adapted(bench: gb.Bench, by: str, of: int) -> gb.Task:
     """Seconds of a step of 8 products with the topology, number of ranks and exchange interval that a model advises.
 

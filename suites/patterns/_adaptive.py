@@ -44,7 +44,7 @@ def _devices(params: Params) -> int:
     return 2 if params["link"] == "peer" else 1
 
 
-@topic.case(ranks=_ranks, devices=_devices, link=_links)
+@topic.case(when=gb.beyond_quick, ranks=_ranks, devices=_devices, link=_links)
 def adaptive(bench: gb.Bench, link: str) -> gb.Task:
     """Send messages of six sizes, each in the way that a measured model predicts as fastest: payload.
 

@@ -67,7 +67,15 @@ def _is_affordable(target: gb.Target, params: Params) -> bool:
     return target.is_host or bool(target.device.peers) or target.tier == "full"
 
 
-@topic.case(ranks=RANKS, devices=devices_of, where=_is_affordable, path=_paths, phase=_phases, size_bytes=_sizes)
+@topic.case(
+    when=gb.beyond_quick,
+    ranks=RANKS,
+    devices=devices_of,
+    where=_is_affordable,
+    path=_paths,
+    phase=_phases,
+    size_bytes=_sizes,
+)
 def death(bench: gb.Bench, path: str, phase: str, size_bytes: int) -> gb.Task:
     """Seconds from the death of a rank until a survivor detects it.
 

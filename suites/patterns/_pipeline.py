@@ -342,6 +342,7 @@ def pipeline(bench: gb.Bench, path: str, by: str, chunk_bytes: int, compute: str
 
 
 @topic.case(
+    when=gb.beyond_quick,
     devices=devices_of,
     where=_is_pipeline,
     path=_paths,

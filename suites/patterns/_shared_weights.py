@@ -39,7 +39,13 @@ def _widths(target: gb.Target) -> Any:
     return gb.points((2**12,), smoke=(2**11,), full=(2**12, 2**14))
 
 
-@topic.case(ranks=lambda params: int(params["of"]), way=_WAYS, of=gb.points((2,), full=(2, 4)), width=_widths)
+@topic.case(
+    when=gb.beyond_quick,
+    ranks=lambda params: int(params["of"]),
+    way=_WAYS,
+    of=gb.points((2,), full=(2, 4)),
+    width=_widths,
+)
 def weights(bench: gb.Bench, way: str, of: int, width: int) -> gb.Task:
     """Seconds from the beginning of loading weights of width² numbers to the first product with them.
 

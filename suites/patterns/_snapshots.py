@@ -91,6 +91,7 @@ def _sizes(target: gb.Target) -> Any:
 
 
 @topic.case(
+    when=gb.beyond_quick,
     ranks=2,
     medium=gb.points(("memory",), full=("memory", "file")),
     amid=gb.points(("save",), full=tuple(_DEATHS)),

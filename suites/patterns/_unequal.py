@@ -25,7 +25,7 @@ topic = gb.Topic(views=[gb.View("bars", "Time of unequal ranks by shares of work
 @topic.case(
     ranks=ranks_of,
     devices=devices_of_ranks,
-    when=has_ranks,
+    when=lambda target: has_ranks(target) and gb.beyond_quick(target),
     by=libraries,
     of=rank_counts,
     shares=gb.points(_SHARES[-1:], full=_SHARES),

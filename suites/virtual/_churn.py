@@ -503,6 +503,7 @@ def _allocators(target: gb.Target) -> Any:
 
 
 @topic.case(
+    when=gb.beyond_quick,
     allocator=_allocators,
     trace=lambda target: ("step",) if target.is_host else gb.points(("step",), full=("step", "tight")),
 )

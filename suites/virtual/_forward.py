@@ -200,8 +200,8 @@ def _is_call(_target: gb.Target, params: Mapping[str, str | int | float]) -> boo
     return params["mode"] == "wait" or params["what"] == "launch"
 
 
-def _in_full(target: gb.Target) -> bool:
-    return gb.on_gpu(target) and target.tier != "quick"
+def _is_measured(target: gb.Target) -> bool:
+    return gb.on_gpu(target) and gb.beyond_quick(target)
 
 
 @topic.case(
@@ -212,7 +212,7 @@ def _in_full(target: gb.Target) -> bool:
     mode=gb.points(("wait",), full=("wait", "posted")),
     delay_us=_DELAYS,
     where=_is_call,
-    when=_in_full,
+    when=_is_measured,
     headline={"what": "launch", "transport": "tcp", "mode": "wait", "delay_us": 0},
 )
 def forward(bench: gb.Bench, what: str, transport: str, mode: str, delay_us: int) -> gb.Task:
@@ -278,7 +278,7 @@ class ForwardedCopies:
     transport=gb.points(("tcp",), full=TRANSPORTS),
     size_bytes=gb.points((2**24,), smoke=(2**16,), full=(*gb.powers_of_two(12, 24, 4), 2**26)),
     delay_us=_DELAYS,
-    when=_in_full,
+    when=_is_measured,
 )
 def forward_copy(bench: gb.Bench, direction: str, transport: str, size_bytes: int, delay_us: int) -> gb.Task:
     """A copy between pinned host memory and the device through a forwarder, until its answer: payload.
