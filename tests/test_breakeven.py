@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.views import breakeven
+from gpubench.analysis.views import advice, breakeven
 from gpubench.analysis.views.breakeven import CodecRates
 from gpubench.analysis.views.payoffs import Payoffs
 from gpubench.analysis.views.table import derived
@@ -117,16 +117,16 @@ def run_of(*results, links=()):
     return make.run(*results, settings=settings, suites=(SuiteInfo("compression", "codecs", (VIEW,)),))
 
 
-def codec(ratio=4.0, there=100.0, back=200.0):
-    of = make.case("roundtrip", "compression", corpus="ids", codec="lz4")
+def codec(ratio=4.0, there=100.0, back=200.0, name="lz4"):
+    of = make.case("roundtrip", "compression", corpus="ids", codec=name)
     return make.result(rate("compress.hot", there), rate("decompress.hot", back), ratio_of(ratio), of=of)
 
 
-def transfer_of_ids(ends="apart", ratio=4.0, overlapped=90.0):
-    """Return a transfer of ids by LZ4 at fixed rates in GB/s; `ends` says which sides pay."""
+def transfer_of_ids(ends="apart", ratio=4.0, overlapped=90.0, name="lz4"):
+    """Return a transfer of ids by a codec at fixed rates in GB/s; `ends` says which sides pay."""
     stages = {"overlapped": overlapped, "staged": 60.0, "raw": 25.0, "compress": 100.0, "decompress": 200.0}
     series = [rate(f"{name}.self", gb_s) for name, gb_s in stages.items()]
-    of = make.case("send", "compression", link="peer", corpus="ids", codec="lz4")
+    of = make.case("send", "compression", link="peer", corpus="ids", codec=name)
     return make.result(*series, ratio_of(ratio), of=of, notes=(("ends", ends),))
 
 
@@ -218,3 +218,44 @@ def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link
 def test_a_named_link_is_a_line_of_the_chart_too():
     page = rendering.report("html").render(run_of(codec(), links=(NamedLink("25GbE", 25e9 / 8),)))
     assert "> 25GbE </text>" in page
+
+
+# Advice.
+
+
+CODECS = {"fast": CodecRates(2, 100 * GB, 200 * GB), "strong": CodecRates(8, 20 * GB, 20 * GB)}
+
+
+@pytest.mark.parametrize(("link", "advised"), [(1, "strong"), (20, "fast"), (300, "raw")])
+def test_the_advice_follows_the_rate_of_the_link(link, advised):
+    assert advice.best_codec(CODECS, "apart", link * GB)[0] == advised
+    assert advice.best_codec({}, "apart", link * GB) == ("raw", link * GB), "without codecs"
+
+
+@given(st.dictionaries(st.text(), st.builds(CodecRates, ratios, rates, rates), max_size=9), rates)
+def test_no_codec_is_faster_by_the_model_than_the_advised_one(codecs, link):
+    _, rate = advice.best_codec(codecs, "apart", link)
+    assert rate == max([link, *(coded.pipelined("apart", link) for coded in codecs.values())])
+
+
+def run_with_advice(fast_reached):
+    """Return a run in which `lz4` should be the faster codec over the link, and reached `fast_reached` GB/s."""
+    round_trips = (codec(), codec(8.0, 20.0, 20.0, "zstd"))
+    transfers = (transfer_of_ids(overlapped=fast_reached), transfer_of_ids(overlapped=60.0, name="zstd"))
+    return run_of(*round_trips, *transfers, links=(NamedLink("1GB/s", GB), NamedLink("800GB/s", 800 * GB)))
+
+
+@pytest.mark.parametrize(("reached", "best", "loss"), [(90.0, "lz4", 0.0), (30.0, "zstd", 0.5)])
+def test_the_advice_is_compared_with_transfers_that_it_did_not_use(reached, best, loss):
+    (payoff,) = derived(Summary(run_with_advice(reached)), Payoffs)
+    (measured,) = payoff.advice
+    assert (measured.advised, measured.best, measured.loss) == ("lz4", best, pytest.approx(loss))
+
+
+def test_the_advice_for_measured_and_named_links_is_a_table():
+    advised, compared = tables(Summary(run_with_advice(30.0)), "compression")[-2:]
+    assert advised.heads[2:] == ("fastest", "smallest", "over 1GB/s", "over 800GB/s", "over peer")
+    assert advised.rows[0][2:] == ("lz4", "zstd", "zstd 8.0×", "raw", "lz4 4.0×")
+    assert compared.note == (
+        "Loss of the measured rate: worst 50.0 %, median 50.0 %. The advice used none of these transfers"
+    )

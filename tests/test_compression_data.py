@@ -164,11 +164,3 @@ def test_pieces_of_arrays_and_tables_are_all_of_their_elements(suite, tmp_path):
         assert array.tobytes() == b"".join(part.data.tobytes() for part in parts)
         assert {"int32"} == {part.dtype for part in parts}
         assert max(part.data.size for part in parts) == 800
-
-
-@pytest.mark.parametrize("size", [1, 70_000])
-def test_a_codec_is_chosen_for_data_however_short(suite, host, tmp_path, size):
-    case, target = case_named(suite, host, "choice", [file_of(tmp_path, noise(size))], "smoke")
-    task = suite.build(Bench(host, case, target, suite.package))
-    assert {"raw"} == {word for name, word in task.notes.items() if name.startswith("choice.")}
-    assert verify(host, task)["regret.ratio"].value == 0

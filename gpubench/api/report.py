@@ -18,8 +18,9 @@ from gpubench.analysis.site import Site
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.trend import Trend
 from gpubench.analysis.views.amortised import Amortisation
+from gpubench.analysis.views.breakeven import Payoff
 from gpubench.analysis.views.curves import Curve, Point, by_unit, labeller, view_lines, view_points
-from gpubench.analysis.views.payoffs import Payoff, Payoffs
+from gpubench.analysis.views.payoffs import Payoffs
 from gpubench.analysis.views.phase_lanes import result_lanes
 from gpubench.analysis.views.served import Servings
 from gpubench.analysis.views.staircases import Staircase

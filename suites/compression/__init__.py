@@ -6,7 +6,7 @@ for its length."""
 
 from gpubench.api import suite as gb
 
-from . import _codecs_formats, _codecs_python, _codecs_trial, _codecs_whole, _roundtrip, _send, _storage
+from . import _codecs_formats, _codecs_python, _codecs_whole, _roundtrip, _send, _storage
 
 suite = gb.Suite(
     "lossless compression: ratio, throughput and speed-up over a link",
@@ -24,7 +24,6 @@ suite = gb.Suite(
         _codecs_python.topic,
         _codecs_formats.topic,
         _codecs_whole.topic,
-        _codecs_trial.topic,
         _send.topic,
         _storage.topic,
     ],

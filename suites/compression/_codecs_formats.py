@@ -102,7 +102,7 @@ class FormatExchange:
 @topic.case(
     when=lambda target: gb.on_gpu(target) and gb.beyond_quick(target),
     corpus=one_corpus,
-    format=gb.points(smoke=("lz4",), quick=("lz4",), full=tuple(_codecs_host.FORMATS)),
+    format=gb.points((), smoke=("lz4",), full=tuple(_codecs_host.FORMATS)),
     size_bytes=mebibytes(16, 64, 256),
     chunk_bytes=(CHUNK_BYTES,),
 )

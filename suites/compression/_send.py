@@ -32,11 +32,11 @@ _ON_GPU = {
     "h2d": _Sent(1024, 64, 8, ("cascaded",)),
     "peer": _Sent(1024, 64, 4, ("ans",)),  # a codec that is faster than NVLink
     "process": _Sent(1024, 256, 4, ()),  # too slow for the quick tier, because a GPU takes a moment to switch processes
-    "socket": _Sent(512, 32, 4, ("cascaded",)),
+    "socket": _Sent(512, 32, 4, ()),
 }
 _ON_HOST = {
     "copy": _Sent(16, 1, 2, ("lz4", "zstd-1")),
-    "socket": _Sent(8, 1, 2, ("lz4",)),
+    "socket": _Sent(8, 1, 2, ()),
     "mpi": _Sent(16, 1, 2, ("lz4",)),
     "process": _Sent(16, 1, 2, ("lz4",)),
 }

@@ -60,8 +60,7 @@ def _suits_file(target: gb.Target, params: Params) -> bool:
 
 
 def _codecs(target: gb.Target) -> Any:
-    """Return in the quick tier a codec that processors and GPUs both have."""
-    return gb.points(smoke=("lz4",), quick=("lz4",), full=message_codecs(target))
+    return gb.points((), smoke=("lz4",), full=message_codecs(target))
 
 
 def _depths(target: gb.Target) -> Any:

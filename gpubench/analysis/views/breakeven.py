@@ -6,10 +6,10 @@ Rates are of *uncompressed* bytes, B/s. C compresses, D decompresses, the ratio 
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from gpubench.base.errors import UsageError
-from gpubench.model import NamedLink
+from gpubench.model import Case, NamedLink
 from gpubench.stats import Interval
 
 # The sides whose cost counts: both on one device, both with one device each, only the writer, only the reader.
@@ -106,6 +106,60 @@ def times(factor: float) -> str:
     fine = abs(factor - 1) < _FINE or factor < _FINE
     digits = 2 if fine else 1 if factor < 100 else 0
     return f"{factor:.{digits}f}×"
+
+
+@dataclass(frozen=True, slots=True)
+class Payoff:
+    """The figures of a codec on some data; `coded` gives the break-even rates, the others the speed-up over a link.
+
+    `raw`, `staged` and `overlapped` are rates of uncompressed bytes in B/s, None for a case without a link. `ends`
+    names the charged sides (`ChargedSides`)."""
+
+    RECORD: ClassVar[str] = (
+        "case=case.id devices ratio=coded.ratio compress=coded.compress decompress=coded.decompress break_even *on_link"
+    )
+    case: Case
+    devices: tuple[str, ...]
+    coded: CodecRates
+    ends: str = ""
+    raw: Interval | None = None
+    staged: Interval | None = None
+    overlapped: Interval | None = None
+
+    @property
+    def sides(self) -> ChargedSides | None:
+        """The charged sides that `ends` names; None if it names none."""
+        return next((sides for sides in get_args(ChargedSides) if sides == self.ends), None)
+
+    @property
+    def speedup(self) -> Interval | None:
+        """The rate of compressed transfer over the rate of raw transfer; None if the case has no link."""
+        if self.overlapped is None or self.raw is None or min(self.overlapped.low, self.raw.low) <= 0:
+            return None
+        return quotient(self.overlapped, self.raw)
+
+    @property
+    def bound(self) -> float | None:
+        """The rate of perfect overlap in B/s, over a link as fast as it was for raw bytes; None without a link."""
+        return self.coded.pipelined(self.sides, self.raw.centre) if self.sides and self.raw else None
+
+    @property
+    def share(self) -> float | None:
+        """The overlap efficiency: the reached fraction of the bound; None if the case has no link."""
+        return self.overlapped.centre / self.bound if self.overlapped and self.bound else None
+
+    @property
+    def break_even(self) -> dict[str, float]:
+        """The break-even rates in B/s by the sides that are charged; infinite where compression pays on any link."""
+        coded = self.coded
+        return {"message": coded.both_sides, "write_only": coded.write_only, "read_only": coded.read_only}
+
+    @property
+    def on_link(self) -> dict[str, Any]:
+        """The record of the transfer over a link; empty for a case without one."""
+        if self.speedup is None:
+            return {}
+        return {"ends": self.ends, "bound": self.bound, "of_bound": self.share, "speedup": self.speedup}
 
 
 def named_link(text: str) -> NamedLink:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 from gpubench.analysis.figure import Figure, Spread
 from gpubench.analysis.records import record
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.views import breakeven
-from gpubench.analysis.views.breakeven import ChargedSides, CodecRates, quotient
+from gpubench.analysis.views import advice, breakeven
+from gpubench.analysis.views.breakeven import CodecRates, Payoff
 from gpubench.analysis.views.table import NO_VALUE, Derived, Table
 from gpubench.base import units
-from gpubench.model import Case, NamedLink, View
+from gpubench.model import NamedLink, View
 from gpubench.stats import Interval
 
 _RATE = "B/s"
@@ -40,82 +40,42 @@ _MEASURED_HEADS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Payoff:
-    """The figures of a codec on some data; `coded` gives the break-even rates, the others the speed-up over a link.
-
-    `raw`, `staged` and `overlapped` are rates of uncompressed bytes in B/s, None for a case without a link. `ends`
-    names the charged sides (`breakeven.ChargedSides`)."""
-
-    RECORD: ClassVar[str] = (
-        "case=case.id devices ratio=coded.ratio compress=coded.compress decompress=coded.decompress break_even *on_link"
-    )
-    case: Case
-    devices: tuple[str, ...]
-    coded: CodecRates
-    ends: str = ""
-    raw: Interval | None = None
-    staged: Interval | None = None
-    overlapped: Interval | None = None
-
-    @property
-    def speedup(self) -> Interval | None:
-        """The rate of compressed transfer over the rate of raw transfer; None if the case has no link."""
-        if self.overlapped is None or self.raw is None or min(self.overlapped.low, self.raw.low) <= 0:
-            return None
-        return quotient(self.overlapped, self.raw)
-
-    @property
-    def bound(self) -> float | None:
-        """The rate of perfect overlap in B/s, over a link as fast as it was for raw bytes; None without a link."""
-        sides = _charged_sides(self.ends)
-        return self.coded.pipelined(sides, self.raw.centre) if sides and self.raw else None
-
-    @property
-    def share(self) -> float | None:
-        """The overlap efficiency: the reached fraction of the bound; None if the case has no link."""
-        return self.overlapped.centre / self.bound if self.overlapped and self.bound else None
-
-    @property
-    def break_even(self) -> dict[str, float]:
-        """The break-even rates in B/s by the sides that are charged; infinite where compression pays on any link."""
-        coded = self.coded
-        return {"message": coded.both_sides, "write_only": coded.write_only, "read_only": coded.read_only}
-
-    @property
-    def on_link(self) -> dict[str, Any]:
-        """The record of the transfer over a link; empty for a case without one."""
-        if self.speedup is None:
-            return {}
-        return {"ends": self.ends, "bound": self.bound, "of_bound": self.share, "speedup": self.speedup}
-
-
-@dataclass(frozen=True, slots=True)
 class Payoffs(Derived):
-    """The payoffs of one view: codecs alone, transfers over measured links, and the links that the user named."""
+    """The payoffs of one view: codecs alone, transfers over measured links, and the links that the user named.
+
+    `sent` are the suite's transfers over all links, with which the advice of a codec is compared."""
 
     KIND: ClassVar[str] = "breakeven"
-    RECORD: ClassVar[str] = "suite view=title codecs crossings=transfers"
+    RECORD: ClassVar[str] = "suite view=title codecs crossings=transfers advice"
     suite: str
     title: str
     codecs: tuple[Payoff, ...]
     transfers: tuple[Payoff, ...]
     links: tuple[NamedLink, ...]
+    sent: tuple[Payoff, ...] = ()
 
     @classmethod
     def of(cls, summary: Summary, suite: str, view: View) -> list[Payoffs]:
         """Return the codecs and the transfers over links of a view's ok cases, with replicates joined."""
-        all_payoffs = [
+        of_suite = [
             payoff
             for spread in summary.spreads()
-            if spread.case.suite == suite and spread.case.name in view.cases and (payoff := _payoff(summary, spread))
+            if spread.case.suite == suite and (payoff := _payoff(summary, spread))
         ]
-        codecs = tuple(payoff for payoff in all_payoffs if payoff.raw is None)
-        transfers = tuple(payoff for payoff in all_payoffs if payoff.raw is not None)
-        return [cls(suite, view.title, codecs, transfers, summary.run.manifest.settings.links)]
+        of_view = [payoff for payoff in of_suite if payoff.case.name in view.cases]
+        codecs = tuple(payoff for payoff in of_view if payoff.raw is None)
+        transfers = tuple(payoff for payoff in of_view if payoff.raw is not None)
+        sent = tuple(payoff for payoff in of_suite if payoff.raw is not None)
+        return [cls(suite, view.title, codecs, transfers, summary.run.manifest.settings.links, sent)]
+
+    @property
+    def advice(self) -> list[advice.MeasuredAdvice]:
+        """The codec that is advised for each transfer of the suite, compared with the transfers."""
+        return advice.measured_advice(self.codecs, self.sent)
 
     @property
     def tables(self) -> list[Table]:
-        """The tables, as far as they have rows, of measured transfers, break-even links, and the user's named links."""
+        """The tables that have rows: measured transfers, break-even links, named links, and advised codecs."""
         tables = []
         if self.transfers:
             note = "Rates count uncompressed bytes. The upper bound is that of perfect overlap (docs/compression.md)"
@@ -131,7 +91,7 @@ class Payoffs(Derived):
                 "Computed from the rates above and the rate of the link; staged and overlapped use one device per side"
             )
             tables.append(Table(f"Modelled, not measured: {self.title}", _NAMED_HEADS, named, _NAMED_HEADS, note))
-        return tables
+        return [*tables, *advice.tables(self.title, self.codecs, self.sent, self.links)]
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield break-even rates, None where compression pays on any link, and speed-ups with their intervals."""
@@ -167,11 +127,6 @@ def _stages(summary: Summary, spread: Spread) -> Iterator[tuple[str, Interval]]:
             yield stage, figure.interval
         elif figure.name == "ratio":
             yield figure.name, figure.interval
-
-
-def _charged_sides(text: str) -> ChargedSides | None:
-    """Return the charged sides that a note names; None if it names none."""
-    return next((sides for sides in get_args(ChargedSides) if sides == text), None)
 
 
 def _measured_row(payoff: Payoff) -> tuple[str, ...]:
