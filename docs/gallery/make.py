@@ -77,7 +77,7 @@ class Picture:
     def markdown(self) -> str:
         """The picture as a document shows it."""
         words = html.unescape(f"{self.title}: {self.note}" if self.note else self.title)
-        return f"![{words}](gallery/{self.name}.svg)\n\n*{words}*\n"
+        return f"![{html.unescape(self.title)}](gallery/{self.name}.svg)\n\n*{words}*\n"
 
 
 def pictures(page: str) -> Iterator[tuple[str, list[Picture]]]:
