@@ -15,10 +15,9 @@ from gpubench import __version__, model
 from gpubench.base.errors import FileError
 from gpubench.measuring.channel import encoded
 from gpubench.tools.fleet import board as boards
-from gpubench.tools.fleet import member
+from gpubench.tools.fleet import launchers
 from gpubench.tools.fleet.board import NodeOrder, NodeReport
-from gpubench.tools.fleet.collect import Patience
-from gpubench.tools.fleet.session import FleetRequest, FleetSession
+from gpubench.tools.fleet.session import FleetRequest, FleetSession, Patience
 
 # A stand-in for gpubench. Its arguments are the file that it copies, the exit status, and then those of gpubench.
 COPY = """
@@ -81,7 +80,7 @@ class ThreadFleet:
 
         def serve():
             with contextlib.suppress(FileError):
-                member.serve(self.launch.board, rank, self.launch.world, program(source, status, seconds), {}, host)
+                launchers.serve(self.launch.board, rank, self.launch.world, program(source, status, seconds), {}, host)
 
         self.threads.append(threading.Thread(target=serve))
         self.threads[-1].start()

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from gpubench import plugins
 from gpubench.measuring import plan as planning
-from gpubench.measuring.joining import Membership, join
-from gpubench.measuring.nodes import NodeGroup
+from gpubench.measuring.nodes import Membership, NodeGroup, join
 from gpubench.measuring.runner import Runner
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Facts, Settings

@@ -23,7 +23,7 @@ from gpubench.base.errors import WrongAnswer
 from gpubench.judging import links
 from gpubench.judging.fleet import fleet_status
 from gpubench.judging.fleet_text import fleet_answer
-from gpubench.measuring import inventory, joining
+from gpubench.measuring import inventory, nodes
 from gpubench.measuring import plan as planning
 from gpubench.model import Case, Facts, Settings, Work, store
 from gpubench.tools.fleet import pairs
@@ -51,7 +51,7 @@ def start(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[s
 
 def node_variables(rank: int, size: int, port: int) -> dict[str, str]:
     """Return the environment variables of node `rank` in a group of `size`."""
-    names = (joining.RANK, joining.NODES, joining.ADDRESS, joining.SECRET)
+    names = (nodes.RANK, nodes.NODES, nodes.ADDRESS, nodes.SECRET)
     return dict(zip(names, (str(rank), str(size), f"127.0.0.1:{port}", "a secret of the test"), strict=True))
 
 

@@ -25,10 +25,9 @@ from gpubench.measuring import inventory
 from gpubench.model.fleet import FLEET_FILE, read_fleet
 from gpubench.model.store import read_run
 from gpubench.tools.fleet import board as boards
-from gpubench.tools.fleet import collect, launchers, member
+from gpubench.tools.fleet import launchers, session
 from gpubench.tools.fleet.board import MeasurementEnd, NodeOrder, SeenGpu
-from gpubench.tools.fleet.collect import read_racks
-from gpubench.tools.fleet.session import new_folder
+from gpubench.tools.fleet.session import new_folder, read_racks
 
 TESTS = Path(__file__).parent
 
@@ -38,10 +37,10 @@ def quick(monkeypatch):
     """Replace the inventory by a machine without GPUs, and shorten the steps."""
     monkeypatch.setattr(inventory, "facts", lambda: make.facts(make.device("host", "processor")))
     for module, name, seconds in (
-        (member, "HEARTBEAT_S", 0.1),
-        (member, "_TICK_S", 0.02),
-        (collect, "_TICK_S", 0.02),
-        (collect, "SILENCE_S", 1.0),
+        (launchers, "HEARTBEAT_S", 0.1),
+        (launchers, "_TICK_S", 0.02),
+        (session, "_TICK_S", 0.02),
+        (session, "SILENCE_S", 1.0),
     ):
         monkeypatch.setattr(module, name, seconds)
 
@@ -219,7 +218,7 @@ def test_a_run_file_over_256_mib_or_a_pipe_in_place_of_a_message_affects_only_it
 
 
 def test_racks_come_from_slurm_or_from_a_map_that_names_a_node(fleet, tmp_path):
-    assert member.rack_of({"SLURM_TOPOLOGY_ADDR": "spine.leaf2.gpu07"}) == "spine.leaf2"
+    assert launchers.rack_of({"SLURM_TOPOLOGY_ADDR": "spine.leaf2.gpu07"}) == "spine.leaf2"
     (tmp_path / "map").write_text("gpu0 rack9  # of the old room\n\nelsewhere rack1\n")
     two = fleet(2)
     for rank in range(2):

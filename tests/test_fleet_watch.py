@@ -8,8 +8,8 @@ import pytest
 from _fleets import fleet
 
 from gpubench.judging.fleet_rule import SecondMeasurement, judge_fleet
-from gpubench.tools.fleet import watching
-from gpubench.tools.fleet.watching import WatchedFleet, newest_event_text, watch
+from gpubench.tools.fleet import judging
+from gpubench.tools.fleet.judging import WatchedFleet, newest_event_text, watch
 from gpubench.tools.sharing import shared
 
 SLOW = ("gpu03", "cuda:0")
@@ -87,7 +87,7 @@ def test_another_driver_is_no_change_of_the_gpu():
 
 def test_a_change_is_shown_as_the_history_shows_it(monkeypatch, call, tmp_path):
     days = [day(number, 0.06 if number >= 10 else 0.0) for number in range(20)]
-    monkeypatch.setattr(watching, "read_all", lambda folders: days)
+    monkeypatch.setattr(judging, "read_all", lambda folders: days)
     done = call("fleet", "watch", tmp_path)
     assert done.returncode == 1
     assert "gpu03 cuda:0: slow in 10 of 20, recovered in 0" in done.stdout

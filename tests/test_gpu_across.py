@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from gpubench.analysis.quantities import headline, judged_values
-from gpubench.measuring import inventory, joining
+from gpubench.measuring import inventory, nodes
 from gpubench.model import store
 
 pytestmark = pytest.mark.gpu
@@ -59,7 +59,7 @@ def start(uuid, arguments, host_id="", **environment):
 def node_variables(rank, port):
     """Return the environment variables of node `rank` in a group of two."""
     values = (str(rank), "2", f"127.0.0.1:{port}", "a secret of the test")
-    return dict(zip((joining.RANK, joining.NODES, joining.ADDRESS, joining.SECRET), values, strict=True))
+    return dict(zip((nodes.RANK, nodes.NODES, nodes.ADDRESS, nodes.SECRET), values, strict=True))
 
 
 @pytest.mark.timeout(300)

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 from gpubench.base.errors import SuiteError, UsageError
-from gpubench.measuring import joining, plain
+from gpubench.measuring import nodes, plain
 from gpubench.measuring.channel import LIMIT_BYTES, BadMessage, NodeChannel, proof
-from gpubench.measuring.joining import Membership, join
-from gpubench.measuring.nodes import NodeGroup
+from gpubench.measuring.nodes import Membership, NodeGroup, join
 
 HERE = Path(__file__).parent
 SUITE = HERE / "plugin" / "spread_suite.py"
@@ -379,17 +378,17 @@ def test_received_bytes_that_hold_no_plain_data_are_refused(content):
 
 
 def environment(**fields):
-    variables = {joining.NODES: "2", joining.RANK: "1", joining.ADDRESS: "[::1]:4000", joining.SECRET: "s" * 16}
+    variables = {nodes.NODES: "2", nodes.RANK: "1", nodes.ADDRESS: "[::1]:4000", nodes.SECRET: "s" * 16}
     return variables | fields
 
 
 def test_the_environment_names_a_nodes_place_and_the_secret_is_removed_from_it(tmp_path):
     place = environment()
     assert Membership.from_environment(place) == Membership(1, 2, "::1", 4000, b"s" * 16)
-    assert joining.SECRET not in place
+    assert nodes.SECRET not in place
     path = tmp_path / "secret"
     path.write_text("t" * 20 + "\n")
-    assert Membership.from_environment(environment(**{joining.SECRET_FILE: str(path)})).secret == b"t" * 20
+    assert Membership.from_environment(environment(**{nodes.SECRET_FILE: str(path)})).secret == b"t" * 20
     assert Membership.from_environment({}) is None
     assert "s" * 16 not in repr(Membership.from_environment(environment()))
 
@@ -397,11 +396,11 @@ def test_the_environment_names_a_nodes_place_and_the_secret_is_removed_from_it(t
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        (joining.RANK, "2", "must be a whole number from 0 to 1, and is '2'"),
-        (joining.NODES, "many", "must be a whole number from 1 to 4096, and is 'many'"),
-        (joining.ADDRESS, "host", "must be the HOST:PORT of node 0, and is 'host'"),
-        (joining.SECRET, "short", "needs at least 16 characters"),
-        (joining.SECRET_FILE, "/nowhere/secret", "/nowhere/secret cannot be read"),
+        (nodes.RANK, "2", "must be a whole number from 0 to 1, and is '2'"),
+        (nodes.NODES, "many", "must be a whole number from 1 to 4096, and is 'many'"),
+        (nodes.ADDRESS, "host", "must be the HOST:PORT of node 0, and is 'host'"),
+        (nodes.SECRET, "short", "needs at least 16 characters"),
+        (nodes.SECRET_FILE, "/nowhere/secret", "/nowhere/secret cannot be read"),
     ],
 )
 def test_an_invalid_place_is_refused_and_its_variable_is_named(name, value, message):
@@ -415,4 +414,4 @@ def test_no_node_leaves_its_secret_to_its_children(monkeypatch):
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
     Membership.from_environment()
-    assert joining.SECRET not in os.environ
+    assert nodes.SECRET not in os.environ

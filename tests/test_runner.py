@@ -277,7 +277,7 @@ def test_workers_and_their_keepers_end_when_the_runner_is_killed(faults, tmp_pat
     script = tmp_path / "killed.py"
     script.write_text(
         "import os, psutil, signal\n"
-        "from gpubench.measuring.process import Child\n"
+        "from gpubench.measuring.channel import Child\n"
         "child = Child('gpubench.measuring.worker', ())\n"
         "keeper = psutil.Process(child.process.pid)\n"
         "while not keeper.children(): pass\n"

@@ -14,7 +14,7 @@ import pytest
 
 from gpubench import plugins
 from gpubench.measuring import sampler
-from gpubench.measuring.process import Child
+from gpubench.measuring.channel import Child
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model.store import read_run
 

@@ -22,7 +22,7 @@ from gpubench.knowledge.key_figures import OF_GPU, OF_HOST
 from gpubench.model import Case, Settings, SuiteInfo, store
 from gpubench.model import fleet as fleet_model
 from gpubench.tools import foreign, identity, sharing
-from gpubench.tools.fleet import watching
+from gpubench.tools.fleet import judging
 from gpubench.tools.sharing import FileNames, shared
 
 SALT = b"salt of a test"
@@ -226,7 +226,7 @@ def test_a_shared_run_can_be_written_and_read(tmp_path):
 
 
 def test_every_field_with_a_rule_exists():
-    modules = (model, fleet_model, trend, comparison, judge, fleet, watching, sharing)
+    modules = (model, fleet_model, trend, comparison, judge, fleet, judging, sharing)
     rules = dict(sharing._Sharing((), SALT, (), ())._rules())
     for place in rules:
         owner, _, name = place.partition(".")

@@ -113,7 +113,7 @@ def settings(
     cannot be used."""
     from gpubench import model
     from gpubench.analysis.views import breakeven
-    from gpubench.measuring import joining
+    from gpubench.measuring import nodes
     from gpubench.measuring import plan as planning
     from gpubench.measuring.data_files import data_files
 
@@ -127,7 +127,7 @@ def settings(
         data=data_files(data or []),
         headline=planning.is_headline(suites or []),
         links=tuple(map(breakeven.named_link, dict.fromkeys(links or []))),
-        nodes=joining.group_size(),
+        nodes=nodes.group_size(),
     )
 
 

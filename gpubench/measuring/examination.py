@@ -15,9 +15,8 @@ from functools import partial
 from gpubench import plugins
 from gpubench.base.errors import Unavailable
 from gpubench.measuring import boundary, health
-from gpubench.measuring.channel import BadMessage, ToParent
+from gpubench.measuring.channel import BadMessage, Child, ToParent, to_parent
 from gpubench.measuring.health import Health
-from gpubench.measuring.process import Child, to_parent
 from gpubench.model import Device
 from gpubench.plugins.collector import ChecksHealth, Collector, HealthReading, HealthSource
 

@@ -16,9 +16,8 @@ from functools import partial
 from gpubench import plugins
 from gpubench.base.errors import OptionalUnavailable, Unavailable
 from gpubench.measuring import boundary
-from gpubench.measuring.channel import BadMessage, ToChild, ToParent
+from gpubench.measuring.channel import BadMessage, Child, ToChild, ToParent, to_parent
 from gpubench.measuring.group import CounterGroup
-from gpubench.measuring.process import Child, to_parent
 from gpubench.model import SAMPLER, Counter, Device, Remark, Samples, UnavailablePart
 from gpubench.plugins.collector import Collector, CounterSource, ReportsUnsupported
 

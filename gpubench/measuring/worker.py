@@ -23,10 +23,9 @@ from gpubench.base.errors import DeviceError, PeerDied, Skip, SuiteError, Unavai
 from gpubench.devices import interposed
 from gpubench.measuring import boundary, keeper, plain
 from gpubench.measuring.answers import T
-from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded
+from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded, to_parent
 from gpubench.measuring.engine import Engine, RankMeasurement
 from gpubench.measuring.plan import load_suite
-from gpubench.measuring.process import to_parent
 from gpubench.measuring.stopping import POLICIES
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.model import Case, Device, Series, Status, Strict

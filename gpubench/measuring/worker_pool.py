@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpubench.measuring.process import Child
+from gpubench.measuring.channel import Child
 from gpubench.measuring.time_limits import Phase
 from gpubench.measuring.worker import OfferedValue, RankResult
 from gpubench.model import Device

@@ -13,8 +13,7 @@ from gpubench.base.errors import DeviceError, GpubenchError, Interrupted, Termin
 from gpubench.measuring import claims as claiming
 from gpubench.measuring import plan as planning
 from gpubench.measuring.claims import Claims
-from gpubench.measuring.joining import Membership, join
-from gpubench.measuring.nodes import NodeGroup
+from gpubench.measuring.nodes import Membership, NodeGroup, join
 from gpubench.measuring.plan import Job, Plan
 from gpubench.measuring.progress import Observer
 from gpubench.measuring.recording import Recording, new_manifest

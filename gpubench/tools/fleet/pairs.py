@@ -24,8 +24,7 @@ from gpubench.model.limits import Count, Many, Name, Text
 from gpubench.model.schema import Strict
 from gpubench.model.store import read_run
 from gpubench.tools.fleet.board import NodeOrder, PairPlace
-from gpubench.tools.fleet.collect import NodeOutcome
-from gpubench.tools.fleet.session import PAIRS, PAIRS_FILE, NodeSession
+from gpubench.tools.fleet.session import PAIRS, PAIRS_FILE, NodeOutcome, NodeSession
 
 SUITES, FILTERS = ("collectives",), ("collectives/across[*,nodes=2,of=2,*",)
 _PORTS = range(20_000, 32_000)  # below the ports that Linux assigns to outgoing connections

@@ -12,7 +12,7 @@ import psutil
 from gpubench import plugins
 from gpubench.base import clean, units
 from gpubench.base.errors import Unavailable
-from gpubench.measuring.process import Child, to_parent
+from gpubench.measuring.channel import Child, to_parent
 from gpubench.model import Device
 from gpubench.plugins.collector import Collector, DeviceProcess, ListsProcesses, ProcessSource
 
