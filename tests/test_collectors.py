@@ -493,12 +493,11 @@ def test_load_is_judged_on_its_mean_since_the_start(watch, monkeypatch):
 
 def test_the_document_lists_every_counter_as_it_is():
     rows = [
-        f"| `{counter.name}` | {counter.unit} | {counter.kind} | {counter.period_s:g} s | `{source}` |"
+        [counter.name, *counter.unit.split(), counter.kind, *f"{counter.period_s:g} s {counter.source}".split()]
         for name in ("amd", *COLLECTORS)
         for counter in collector(name).counters
-        for source in [counter.source.replace("|", "\\|")]
     ]
     document = (Path(__file__).parents[1] / "docs" / "counters.md").read_text()
-    ours = tuple(f"| `{name}." for name in ("amd", *COLLECTORS))
-    listed = [line for line in document.splitlines() if line.startswith(ours)]
+    ours = tuple(f"    {name}." for name in ("amd", *COLLECTORS))
+    listed = [line.split() for line in document.splitlines() if line.startswith(ours)]
     assert listed == rows
