@@ -15,7 +15,7 @@ from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Facts, Settings
 
 SUITES = plugins.names("suites")
-GPUS_ALONE = {"p2p", "tensor"}  # these need peer access between devices or matrix units, which a host does not have
+GPUS_ALONE = {"inference", "p2p", "tensor"}  # these need kernels of a GPU, peer access or matrix units
 
 
 def test_built_in_suites_are_found():

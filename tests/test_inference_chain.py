@@ -11,9 +11,7 @@ from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
 
 SUITE = plugins.load("suites", "inference")
-CHAIN, ATTENTION, WEIGHTS, MACHINE, SCENARIOS = suite_modules(
-    "inference", "_chain", "_prefill_attention", "_weights", "_machine", "_scenarios"
-)
+CHAIN, ATTENTION, WEIGHTS = suite_modules("inference", "_chain", "_prefill_attention", "_weights")
 MODELS = room_module("suites", "_models")
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SMALL = MODELS.model(128, 128, 2, 1, 2, 2, 150, "nowhere")  # two heads of 64 elements over one KV head, two layers
@@ -155,31 +153,6 @@ def test_the_check_of_a_prefill_finds_a_wrong_cache_and_unwritten_logits(prefill
     overwrite(task)
     with pytest.raises(WrongAnswer, match="not written"):
         task.check()
-
-
-class MachineOfTwoSizes(MACHINE.GpuMachine):
-    sizes = (1, 2)
-
-
-@needs_compiler
-@pytest.mark.slow
-@pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("kind", ["float16", "int4"])
-def test_queries_in_several_slots_have_the_answers_of_each_alone(kind):
-    """Three queries in two slots: the third one takes the slot of the one that ends first."""
-    machine = MachineOfTwoSizes(bench(SUITE, "nvidia"), SMALL, kind, 12, 4)
-    scenario = SCENARIOS.Scenario(machine, np.random.default_rng(4), 12, 4, 3)
-    session = scenario.run(scenario.prompts, [0.0] * 3)
-    assert sorted(answer.slot for answer in session.answers[:2]) == [0, 1]
-    assert session.padded == 0
-    scenario.check()
-    together = [answer.tokens for answer in session.answers]
-    alone = [scenario.run([prompt], [0.0]).answers[0].tokens for prompt in scenario.prompts]
-    assert together == alone
-    served = scenario.run(scenario.prompts[:1], [0.0])
-    served.answers[0].tokens[-1] += 1
-    with pytest.raises(WrongAnswer, match="below that of another"):
-        scenario.check()
 
 
 @needs_compiler

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _grid import SUITES
-from _modules import room_module, suite_module, suite_modules
+from _modules import room_module, suite_module
 from _poison import overwrite
 
 from gpubench import plugins
@@ -21,7 +21,7 @@ from gpubench.model import Case
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "inference")
 ATTENTION = suite_module("inference", "_attention")
-STEPS, MACHINE, SCENARIOS = suite_modules("inference", "_steps", "_machine", "_scenarios")
+STEPS = suite_module("inference", "_steps")
 MODELS = room_module("suites", "_models")
 Shape, DecodeAttention = ATTENTION.AttentionShape, ATTENTION.DecodeAttention
 SMALL = Shape(batch=3, context=2000, heads=32, kv_heads=8, dim=128)
@@ -133,16 +133,3 @@ def test_a_prefill_gives_the_logits_and_the_cache_of_double_precision(gpu: Any, 
     task = STEPS.prefill_task(small_bench(gpu, ("tokens", tokens)), SMALL_MODEL, kind, tokens)
     measured = Engine(gpu, POLICIES["smoke"]).measure(task)
     assert 0 < next(series for series in measured.series if series.name == "error").values[0] < 5e-3
-
-
-@pytest.mark.parametrize("kind", ["float16", "int4"])
-def test_queries_of_a_session_are_answered_as_each_of_them_alone(gpu: Any, kind: str) -> None:
-    """Some tokens may differ, because a batch of another size sums in another order; their share is observed."""
-    machine = MACHINE.GpuMachine(small_bench(gpu), SMALL_MODEL, kind, 100, 12)
-    scenario = SCENARIOS.Scenario(machine, np.random.default_rng(4), 100, 12, 20)
-    together = scenario.run(scenario.prompts, [0.0] * 20).answers
-    scenario.check()
-    alone = [scenario.run([prompt], [0.0]).answers[0].tokens for prompt in scenario.prompts]
-    scenario.check()
-    same = sum(answer.tokens == tokens for answer, tokens in zip(together, alone, strict=True))
-    assert same >= 15

@@ -1,46 +1,62 @@
-"""LoadGen as a cross-check: the case without it, and with it real runs of the toy model."""
+"""LoadGen drives a queue of fixed batches: the case without it, and with it real sessions of steps that sleep."""
 
-import json
 import sys
+import time
 
 import numpy as np
 import pytest
-from _command import gpubench
-from _modules import suite_modules
-from test_inference import SUITE, host_bench, ids
+from _grid import COMPILER
+from _grid_device import bench
+from _modules import suite_module
+from test_inference import SUITE, ids
+from test_inference_chain import chain
 from test_inference_gpu import SMALL_MODEL
 
-from gpubench import plugins
+from gpubench.analysis import serving
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.base.errors import Unavailable, WrongAnswer
+from gpubench.base.errors import Unavailable
 from gpubench.measuring import inventory
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import POLICIES
 from gpubench.model import Case
 
-LOADGEN, MACHINE = suite_modules("inference", "_loadgen", "_machine")
-CASE = {"model": "toy", "weights": "float32", "prompt": 8, "output": 3}
+LOADGEN, STEPS = (suite_module("inference", name) for name in ("_loadgen", "_steps"))
+STEP_S = 4e-3
+POINTS = [("single_stream", 1), ("multi_stream", 3), ("server", 4), ("offline", 16)]
 
 
-def test_loadgen_is_a_case_of_the_full_tier_on_the_host():
-    host = plugins.load("backends", "host").devices()[0]
-    assert [line for line in ids(host, "quick") + ids(host, "smoke") if line.startswith("loadgen")] == []
-    assert [line for line in ids(host, "full") if line.startswith("loadgen")] == [
-        f"loadgen[scenario={scenario},model=toy,weights=float32,prompt=32,output=8]" for scenario in LOADGEN.PATTERNS
+def test_loadgen_is_a_case_of_the_full_tier():
+    assert [line for line in ids(tier="quick") + ids(tier="smoke") if line.startswith("loadgen")] == []
+    assert [line for line in ids(tier="full") if line.startswith("loadgen")] == [
+        f"loadgen[scenario={scenario},model=llama-3-8b,weights=float16,batch={batch},context=2048]"
+        for scenario, batch in (
+            ("single_stream", 1),
+            ("multi_stream", 16),
+            *(("server", size) for size in (1, 16)),
+            *(("offline", size) for size in (1, 16)),
+        )
     ]
 
 
 def test_without_loadgen_the_case_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlperf_loadgen", None)
-    build = SUITE.definitions["loadgen"].build
+    case = {"scenario": "server", "model": "llama-3-8b", "weights": "float16", "batch": 1, "context": 2048}
     with pytest.raises(Unavailable, match=r"LoadGen is not installed; pip install 'gpubench-suite\[loadgen\]'"):
-        build(host_bench(), scenario="single_stream", **CASE)
+        SUITE.definitions["loadgen"].build(bench(SUITE), **case)
 
 
-def cross_check(library, name, prompt, output):
-    """Serve the scenario by LoadGen and by our own generator and return both figures."""
-    pattern = LOADGEN.PATTERNS[name]
-    scenario = LOADGEN.open_scenario(host_bench(), "toy", "float32", prompt, output, pattern.queries)
-    return LOADGEN.cross_check(library, pattern, scenario)
+def test_a_batch_takes_the_samples_that_wait_in_the_order_of_their_arrival():
+    sent = LOADGEN.SimpleQueue()
+    batches = LOADGEN._batches(sent, 3)
+    sent.put([1, 2, 3, 4])
+    assert next(batches) == [1, 2, 3]
+    sent.put([5])
+    assert next(batches) == [4, 5]
+    sent.put([6])
+    assert next(batches) == [6]
+    sent.put(None)
+    assert list(batches) == []
 
 
 @pytest.fixture
@@ -49,81 +65,46 @@ def library():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", sorted(LOADGEN.PATTERNS.keys() - {"server"}))
-def test_loadgens_figure_is_that_of_our_own_times_of_the_same_queries(library, scenario):
-    """Within 10 % in the best of three attempts: LoadGen's times include the transfer between threads."""
-    measured = cross_check(library, scenario, 32, 8)
-    samples = 24 if scenario == "offline" else LOADGEN.PATTERNS[scenario].samples
-    ratios = []
-    for _ in range(3):
-        loadgen_figure, lasts = measured(), [answer.last for answer in measured._answers]
-        ours = sorted(max(lasts[start : start + samples]) for start in range(0, len(lasts), samples))
-        ratios.append(loadgen_figure / ours[int(0.9 * len(ours))])
-    assert 1 <= min(ratios) < 1.1
-    assert 0 < measured.check()["floor"].value < loadgen_figure / 4
+@pytest.mark.parametrize(("scenario", "batch"), POINTS)
+def test_latencies_of_loadgen_are_those_of_a_queue_of_steps_of_known_duration(library, scenario, batch):
+    """LoadGen's median is the prediction's for the measured steps; no query is faster than the steps that it needs."""
+    took = []
+
+    def step():
+        begin = time.perf_counter()
+        time.sleep(STEP_S)
+        took.append(time.perf_counter() - begin)
+
+    session = LOADGEN.Session(library, scenario, step, batch, STEP_S)
+    p50 = session()
+    arrivals = np.array(session.observed()["arrivals"].values)
+    samples = 662 * (8 if scenario == "multi_stream" else 1)
+    assert len(session.arrivals) == samples
+    assert len(arrivals) == {"single_stream": 1, "multi_stream": 8}.get(scenario, 662)
+    if scenario != "server":
+        assert len(took) == -(-len(arrivals) // batch) * samples // len(arrivals)
+    else:
+        assert np.diff(arrivals).mean() == pytest.approx(STEP_S / batch / 0.8, rel=0.15), "661 random gaps"
+    latencies = np.sort(serving.fixed_batches(arrivals, batch, float(np.median(took))))
+    predicted = latencies[-1] if scenario == "multi_stream" else latencies[len(latencies) // 2]
+    assert p50 == pytest.approx(predicted, rel=0.25 if scenario == "server" else 0.1)
+    assert STEP_S <= p50 <= session.p99
 
 
 @pytest.mark.slow
-def test_at_server_our_generator_follows_the_schedule_of_loadgen(library):
-    measured = cross_check(library, "server", 32, 8)
-    loadgen_figure = measured()
-    served = sorted(answer.last - answer.first for answer in measured._answers)
-    assert served[57] < loadgen_figure, "a latency counts from the schedule"
-    measured.check()
-    measured.ours_s()
-    gaps = np.diff([answer.scheduled for answer in measured._scenario.session.answers])
-    assert len(gaps) == 63
-    assert gaps.mean() == pytest.approx(measured._loadgen.expected_s, rel=0.5), "63 random gaps"
+@pytest.mark.parametrize(("scenario", "batch"), POINTS)
+def test_a_step_that_fails_is_the_failure_of_the_session_and_loadgen_works_on(library, scenario, batch):
+    steps = []
 
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("scenario", LOADGEN.PATTERNS)
-def test_loadgen_sends_queries_to_a_model_on_a_gpu(library, scenario):
-    device = inventory.facts().devices[0]
-    opened = plugins.load("backends", device.backend).open(device)
-    bench = Bench(opened, Case("inference", "loadgen", ()), Target(inventory.facts(), device), SUITE.package, 1)
-    pattern = LOADGEN.PATTERNS[scenario]
-    machine = MACHINE.GpuMachine(bench, SMALL_MODEL, "int4", 100, 6)
-    queries = LOADGEN.Scenario(machine, np.random.default_rng(4), 100, 6, pattern.queries)
-    measured = LOADGEN.cross_check(library, pattern, queries)
-    loadgen_figure = measured()
-    assert 0 < measured.check()["floor"].value < loadgen_figure
-    assert measured.ours_s() > 0
-
-
-@pytest.mark.slow
-def test_the_check_sees_a_sample_without_answer_and_a_wrong_token(library):
-    measured = cross_check(library, "offline", 8, 3)
-    measured()
-    for answer in measured._answers:
-        answer.tokens[0] = (answer.tokens[0] + 1) % 512
-    with pytest.raises(WrongAnswer, match="the logit of a token"):
-        measured.check()
-    measured()
-    measured._answers.pop()
-    with pytest.raises(WrongAnswer, match="23 of 24 samples are answered"):
-        measured.check()
-    measured.poison()
-    with pytest.raises(WrongAnswer, match="0 of 24"):
-        measured.check()
-
-
-@pytest.mark.slow
-def test_a_failure_while_a_query_is_answered_is_the_failure_of_the_call_and_loadgen_works_on(library):
-    loadgen = LOADGEN.LoadGen(library, LOADGEN.PATTERNS["multi_stream"], 1e-3)
-    seen = []
-
-    def serve(issued):
-        while (query := issued.take()) is not None:
-            seen.append(query)
-            if len(seen) == 3:
-                raise ZeroDivisionError
-            issued.complete(query)
+    def step():
+        steps.append(time.sleep(1e-4))
+        if len(steps) == 5:
+            raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        loadgen.figure_s(serve)
-    assert [len(query) for query in seen] == [8, 8, 8]
-    assert 0 < loadgen.figure_s(LOADGEN._complete_all) < 1
+        LOADGEN.Session(library, scenario, step, batch, 1e-4)()
+    assert len(steps) == 5
+    assert 0 < LOADGEN.Session(library, scenario, lambda: None, batch, 1e-4)() < 1
 
 
 @pytest.mark.slow
@@ -131,33 +112,38 @@ def test_loadgen_leaves_no_file_and_obeys_none_of_the_current_directory(library,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "audit.config").write_text("*.SingleStream.max_query_count = 3\n*.SingleStream.min_query_count = 3\n")
-    moments = []
-    loadgen = LOADGEN.LoadGen(library, LOADGEN.PATTERNS["single_stream"], 1e-5)
-    loadgen.figure_s(lambda issued: moments.extend(LOADGEN._complete_all(issued)))
-    assert len(moments) == 64
+    session = LOADGEN.Session(library, "single_stream", lambda: None, 1, 1e-5)
+    session()
+    assert len(session.arrivals) == 662
     assert [path.name for path in tmp_path.iterdir()] == ["audit.config"]
 
 
 @pytest.mark.slow
-def test_a_run_has_loadgens_figure_ours_and_the_floor(library, tmp_path):
-    arguments = (
-        "run",
-        "inference",
-        "--device",
-        "host",
-        "--tier",
-        "full",
-        "--filter",
-        "loadgen*single*",
-        "-o",
-        "run.jsonl",
-    )
-    done = gpubench(*arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    records = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
-    (result,) = [record for record in records if record["kind"] == "result"]
-    assert result["status"] == "ok"
-    assert dict(result["notes"])["scenario"] == "LoadGen scenario, not an MLPerf result"
-    figures = {series["name"]: min(series["values"]) for series in result["series"]}
-    assert figures.keys() == {"", "ours", "floor"}
-    assert 0 < figures["floor"] < figures["ours"]
+@pytest.mark.skipif(COMPILER is None, reason="needs g++")
+def test_the_task_times_sessions_checks_the_step_and_keeps_what_a_prediction_needs(library, monkeypatch):
+    """A small model on paper, in batches of two sequences, for fewer queries than LoadGen's percentile needs."""
+    step = chain(batch=2)
+    monkeypatch.setattr(LOADGEN, "_QUERIES", 64)
+    monkeypatch.setattr(LOADGEN, "_SESSIONS", 1)
+    task = LOADGEN.session_task(step.chain.bench, library, "offline", 2, step)
+    stage = task.stages[""]
+    p50 = stage.call()
+    observed = task.check()
+    assert observed["arrivals"].values == (0.0,) * 64
+    assert 0 < observed["error"].value < 5e-3
+    assert 0 < p50 < stage.probe()["p99"].value
+    assert "not an MLPerf result" in task.notes["scenario"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("scenario", "batch"), [(scenario, 16) for scenario, _ in POINTS])
+def test_loadgen_sends_queries_to_a_model_on_a_gpu(library, gpu, scenario, batch):
+    target = Target(inventory.facts(), gpu.device)
+    gpu_bench = Bench(gpu, Case("inference", "loadgen", ()), target, SUITE.package, 1)
+    step = STEPS.decode_step(gpu_bench, SMALL_MODEL, "float16", batch, 700)
+    task = LOADGEN.session_task(gpu_bench, library, scenario, batch, step)
+    measured = {series.name: series.values for series in Engine(gpu, POLICIES["full"]).measure(task).series}
+    assert len(measured[""]) == len(measured["p99"]) == 3
+    assert all(0 < p50 <= p99 for p50, p99 in zip(measured[""], measured["p99"], strict=True))
+    assert 0 < measured["error"][0] < 5e-3
+    assert len(measured["arrivals"]) == {"single_stream": 1, "multi_stream": 8}.get(scenario, 662)

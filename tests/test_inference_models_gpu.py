@@ -1,8 +1,7 @@
-"""Attention of a prompt, ChatGLM-6B's layers and sessions on a real GPU, against double precision."""
+"""Attention of a prompt and ChatGLM-6B's layers on a real GPU, against double precision."""
 
 from typing import Any
 
-import numpy as np
 import pytest
 from _modules import room_module, suite_modules
 
@@ -16,9 +15,7 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "inference")
-ATTENTION, STEPS, MACHINE, SCENARIOS = suite_modules(
-    "inference", "_prefill_attention", "_steps", "_machine", "_scenarios"
-)
+ATTENTION, STEPS = suite_modules("inference", "_prefill_attention", "_steps")
 MODELS = room_module("suites", "_models")
 PLAIN = MODELS.model(1024, 4096, 8, 8, 1, 3, 1500, "nowhere", norm="layer")  # as ChatGLM-6B, three layers
 MIXED = MODELS.mixture(1024, 512, 8, 16, 4, 3, 1500, "nowhere")
@@ -63,11 +60,3 @@ def test_a_prefill_with_layer_norms_and_gelu_is_that_of_double_precision(gpu: An
     task = STEPS.prefill_task(bench(gpu, ("tokens", 500)), PLAIN, kind, 500)
     measured = {series.name: series for series in Engine(gpu, POLICIES["smoke"]).measure(task).series}
     assert 0 < measured["error"].values[0] < 5e-3
-
-
-def test_the_host_takes_a_part_of_the_time_of_a_session(gpu: Any) -> None:
-    """The model is small, so that the part is large; the device's time is not longer than the session."""
-    machine = MACHINE.GpuMachine(bench(gpu), PLAIN, "float16", 100, 12)
-    scenario = SCENARIOS.Scenario(machine, np.random.default_rng(4), 100, 12, 20)
-    scenario.run(scenario.prompts, [0.0] * 20)
-    assert 0 < scenario.probe()["host"].value < 1

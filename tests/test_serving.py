@@ -176,25 +176,18 @@ def test_a_batch_with_one_context_has_the_slope_of_the_largest_batch_with_two():
 def test_prefills_between_measured_lengths_lie_on_the_line_and_a_bound_is_the_longer_of_bytes_and_operations():
     assert [TIMES.prefill_s(tokens) for tokens in (55, 1, 200)] == pytest.approx([0.055, 0.01, 0.2])
     work = Work(moved=4e12, flops=1e12)
+    fast = replace(TIMES, steps={1: StepLine(0.002, 1e-5)})
+    assert [fast.prefill_s(tokens) for tokens in (5, 1)] == pytest.approx([0.005, 0.002])
     rates = ((4e12, 1e12), (8e12, 1e12), (4e12, 0.5e12))
     assert [serving.bound_s(work, *rate) for rate in rates] == [1, 1, 2]
 
 
 def test_percentiles_need_the_queries_that_loadgen_needs():
-    assert (queries.queries_needed(0.9), queries.queries_needed(0.99)) == (64, 662)
     assert queries.tail_estimate(range(63), 0.9) is None
     assert queries.tail_estimate(range(64), 0.9) == 63
+    assert queries.tail_estimate(range(661), 0.99) is None
+    assert queries.tail_estimate(range(662), 0.99) == 661
     assert queries.tail_estimate([], 0.9) is None
-    assert queries.percentile_interval(range(300), 0.99) is None
-    assert queries.percentile_interval([], 0.5) is None
-
-
-@pytest.mark.parametrize(("count", "fraction"), [(6, 0.5), (100, 0.9), (368, 0.99), (662, 0.99), (60_000, 0.99)])
-def test_the_interval_of_a_percentile_leaves_at_most_a_fortieth_on_each_side(count, fraction):
-    """With one value fewer between the bounds, more than a fortieth would lie outside."""
-    low, high = queries.percentile_interval(np.arange(1, count + 1), fraction)
-    assert binom.cdf(low - 1, count, fraction) <= 0.025 < binom.cdf(low, count, fraction)
-    assert binom.sf(high - 1, count, fraction) <= 0.025 < binom.sf(high - 2, count, fraction)
 
 
 @pytest.mark.parametrize("count", [64, 662, 5000, 100_000])
@@ -225,19 +218,15 @@ def prefill(tokens, seconds, weights="float16"):
     return timed_case("prefill", (("weights", weights), ("tokens", tokens)), seconds, Work(items=tokens))
 
 
-def session(arrivals, times, slower=1.0, sizes=(1, 2, 4, 8, 16, 32, 64)):
-    """Return a session that takes `slower` times as long as simulated, on a machine with these batch sizes."""
-    queries = serving.simulate(times, np.array(arrivals), 512, 128)
-    first, last = (
-        queries.scheduled + slower * (moments - queries.scheduled) for moments in (queries.first, queries.last)
-    )
-    moments = {"scheduled": queries.scheduled, "first token": first, "last token": last, "batch sizes": np.array(sizes)}
-    observed = [Series(name, "s", tuple(map(float, values)), role="observed") for name, values in moments.items()]
-    params = (("weights", "float16"), ("prompt", 512), ("output", 128))
-    return timed_case("server", params, (last - queries.scheduled).tolist(), observed=observed)
+def session(scenario, batch, p50s, p99s, arrivals):
+    """Return LoadGen's sessions with steps of LLAMA over 2048 tokens of context."""
+    values = {"p99": p99s, "arrivals": arrivals}
+    observed = [Series(name, "s", tuple(map(float, series)), role="observed") for name, series in values.items()]
+    params = (("scenario", scenario), ("weights", "float16"), ("batch", batch), ("context", 2048))
+    return timed_case("loadgen", params, p50s, observed=observed)
 
 
-VIEW = View("serving", "Time to the first token over rate", ("step", "prefill", "server"), by=("weights",))
+VIEW = View("serving", "Time to the first token over rate", ("step", "prefill", "loadgen"), by=("weights",))
 
 
 def run_of(*results):
@@ -258,7 +247,7 @@ def measured():
 @pytest.fixture
 def few(monkeypatch):
     """Simulate fewer queries than a report does."""
-    monkeypatch.setattr("gpubench.analysis.views.served._QUERIES", 1000)
+    monkeypatch.setattr("gpubench.analysis.views.served._LOAD", Workload(512, 128, 1000))
 
 
 def test_a_view_finds_the_times_of_steps_and_prefills_and_the_rates_that_they_allow():
@@ -290,91 +279,50 @@ def test_the_page_has_a_line_for_each_format_of_weights_and_names_its_knee():
     assert served_of(Summary(run_of(step(1, 512, [0.004]))), "inference", VIEW) == [], "steps alone give no rate"
 
 
-@pytest.mark.usefixtures("few")
-def test_a_session_is_shown_beside_its_simulation_and_percentiles_need_enough_queries():
-    arrivals = serving.poisson(10, 100, seed=2).tolist()
-    views = served_of(Summary(run_of(*measured(), session(arrivals, LLAMA))), "inference", VIEW)
-    checks, (latencies,) = views[0].sessions, views[0].latencies
-    assert [check.time for check in checks] == ["first token", "per token", "last token"]
-    for check in checks:
-        assert check.queries == 100
-        assert check.p50.error == pytest.approx(0, abs=1e-6)
-        assert check.p99 is None
-    assert latencies.p90 is not None
-    assert latencies.p99 is None
-    assert Servings("", tuple(views)).tables[0].title == "Highest rate within the objectives"
+def test_samples_in_a_queue_of_fixed_batches_wait_for_the_call_that_takes_them():
+    """Calls of 2 s: the third sample waits for the second call, and the last one finds an empty queue."""
+    latencies = serving.fixed_batches(np.array([1.0, 1.5, 2.0, 2.5, 10.0]), 2, 2.0)
+    assert latencies.tolist() == [2.0, 3.5, 3.0, 4.5, 2.0]
+    assert serving.fixed_batches(np.zeros(5), 2, 1.0).tolist() == [1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_single_samples_wait_as_in_a_queue_with_one_server(load):
+    """M/D/1: the mean wait is ρ·s/(2·(1 − ρ)) (Pollaczek and Khinchine)."""
+    waits = serving.fixed_batches(serving.poisson(load / 0.01, 200_000, seed=1), 1, 0.01) - 0.01
+    assert waits.mean() == pytest.approx(load * 0.01 / (2 * (1 - load)), rel=0.03)
 
 
 @pytest.mark.usefixtures("few")
-def test_the_error_of_a_simulation_is_a_figure_with_its_sign_in_the_table_the_page_and_the_json():
-    """Each query takes a quarter longer than its simulation says, so that the simulation falls short by a fifth."""
-    arrivals = serving.poisson(10, 700, seed=2).tolist()
-    run = run_of(*measured(), session(arrivals, LLAMA, slower=1.25))
+@pytest.mark.parametrize(
+    ("scenario", "batch", "arrivals", "steps"),
+    [("single_stream", 1, [0], (1, 1)), ("multi_stream", 4, [0] * 8, (2, 2)), ("offline", 16, [0] * 64, (3, 4))],
+)
+def test_latencies_by_loadgen_stand_beside_their_prediction(scenario, batch, arrivals, steps):
+    """LoadGen's latencies are a quarter longer than the steps, so that the prediction falls short by a fifth."""
+    line = LLAMA.steps[batch]
+    p50, p99 = (1.25 * count * (line.base_s + line.token_s * batch * 2048) for count in steps)
+    run = run_of(*measured(), session(scenario, batch, [p50] * 3, [p99 / 2, p99, 2 * p99], arrivals))
     (rates,) = served_of(Summary(run), "inference", VIEW)
-    *_, last = rates.sessions
-    assert (last.p50.error, last.p99.error) == (pytest.approx(-0.2), pytest.approx(-0.2))
-    worst, best = last.p99.errors
-    assert worst < -0.2 < best < 0
-    table = next(candidate for candidate in Servings("", (rates,)).tables if candidate.title.startswith("Simulation"))
-    assert [row[2] for row in table.rows] == ["first token", "per token", "last token"]
-    assert (table.rows[-1][5], table.rows[-1][8]) == ("-20.0 %", "-20.0 %")
+    (check,) = rates.sessions
+    assert (check.p50.error, check.p99.error) == (pytest.approx(-0.2), pytest.approx(-0.2))
+    assert rates.times.steps.keys() == LLAMA.steps.keys()
+    table = next(entry for entry in Servings("", (rates,)).tables if entry.title.startswith("Latency by LoadGen"))
+    assert (table.rows[0][3], table.rows[0][6]) == ("-20.0 %", "-20.0 %")
     assert "-20.0 %" in plugins.load("reports", "html").render(run)
     (record,) = json.loads(plugins.load("reports", "json").render(run))["serving"]
     assert record["highest_rates"]["server"] > record["highest_rates"]["interactive"]
-    assert record["sessions"][-1]["p99"]["error"] == pytest.approx(-0.2)
-    assert record["sessions"][-1]["p99"]["errors"] == pytest.approx([worst, best])
+    assert record["sessions"][0]["p99"]["error"] == pytest.approx(-0.2)
 
 
 @pytest.mark.usefixtures("few")
-def test_a_session_is_compared_with_a_machine_of_its_own_batch_sizes():
-    """Four slots: a burst of 16 queries waits longer than on the 64 slots that were measured."""
-    small = ServingTimes(LLAMA.prefills, {size: LLAMA.steps[size] for size in (1, 4)})
-    (rates,) = served_of(Summary(run_of(*measured(), session([0.1] * 16, small, sizes=(1, 4)))), "inference", VIEW)
-    assert [check.p50.error for check in rates.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
-    for sizes in ((1, 128), (0, 4)):
-        result = session([0.1] * 16, small, sizes=sizes)
-        (rates,) = served_of(Summary(run_of(*measured(), result)), "inference", VIEW)
-        assert rates.sessions == ()
-
-
-def call_times(times, prefill_s, step_s):
-    """Return a session of all queries at once in batches of 1 and 16, with these extra seconds per call."""
-    contexts = {0: 0.0, 1: 550.0, 4: 0.0, 16: 9000.0}
-    seconds = [times.prefill_s(512) + prefill_s]
-    for size, further_s in step_s.items():
-        line = times.steps[size]
-        seconds.append(line.base_s + line.token_s * contexts[size] + further_s if further_s is not None else 0.0)
-    values = {"batch sizes": tuple(step_s), "call times": seconds, "call contexts": contexts.values()}
-    observed = [Series(name, "s", tuple(map(float, values)), role="observed") for name, values in values.items()]
-    params = (("weights", "float16"), ("prompt", 512), ("output", 128))
-    return timed_case("server", params, [1.0], Work(items=24 * 128), observed)
-
-
-@pytest.mark.usefixtures("few")
-def test_the_extra_time_of_calls_in_other_sessions_is_part_of_the_simulation():
-    """Steps of 4 take longer by a value between those of 1 and 16; steps of 64 by that of 16."""
-    sessions = [call_times(LLAMA, prefill_s, {1: 1e-4, 4: None, 16: 4e-4}) for prefill_s in (1e-3, 2e-3, 9e-3)]
-    longer = LLAMA.longer(2e-3, {1: 1e-4, 4: 1.6e-4, 16: 4e-4, 64: 4e-4})
-    arrivals = serving.poisson(10, 100, seed=2).tolist()
-    (rates,) = served_of(Summary(run_of(*measured(), *sessions, session(arrivals, longer))), "inference", VIEW)
-    assert rates.times.prefills == pytest.approx(longer.prefills)
-    assert [rates.times.steps[size].base_s for size in longer.steps] == pytest.approx(
-        [line.base_s for line in longer.steps.values()]
-    )
-    assert [check.p50.error for check in rates.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
-
-
-@pytest.mark.usefixtures("few")
-def test_the_simulation_of_a_session_does_not_use_the_sessions_own_times():
-    arrivals = serving.poisson(10, 100, seed=2).tolist()
-    compared, with_times = (
-        session(arrivals, LLAMA, sizes=(1, 4, 16)),
-        call_times(LLAMA, 1e-3, {1: 1e-3, 4: None, 16: 1e-3}),
-    )
-    series = (*compared.series, *(entry for entry in with_times.series if entry.name.startswith("call")))
-    (rates,) = served_of(Summary(run_of(*measured(), replace(compared, series=series))), "inference", VIEW)
-    assert rates.times.prefills == LLAMA.prefills
-    assert rates.times.steps[16].base_s == pytest.approx(LLAMA.steps[16].base_s)
+def test_a_server_is_predicted_from_the_arrivals_of_its_samples():
+    arrivals = serving.poisson(1000, 662, seed=2)
+    line = LLAMA.steps[16]
+    latencies = np.sort(serving.fixed_batches(arrivals, 16, line.base_s + line.token_s * 16 * 2048))
+    result = session("server", 16, [latencies[331]], [latencies[655]], arrivals)
+    (rates,) = served_of(Summary(run_of(*measured(), result)), "inference", VIEW)
+    assert [(check.p50.error, check.p99.error) for check in rates.sessions] == [pytest.approx((0, 0))]
 
 
 @pytest.mark.usefixtures("few")
@@ -410,15 +358,20 @@ def test_results_with_impossible_axes_or_times_are_left_out_of_serving(result):
 
 
 @pytest.mark.usefixtures("few")
-def test_a_session_whose_times_decrease_is_left_out():
-    good = session([0.0, 1.0, 2.0], LLAMA)
-    series = {entry.name: entry for entry in good.series}
-    back = replace(series["scheduled"], values=(0.0, 2.0, 1.0))
-    short = replace(series["last token"], values=series["last token"].values[:2])
-    for bad in (back, short):
-        others = [kept for name, kept in series.items() if name != bad.name]
-        (rates,) = served_of(Summary(run_of(*measured(), replace(good, series=(*others, bad)))), "inference", VIEW)
-        assert rates.sessions == ()
+@pytest.mark.parametrize(
+    "bad",
+    [
+        session("server", 16, [0.01], [0.02], [0.0, 2.0, 1.0]),
+        session("server", 16, [0.01], [0.02], [0.0, float("nan")]),
+        session("server", 16, [0.01], [], [0.0]),
+        session("server", 16, [0.01], [0.02], []),
+        session("server", 128, [0.01], [0.02], [0.0]),
+        session("server", 10**9, [0.01], [0.02], [0.0]),
+    ],
+)
+def test_a_session_without_arrivals_or_figures_or_with_impossible_ones_is_left_out(bad):
+    (rates,) = served_of(Summary(run_of(*measured(), bad)), "inference", VIEW)
+    assert rates.sessions == ()
 
 
 def test_a_run_of_an_h200_shows_the_attention_the_steps_and_the_rates_that_were_measured():

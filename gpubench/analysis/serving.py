@@ -11,20 +11,19 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gpubench.model import Work
-from gpubench.stats import quantile, queries
+from gpubench.stats import queries
 
 Floats = npt.NDArray[np.float64]
 
 _RATE_STEP = 0.01  # relative width at which the bisection for the highest rate stops
 _GROWTH = 0.01  # waiting queries that each arrival may add before the rate counts as not sustained
-_LEAST_S = 1e-9  # the shortest prefill in seconds
 _ENOUGH = 1e-12  # in steps: a step that ends exactly at an arrival counts as ended within this tolerance
 
 
@@ -97,35 +96,16 @@ class ServingTimes:
         """The most sequences of a batch."""
         return max(self.steps)
 
-    def of_sizes(self, sizes: Sequence[int]) -> ServingTimes | None:
-        """Return the times of a machine whose batches have these sizes; None if a size is below 1 or above `slots`.
-
-        A size that was not measured takes the time of the next larger one. Without sizes the result is None too."""
-        if not sizes or not 1 <= min(sizes) <= max(sizes) <= self.slots:
-            return None
-        lines = self.lines()
-        return ServingTimes(self.prefills, {size: lines[size] for size in sizes})
-
-    def longer(self, prefill_s: float, step_s: Mapping[int, float]) -> ServingTimes:
-        """Return the times with `prefill_s` seconds added to each prefill and `step_s[size]` to each step of that size.
-
-        `size` is the number of sequences of a batch."""
-        if not step_s:
-            return self
-        sizes = sorted(step_s)
-        further = {size: float(np.interp(size, sizes, [step_s[measured] for measured in sizes])) for size in self.steps}
-        steps = {size: replace(line, base_s=max(0.0, line.base_s + further[size])) for size, line in self.steps.items()}
-        prefills = {tokens: max(_LEAST_S, seconds + prefill_s) for tokens, seconds in self.prefills.items()}
-        return ServingTimes(prefills, steps)
-
     def prefill_s(self, tokens: int) -> float:
         """Return the seconds of the prefill of a prompt of `tokens` tokens, interpolated between the measured lengths.
 
-        Above the longest measured length the time is proportional to the length; below the shortest it is the time of
-        the shortest."""
+        Beyond them the time is proportional to the length, but no shorter than a step of the smallest batch."""
         lengths = sorted(self.prefills)
         if tokens > lengths[-1]:
             return self.prefills[lengths[-1]] * tokens / lengths[-1]
+        if tokens < lengths[0]:
+            shortest = self.prefills[lengths[0]]
+            return max(shortest * tokens / lengths[0], min(shortest, self.steps[min(self.steps)].base_s))
         return float(np.interp(tokens, lengths, [self.prefills[length] for length in lengths]))
 
     def lines(self) -> list[StepLine]:
@@ -286,38 +266,32 @@ def _percentiles(seconds: Floats) -> tuple[float, float | None]:
     return float(np.median(seconds)), queries.tail_estimate(seconds.tolist(), 0.99)
 
 
+def fixed_batches(arrivals: Floats, batch: int, seconds: float) -> Floats:
+    """Return the latency of each sample that arrives at the moments `arrivals` (s, ascending).
+
+    Samples wait in a queue, and each call answers up to `batch` of them in `seconds` seconds."""
+    ends, now, first = np.empty(len(arrivals)), 0.0, 0
+    while first < len(arrivals):
+        now = max(now, float(arrivals[first]))
+        last = min(first + batch, int(np.searchsorted(arrivals, now, side="right")))
+        now += seconds
+        ends[first:last] = now
+        first = last
+    return ends - arrivals
+
+
 @dataclass(frozen=True, slots=True)
-class SimulatedPercentile:
-    """A percentile of a time in seconds, both measured and simulated, with the same arrivals.
+class PredictedPercentile:
+    """A percentile of the latency of queries in seconds, as it was measured and as it is predicted."""
 
-    `low` and `high` are the 95 % confidence interval of the measured one; both are None if the queries are too few."""
-
-    RECORD: ClassVar[str] = "measured low high simulated error errors"
+    RECORD: ClassVar[str] = "measured predicted error"
     measured: float
-    low: float | None
-    high: float | None
-    simulated: float
+    predicted: float
 
     @property
     def error(self) -> float:
-        """The fraction by which the simulation exceeds the measured percentile; negative if it falls short of it."""
-        return self.simulated / self.measured - 1
-
-    @property
-    def errors(self) -> tuple[float, float] | None:
-        """The error at the upper and at the lower end of the interval of the measured percentile."""
-        if self.low is None or self.high is None:
-            return None
-        return self.simulated / self.high - 1, self.simulated / self.low - 1
-
-
-def simulated_percentile(measured: Floats, simulated: Floats, fraction: float) -> SimulatedPercentile:
-    """Return the percentile `fraction` (0.99 is the 99th) of measured times in seconds and of simulated times.
-
-    The interval of the measured percentile is None if there are too few queries for it."""
-    values = measured.tolist()
-    low, high = queries.percentile_interval(values, fraction) or (None, None)
-    return SimulatedPercentile(quantile(values, fraction), low, high, quantile(simulated.tolist(), fraction))
+        """The fraction by which the prediction exceeds the measured percentile; negative if it falls short of it."""
+        return self.predicted / self.measured - 1
 
 
 def at_rate(times: ServingTimes, load: Workload, rate: float) -> RatePoint:

@@ -1,21 +1,21 @@
-"""Measure how fast a device executes a language model at a load, with no weights and no server.
+"""Measure how fast a GPU executes a language model, with no weights to download and no server.
 
-Attention over a KV cache; one step and one prefill of a whole model; and LoadGen's four scenarios by our own open-loop
-generator, none of which is an MLPerf result. On the host the model is a toy that shows the method."""
+Attention over a KV cache and of a prompt; one step and one prefill of a whole model; and steps of a fixed batch to
+which MLCommons LoadGen sends queries, which is no MLPerf result."""
 
 from gpubench.api import suite as gb
 
-from . import _attention, _loadgen, _prefill_attention, _scenarios, _steps
+from . import _attention, _loadgen, _prefill_attention, _steps
 
 suite = gb.Suite(
-    "language models: attention over a KV cache, steps, LoadGen scenarios",
+    "language models: attention, steps and prefills, LoadGen's scenarios",
     views=[
         gb.View(
             "serving",
             "Time to the first token over rate: LoadGen scenario Server, simulated, not an MLPerf result",
-            ("step", "prefill", "single_stream", "multi_stream", "offline", "server"),
+            ("step", "prefill", "loadgen"),
             by=("model", "weights"),
         )
     ],
-    topics=[_attention.topic, _steps.topic, _scenarios.topic, _loadgen.topic, _prefill_attention.topic],
+    topics=[_attention.topic, _steps.topic, _loadgen.topic, _prefill_attention.topic],
 )

@@ -202,20 +202,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         out[(u64)blockIdx.x * heads * dim + i] = gb_word(from + ((u64)(i / dim) * gridDim.x + blockIdx.x) * dim + i % dim);
 }
 
-// Copies the keys and values of a prompt, [KV head][tokens][dim], to a slot of [slot][KV head][capacity][dim]. One
-// block per token.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    store_prompt(const unsigned short* __restrict__ from_keys, const unsigned short* __restrict__ from_values,
-                 unsigned short* __restrict__ keys, unsigned short* __restrict__ values, const u32* __restrict__ slot,
-                 u32 kv_heads, u32 capacity, u32 dim) {
-    for (u32 i = threadIdx.x; i < kv_heads * dim; i += THREADS) {
-        const u64 from = ((u64)(i / dim) * gridDim.x + blockIdx.x) * dim + i % dim;
-        const u64 to = (((u64)slot[0] * kv_heads + i / dim) * capacity + blockIdx.x) * dim + i % dim;
-        keys[to] = from_keys[from];
-        values[to] = from_values[from];
-    }
-}
-
 static __device__ __forceinline__ u32 gated(u32 gates, u32 ups) {
     float first, second, low, high;
     gb_halves(gates, first, second);
