@@ -1,4 +1,4 @@
-"""Patterns between processes: overlap, schedules of topologies, the model of a sender; all without a device."""
+"""Patterns between processes: overlap, schedules of topologies, batches; all without a device."""
 
 import dataclasses
 import itertools
@@ -59,11 +59,6 @@ def test_a_pipeline_of_ideal_parts_reaches_the_bound_from_depth_two_on(compute, 
 def test_slowdowns_are_busy_times_over_times_alone():
     overlap = part("_overlap").OverlapTimes(2.0, 1.0, 2.5, 2.2, 1.5)
     assert (overlap.compute_slowdown, overlap.transfer_slowdown) == pytest.approx((1.1, 1.5))
-
-
-def test_the_best_depth_is_the_smallest_of_those_that_are_equally_fast():
-    assert part("_overlap").best_depth({1: 2.0, 2: 1.01, 4: 1.0, 8: 1.3}) == 2
-    assert part("_overlap").best_depth({1: 2.0, 2: 1.03, 4: 1.0}) == 4
 
 
 def rounds_after(seconds_of, wanted_s, trials=8):
@@ -225,53 +220,6 @@ def test_a_wrong_schedule_is_found():
 def test_unfairness_is_the_slowest_time_over_the_mean():
     assert part("_schedules").unfairness([1.0, 1.0, 1.0]) == 1.0
     assert part("_schedules").unfairness([3.0, 1.0, 2.0]) == 1.5
-
-
-def way(path="socket", *chunk):
-    """Return a path for messages, with the size and number of its chunks."""
-    return part("_path_model").WayToSend(path, *chunk)
-
-
-def model(sizes, seconds):
-    return part("_path_model").SendModel.through(sizes, seconds)
-
-
-def test_a_model_is_exact_where_it_was_measured_and_straight_between_and_beyond():
-    fitted = model((100, 200, 400), (1.0, 2.0, 3.0))
-    assert [fitted.seconds(size) for size in (100, 150, 200, 300, 400, 600)] == pytest.approx([1, 1.5, 2, 2.5, 3, 4])
-    assert [piece.alpha_s for piece in fitted.pieces] == pytest.approx([0.0, 1.0])
-    assert [piece.per_byte_s for piece in fitted.pieces] == pytest.approx([0.01, 0.005])
-    assert fitted.seconds(10) == pytest.approx(0.1)
-    assert fitted.text == "α 0 s, β 200.0 B/s"
-
-
-def test_a_time_that_falls_with_size_is_replaced_by_the_earlier_time():
-    assert model((100, 200, 400), (2.0, 1.0, 3.0)).seconds(200) == 2.0
-
-
-def test_the_chosen_path_depends_on_the_size_and_the_simpler_one_wins_a_tie():
-    sizes = (2**10, 2**20)
-    models = {
-        way("socket"): model(sizes, (1e-6, 4e-4)),
-        way("memory", 2**16, 4): model(sizes, (5e-6, 1e-4)),
-        way("memory", 2**20, 4): model(sizes, (5e-6, 0.99e-4)),
-    }
-    choose = part("_path_model").choose
-    assert choose(models, 2**10).path == "socket"
-    assert choose(models, 2**20) == way("memory", 2**16, 4)
-    assert way("memory", 2**16, 4).text == "memory, 4 × 64 KiB"
-
-
-def test_regret_is_the_cost_of_a_choice_over_the_best_path_of_each_size():
-    first, second = way("one"), way("other")
-    models = {first: model((1, 100), (1.0, 100.0)), second: model((1, 100), (20.0, 30.0))}
-    measured = {10: {first: 10.0, second: 20.0}, 90: {first: 60.0, second: 30.0}, 23: {first: 25.0, second: 20.0}}
-    costs = part("_path_model").regrets(models, measured)
-    assert costs.by_size == pytest.approx((0.0, 0.0, 0.0))
-    wrong = {10: {first: 10.0, second: 8.0}, 90: {first: 60.0, second: 30.0}}
-    costs = part("_path_model").regrets(models, wrong)
-    assert costs.by_size == pytest.approx((0.25, 0.0))
-    assert (costs.median, costs.worst, costs.fixed_worst) == pytest.approx((0.125, 0.25, 0.0))
 
 
 def test_ranks_are_distributed_round_robin_over_the_cores():

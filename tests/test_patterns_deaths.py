@@ -13,7 +13,7 @@ from gpubench.model import Settings
 H200 = {"memory_bytes": 150 * 10**9, "cache_bytes": 60 * 2**20, "units": 132}
 ONE = make.facts(make.device(**H200))
 TWO = make.facts(make.device(peers=("cuda:1",), **H200), make.device("cuda:1", peers=("cuda:0",), **H200))
-APPLICATIONS = ("abort", "adapted", "death", "gradients", "layer", "snapshot", "stages", "unequal", "weights")
+APPLICATIONS = ("abort", "death", "gradients", "layer", "snapshot", "stages", "weights")
 MOST_S = {"": 1.0, "rebuild": 3.0, "staged": 3.0, "abort": 3.0}
 MOST_REBUILD_S = 10.0  # seconds to rebuild a communicator
 
@@ -28,14 +28,12 @@ def planned(facts, tier, device="cuda:0"):
 def test_with_two_gpus_each_has_a_rank_and_deaths_have_a_third_rank():
     assert planned(TWO, "full") >= {
         ("abort", 3, 2),
-        ("adapted", 2, 2),
         ("death", 3, 2),
         ("death", 3, 1),
         ("gradients", 2, 2),
         ("layer", 2, 2),
         ("snapshot", 2, 1),
         ("stages", 2, 2),
-        ("unequal", 2, 2),
         ("weights", 4, 1),
     }
     assert {name for name, _, _ in planned(TWO, "quick")} == {"gradients", "layer", "stages"}
@@ -131,7 +129,7 @@ def test_patterns_of_one_gpu_pass_their_checks(gpu, name):
 
 @pytest.mark.gpu
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["adapted", "gradients", "layer", "unequal"])
+@pytest.mark.parametrize("name", ["gradients", "layer"])
 def test_patterns_of_several_gpus_pass_their_checks(gpu, name):
     facts, device = gpu
     if not device.peers:

@@ -33,9 +33,25 @@ class View(Strict):
     prefills (`tokens`) of a language model, next to measured sessions (`prompt` and `output`). `amortisation` shows the
     number of calls after which a compiler has earned back its cost, compared with the providers that the note `eager`
     names. It needs operators by several providers (axis `by`, and the axis `x`, whose values are operators) and builds
-    of them (axes `op`, `by` and `cache`)."""
+    of them (axes `op`, `by` and `cache`).
 
-    kind: Literal["curve", "bars", "matrix", "pareto", "staircase", "transfer", "breakeven", "serving", "amortisation"]
+    `choice` shows what a model that chooses among measured ways loses, by the axis `x`: the ways are the cases, the
+    values of `by`, and with the series `*` the stages. `interval` shows after how many steps to save or to exchange:
+    `series` is the cost, `y` the series of a step, and a stage `resume` means that failures are the reason."""
+
+    kind: Literal[
+        "curve",
+        "bars",
+        "matrix",
+        "pareto",
+        "staircase",
+        "transfer",
+        "breakeven",
+        "serving",
+        "amortisation",
+        "choice",
+        "interval",
+    ]
     title: Text
     cases: Many[Word]
     x: Word = ""

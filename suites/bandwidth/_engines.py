@@ -32,6 +32,7 @@ topic = gb.Topic(
         gb.View(
             "transfer", "Device copy bandwidth by size", ("device_copy",), "size_bytes", by=("engine",), series="hot"
         ),
+        gb.View("choice", "Engine of a device copy by size", ("device_copy",), "size_bytes", by=("engine",)),
         gb.View(
             "curve",
             "Device copy bandwidth by compute units",

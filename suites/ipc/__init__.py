@@ -10,6 +10,7 @@ suite = gb.Suite(
     "copies and signals between two processes; opening shared memory",
     views=[
         gb.View("transfer", "Copy bandwidth between processes by size", _COPIES, "size_bytes", by=("path",)),
+        gb.View("choice", "Sender between processes that adapts to the size", _COPIES, "size_bytes"),
     ],
     topics=[
         _mapped.topic,

@@ -12,6 +12,7 @@ topic = gb.Topic(
         gb.View("matrix", "Peer read bandwidth", ("read",), x="peer", y="device", by=("by",)),
         gb.View("matrix", "Peer write bandwidth", ("write",), x="peer", y="device", by=("by",)),
         gb.View("transfer", "Peer copy bandwidth by size", ("read", "write"), "size_bytes", by=("by", "peer")),
+        gb.View("choice", "Sender to a peer that adapts to the size", ("write",), "size_bytes", by=("by",)),
     ],
 )
 

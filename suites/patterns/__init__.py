@@ -1,11 +1,9 @@
-"""Measure how applications communicate between processes: pipelines, topologies, batches, failures, adaptation."""
+"""Measure how applications communicate between processes: pipelines, topologies, batches, failures."""
 
 from gpubench.api import suite as gb
 
 from . import (
     _abort,
-    _adapted,
-    _adaptive,
     _batch,
     _failure,
     _gradients,
@@ -15,7 +13,6 @@ from . import (
     _splits,
     _stages,
     _topology,
-    _unequal,
 )
 
 suite = gb.Suite(
@@ -24,13 +21,10 @@ suite = gb.Suite(
         _pipeline.topic,
         _topology.topic,
         _batch.topic,
-        _adaptive.topic,
         _gradients.topic,
         _stages.topic,
         _shared_weights.topic,
         _splits.topic,
-        _unequal.topic,
-        _adapted.topic,
         _snapshots.topic,  # from this topic on ranks die, and the next case needs new processes
         _failure.topic,
         _abort.topic,

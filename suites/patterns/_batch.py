@@ -3,7 +3,6 @@
 With k messages in a batch, the time of a batch is about α + k/β: the rate k/t rises and levels off, and the latency
 t rises without end."""
 
-import socket
 import statistics
 import time
 from typing import Any
@@ -14,11 +13,12 @@ from gpubench.api import suite as gb
 
 from .._between import POISON, Params, devices_of
 from ._cores import on_own_core
-from ._routes_host import SENDER, connected_socket
 
 _MESSAGE_BYTES = 64
 _ROUNDS = 16  # batches per sample
 _SOCKET = "socket"
+_SENDER = 0
+_PATIENCE_S = 5.0
 
 topic = gb.Topic(
     views=[
@@ -58,7 +58,7 @@ def batch(bench: gb.Bench, path: str, messages: int) -> gb.Task:
         nonlocal latency_s
         with on_own_core(bench):
             own_seconds = [sender.send() for _ in range(_ROUNDS)]
-        batch_s: list[float] = bench.exchange(own_seconds)[SENDER]
+        batch_s: list[float] = bench.exchange(own_seconds)[_SENDER]
         latency_s = statistics.median(batch_s)
         return batch_s
 
@@ -86,8 +86,9 @@ class SocketBatch:
     Both ranks must create it. `path` only appears in `notes`."""
 
     def __init__(self, bench: gb.Bench, path: str, messages: int) -> None:
-        self._is_sender = bench.rank == SENDER
-        self._socket: socket.socket = connected_socket(bench)
+        self._is_sender = bench.rank == _SENDER
+        (self._socket,) = bench.sockets()
+        self._socket.settimeout(_PATIENCE_S)
         self._expected = _drawn(bench, messages)
         self._messages = [message.data for message in self._expected]
         self._received = np.zeros(messages * _MESSAGE_BYTES, np.uint8)

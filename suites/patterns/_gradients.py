@@ -42,6 +42,8 @@ topic = gb.Topic(
             by=("of", "tokens"),
             series="overlap",
         ),
+        gb.View("choice", "Number of gradient buckets", ("gradients",), "tokens", by=("buckets",)),
+        gb.View("interval", "Steps between all-reduces", ("gradients",), "tokens", "compute", series="reduce"),
     ],
 )
 

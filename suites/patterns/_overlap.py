@@ -1,10 +1,9 @@
-"""Compute how much of a transfer a computation hides: overlap efficiency, its upper bound, and the best depth."""
+"""Compute how much of a transfer a computation hides: overlap efficiency, and its upper bound."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _GROWTH = 16  # the rounds of a computation grow by at most this factor in one step of the calibration
-_EQUAL = 0.02  # pipeline depths whose times differ by less count as equally good, and the shallowest needs least memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +42,6 @@ def bound(chunks: int) -> float:
 
     Nothing runs beside the transfer of the first chunk and the computation of the last chunk."""
     return 1 - 1 / chunks
-
-
-def best_depth(seconds: Mapping[int, float]) -> int:
-    """Return the smallest pipeline depth whose time is within 2 % of the shortest; `seconds` maps depths to times."""
-    least_s = min(seconds.values())
-    return min(depth for depth, taken_s in seconds.items() if taken_s <= (1 + _EQUAL) * least_s)
 
 
 @dataclass(frozen=True, slots=True)

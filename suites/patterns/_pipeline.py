@@ -9,9 +9,8 @@ digest."""
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from .._copies import Call
 from .._link import ONE_WAY
 from .._stream import need_numba
 from ._cores import core_of, on_core
-from ._overlap import CalibrationPoint, OverlapTimes, best_depth, bound, next_rounds
+from ._overlap import CalibrationPoint, OverlapTimes, bound, next_rounds
 
 FACTOR, TERM = 1664525, 1013904223  # Knuth & Lewis: Numerical Recipes in C, 2nd edition, §7.1
 _MODULUS = 2**32
@@ -48,7 +47,6 @@ _AMOUNTS = gb.points(("equal",), full=tuple(_COMPUTE))
 _TRIALS, _REPEATS = 8, 3  # most steps of the calibration, and measurements in each step
 _EXACT = 0.03  # the calibration ends if the computation is within this share of the wanted time
 _PERCENT = 100
-_SWEPT = (1, 2, 3, 4, 6, 8)  # pipeline depths that a sample of `best_depth` measures
 
 topic = gb.Topic(
     views=[
@@ -61,6 +59,7 @@ topic = gb.Topic(
             by=("path", "by", "chunk_bytes", "compute"),
             series="overlap",
         ),
+        gb.View("choice", "Depth of a pipeline", ("pipeline",), "chunk_bytes", by=("depth",)),
         gb.View(
             "bars", "Compute slowdown beside a transfer", ("pipeline",), by=("path", "by"), series="compute_slowdown"
         ),
@@ -332,38 +331,7 @@ def pipeline(bench: gb.Bench, path: str, by: str, chunk_bytes: int, compute: str
     The overlap efficiency and the mutual slowdowns of copies and computation are reported beside it."""
     message = PipelinedMessage(bench, path, by, chunk_bytes, compute, depth)
 
-    def seconds() -> float:
-        message.sample((depth,))
-        return message.times.together_s
-
-    return message.task(
-        gb.Stage(seconds, message.work, "payload", clock="self", probe=message.observed, effort=gb.POINT)
-    )
-
-
-@topic.case(
-    when=gb.beyond_quick,
-    devices=devices_of,
-    where=_is_pipeline,
-    path=_paths,
-    by=_engines,
-    chunk_bytes=_chunk_sizes,
-    compute=_AMOUNTS,
-)
-def best_depth_(bench: gb.Bench, path: str, by: str, chunk_bytes: int, compute: str) -> gb.Task:
-    """The same message as in `pipeline` at depths from 1 to 8: payload at the fastest depth, and that depth."""
-    message = PipelinedMessage(bench, path, by, chunk_bytes, compute, max(_SWEPT))
-    best = 0
-
-    def seconds() -> float:
-        nonlocal best
-        best = message.sample(_SWEPT)
-        return message.times.together_s
-
-    def observed() -> gb.Observation:
-        return {"depth": gb.Observed(best, "in flight"), **message.observed()}
-
-    return message.task(gb.Stage(seconds, message.work, "payload", clock="self", probe=observed, effort=gb.POINT))
+    return message.task()
 
 
 class PipelinedMessage:
@@ -371,17 +339,18 @@ class PipelinedMessage:
 
     `path` and `by` are as in StreamPipeline; the host ignores them."""
 
-    def __init__(self, bench: gb.Bench, path: str, by: str, chunk_bytes: int, compute: str, most_depth: int) -> None:
+    def __init__(self, bench: gb.Bench, path: str, by: str, chunk_bytes: int, compute: str, depth: int) -> None:
         nbytes = CHUNKS * chunk_bytes
         distinct = _DISTINCT if bench.traits.is_gpu else CHUNKS
-        bench.need((2 * distinct + most_depth) * chunk_bytes)
-        self.work = gb.Work(payload=nbytes, items=CHUNKS)
+        bench.need((2 * distinct + depth) * chunk_bytes)
+        self._depth = depth
+        self._work = gb.Work(payload=nbytes, items=CHUNKS)
         drawn = bench.rng.integers(2**64, size=(distinct, chunk_bytes // 8), dtype=np.uint64)
         self._words = drawn.view(np.uint32)
         self._pipeline: ThreadPipeline | StreamPipeline = (
-            StreamPipeline(bench, self._words, CHUNKS, most_depth, path, by)
+            StreamPipeline(bench, self._words, CHUNKS, depth, path, by)
             if bench.traits.is_gpu
-            else ThreadPipeline(bench, self._words, most_depth)
+            else ThreadPipeline(bench, self._words, depth)
         )
         self._calibrate(_COMPUTE[compute])
         self._expected = np.resize(expected_digests(self._words, self._pipeline.rounds), CHUNKS)
@@ -404,18 +373,13 @@ class PipelinedMessage:
                 return
             line.rounds = next_rounds(tried, share * transfer_s)
 
-    def sample(self, depths: Sequence[int]) -> int:
-        """Time the transfer alone and the computation alone, and right after that the pipeline at each of `depths`.
-
-        A depth is the number of chunks in flight."""
-        line, alone_s = self._pipeline, self._pipeline.alone()
-        times_by_depth = {depth: OverlapTimes(*alone_s, *line.together(depth)) for depth in depths}
-        best = best_depth({depth: times.together_s for depth, times in times_by_depth.items()})
-        self.times = times_by_depth[best]
-        return best
+    def sample(self) -> float:
+        """Time the transfer alone, the computation alone and then the pipeline; return the seconds of the pipeline."""
+        self.times = OverlapTimes(*self._pipeline.alone(), *self._pipeline.together(self._depth))
+        return self.times.together_s
 
     def observed(self) -> gb.Observation:
-        """Return what the last sample measured at its best depth.
+        """Return what the last sample measured.
 
         `overlap` is the overlap efficiency in %; `compute_slowdown` and `transfer_slowdown` are busy time in the
         pipeline over time alone; `compute_over_transfer` is the ratio of both times alone."""
@@ -431,8 +395,16 @@ class PipelinedMessage:
         """Raise WrongAnswer if a chunk was computed on before it arrived or after it was overwritten."""
         expect_equal(self._pipeline.chunk_digests(), self._expected, "digests of chunks")
 
-    def task(self, stage: gb.Stage) -> gb.Task:
-        """Return a task with the one stage `stage`, and with the check, the clean-up and the notes of this message."""
+    def task(self) -> gb.Task:
+        """Return a task with one stage, the pipeline."""
         line = self._pipeline
-        stage = replace(stage, outputs=line.outputs)
+        stage = gb.Stage(
+            self.sample,
+            self._work,
+            "payload",
+            clock="self",
+            probe=self.observed,
+            effort=gb.POINT,
+            outputs=line.outputs,
+        )
         return gb.Task.of(stage, check=self.check, close=line.close, notes=self._notes)

@@ -1,20 +1,14 @@
 """Measure snapshots of a state: the cost of saving one, the work that a death loses, and whether resumed work is right.
 
 Rank 1 works and saves its state every few steps, and is killed in a step or in the middle of a save. Rank 0
-continues from the last whole snapshot. Its result is compared, bit by bit, with uninterrupted work.
+continues from the last whole snapshot. Its result is compared, bit by bit, with uninterrupted work."""
 
-Sources of the best number of steps between two snapshots: Young, "A first order approximation to the optimum
-checkpoint interval", CACM 17 (1974), 530–531; Daly, "A higher order estimate of the optimum checkpoint interval for
-restart dumps", FGCS 22 (2006), 303–312, equations 20 and 37."""
-
-import math
 import os
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,62 +26,21 @@ _SLOTS = 2  # snapshots that are kept: one is complete while the other is writte
 _TRIES = 5
 _BUFFERS = 7
 SAVED = "saved"  # the slot of the number of steps in a rank's last complete snapshot
-_PERCENT = 100
-_MTBF_S = {"1 h": 3600.0, "1 d": 86400.0}  # mean times between failures for which the interval is chosen
 _DECAY = np.float32(0.999)
 
 topic = gb.Topic(
     views=[
         gb.View("bars", "Time to resume from a snapshot", ("snapshot",), by=("medium", "amid"), series="resume.self"),
         gb.View("bars", "Snapshot bandwidth", ("snapshot",), by=("medium",)),
+        gb.View("interval", "Steps between snapshots by size", ("snapshot",), "size_bytes", "step"),
     ],
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotCosts:
-    """Seconds of a step, of saving a snapshot, and of restarting from one."""
-
-    step_s: float
-    save_s: float
-    restart_s: float = 0.0
-
-    def slowdown(self, steps: int, mtbf_s: float) -> float:
-        """Return the expected run time with a snapshot after every `steps` steps, over the time of the steps alone.
-
-        `mtbf_s` is the mean time M between failures in seconds, which are exponentially distributed."""
-        work_s = steps * self.step_s
-        segments = math.expm1(min((work_s + self.save_s) / mtbf_s, _MOST_EXPONENT))
-        return mtbf_s * math.exp(min(self.restart_s / mtbf_s, _MOST_EXPONENT)) * segments / work_s
-
-    def best_steps(self, mtbf_s: float) -> int:
-        """Return the number of steps between two snapshots, at least 1, with which the expected run time is shortest.
-
-        It is Daly's formula, rounded down or up, whichever `slowdown` prefers."""
-        steps = max(1, math.floor(daly_s(self.save_s, mtbf_s) / self.step_s))
-        return min((steps, steps + 1), key=lambda count: self.slowdown(count, mtbf_s))
-
-
-_MOST_EXPONENT = 700.0  # the exponential of a larger exponent would exceed the largest float
-
-
-def young_s(save_s: float, mtbf_s: float) -> float:
-    """Return the optimal seconds of work between snapshots by Young's first-order formula, √(2 · save_s · mtbf_s)."""
-    return math.sqrt(2 * save_s * mtbf_s)
-
-
-def daly_s(save_s: float, mtbf_s: float) -> float:
-    """Return the optimal seconds of work between snapshots by Daly's higher-order formula (equation 37).
-
-    `save_s` is the time δ to save one, and `mtbf_s` the mean time M between failures."""
-    if save_s >= 2 * mtbf_s:
-        return mtbf_s
-    share = save_s / (2 * mtbf_s)
-    return young_s(save_s, mtbf_s) * (1 + math.sqrt(share) / 3 + share / 9) - save_s
-
-
 def _sizes(target: gb.Target) -> Any:
-    return (2**23,) if target.is_host else gb.points((2**26,), smoke=(2**22,), full=(2**28, 2**30))
+    if target.is_host:
+        return gb.points((2**23,), full=(2**21, 2**23, 2**25))
+    return gb.points((2**26,), smoke=(2**22,), full=(2**26, 2**28, 2**30))
 
 
 @topic.case(
@@ -101,7 +54,7 @@ def snapshot(bench: gb.Bench, medium: str, amid: str, size_bytes: int) -> gb.Tas
     """Save the state of a device in host memory that outlives the process, or in a file: payload.
 
     `resume` is the time to load the last complete snapshot after a death. `lost` counts the steps that had to be
-    repeated. The best number of steps between snapshots follows from the measured times by Daly's formula."""
+    repeated, and `step` is the time of a step."""
     need_shared_gpu(bench)
     bench.need(_BUFFERS * size_bytes)
     board = bench.board(SAVED, DIED, room_bytes=_SLOTS * size_bytes, has_beats=True)
@@ -253,10 +206,7 @@ class ResumingRank:
         while state.steps < _STEPS:
             state.step()
         self._finished = state.array.copy()
-        step_s, save_s = (
-            statistics.median(self._seconds(call) for _ in range(_TRIES)) for call in (state.step, store.save)
-        )
-        self._costs = SnapshotCosts(step_s, save_s, self._resume_s)
+        self._step_s = statistics.median(self._seconds(state.step) for _ in range(_TRIES))
 
     def _await_death(self) -> None:
         """Wait until the other rank has died."""
@@ -279,13 +229,7 @@ class ResumingRank:
         gb.expect(wrong == 0, f"{wrong} of {self._finished.size} words differ from work that was not interrupted")
         amid = str(self._bench.case.param("amid"))
         lost = gb.Observed(_DEATHS[amid] - self._resumed_at, "steps")
-        observed = {"step": gb.Observed(self._costs.step_s, "s"), "lost": lost}
-        for name, mtbf_s in _MTBF_S.items():
-            steps = self._costs.best_steps(mtbf_s)
-            overhead = _PERCENT * (self._costs.slowdown(steps, mtbf_s) - 1)
-            observed[f"interval for a failure every {name}"] = gb.Observed(steps, "steps", "more")
-            observed[f"overhead for a failure every {name}"] = gb.Observed(overhead, "%")
-        return observed
+        return {"step": gb.Observed(self._step_s, "s"), "lost": lost}
 
     def _close(self) -> None:
         self._store.close()
@@ -299,5 +243,5 @@ class ResumingRank:
         resume = gb.Stage(
             lambda: self._resume_s, gb.Work(items=1), "item", clock="self", effort=gb.Effort.exactly(1), checked=True
         )
-        notes = {"snapshots": f"every {_EVERY} steps, {_SLOTS} kept", "interval": "Daly, FGCS 22 (2006)"}
+        notes = {"snapshots": f"every {_EVERY} steps, {_SLOTS} kept"}
         return gb.Task({"": save, "resume": resume}, self._check, self._store.poison, self._close, notes)

@@ -1,12 +1,12 @@
-"""Measure a transformer layer split over ranks in each way, and the split that a model of the run's own times chooses.
+"""Measure a transformer layer whole, and split over ranks in each way that divides it evenly.
 
-The case first measures the inputs of its model: products, attention and collectives of a few sizes. Then it predicts
-the time of every split, and times every split. The layer is X → Y = X + attention(X·Wqkv)·Wo → Y + relu(Y·W1)·W2, with
-heads of 64 numbers and no mask; at the end every rank has the whole output."""
+The layer is X → Y = X + attention(X·Wqkv)·Wo → Y + relu(Y·W1)·W2, with heads of 64 numbers and no mask; at the end
+every rank has the whole output."""
 
+import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,25 +17,8 @@ from ._blas import restore_threads, use_threads
 from ._gradients import devices_of_ranks, has_ranks, libraries
 from ._group import RankGroup, group_of
 from ._numbers import Normals, expect_close, type_of, width_of
-from ._parallel import (
-    DATA,
-    PIPELINE,
-    SEQUENCE,
-    TENSOR,
-    TOPOLOGIES,
-    UNSPLIT,
-    LayerShape,
-    RunModels,
-    TimeCurve,
-    best_ranks,
-    best_topology,
-    choose,
-    message_model,
-    possible_splits,
-    regret,
-    sync_interval,
-)
 
+UNSPLIT, DATA, TENSOR, SEQUENCE, PIPELINE = "unsplit", "data", "tensor", "sequence", "pipeline"
 HEAD = 64
 # Rows and columns, as multiples of the width.
 _MATRICES = {"q": (1, 1), "k": (1, 1), "v": (1, 1), "out": (1, 1), "up": (1, 4), "down": (4, 1)}
@@ -43,53 +26,55 @@ _SEED = 10
 
 Weights = dict[str, Any]
 _TRIES, _GPU_TRIES = 12, 5  # calls of each split; below the full tier a GPU, which runs nothing else, needs fewer
-_FRACTIONS = (8, 2, 1)  # the measured parts are the whole divided by these numbers
-_MOST_SYNC = 0.05  # share of the time that synchronisation may take
 _BUFFERS = 16
 _CHECKED = 8
 _PERCENT = 100
 
-Key = TypeVar("Key", str, float)
-
 topic = gb.Topic(
     views=[
         gb.View("bars", "Throughput of the unsplit layer", ("layer",), by=("of", "batch", "length")),
-        gb.View("bars", "Regret of the predicted split", ("layer",), by=("of", "batch", "length"), series="regret"),
+        gb.View("choice", "Split of a layer and number of ranks", ("layer",), "batch", by=("of",), series="*"),
     ],
 )
 
 
-class Collectives(Protocol):
-    """The methods of a group of ranks that a split uses (see _group.py)."""
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """A transformer layer of `width` numbers on `batch` sequences of `length` tokens; the hidden layer is 4 × wide."""
+
+    batch: int
+    length: int
+    width: int
+    heads: int
 
     @property
-    def sent(self) -> Any: ...
+    def tokens(self) -> int:
+        """The tokens of all sequences."""
+        return self.batch * self.length
+
     @property
-    def received(self) -> Any: ...
-    def all_reduce(self, first: int, count: int) -> None: ...
-    def all_gather(self, first: int, count: int) -> None: ...
-    def send(self, target: int, first: int, count: int) -> None: ...
-    def receive(self, source: int, first: int, count: int) -> None: ...
+    def numbers(self) -> int:
+        """The numbers of the input, and of the output."""
+        return self.tokens * self.width
+
+    @property
+    def flops(self) -> float:
+        """All operations: 24 · width per number in products, 4 · length per number in attention without a mask."""
+        return 4.0 * self.numbers * (6 * self.width + self.length)
 
 
-class Silent:
-    """Collectives that do nothing: with them a split shows the time of its computation alone."""
+def possible_splits(shape: LayerShape, ranks: int) -> tuple[str, ...]:
+    """Return the splits that divide the layer evenly over `ranks` ranks, first `unsplit`, which always does.
 
-    def __init__(self, group: Any) -> None:
-        """Use the arrays of a group."""
-        self.sent, self.received = group.sent, group.received
-
-    def all_reduce(self, first: int, count: int) -> None:
-        """Do nothing."""
-
-    def all_gather(self, first: int, count: int) -> None:
-        """Do nothing."""
-
-    def send(self, target: int, first: int, count: int) -> None:
-        """Do nothing."""
-
-    def receive(self, source: int, first: int, count: int) -> None:
-        """Do nothing."""
+    A pipeline has two stages, so that it needs exactly two ranks."""
+    fits = {
+        UNSPLIT: True,
+        DATA: shape.batch % ranks == 0,
+        TENSOR: shape.heads % ranks == 0,
+        SEQUENCE: shape.length % ranks == 0,
+        PIPELINE: ranks == 2,
+    }
+    return tuple(split for split, is_possible in fits.items() if is_possible)
 
 
 class TransformerLayer:
@@ -168,10 +153,10 @@ class TransformerLayer:
         self._network(middle, self._whole, out)
         out += middle
 
-    def call(self, split: str, group: Collectives) -> Callable[[], Any]:
-        """Return a call that computes the layer in the way `split`, an element of SPLITS, with collectives of `group`.
+    def call(self, split: str, group: RankGroup) -> Any:
+        """Compute the layer in the way `split`, an element of SPLITS, and return its output, shape (tokens, width).
 
-        The call returns the output, shape (tokens, width), which lies in the group's memory or in new memory."""
+        The output lies in the group's memory or in new memory."""
         calls = {
             UNSPLIT: self._unsplit,
             DATA: self._data,
@@ -179,18 +164,18 @@ class TransformerLayer:
             SEQUENCE: self._sequence,
             PIPELINE: self._pipeline,
         }
-        return lambda: calls[split](group)
+        return calls[split](group)
 
-    def _arrived(self, group: Collectives) -> Any:
+    def _arrived(self, group: RankGroup) -> Any:
         return group.received[: self.shape.numbers].reshape(self.shape.tokens, self.shape.width)
 
-    def _unsplit(self, group: Collectives) -> Any:
+    def _unsplit(self, group: RankGroup) -> Any:
         """Compute the whole layer on this rank, without communication, and return the output."""
         out = self._arrived(group)
         self.whole(self.input, self.shape.batch, out)
         return out
 
-    def _data(self, group: Collectives) -> Any:
+    def _data(self, group: RankGroup) -> Any:
         """Compute this rank's sequences, gather all ranks' sequences, and return them; every rank must call it."""
         tokens, numbers = self.shape.tokens // self.world, self.shape.numbers // self.world
         out = group.sent[:numbers].reshape(tokens, self.shape.width)
@@ -199,7 +184,7 @@ class TransformerLayer:
         group.all_gather(0, numbers)
         return self._arrived(group)
 
-    def _tensor(self, group: Collectives) -> Any:
+    def _tensor(self, group: RankGroup) -> Any:
         """Compute the layer with this rank's columns and rows of the weights, sum over ranks, and return the output."""
         numbers, out = self.shape.numbers, self._arrived(group)
         partial = group.sent[:numbers].reshape(self.shape.tokens, self.shape.width)
@@ -211,7 +196,7 @@ class TransformerLayer:
         out += middle
         return out
 
-    def _sequence(self, group: Collectives) -> Any:
+    def _sequence(self, group: RankGroup) -> Any:
         """Compute this rank's tokens of every sequence, gather the output of all ranks, and return it."""
         batch, width, part = self.shape.batch, self.shape.width, self.shape.length // self.world
         tokens = self.input.reshape(batch, self.shape.length, width)[:, self.rank * part : (self.rank + 1) * part]
@@ -233,7 +218,7 @@ class TransformerLayer:
         gathered = group.received[: count * self.world].reshape(self.world, batch, part, width)
         return self.xp.ascontiguousarray(gathered.transpose(1, 0, 2, 3)).reshape(self.shape.tokens, width)
 
-    def _pipeline(self, group: Collectives) -> Any:
+    def _pipeline(self, group: RankGroup) -> Any:
         """Compute attention on rank 0 and the network on rank 1, one sequence after another, and return the output."""
         length, width = self.shape.length, self.shape.width
         count, numbers = length * width, self.shape.numbers
@@ -292,8 +277,7 @@ def _lengths(target: gb.Target) -> Any:
 def layer(bench: gb.Bench, by: str, of: int, batch: int, length: int) -> gb.Task:
     """A transformer layer of 24·T·d² + 4·T·length·d operations, whole and split over the ranks in each possible way.
 
-    `regret` is how much longer the predicted split takes than the fastest one. Each split reports its predicted time,
-    its efficiency (unsplit time over ranks times split time) and the share of its communication that is hidden."""
+    Each split reports its efficiency: the unsplit time over ranks times the time of the split."""
     del by, of
     width = width_of(bench)
     shape = LayerShape(batch, length, width, width // HEAD)
@@ -303,9 +287,9 @@ def layer(bench: gb.Bench, by: str, of: int, batch: int, length: int) -> gb.Task
 
 
 class SplitLayer:
-    """One rank's layer, the measured models, and the time of each split.
+    """One rank's layer, and the shortest time of each split, which the case's `efficiency` compares.
 
-    Creating the object measures them, so all ranks must do it at the same time."""
+    Creating the object measures it, so all ranks must do it at the same time."""
 
     def __init__(self, bench: gb.Bench, shape: LayerShape) -> None:
         self._bench, self._shape = bench, shape
@@ -321,134 +305,48 @@ class SplitLayer:
         bench.device.synchronize()
         self._rows = bench.rng.integers(0, shape.length, _CHECKED)  # tokens of the first sequence that are compared
         self._reference = in_double(self._layer.weights, self._layer.input[: shape.length], self._rows)
-        self._models = self._measured_models()
-        self._predicted = {split: self._models.predicted(split, shape, bench.world) for split in self._splits}
-        self._chosen = bench.exchange(choose(self._models, shape, bench.world))[0]
-        self._seconds = self._fastest({split: self._layer.call(split, self._group) for split in self._splits})
-        silent = Silent(self._group)
-        self._alone = self._fastest({split: self._layer.call(split, silent) for split in self._splits})
+        own_seconds = [[self._timed(split) for split in self._splits] for _ in range(self._tries)]
+        slowest = np.max(bench.exchange(own_seconds), axis=0)
+        self._shortest = dict(zip(self._splits, slowest.min(axis=0).tolist(), strict=True))
 
     def _run(self, split: str) -> None:
-        self._outputs[split] = self._layer.call(split, self._group)()
+        self._outputs[split] = self._layer.call(split, self._group)
 
-    def _timed(self, call: Callable[[], object]) -> float:
-        """Return the device's seconds of one call of `call`, which starts when all ranks are ready."""
+    def _timed(self, split: str) -> float:
+        """Return the device's seconds of one call of a split, which starts when all ranks are ready."""
         self._group.board.meet()
+        call = functools.partial(self._run, split)
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
-
-    def _fastest(self, calls: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
-        """Return by key the shortest seconds of its call over several tries; each try counts its slowest rank."""
-        own_seconds = [[self._timed(call) for call in calls.values()] for _ in range(self._tries)]
-        slowest = np.max(self._bench.exchange(own_seconds), axis=0)
-        return dict(zip(calls, slowest.min(axis=0).tolist(), strict=True))
-
-    def _curve(self, calls: Mapping[float, Callable[[], object]]) -> TimeCurve:
-        return TimeCurve.through(self._fastest(calls))
-
-    def _measured_models(self) -> RunModels:
-        """Return models from measured products and attention (by operations) and collectives (by numbers per rank)."""
-        shape, group, xp, width = self._shape, self._group, self._bench.xp, self._shape.width
-        tokens, up = self._layer.input, self._layer.weights["up"]
-        heads = tokens.reshape(shape.batch, shape.length, width)
-        products: dict[float, Callable[[], object]] = {}
-        columns: dict[float, Callable[[], object]] = {}
-        attention: dict[float, Callable[[], object]] = {}
-        for fraction in _FRACTIONS:
-            rows = max(1, shape.tokens // fraction)
-            hidden = xp.empty((rows, up.shape[1]), up.dtype)
-            products[2.0 * rows * width * up.shape[1]] = (
-                lambda rows=rows, hidden=hidden: xp.matmul(  # type: ignore[misc]
-                    tokens[:rows], up, out=hidden
-                )
-            )
-            narrow = xp.ascontiguousarray(up[:, : up.shape[1] // fraction])
-            output = xp.empty((shape.tokens, narrow.shape[1]), up.dtype)
-            columns[2.0 * shape.tokens * width * narrow.shape[1]] = lambda narrow=narrow, output=output: xp.matmul(  # type: ignore[misc]
-                tokens, narrow, out=output
-            )
-            cut = max(1, width // HEAD // fraction) * HEAD
-            part = xp.ascontiguousarray(heads[:, :, :cut])
-            attention[4.0 * shape.tokens * cut * shape.length] = lambda part=part: self._layer.attended(
-                part, part, part
-            )  # type: ignore[misc]
-        counts = [max(1, shape.numbers // fraction) for fraction in _FRACTIONS]
-        return RunModels(
-            self._curve(products),
-            self._curve(columns),
-            self._curve(attention),
-            self._curve({count: lambda count=count: group.all_reduce(0, count) for count in counts}),  # type: ignore[misc]
-            self._curve({count: lambda count=count: group.all_gather(0, count) for count in counts}),  # type: ignore[misc]
-            self._curve({count: lambda count=count: self._pass_on(count) for count in counts}),  # type: ignore[misc]
-        )
-
-    def _pass_on(self, count: int) -> None:
-        """Send `count` numbers from rank 0 to 1, from rank 2 to 3, and so on; every rank must call it."""
-        rank, pairs = self._bench.rank, self._bench.world // 2
-        if rank % 2 == 0 and rank // 2 < pairs:
-            self._group.send(rank + 1, 0, count)
-        elif rank % 2:
-            self._group.receive(rank - 1, 0, count)
 
     def task(self) -> gb.Task:
         """Return this rank's task: a stage for each split, which times one call of it."""
         limit = "" if self._bench.target.is_host else f"tensor.{type_of(self._bench)}"
         work = gb.Work(flops=self._shape.flops, items=1)
         effort = gb.Effort.exactly(self._tries)  # the splits were called many times when they were compared
-
-        def stage(split: str) -> gb.Stage:
-            def seconds() -> float:
-                return self._timed(lambda: self._run(split))
-
-            return gb.Stage(seconds, work, "flops", limit if split == UNSPLIT else "", clock="self", effort=effort)
-
-        notes = {"chosen": self._chosen, "fastest": min(self._seconds, key=self._seconds.__getitem__)}
-        notes |= {"advised topology": self._topology()}
+        stages = {
+            split: gb.Stage(
+                functools.partial(self._timed, split),
+                work,
+                "flops",
+                limit if split == UNSPLIT else "",
+                clock="self",
+                effort=effort,
+            )
+            for split in self._splits
+        }
+        notes = {"fastest": min(self._shortest, key=self._shortest.__getitem__)}
         notes |= {"layer": f"{self._shape.width} wide, {self._shape.heads} heads", "type": type_of(self._bench)}
-        stages = {split: stage(split) for split in self._splits}
         return gb.Task(stages, self._check, self._poison, self._close, {**notes, **self._group.notes})
 
     def _poison(self) -> None:
         """Overwrite the group's buffers and all outputs with NaN; every rank must call it, and waits for the others."""
-        self._group.received.fill(np.nan)
-        self._group.sent.fill(np.nan)
-        for output in self._outputs.values():
-            output.fill(np.nan)
+        for array in (self._group.received, self._group.sent, *self._outputs.values()):
+            array.fill(np.nan)
         self._bench.device.synchronize()
         self._group.board.meet()
 
     def _check(self) -> gb.Observation:
-        """Check every split, and return what was measured and predicted when this object was created."""
-        self._expect_outputs()
-        observed: dict[str, gb.Observed] = {"regret": gb.Observed(regret(self._chosen, self._seconds))}
-        unsplit_s, ranks = self._seconds[UNSPLIT], self._bench.world
-        for split in self._splits[1:]:
-            together_s, predicted = self._seconds[split], self._predicted[split]
-            hidden_s = self._alone[split] + predicted.communicate_s - together_s
-            hidden = min(max(hidden_s / predicted.communicate_s, 0.0), 1.0) if predicted.communicate_s else 1.0
-            observed[f"predicted {split}"] = gb.Observed(predicted.seconds, "s")
-            observed[f"efficiency {split}"] = gb.Observed(_PERCENT * unsplit_s / (ranks * together_s), "%", "more")
-            observed[f"hidden {split}"] = gb.Observed(_PERCENT * hidden, "%", "more")
-        observed["predicted unsplit"] = gb.Observed(self._predicted[UNSPLIT].seconds, "s")
-        return {**observed, **self._advice()}
-
-    def _advice(self) -> dict[str, gb.Observed]:
-        """Return the advice: `advised ranks` and `advised interval`, the steps between exchanges of all weights."""
-        predicted_s = {1: self._predicted[UNSPLIT].seconds, self._bench.world: self._predicted[self._chosen].seconds}
-        exposed_s = self._models.all_reduce.seconds(12 * self._shape.width**2)
-        interval = sync_interval(predicted_s[1], exposed_s, _MOST_SYNC)
-        return {
-            "advised ranks": gb.Observed(best_ranks(predicted_s), "ranks", "more"),
-            "advised interval": gb.Observed(interval, "steps"),
-        }
-
-    def _topology(self) -> str:
-        """Return the topology, one of TOPOLOGIES, that is predicted fastest for an all-reduce of the layer's output."""
-        itemsize = self._group.dtype.itemsize
-        alpha_s, bytes_per_s = message_model(self._models.send, itemsize)
-        return best_topology(TOPOLOGIES, self._shape.numbers * itemsize, self._bench.world, alpha_s, bytes_per_s)
-
-    def _expect_outputs(self) -> None:
-        """Compute each split again."""
+        """Compute each split again, compare it, and return the efficiencies."""
         outputs = {}
         for split in self._splits:
             self._run(split)
@@ -457,6 +355,10 @@ class SplitLayer:
         whole = outputs[UNSPLIT].astype(np.float64)
         for split, output in outputs.items():
             expect_close(output, whole, f"outputs of the layer split by {split}")
+        one_s = _PERCENT * self._shortest[UNSPLIT] / self._bench.world
+        return {
+            f"efficiency {split}": gb.Observed(one_s / self._shortest[split], "%", "more") for split in self._splits[1:]
+        }
 
     def _close(self) -> None:
         restore_threads(self._threads)

@@ -28,6 +28,7 @@ topic = gb.Topic(
             by=("of",),
             series="unfairness",
         ),
+        gb.View("choice", "Topology of an all-gather", ("topology",), "size_bytes", by=("topology",)),
         gb.View("curve", "Incast throughput by number of senders", ("incast",), "senders", by=("size_bytes",)),
     ],
 )

@@ -62,7 +62,7 @@ def view_points(summary: Summary, suite: str, view: View, series: str) -> list[P
             chosen = series_labelled(result, series)
             if chosen is not None:
                 grouped.setdefault((result.case.id, result.devices), []).append((result, chosen))
-    joined = [_point(summary, group) for group in grouped.values()]
+    joined = [point_of(summary, group) for group in grouped.values()]
     return [point for point in joined if _is_drawable(point.figure.interval)]
 
 
@@ -70,7 +70,7 @@ def _is_drawable(interval: stats.Interval) -> bool:
     return all(map(stats.is_drawable, (interval.low, interval.centre, interval.high)))
 
 
-def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
+def point_of(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
     """Return the point of a case from `group`: for each replicate, at least one, its result and the series to show."""
     result, series = group[0]
     figure = Figure.over_replicates([summary.figure(replicate, chosen) for replicate, chosen in group])
