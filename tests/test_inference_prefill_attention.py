@@ -7,14 +7,14 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import bench, products_by_numpy
-from _modules import suite_modules
+from _modules import suite_module
 from _numpy_triton import ElementPointer, NumpyTriton
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 
 SUITE = plugins.load("suites", "inference")
-ATTENTION, FLASH = suite_modules("inference", "_prefill_attention", "_flash")
+ATTENTION = suite_module("inference", "_prefill_attention")
 SMALL = ATTENTION.PromptShape(tokens=72, heads=4, kv_heads=2, dim=64)
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
@@ -23,12 +23,12 @@ def by_kernel(monkeypatch, prompt, shape, rows, cols):
     """Run every program of the Triton kernel in Python on the host, and return the result."""
     grid = (-(-shape.tokens // rows), shape.heads)
     triton = NumpyTriton(grid)
-    monkeypatch.setattr(FLASH, "tl", triton)
+    monkeypatch.setattr(ATTENTION, "tl", triton)
     out = np.full(shape.size, np.nan, np.float16)
     pointers = [ElementPointer(array.view(np.float16)) for array in (prompt.queries, prompt.keys, prompt.values)]
     numbers = shape.tokens, shape.heads, shape.heads // shape.kv_heads
     for triton.place in np.ndindex(grid):
-        FLASH.flash(*pointers, ElementPointer(out), *numbers, shape.dim, rows, cols)
+        ATTENTION.flash(*pointers, ElementPointer(out), *numbers, shape.dim, rows, cols)
     return out.view("uint16")
 
 
@@ -48,7 +48,7 @@ def test_two_products_and_a_softmax_are_the_attention_of_double_precision(unfuse
     unfused.provider.poison()
     with pytest.raises(WrongAnswer, match="not written"):
         unfused.check()
-    unfused.provider()
+    unfused.provider.call()
     assert 0 < unfused.check()["error"].value < 2**-9
     unfused.prompt.values[:] = np.roll(unfused.prompt.values, 64)
     with pytest.raises(WrongAnswer, match="relative error"):
@@ -63,7 +63,7 @@ def test_rows_of_any_length_give_the_same(tokens):
     """Rows of 70 scores are no whole vectors; of 2056 scores a thread holds two vectors instead of one."""
     prefill = ATTENTION.PrefillAttention(bench(SUITE, "nvidia"), dataclasses.replace(SMALL, tokens=tokens), "unfused")
     prefill.provider.poison()
-    prefill.provider()
+    prefill.provider.call()
     assert 0 < prefill.check()["error"].value < 2**-9
 
 
@@ -72,7 +72,7 @@ def test_rows_of_any_length_give_the_same(tokens):
 def test_the_kernel_in_triton_is_the_attention_of_double_precision(monkeypatch, unfused, rows, cols):
     """A prompt that ends within a block: the last block has tokens that do not exist."""
     result = by_kernel(monkeypatch, unfused.prompt, SMALL, rows, cols)
-    unfused.provider._out[:] = result
+    unfused.provider.results()[:] = result
     assert 0 < unfused.check()["error"].value < 2**-9
 
 

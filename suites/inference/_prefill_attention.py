@@ -1,23 +1,25 @@
-"""Measure causal attention of a whole prompt by several libraries: a token attends to earlier ones and to itself."""
+"""Measure causal attention of a whole prompt by several libraries: a token attends to earlier ones and to itself.
+
+Triton compiles a kernel whose scores stay on the chip (FlashAttention), and CuPy loads and launches the binary, because
+Triton's own launcher would need torch."""
 
 import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
+from .. import _torch, _triton
 from .._checks import in_turn
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from .._matrix.vendor import vendor
-from .._torch import imported
-from ._flash import FlashPlan, binary
 
 _HALF = FORMATS["float16"]
 _THREADS = 256  # threads per block, as in chain.cu
@@ -27,6 +29,11 @@ _SAMPLED = 6  # tokens of random heads that are compared, besides the first and 
 _BOUND = 4 * 2.0**-11
 _SPARE_BYTES = 2**28
 _SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+# The kernel in Triton: queries of a program, keys that it takes at once, warps of a program, and loads of keys and
+# values in flight. They were the fastest of six plans on an H200, for 2048 tokens.
+_ROWS, _COLS, _WARPS, _STAGES = 128, 64, 8, 3
+
+tl: Any = None  # triton.language, once `_flash` has imported it
 
 topic = gb.Topic(
     views=[
@@ -122,117 +129,136 @@ class Unfused:
         return vendor(self._bench, described, self._workspace).call
 
 
-class Provider(Protocol):
-    """A library that computes the attention of a prompt."""
+def flash(queries, keys, values, out, tokens, heads, group, DIM, ROWS, COLS) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001, N803
+    """Write the causal attention of a prompt of `tokens` tokens to `out`.
 
-    @property
-    def notes(self) -> Mapping[str, str]:
-        """The library and its version."""
+    A token attends to itself and to all tokens before it. All arrays have halves."""
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # the last tokens attend to the most tokens, so they start first
+    head = tl.program_id(1)
+    row, col, lane = block * ROWS + tl.arange(0, ROWS), tl.arange(0, COLS), tl.arange(0, DIM)
+    lines = (row < tokens)[:, None]
+    query = tl.load(queries + (head * tokens + row)[:, None] * DIM + lane[None, :], mask=lines, other=0.0)
+    keys += head // group * tokens * DIM
+    values += head // group * tokens * DIM
+    most = tl.full([ROWS], -1.0e30, tl.float32)
+    sums = tl.zeros([ROWS], tl.float32)
+    weighted = tl.zeros([ROWS, DIM], tl.float32)
+    for is_diagonal in tl.static_range(2):
+        # First the columns to which every token of the block attends, then the columns near the diagonal.
+        begin = block * ROWS if is_diagonal else 0
+        end = tl.minimum((block + 1) * ROWS, tokens) if is_diagonal else block * ROWS
+        for first in range(begin, end, COLS):
+            place = first + col
+            if is_diagonal:
+                key = tl.load(keys + place[None, :] * DIM + lane[:, None], mask=(place < tokens)[None, :], other=0.0)
+                value = tl.load(
+                    values + place[:, None] * DIM + lane[None, :], mask=(place < tokens)[:, None], other=0.0
+                )
+            else:
+                key = tl.load(keys + place[None, :] * DIM + lane[:, None])
+                value = tl.load(values + place[:, None] * DIM + lane[None, :])
+            score = tl.dot(query, key)
+            if is_diagonal:
+                score = tl.where(row[:, None] >= place[None, :], score, -1.0e30)
+            top = tl.maximum(most, tl.max(score, 1))
+            share = tl.exp2(score - top[:, None])
+            fade = tl.exp2(most - top)
+            sums = sums * fade + tl.sum(share, 1)
+            weighted = tl.dot(share.to(tl.float16), value, weighted * fade[:, None])
+            most = top
+    result = (weighted / sums[:, None]).to(tl.float16)
+    tl.store(out + (row[:, None] * heads + head) * DIM + lane[None, :], result, mask=lines)
 
-    def __call__(self) -> None:
-        """Compute the attention."""
 
-    def poison(self) -> None:
-        """Overwrite the outputs of the next call with NaN."""
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A library's attention of a prompt: the call, its poison, and its results as flat (token, head, dim) halves."""
 
-    def results(self) -> Any:
-        """Return the results as (token, head, dim) halves."""
-
-
-class OurKernels:
-    """A provider of our own kernels or of the vendor's products, which write halves to our array `out`.
-
-    `poison` overwrites it and the intermediate results `between`."""
-
-    def __init__(
-        self, bench: gb.Bench, calls: list[Call], out: Any, notes: Mapping[str, str], between: tuple[Any, ...] = ()
-    ) -> None:
-        self._call, self._out, self.notes = in_turn(*calls), out, notes
-        self.poison = partial(bench.poison, out, *between)
-
-    def __call__(self) -> None:
-        self._call()
-
-    def results(self) -> Any:
-        return self._out
+    call: Callable[[], None]
+    poison: Callable[[], None]
+    results: Callable[[], Any]
+    library: str  # the library and its version
 
 
 def _unfused(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     """Return the provider of two batched products of the vendor's library with a softmax between them."""
     unfused, out = Unfused(bench, shape), bench.xp.empty(shape.size, "uint16")
-    notes = {"library": "two batched products of the vendor's library, softmax of chain.cu"}
-    return OurKernels(bench, unfused.calls(prompt, out), out, notes, unfused.outputs)
+    library = "two batched products of the vendor's library, softmax of chain.cu"
+    poison = partial(bench.poison, out, *unfused.outputs)
+    return Provider(in_turn(*unfused.calls(prompt, out)), poison, lambda: out, library)
 
 
-def _triton(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
+def _flash(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     """Return the provider of our kernel in Triton, compiled for this GPU and launched by CuPy on the suite's stream."""
     if bench.traits.vendor != "nvidia":
         raise gb.Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
-    plan, xp = FlashPlan(), bench.xp
-    compiled = binary(bench.traits.arch, shape.dim, plan)
-    if compiled.shared_bytes > bench.traits.max_shared_bytes:
-        raise gb.Skip(f"the kernel needs {compiled.shared_bytes} bytes of shared memory in a block")
+    triton, xp = _triton.imported(), bench.xp
+    globals()["tl"] = triton.language
+    constants = {"DIM": shape.dim, "ROWS": _ROWS, "COLS": _COLS}
+    types = dict.fromkeys(("queries", "keys", "values", "out"), "*fp16")
+    types |= dict.fromkeys(("tokens", "heads", "group"), "i32") | dict.fromkeys(constants, "constexpr")
+    aligned = {(place,): [["tt.divisibility", 16]] for place in range(4)}
+    source = triton.compiler.ASTSource(triton.jit(flash), types, constants, aligned)
+    number = gb.Architecture.parse(bench.traits.arch).capability
+    target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", number, 32)
+    compiled = triton.compile(source, target=target, options={"num_warps": _WARPS, "num_stages": _STAGES})
+    shared_bytes = compiled.metadata.shared
+    if shared_bytes > bench.traits.max_shared_bytes:
+        raise gb.Skip(f"the kernel needs {shared_bytes} bytes of shared memory in a block")
     module = xp.cuda.function.Module()
-    module.load(compiled.code)
-    kernel = module.get_function(compiled.name)
-    xp.cuda.driver.funcSetAttribute(kernel.ptr, _SHARED_BYTES, compiled.shared_bytes)
+    module.load(compiled.asm["cubin"])
+    kernel = module.get_function(compiled.metadata.name)
+    xp.cuda.driver.funcSetAttribute(kernel.ptr, _SHARED_BYTES, shared_bytes)
     out = xp.empty(shape.size, "uint16")
     numbers = (np.int32(number) for number in (shape.tokens, shape.heads, shape.heads // shape.kv_heads))
     # Scratch memory that some kernels ask for, and the memory of Triton's profiler.
     scratch = np.uint64(0), np.uint64(0)
     args = (prompt.queries, prompt.keys, prompt.values, out, *numbers, *scratch)
-    grid, block = (-(-shape.tokens // plan.rows), shape.heads), (32 * plan.warps,)
-    launch = partial(kernel, grid, block, args, shared_mem=compiled.shared_bytes)
-    blocks = f"blocks of {plan.rows} × {plan.cols}, {plan.warps} warps, {plan.stages} stages"
-    notes = {"library": f"our kernel in Triton {compiled.version}: {blocks}"}
-    return OurKernels(bench, [launch], out, notes)
+    grid, block = (-(-shape.tokens // _ROWS), shape.heads), (32 * _WARPS,)
+    launch = partial(kernel, grid, block, args, shared_mem=shared_bytes)
+    blocks = f"blocks of {_ROWS} × {_COLS}, {_WARPS} warps, {_STAGES} stages"
+    return Provider(
+        launch, partial(bench.poison, out), lambda: out, f"our kernel in Triton {triton.__version__}: {blocks}"
+    )
 
 
-class TorchAttention:
-    """torch's scaled_dot_product_attention over our memory, on the stream of the suite.
+def _torch_attention(bench: gb.Bench, shape: PromptShape, prompt: Prompt, backend: str = "") -> Provider:
+    """Return the provider of torch's attention over our memory; `backend` is a name of torch's SDPBackend."""
+    torch, xp = _torch.imported(), bench.xp
+    choice = importlib.import_module("torch.nn.attention")
+    arrays = ((prompt.queries, shape.heads), (prompt.keys, shape.kv_heads), (prompt.values, shape.kv_heads))
+    sizes = shape.tokens, shape.dim
+    tensors = [torch.from_dlpack(array.view("float16").reshape(1, heads, *sizes)) for array, heads in arrays]
+    stream = torch.cuda.ExternalStream(bench.device.stream, device=tensors[0].device)
+    # The queries already carry the factor log2(e), and 2^x = e^(x·ln 2).
+    attend = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True, scale=math.log(2))
+    attend = partial(attend, *tensors, enable_gqa=shape.heads != shape.kv_heads)
+    choose = partial(choice.sdpa_kernel, getattr(choice.SDPBackend, backend)) if backend else torch.no_grad
+    outputs: list[Any] = []
 
-    `backend` names one of torch's SDPBackend; if it is empty torch chooses. Raises Unavailable without torch."""
+    def call() -> None:
+        outputs.clear()  # frees the last result first, so that the new one uses the same memory
+        with torch.cuda.stream(stream), choose():
+            outputs.append(attend())
 
-    def __init__(self, bench: gb.Bench, shape: PromptShape, prompt: Prompt, backend: str = "") -> None:
-        torch = imported()
-        functional, choice = torch.nn.functional, importlib.import_module("torch.nn.attention")
-        self._torch, self._xp = torch, bench.xp
-        self._out: Any = None
-        arrays = ((prompt.queries, shape.heads), (prompt.keys, shape.kv_heads), (prompt.values, shape.kv_heads))
-        sizes = shape.tokens, shape.dim
-        tensors = [torch.from_dlpack(array.view("float16").reshape(1, heads, *sizes)) for array, heads in arrays]
-        self._stream = torch.cuda.ExternalStream(bench.device.stream, device=tensors[0].device)
-        is_grouped = shape.heads != shape.kv_heads
-        # The queries already carry the factor log2(e), and 2^x = e^(x·ln 2).
-        attend = partial(functional.scaled_dot_product_attention, is_causal=True, scale=math.log(2))
-        self._attend = partial(attend, *tensors, enable_gqa=is_grouped)
-        chosen = getattr(choice.SDPBackend, backend) if backend else None
-        self._choice = partial(choice.sdpa_kernel, chosen) if backend else torch.no_grad
-        self.notes = {"library": f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"}
+    def poison() -> None:
+        with torch.cuda.stream(stream):
+            for output in outputs:
+                output.fill_(math.nan)
 
-    def __call__(self) -> None:
-        self._out = None  # frees the last result first, so that the new one uses the same memory
-        with self._torch.cuda.stream(self._stream), self._choice():
-            self._out = self._attend()
+    def results() -> Any:
+        return xp.ascontiguousarray(xp.from_dlpack(outputs[0])[0].swapaxes(0, 1)).view("uint16").ravel()
 
-    def poison(self) -> None:
-        if self._out is not None:
-            with self._torch.cuda.stream(self._stream):
-                self._out.fill_(math.nan)
-
-    def results(self) -> Any:
-        """Return the last result as a flat CuPy array (token, head, dim) with the bits of halves, uint16."""
-        output = self._xp.from_dlpack(self._out)[0].swapaxes(0, 1)
-        return self._xp.ascontiguousarray(output).view("uint16").ravel()
+    return Provider(call, poison, results, f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
 
 
 def _cudnn(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     """Return the provider of torch's attention by cuDNN."""
     if bench.traits.vendor != "nvidia":
         raise gb.Skip("cuDNN is a library for NVIDIA GPUs")
-    provider = TorchAttention(bench, shape, prompt, "CUDNN_ATTENTION")
+    provider = _torch_attention(bench, shape, prompt, "CUDNN_ATTENTION")
     try:
-        provider()
+        provider.call()
     except RuntimeError as error:
         raise gb.Skip(f"torch's attention by cuDNN does not take this shape: {error}") from error
     return provider
@@ -240,8 +266,8 @@ def _cudnn(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
 
 PROVIDERS: Mapping[str, Callable[[gb.Bench, PromptShape, Prompt], Provider]] = {
     "unfused": _unfused,
-    "triton": _triton,
-    "torch": TorchAttention,
+    "triton": _flash,
+    "torch": _torch_attention,
     "cudnn": _cudnn,
 }
 
@@ -299,8 +325,9 @@ class PrefillAttention:
 
     def task(self) -> gb.Task:
         """Return the attention as a task that is judged by the operations that count."""
-        stage = gb.Stage(self.provider, self._shape.work, "flops", "tensor.float16", max_calls=16, effort=gb.POINT)
-        notes = {**self.provider.notes, "data": "seeded, N(0, 1); operations count the pairs that a token attends to"}
+        call, data = self.provider.call, "seeded, N(0, 1); operations count the pairs that a token attends to"
+        stage = gb.Stage(call, self._shape.work, "flops", "tensor.float16", max_calls=16, effort=gb.POINT)
+        notes = {"library": self.provider.library, "data": data}
         return gb.Task.of(stage, check=self.check, poison=self.provider.poison, notes=notes)
 
 

@@ -58,9 +58,7 @@ def _is_step(target: gb.Target, params: Mapping[str, Any]) -> bool:
 
 
 def _is_prompt(_target: gb.Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a prefill is measured: of llama-3-8b up to 8192 tokens in float16, 2048 in int4 and 512 in int8.
-
-    Of other models only prompts of 2048 tokens are measured, and no mixtures of experts."""
+    """Return whether a prefill is measured: of other models than llama-3-8b 2048 tokens, and no mixtures of experts."""
     model, weights, tokens = params["model"], params["weights"], params["tokens"]
     if model != "llama-3-8b":
         return MODELS[model].experts == 1 and tokens == _PROMPT and weights in _KINDS[model]
