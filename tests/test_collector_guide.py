@@ -60,14 +60,11 @@ def test_the_guide_has_every_file_of_its_package():
         "gpubench_memory/meminfo.py",
         "gpubench_memory/__init__.py",
         "pyproject.toml",
-        "gpubench_memory/quota.py",
         "test_host_counters.py",
     ]
 
 
-def test_the_guides_first_counter_is_sampled_with_its_measure_and_its_second_collector_gives_no_warning(
-    package, monkeypatch
-):
+def test_the_guides_counter_is_sampled_with_its_measure_and_without_a_warning(package, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(package))
     process = SamplingProcess(HOST, time.monotonic())
     time.sleep(0.3)
@@ -78,10 +75,6 @@ def test_the_guides_first_counter_is_sampled_with_its_measure_and_its_second_col
     assert values
     assert all(value is not None and math.isfinite(value) and value > 0 for value in values)
     assert [remark.text for remark in process.remarks() if remark.state == "lost"] == []
-    if "quota" in [
-        name for name, *_ in process.readers
-    ]:  # whether a quota can be set depends on the machine's control groups
-        assert measures["quota.reasons"] is Measure.THROTTLE_REASONS
 
 
 def test_the_tests_of_the_collector_guide_pass(package, tmp_path):
@@ -96,7 +89,7 @@ def test_the_tests_of_the_collector_guide_pass(package, tmp_path):
         arguments, cwd=package, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout
-    assert "6 passed" in done.stdout
+    assert "2 passed" in done.stdout
 
 
 def test_the_guides_table_of_measures_equals_the_accepted_measures():

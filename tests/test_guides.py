@@ -115,31 +115,29 @@ def test_the_mistakes_of_the_page_fail_and_are_reported_as_the_page_shows(measur
     assert documented in capture.get().replace(f"{suite}/", "gather/")
 
 
-@pytest.fixture(params=[0, 1], ids=["first", "larger"])
-def report(request, tmp_path, monkeypatch):
-    """Install a report of the page in the way the page describes, and return its name."""
+@pytest.fixture
+def report(tmp_path, monkeypatch):
+    """Install the report of the page in the way the page describes, and return its name."""
     package, metadata = tmp_path / "gpubench_txt", tmp_path / "gpubench_txt-1.0.dist-info"
     package.mkdir(), metadata.mkdir()
     (package / "__init__.py").touch()
-    (package / "txt.py").write_text(blocks(REPORT, "python")[request.param])
+    (package / "txt.py").write_text(blocks(REPORT, "python")[0])
     (entry_points,) = re.findall(r"printf '(.*)' > gpubench_txt-1\.0\.dist-info/entry_points\.txt", REPORT)
     (metadata / "entry_points.txt").write_text(entry_points.replace("\\n", "\n"))
     monkeypatch.syspath_prepend(tmp_path)
-    yield request.param
+    yield "txt"
     for name in ("gpubench_txt", "gpubench_txt.txt"):
         sys.modules.pop(name, None)
 
 
-def test_the_reports_are_found_and_write_what_the_page_shows(report):
-    assert "txt" in plugins.names("reports")
-    form = rendering.report("txt")
+def test_the_report_is_found_and_writes_what_the_page_shows(report):
+    assert report in plugins.names("reports")
+    form = rendering.report(report)
     assert f'summary = "{form.summary}"' in REPORT
     document = form.render(store.read_run(RECORDINGS / "headline" / "1.jsonl.gz"))
-    assert document.startswith(blocks(REPORT, "text")[report])
-    assert form.has_method("compare") == (report == 1)
-    if report == 1:
-        runs = readings.read_all([RECORDINGS / "longer" / f"{name}.jsonl.gz" for name in ("base", "3")])
-        assert form.compare(compare(runs, lambda _: 0.02)) == blocks(REPORT, "text")[2]
+    assert document.startswith(blocks(REPORT, "text")[0])
+    runs = readings.read_all([RECORDINGS / "longer" / f"{name}.jsonl.gz" for name in ("base", "3")])
+    assert form.compare(compare(runs, lambda _: 0.02)) == blocks(REPORT, "text")[1]
 
 
 @pytest.mark.parametrize(("page", "room"), [(SUITE, "suites"), (REPORT, "reports")], ids=["suite", "report"])

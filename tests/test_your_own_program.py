@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from _command import gpubench
 
 from gpubench.model import store
 
@@ -42,7 +41,7 @@ def shapes(text):
 
 
 def test_every_file_of_the_page_is_present(folder):
-    names = {"blend.py", "test_blend.py", "blend.cu", "test_blend_kernel.py", "blend_suite.py"}
+    names = {"blend.py", "test_blend.py", "blend.cu", "test_blend_kernel.py"}
     assert names == {path.name for path in folder.iterdir()}
 
 
@@ -56,14 +55,6 @@ def test_the_tests_of_the_page_pass_on_the_host_and_write_a_run_file(folder):
         "test_blend/test_blend[side=64]",
         "test_blend/test_blend[side=512]",
     ]
-
-
-def test_the_suite_of_the_page_runs_by_its_path(folder):
-    options = ("--tier", "smoke", "--device", "host", "--out", "b.jsonl")
-    done = gpubench("run", "./blend_suite.py", *options, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    (result,) = store.read_run(folder / "b.jsonl").results
-    assert (result.case.id, result.status) == ("blend_suite/blending[side=64]", "ok")
 
 
 def test_every_option_of_the_plugin_is_on_the_page():
