@@ -29,10 +29,10 @@ def compressed(bench, codec, chunks):
     """Return every chunk compressed as one batch, in host memory, and the status of each."""
     chunk_type = device_module().DeviceChunks
     xp, source = bench.xp, chunk_type.uploaded(bench.xp, chunks)
-    target = chunk_type.room(xp, len(chunks), codec.max_compressed_bytes(MOST))
-    scratch = xp.empty(codec.temp_bytes(len(chunks), MOST), xp.uint8)
+    target = chunk_type.room(xp, len(chunks), codec.row.max_output_bytes(MOST))
+    scratch = xp.empty(max(codec.temp_bytes(len(chunks), MOST)), xp.uint8)
     statuses = xp.asarray(np.full(len(chunks), -1, np.int32))
-    codec.compress(source, target, MOST, scratch, statuses, device_module().current_stream(xp))
+    codec.compressing(source, target, MOST, scratch, statuses, device_module().current_stream(xp))()
     rows = bench.device.to_host(target.memory).reshape(len(chunks), -1)
     sizes = bench.device.to_host(target.sizes).tolist()
     return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)], bench.device.to_host(statuses)
@@ -48,8 +48,8 @@ def restored(bench, codec, streams, sizes):
     target = chunk_type(memory, stride, xp.asarray(np.array(sizes, np.uint64)), xp.asarray(places))
     written = xp.asarray(np.zeros(count, np.uint64))
     statuses = xp.asarray(np.full(count, -1, np.int32))
-    scratch = xp.empty(codec.temp_bytes(count, max(MOST, *map(len, streams))), xp.uint8)
-    codec.decompress(source, target, written, scratch, statuses, device_module().current_stream(xp))
+    scratch = xp.empty(max(codec.temp_bytes(count, max(MOST, *map(len, streams)))), xp.uint8)
+    codec.decompressing(source, target, written, scratch, statuses, device_module().current_stream(xp))()
     rows = bench.device.to_host(memory).reshape(count, stride)
     overrun = sum(bool((row[size:] != GUARD).any()) for row, size in zip(rows, sizes, strict=True))
     return bench.device.to_host(statuses), bench.device.to_host(written), rows, overrun

@@ -34,7 +34,7 @@ def ends(bench):
     """Ends at the fourth block."""
     task = message(bench)
     if bench.rank == 0:
-        encoder = task.check.__self__.transfer._halves["coded"].sender.encoder
+        encoder = task.check.__self__.coded.encoder
         encode = encoder.encode
 
         def dying(block):

@@ -33,8 +33,7 @@ GPU = Device("cuda:0", "cupy", "GPU in host memory", "sm_90", memory_bytes=2**34
 part = partial(suite_module, "compression")
 
 
-PARTS = ("blocks", "pipeline", "links", "message", "transfer", "send", "storage")
-blocks, pipeline, links, message, transfer, send, storage = (part(f"_{name}") for name in PARTS)
+coders, pipeline, links, send = (part(f"_{name}") for name in ("coders", "pipeline", "links", "send"))
 
 
 class PaperStream:
@@ -114,16 +113,16 @@ def bench_of(opened, tmp_path, content):
 def coders_of(opened, tmp_path, content, codec="lz4", depth=2):
     """Return the bench, and the coders of a message of these bytes."""
     bench = bench_of(opened, tmp_path, content)
-    sent = message.message_of(bench, "data:mine.bin", len(content), BLOCK, CHUNK)
-    return bench, transfer.Coders(bench, sent, message.codec_of(bench, codec, sent), depth)
+    sent = send.message_of(bench, "data:mine.bin", len(content), BLOCK, CHUNK)
+    return bench, send.Coders(bench, sent, coders.MessageCodec(bench, codec, sent), depth)
 
 
 def task_of(opened, tmp_path, link, content, codec="lz4", depth=2):
     """Return the task that sends `content` over `link`, with `depth` blocks in flight."""
-    bench, coders = coders_of(opened, tmp_path, content, codec, depth)
+    bench, both = coders_of(opened, tmp_path, content, codec, depth)
     if link == "save":
-        return storage.saving(coders)
-    return storage.loading(bench, coders) if link == "load" else send.within_process(bench, link, coders)
+        return send.saving(both)
+    return send.loading(bench, both) if link == "load" else both.over(link)
 
 
 def run(task):
@@ -201,9 +200,9 @@ class CorruptingLink:
     def __init__(self, link, index, place):
         self._link, self._index, self._place = link, index, place
 
-    def copy_in(self, block, room):
+    def deliver(self, block, arrived):
         """Deliver the block, with one bit flipped in the block of the chosen index."""
-        arrived = self._link.copy_in(block, room)
+        arrived = self._link.deliver(block, arrived)
         if block.index == self._index and arrived.size:
             arrived[self._place % arrived.size] ^= 0x10
         return arrived
@@ -216,15 +215,23 @@ class CorruptingLink:
 @pytest.mark.parametrize("place", [0, 7, 40, 8 * BLOCK // CHUNK + 3, -1, 1000, 2222])
 @pytest.mark.parametrize("name", ["coded", "raw"])
 def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, place, name):
-    _, coders = coders_of(host, tmp_path, noise(4 * BLOCK), codec)
-    corrupting = {content: CorruptingLink(links.HostCopy(2), 3, place) for content in ("coded", "raw")}
+    bench, both = coders_of(host, tmp_path, noise(4 * BLOCK), codec)
     # noise does not shrink: codecs store it, so nearly every bit of a block matters
-    if name == "coded" and _is_unused(coders.blocks[3], place):
+    if name == "coded" and _is_unused(both.blocks[3], place):
         return
-    sent = coders.over(corrupting, "both")
+    coded, raw = both.transfers(lambda _: CorruptingLink(links.HostCopy(bench), 3, place), "both")
     with pytest.raises(WrongAnswer):
-        sent.message(name, 2)
-    sent.close()
+        (coded if name == "coded" else raw).send(2)
+    close(coded, raw)
+
+
+def pinned(bench, both, is_coded):
+    return links.PinnedMemory(bench, both.places(is_coded))
+
+
+def close(*transfers):
+    for transfer in transfers:
+        transfer.close()
 
 
 def _is_unused(packed, place):
@@ -236,26 +243,22 @@ def _is_unused(packed, place):
 
 @pytest.mark.parametrize("place", [0, 7, 40, 70, 127, 128 + 5, 3000])
 def test_a_bit_that_flips_on_its_way_to_a_gpu_is_never_accepted(gpu, tmp_path, place):
-    bench, coders = coders_of(gpu, tmp_path, noise(4 * BLOCK))
-    corrupting = {
-        content: CorruptingLink(links.PinnedMemory(bench, places), 3, place)
-        for content, places in coders.places.items()
-    }
-    sent = coders.over(corrupting, "receiver")
+    bench, both = coders_of(gpu, tmp_path, noise(4 * BLOCK))
+    sent = both.transfers(lambda is_coded: CorruptingLink(pinned(bench, both, is_coded), 3, place), "receiver")
     with pytest.raises(WrongAnswer):
-        sent.message("coded", 2)
-    sent.close()
+        sent[0].send(2)
+    close(*sent)
 
 
 @given(st.lists(st.integers(0, 3 * CHUNK), min_size=1, max_size=40), st.data())
 def test_a_table_that_points_outside_its_block_is_refused_on_host_and_device(sizes, data):
     if _grid.COMPILER is None:
         pytest.skip("no g++ here: apt-get install g++")
-    packed = blocks.pack(np.zeros(sum(sizes) + 64 * len(sizes), np.uint8), [bytes(size) for size in sizes]).copy()
+    packed = coders.pack(np.zeros(sum(sizes) + 64 * len(sizes), np.uint8), [bytes(size) for size in sizes]).copy()
     entry = data.draw(st.integers(0, 2 * len(sizes) - 1))
     packed.view(np.uint64)[entry] = data.draw(st.integers(packed.size + 1, 2**64 - 1))
     with pytest.raises(WrongAnswer):
-        blocks.read_table(packed, len(sizes))
+        coders.read_table(packed, len(sizes))
     found_sizes, pointers = np.zeros(len(sizes), np.uint64), np.zeros(len(sizes), np.uint64)
     args = (packed, np.uint64(packed.size), np.uint32(len(sizes)), found_sizes, pointers)
     _grid.kernel("compression/compress.cu", "unpack")((1,), (64,), args)
@@ -273,7 +276,7 @@ def test_the_kernels_pack_blocks_as_the_host_does(sizes):
     rng = np.random.default_rng(1)
     memory = rng.integers(0, 256, count * stride, np.uint8)
     chunks = [memory[index * stride :][:size].tobytes() for index, size in enumerate(sizes)]
-    expected = blocks.pack(np.zeros(count * (stride + 32), np.uint8), chunks)
+    expected = coders.pack(np.zeros(count * (stride + 32), np.uint8), chunks)
     packed, total = np.zeros(expected.size + 64, np.uint8), np.zeros(1, np.uint64)
     table = (np.array(sizes, np.uint64), np.uint32(count), packed, np.uint64(total.ctypes.data))
     _grid.kernel("compression/compress.cu", "place")((1,), (256,), table)
@@ -298,34 +301,34 @@ def test_a_block_that_declares_more_bytes_than_allowed_is_refused():
 @pytest.mark.parametrize("are_streams", [False, True])
 def test_a_connection_that_ends_during_a_block_leaves_no_side_waiting(host, tmp_path, monkeypatch, are_streams):
     monkeypatch.setattr(pipeline.Slots, "are_streams", are_streams)
-    _, coders = coders_of(host, tmp_path, SAMPLE)
-    encode = coders.encoder.encode
+    _, both = coders_of(host, tmp_path, SAMPLE)
+    encode = both.encoder.encode
 
     def failing(block):
         if block.index == 3:
             raise WrongAnswer("the fourth block")
         return encode(block)
 
-    sent = coders.over({content: links.Loopback(2) for content in ("coded", "raw")}, "both")
-    coders.encoder.encode = failing
+    sent = both.transfers(lambda _: links.Loopback(), "both")
+    both.encoder.encode = failing
     with pytest.raises(WrongAnswer, match="the fourth block"):
-        sent.message("coded", 2)
-    sent.close()
+        sent[0].send(2)
+    close(*sent)
 
 
 def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
-    _, coders = coders_of(host, tmp_path, SAMPLE)
-    full = storage.FileLink(os.open("/dev/full", os.O_RDWR), coders.message.cut.count, "/dev")
+    bench, both = coders_of(host, tmp_path, SAMPLE)
+    full = links.FileLink(os.open("/dev/full", os.O_RDWR), "/dev")
     full.begin = lambda: None
-    sent = coders.over({"coded": full, "raw": links.HostCopy(2)}, "sender")
+    sent = both.transfers(lambda is_coded: full if is_coded else links.HostCopy(bench), "sender")
     with pytest.raises(Skip, match=r"cannot write a file in /dev: No space left on device; set TMPDIR to another"):
-        sent.message("coded", 2)
-    sent.close()
+        sent[0].send(2)
+    close(*sent)
 
 
 def test_too_little_disk_space_is_a_skip_that_states_the_free_bytes(tmp_path):
     with pytest.raises(Skip, match=r"needs 1024 TiB in .*, .* are free; set TMPDIR to another folder"):
-        storage.open_file(2**50, tmp_path)
+        links.open_file(2**50, tmp_path)
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS])
@@ -333,21 +336,21 @@ def test_a_folder_that_cannot_be_written_is_a_skip_that_says_why(tmp_path, monke
     def refuse(dir):  # noqa: A002 - the name that tempfile has
         raise OSError(error, os.strerror(error), str(dir))
 
-    monkeypatch.setattr(storage.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(links.tempfile, "TemporaryFile", refuse)
     with pytest.raises(Skip, match=f"cannot write a file in {tmp_path}: {os.strerror(error)}; set TMPDIR"):
-        storage.open_file(1, tmp_path)
+        links.open_file(1, tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_a_skip_too(tmp_path):
     with pytest.raises(Skip, match="No such file or directory"):
-        storage.open_file(1, tmp_path / "gone")
+        links.open_file(1, tmp_path / "gone")
 
 
 def test_a_file_that_was_cut_short_is_a_wrong_answer(tmp_path):
     path = tmp_path / "short"
     path.write_bytes(b"123")
     with path.open("rb") as file, pytest.raises(WrongAnswer, match="the file ends 2 bytes before its block does"):
-        storage.read_all(file.fileno(), np.zeros(5, np.uint8), 0)
+        links._files.read_all(file.fileno(), np.zeros(5, np.uint8), 0)
 
 
 def test_too_little_memory_is_a_skip(gpu, tmp_path):
@@ -360,7 +363,7 @@ def test_too_little_memory_is_a_skip(gpu, tmp_path):
 
 @given(st.integers(0, 10_000), st.integers(1, 3000), st.integers(1, 700))
 def test_a_message_is_cut_into_all_of_its_bytes(total, block, chunk):
-    cut = blocks.Cut(total, block, chunk)
+    cut = pipeline.Cut(total, block, chunk)
     spans = [cut.span(index) for index in range(cut.count)]
     assert [0, *(span.stop for span in spans)][-1] == total
     assert all(sum(cut.chunks(index)) == span.stop - span.start for index, span in enumerate(spans))
@@ -368,7 +371,7 @@ def test_a_message_is_cut_into_all_of_its_bytes(total, block, chunk):
 
 
 def test_an_empty_message_has_no_blocks():
-    assert blocks.Cut(0, BLOCK, CHUNK).count == 0
+    assert pipeline.Cut(0, BLOCK, CHUNK).count == 0
 
 
 class ConcurrentSlots(pipeline.Slots):

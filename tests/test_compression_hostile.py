@@ -19,7 +19,7 @@ def codecs():
 
 
 def opened(codecs, name):
-    return codecs.open_format(name.removeprefix("of ")) if name.startswith("of ") else codecs.open_codec(name)
+    return codecs.FORMATS[name.removeprefix("of ")]() if name.startswith("of ") else codecs.CODECS[name]()
 
 
 ALL = (*CODECS, *(f"of {name}" for name in FORMATS))

@@ -4,9 +4,19 @@ Every round trip is compared bit for bit. Throughput counts *uncompressed* bytes
 start and end on the device. Chunks are compressed independently. The ratio counts the header of every chunk and 8 bytes
 for its length."""
 
+from typing import Any
+
 from gpubench.api import suite as gb
 
-from . import _codecs_formats, _codecs_python, _codecs_whole, _roundtrip, _send, _storage
+from . import _roundtrip, _send
+
+_WAYS = {"Compression throughput": "compress.hot", "Decompression throughput": "decompress.hot"}
+
+
+def _of_both_ways(kind: Any, ending: str, case: str, **options: Any) -> list[gb.View]:
+    """Return a view of each direction of a case; `ending` completes the titles."""
+    return [gb.View(kind, f"{way} {ending}", (case,), series=series, **options) for way, series in _WAYS.items()]
+
 
 suite = gb.Suite(
     "lossless compression: ratio, throughput and speed-up over a link",
@@ -17,14 +27,33 @@ suite = gb.Suite(
             ("send", "save", "load"),
             series="overlapped.self",
             by=("link", "codec"),
-        )
+        ),
+        *_of_both_ways("pareto", "by ratio", "roundtrip", x="ratio", by=("corpus",), log_x=True, log_y=True),
+        gb.View(
+            "breakeven",
+            "Break-even link bandwidth by codec",
+            ("roundtrip",),
+            series="compress.hot",
+            by=("corpus", "codec"),
+        ),
+        *_of_both_ways("bars", "by codec", "roundtrip", by=("corpus",)),
+        gb.View("bars", "Compression ratio by codec", ("roundtrip",), series="ratio", by=("corpus",)),
+        *_of_both_ways("transfer", "by batch size", "filling", x="size_bytes", by=("codec",), log_x=True, log_y=True),
+        *_of_both_ways("curve", "by threads", "threads", x="threads", by=("codec",)),
+        gb.View(
+            "bars",
+            "Host decompression throughput of GPU output",
+            ("formats",),
+            series="host.decompress.host",
+            by=("corpus",),
+        ),
+        gb.View(
+            "bars",
+            "GPU decompression throughput of host output",
+            ("formats",),
+            series="gpu.decompress.hot",
+            by=("corpus",),
+        ),
     ],
-    topics=[
-        _roundtrip.topic,
-        _codecs_python.topic,
-        _codecs_formats.topic,
-        _codecs_whole.topic,
-        _send.topic,
-        _storage.topic,
-    ],
+    topics=[_roundtrip.topic, _send.topic],
 )

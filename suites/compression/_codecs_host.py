@@ -1,9 +1,5 @@
 """Compress and restore independent chunks on the host, in one thread or many, by the Python bindings of codecs.
 
-    codec = open_codec("zstd-3")                       # raises Skip, with the way to install it
-    packed = codec.compress(chunks, threads=4)         # bytes-like objects to bytes objects, in order
-    back = codec.decompress(packed, sizes, threads=4)  # raises CodecError for an invalid chunk
-
 Every binding lets other threads run while it works. A codec never restores more bytes than the given size, whatever its
 input contains."""
 
@@ -15,21 +11,18 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._codecs_common import expect_same, lengths, observed
-from ._corpora import Corpus
-
+LENGTH_BYTES = 8  # a 64-bit compressed length, which a reader needs for each chunk
 _HOW = "pip install 'gpubench-suite[host]'"
 _SHARES = 4  # slices per thread: small ones balance threads of different speed
-_RAW, _GZIP = -15, 31  # zlib's window bits: a bare Deflate stream; one with gzip's header and checksum
+_RAW, _ZLIB, _GZIP = -15, 15, 31  # zlib's window bits: a bare Deflate stream; with zlib's or gzip's header and checksum
 
 Chunk = bytes | bytearray | memoryview
-T = TypeVar("T")
 
 
 class CodecError(gb.WrongAnswer):
@@ -42,7 +35,6 @@ class HostCodec:
 
     `squeeze()` returns a function that compresses a chunk, for use in one thread."""
 
-    name: str
     format: str
     squeeze: Callable[[], Callable[[Chunk], bytes]]
     restore: Callable[[Chunk, int], bytes]
@@ -63,11 +55,8 @@ class HostCodec:
         """Return each chunk restored, in the order of `chunks`; `sizes` are the lengths in bytes that they must have.
 
         Raises CodecError with the codec's message if a chunk is not valid or has another length."""
-        return _map_in_threads(
-            lambda part: [self.decompress_one(chunk, size) for chunk, size in part],
-            list(zip(chunks, sizes, strict=True)),
-            threads,
-        )
+        pairs = list(zip(chunks, sizes, strict=True))
+        return _map_in_threads(lambda part: [self.decompress_one(*pair) for pair in part], pairs, threads)
 
     def decompress_one(self, chunk: Chunk, size: int) -> bytes:
         """Return one chunk restored, of exactly `size` bytes.
@@ -77,24 +66,16 @@ class HostCodec:
             restored = self.restore(chunk, size)
         except self.errors as error:
             raise CodecError(f"a chunk could not be decompressed: {error}") from error
-        expect_length(restored, size)
+        if len(restored) != size:
+            problem = f"it has a wrong length, {len(restored)} bytes or more of {size}"
+            raise CodecError(f"a chunk could not be decompressed: {problem}")
         return restored
 
 
-def expect_length(restored: bytes, size: int) -> None:
-    """Raise CodecError unless `restored` has `size` bytes."""
-    if len(restored) != size:
-        raise CodecError(
-            f"a chunk could not be decompressed: it has a wrong length, {len(restored)} bytes or more of {size}"
-        )
+_pool = functools.cache(ThreadPoolExecutor)
 
 
-@functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads)
-
-
-def _map_in_threads(work: Callable[[Sequence[Any]], list[T]], items: Sequence[Any], threads: int) -> list[T]:
+def _map_in_threads(work: Callable[[Sequence[Any]], list[bytes]], items: Sequence[Any], threads: int) -> list[bytes]:
     """Return the joined results of `work` for slices of `items`, in the order of the items."""
     if threads == 1:
         return work(items)
@@ -111,54 +92,39 @@ def cores() -> int:
 # Each codec by its binding.
 
 
-def _inflate(start: Callable[[], Any], chunk: Chunk, size: int, error: type[Exception]) -> bytes:
-    """Return at most `size` + 1 restored bytes of a stream; the extra byte shows that the stream is too long."""
-    stream = start()
-    restored: bytes = stream.decompress(chunk, size + 1)
-    if not stream.eof or stream.unused_data:
-        raise error("the stream does not end where its chunk ends")
-    return restored
-
-
-def _zlib(level: int, window: int = 15, kind: str = "zlib") -> HostCodec:
-    """Return the codec of Python's zlib at a compression level; `window` is zlib's wbits."""
+def _inflate(start: Callable[[], Any], error: type[Exception]) -> Callable[[Chunk, int], bytes]:
+    """Return a function that restores at most one byte more than the size, which shows that a stream is too long."""
 
     def restore(chunk: Chunk, size: int) -> bytes:
-        return _inflate(lambda: zlib.decompressobj(window), chunk, size, zlib.error)
+        stream = start()
+        restored: bytes = stream.decompress(chunk, size + 1)
+        if not stream.eof or stream.unused_data:
+            raise error("the stream does not end where its chunk ends")
+        return restored
 
+    return restore
+
+
+def _zlib(level: int, kind: str = "zlib") -> HostCodec:
+    """Return the codec of Python's zlib at a compression level, in the format `kind`."""
+    window, header = {
+        "zlib": (_ZLIB, "6 bytes of header and checksum per chunk"),
+        "deflate": (_RAW, "bare Deflate, no header, no checksum"),
+        "gzip": (_GZIP, "18 bytes of header and checksum per chunk"),
+    }[kind]
+    squeeze = lambda: lambda chunk: zlib.compress(chunk, level, window)  # noqa: E731
+    description = f"zlib {zlib.ZLIB_RUNTIME_VERSION}, level {level}: {header}"
     return HostCodec(
-        f"{kind}-{level}",
-        kind,
-        lambda: lambda chunk: zlib.compress(chunk, level, window),
-        restore,
-        (zlib.error,),
-        f"zlib {zlib.ZLIB_RUNTIME_VERSION}, level {level}: {_HEADERS[kind]}",
+        kind, squeeze, _inflate(lambda: zlib.decompressobj(window), zlib.error), (zlib.error,), description
     )
-
-
-_HEADERS = {
-    "zlib": "6 bytes of header and checksum per chunk",
-    "deflate": "bare Deflate, no header, no checksum",
-    "gzip": "18 bytes of header and checksum per chunk",
-}
 
 
 def _isal(level: int) -> HostCodec:
     """Return the codec of ISA-L at a compression level, which writes zlib's format."""
-    isal = _imported("isal.isal_zlib")
-    package = _imported("isal")
-
-    def restore(chunk: Chunk, size: int) -> bytes:
-        return _inflate(isal.decompressobj, chunk, size, isal.error)
-
-    return HostCodec(
-        f"isal-{level}",
-        "zlib",
-        lambda: lambda chunk: isal.compress(chunk, level),
-        restore,
-        (isal.error,),
-        f"ISA-L by isal {package.__version__}, level {level}: zlib's format, 6 bytes of header and checksum per chunk",
-    )
+    isal, version = _imported("isal.isal_zlib"), _imported("isal").__version__
+    description = f"ISA-L by isal {version}, level {level}: zlib's format, 6 bytes of header and checksum per chunk"
+    squeeze = lambda: lambda chunk: isal.compress(chunk, level)  # noqa: E731
+    return HostCodec("zlib", squeeze, _inflate(isal.decompressobj, isal.error), (isal.error,), description)
 
 
 def _zstd(level: int) -> HostCodec:
@@ -170,34 +136,21 @@ def _zstd(level: int) -> HostCodec:
         compressor = zstd.ZstdCompressor(level)
         return lambda chunk: bytes(compressor.compress(chunk, zstd.ZstdCompressor.FLUSH_FRAME))
 
-    def restore(chunk: Chunk, size: int) -> bytes:
-        return _inflate(zstd.ZstdDecompressor, chunk, size, zstd.ZstdError)
+    restore = _inflate(zstd.ZstdDecompressor, zstd.ZstdError)
+    description = f"Zstandard {zstd.zstd_version} through {name}, level {level}: one frame per chunk, no checksum"
+    return HostCodec("zstd", squeeze, restore, (zstd.ZstdError, EOFError), description)
 
+
+def _lz4(mode: str = "default", speed: str = "default speed") -> HostCodec:
+    """Return the codec of raw LZ4 blocks in a mode of lz4.block."""
+    block, version = _imported("lz4.block"), _imported("lz4").library_version_string()
     return HostCodec(
-        f"zstd-{level}",
-        "zstd",
-        squeeze,
-        restore,
-        (zstd.ZstdError, EOFError),
-        f"Zstandard {zstd.zstd_version} through {name}, level {level}: one frame per chunk, no checksum",
-    )
-
-
-def _lz4(mode: str = "default") -> HostCodec:
-    """Return the codec of raw LZ4 blocks; `mode` is a key of `_LZ4_MODES`. Raises Skip without the package lz4."""
-    block = _imported("lz4.block")
-    lz4 = _imported("lz4")
-    return HostCodec(
-        "lz4" if mode == "default" else "lz4-hc",
         "lz4",
         lambda: lambda chunk: bytes(block.compress(chunk, store_size=False, mode=mode)),
         lambda chunk, size: bytes(block.decompress(chunk, uncompressed_size=size)),
         (block.LZ4BlockError, ValueError),
-        f"LZ4 {lz4.library_version_string()}, raw blocks (lz4.block), {_LZ4_MODES[mode]}, no checksum",
+        f"LZ4 {version}, raw blocks (lz4.block), {speed}, no checksum",
     )
-
-
-_LZ4_MODES = {"default": "default speed", "high_compression": "high compression"}
 
 
 def _imported(name: str) -> Any:
@@ -210,36 +163,49 @@ def _imported(name: str) -> Any:
 
 CODECS: Mapping[str, Callable[[], HostCodec]] = {
     "lz4": _lz4,
-    "zstd-1": lambda: _zstd(1),
-    "zstd-3": lambda: _zstd(3),
-    "zlib-1": lambda: _zlib(1),
-    "zlib-6": lambda: _zlib(6),
-    "isal-1": lambda: _isal(1),
-    "isal-3": lambda: _isal(3),
-    "zstd-9": lambda: _zstd(9),
-    "lz4-hc": lambda: _lz4("high_compression"),
+    **{f"zstd-{level}": functools.partial(_zstd, level) for level in (1, 3)},
+    **{f"zlib-{level}": functools.partial(_zlib, level) for level in (1, 6)},
+    **{f"isal-{level}": functools.partial(_isal, level) for level in (1, 3)},
+    "zstd-9": functools.partial(_zstd, 9),
+    "lz4-hc": functools.partial(_lz4, "high_compression", "high compression"),
 }
 # What a GPU's formats are written and read with on the host.
 FORMATS: Mapping[str, Callable[[], HostCodec]] = {
     "lz4": _lz4,
-    "zstd": lambda: _zstd(3),
-    "deflate": lambda: _zlib(6, _RAW, "deflate"),
-    "gzip": lambda: _zlib(6, _GZIP, "gzip"),
+    "zstd": functools.partial(_zstd, 3),
+    "deflate": functools.partial(_zlib, 6, "deflate"),
+    "gzip": functools.partial(_zlib, 6, "gzip"),
 }
 
 
-def open_codec(name: str) -> HostCodec:
-    """Return the codec `name`, a key of CODECS.
-
-    Raises Skip, with the way to install it, if its library is unavailable."""
-    return CODECS[name]()
+# Round trips.
 
 
-def open_format(name: str) -> HostCodec:
-    """Return the host's codec of the format `name`, a key of FORMATS.
+def lengths(total: int, chunk_bytes: int) -> list[int]:
+    """Return the number of bytes of each chunk of `total` bytes: `chunk_bytes`, and for the last one the rest."""
+    full_chunks, last_bytes = divmod(total, chunk_bytes)
+    return [chunk_bytes] * full_chunks + [last_bytes] * (last_bytes > 0)
 
-    Raises Skip, with the way to install it, if its library is unavailable."""
-    return FORMATS[name]()
+
+def chunks_of(source: Any, chunk_bytes: int) -> list[memoryview]:
+    """Return the chunks of a NumPy array of dtype uint8, without a copy."""
+    view = memoryview(source)
+    return [view[start : start + chunk_bytes] for start in range(0, len(view), chunk_bytes)]
+
+
+def observed(total: int, chunk_bytes: int, compressed: int) -> dict[str, gb.Observed]:
+    """Return the observations of a round trip: the ratio, and the compressed bytes with their lengths."""
+    stored = compressed + LENGTH_BYTES * len(lengths(total, chunk_bytes))
+    return {"ratio": gb.Observed(total / stored, "", "more"), "compressed": gb.Observed(stored, "B", "less")}
+
+
+def expect_same(restored: Any, source: Any) -> None:
+    """Raise WrongAnswer, which names the first differing byte, unless two NumPy arrays of dtype uint8 are equal."""
+    gb.expect(restored.size == source.size, f"restored {restored.size} bytes of {source.size}")
+    differing = restored != source
+    if bool(differing.any()):
+        first, count = int(differing.argmax()), int(differing.sum())
+        gb.expect(False, f"{count} of {source.size} bytes differ after the round trip, the first at {first}")
 
 
 class HostRoundTrip:
@@ -249,26 +215,14 @@ class HostRoundTrip:
 
     def __init__(self, codec: HostCodec, source: Any, chunk_bytes: int, threads: int = 1) -> None:
         """Divide `source`, a NumPy array of dtype uint8, into chunks of `chunk_bytes`, and drop both outputs."""
-        self.codec = codec
-        self.source = source
-        self.threads = threads
-        self._chunk_bytes = chunk_bytes
-        self.sizes = lengths(source.size, chunk_bytes)
-        view = memoryview(source)
-        self.chunks = [view[start : start + chunk_bytes] for start in range(0, source.size, chunk_bytes)]
-        self.compressed: list[bytes] = []
-        self.restored: list[bytes] = []
+        self.codec, self.source, self.threads, self._chunk_bytes = codec, source, threads, chunk_bytes
+        self.sizes, self.chunks = lengths(source.size, chunk_bytes), chunks_of(source, chunk_bytes)
         self.poison()
-
-    @property
-    def total(self) -> int:
-        """The bytes of the buffer."""
-        return int(self.source.size)
 
     def poison(self) -> None:
         """Replace every chunk of both outputs by an empty one."""
-        self.compressed = [b""] * len(self.chunks)
-        self.restored = [b""] * len(self.chunks)
+        self.compressed: list[bytes] = [b""] * len(self.chunks)
+        self.restored: list[bytes] = [b""] * len(self.chunks)
 
     def compress(self) -> None:
         """Compress every chunk of the buffer."""
@@ -286,12 +240,3 @@ class HostRoundTrip:
         gb.expect(not wrong, f"{len(wrong)} chunks have a wrong length after the round trip, the first is {wrong[:1]}")
         expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
         return observed(self.source.size, self._chunk_bytes, sum(map(len, self.compressed)))
-
-
-def open_trip(corpus: Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> HostRoundTrip:
-    """Return a round trip of `total` bytes, which repeat the corpus, through the codec `codec`, a key of CODECS.
-
-    Raises Skip if the codec's library is unavailable."""
-    source = np.empty(total, np.uint8)
-    corpus.fill(source)
-    return HostRoundTrip(open_codec(codec), source, chunk_bytes, threads)

@@ -1,22 +1,31 @@
 """Provide the data to compress: corpora generated from a seed, or the user's own files.
 
-A generated corpus is a tile of 8 MiB. Larger buffers repeat it, which no codec can use: chunks are compressed
-independently and are at most as long as the tile, so that no chunk has a byte of the tile twice."""
+A generated corpus is a tile of 8 MiB of round numbers of our own, unless a source is named. Larger buffers repeat it,
+which no codec can use: chunks are compressed independently, so that no chunk has a byte of the tile twice."""
 
 import functools
+import importlib.metadata
+import platform
+import sys
+import sysconfig
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._corpora_made import RECIPES, versions_of_code
-from ._corpora_user import read_bounded
+from . import _corpora_user
 
 TILE_BYTES = 8 * 2**20
 DATA_PREFIX = "data:"
+FEW = ("ids", "text", "field")  # the corpora of the quick tier: integers, text, floating point
+Rng = np.random.Generator
+# Each recipe of a corpus: the type of its elements for codecs, its description, and the function that draws its bytes.
+RECIPES: dict[str, tuple[str, str, Callable[[Rng, int], Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +37,34 @@ class Corpus:
     description: str
     data: Any
 
-    def fill(self, target: Any) -> None:
-        """Write the corpus into `target`, a uint8 array of any length, repeated until the array is full."""
-        for start in range(0, target.size, self.data.size):
-            part = target[start : start + self.data.size]
-            part[...] = self.data[: part.size]
+    def repeated(self, total: int) -> Any:
+        """Return `total` bytes that repeat the corpus: NumPy, uint8."""
+        return np.resize(self.data, total)
 
 
-@functools.lru_cache(maxsize=len(RECIPES))
+@functools.lru_cache(maxsize=16)
 def make_corpus(name: str, seed: int) -> Corpus:
     """Return the tile of the generated corpus `name`, a key of RECIPES; the same seed gives the same bytes.
 
     Only `code` depends on the machine instead of the seed."""
-    recipe = RECIPES[name]
+    dtype, description, draw = RECIPES[name]
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    data = np.ascontiguousarray(recipe.make(rng, TILE_BYTES)).reshape(-1).view(np.uint8)
+    data = np.ascontiguousarray(draw(rng, TILE_BYTES)).reshape(-1).view(np.uint8)
     data.flags.writeable = False
-    description = f"{recipe.description} ({versions_of_code(data)})" if name == "code" else recipe.description
-    return Corpus(name, recipe.dtype, description, data)
+    if name == "code":
+        where = f"numpy {importlib.metadata.version('numpy')}, Python {platform.python_version()}, {platform.machine()}"
+        description = f"{description} ({where}, CRC-32 {zlib.crc32(data.data):08x})"
+    return Corpus(name, dtype, description, data)
 
 
 def names(target: gb.Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of the user's files (`--data`), each with the prefix `data:`, or `wanted` if there are none."""
     return tuple(DATA_PREFIX + file.label for file in target.data) or wanted
+
+
+def file_named(bench: gb.Bench, name: str) -> gb.DataFile:
+    """Return the user's file of the corpus `name`, which begins with `data:`."""
+    return next(file for file in bench.target.data if DATA_PREFIX + file.label == name)
 
 
 def source_of(bench: gb.Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
@@ -59,6 +73,194 @@ def source_of(bench: gb.Bench, name: str, size_bytes: int) -> tuple[Corpus, int]
     A buffer of more bytes than the corpus repeats it."""
     if not name.startswith(DATA_PREFIX):
         return make_corpus(name, bench.seed), size_bytes
-    files = {DATA_PREFIX + file.label: file for file in bench.target.data}
-    part = read_bounded(files[name], size_bytes)
+    part = _corpora_user.read_bounded(file_named(bench, name), size_bytes)
     return Corpus(name, part.dtype, part.description, part.data), part.data.size
+
+
+def _recipe(dtype: str, description: str) -> Callable[[Callable[[Rng, int], Any]], Callable[[Rng, int], Any]]:
+    """Return a decorator that makes a corpus of a function, which returns an array of a number of bytes."""
+
+    def add(draw: Callable[[Rng, int], Any]) -> Callable[[Rng, int], Any]:
+        RECIPES[draw.__name__.strip("_").replace("_", "-")] = dtype, description, draw
+        return draw
+
+    return add
+
+
+# Integers, as database columns contain them.
+
+
+@_recipe("int32", "a sorted column of 32-bit keys, each 8 times on average, gaps of 16 on average")
+def _ids(rng: Rng, nbytes: int) -> Any:
+    count = nbytes // 4
+    is_next = rng.random(count) < 1 / 8
+    return np.cumsum(np.where(is_next, rng.geometric(1 / 16, count), 0), dtype=np.int32)
+
+
+@_recipe("int32", "32-bit integers below 65 536 in runs of 20 on average")
+def _runs(rng: Rng, nbytes: int) -> Any:
+    count = nbytes // 4
+    lengths = rng.geometric(1 / 20, count // 10)  # on average twice as many as needed
+    return np.repeat(rng.integers(0, 2**16, lengths.size, np.int32), lengths)[:count]
+
+
+@_recipe("int32", "32-bit codes of 100 categories by Zipf's law, in random order")
+def _categories(rng: Rng, nbytes: int) -> Any:
+    return _zipf(rng, 100, nbytes // 4).astype(np.int32)
+
+
+@_recipe("int32", "eight columns as TPC-H's LINEITEM has them, in row groups of 16 384 rows")
+def _lineitem(rng: Rng, nbytes: int) -> Any:
+    """Return `nbytes` of TPC-H's LINEITEM (specification 3.0.1, 4.2.3): int32, shape (groups, 8, 16384)."""
+    rows = nbytes // 4 // 8
+    lines = np.repeat(np.arange(rows), rng.integers(1, 8, rows))[:rows]  # 1 to 7 lines per order
+    part = rng.integers(1, 200_001, rows)
+    quantity = rng.integers(1, 51, rows)
+    price = quantity * (90_000 + part // 10 % 20_001 + 100 * (part % 1000))  # in cents
+    ordered = rng.integers(0, 2406 - 151, rows)[lines]  # in days
+    columns = (
+        lines // 8 * 32 + lines % 8,  # order keys: 8 of every 32 are used
+        part,
+        rng.integers(1, 10_001, rows),  # supplier keys
+        quantity,
+        price,
+        rng.integers(0, 11, rows),  # discount in per cent
+        rng.integers(0, 9, rows),  # tax in per cent
+        ordered + rng.integers(1, 122, rows),  # day of shipping
+    )
+    return np.stack([column.astype(np.int32).reshape(-1, 2**14) for column in columns], axis=1)
+
+
+def _zipf(rng: Rng, choices: int, count: int) -> Any:
+    """Return `count` indices below `choices`, drawn by Zipf's law: index k has a weight of 1/(k + 1)."""
+    weights = np.cumsum(1 / np.arange(1, choices + 1))
+    return np.searchsorted(weights / weights[-1], rng.random(count))
+
+
+# Text.
+
+_SHORTEST = 3  # bytes of the shortest word with its space
+
+
+@_recipe("uint8", "words drawn by Zipf's law from a vocabulary of 10 000 made-up words")
+def _text(rng: Rng, nbytes: int) -> Any:
+    letters = np.frombuffer(b"etaoinshrdlcumwfgypbvkjxqz", np.uint8)
+    lengths = rng.integers(_SHORTEST - 1, 12, 10_000)
+    spelled = letters[_zipf(rng, letters.size, int(lengths.sum()))].tobytes()
+    ends = np.cumsum(lengths).tolist()
+    vocabulary = [spelled[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
+    text = b""
+    while len(text) < nbytes:
+        most = (nbytes - len(text)) // _SHORTEST + 1  # upper bound of the number of words that are missing
+        drawn = _zipf(rng, len(vocabulary), min(nbytes // 8, most))
+        text += b" ".join(map(vocabulary.__getitem__, drawn.tolist())) + b"\n"
+    return np.frombuffer(text[:nbytes], np.uint8)
+
+
+_LINE = '{"time":"2026-11-%02dT%02d:%02d:%02d.%03dZ","level":"%s","host":"node-%02d","route":"/api/%s/%d","ms":%.2f}\n'
+_LEVELS = ("INFO", "DEBUG", "WARN", "ERROR")
+_ROUTES = ("users", "orders", "items", "search", "session", "export")
+
+
+@_recipe("uint8", "JSON lines: times in order, a level, a host, a route with a number, milliseconds")
+def _logs(rng: Rng, nbytes: int) -> Any:
+    """Return a server's log of nine days."""
+    count = nbytes // 100  # a line has slightly more than 100 bytes
+    second = np.sort(rng.random(count)) * 86_400 * 9
+    day, rest = np.divmod(second.astype(np.int64), 86_400)
+    fields = (
+        day + 1,
+        rest // 3600,
+        rest // 60 % 60,
+        rest % 60,
+        (second % 1 * 1000).astype(np.int64),
+        [_LEVELS[i] for i in _zipf(rng, len(_LEVELS), count).tolist()],
+        _zipf(rng, 40, count),
+        [_ROUTES[i] for i in _zipf(rng, len(_ROUTES), count).tolist()],
+        rng.integers(1, 10**6, count),
+        rng.lognormal(2, 1, count),
+    )
+    plain = [values if isinstance(values, list) else values.tolist() for values in fields]
+    return np.frombuffer("".join(map(_LINE.__mod__, zip(*plain, strict=True))).encode()[:nbytes], np.uint8)
+
+
+# Floating-point data of simulations and models.
+
+
+@_recipe("float32", "a smooth two-dimensional field: the sum of eight standing waves")
+def _field(rng: Rng, nbytes: int) -> Any:
+    rows, columns = nbytes // 4 // 1024, 1024
+    field = np.zeros((rows, columns))
+    for _ in range(8):
+        waves = [np.sin(rng.uniform(1, 20) * np.linspace(0, 1, n) + rng.uniform(0, 6)) for n in (rows, columns)]
+        field += np.outer(*waves)
+    return field.astype(np.float32)
+
+
+@_recipe("float32", "a random field of rows of 1024, energy falling as k^(-5/3)")
+def _turbulence(rng: Rng, nbytes: int) -> Any:
+    """Return `nbytes` of a random field (float32, shape (rows, 1024)) of deviation 1.
+
+    Its energy falls with the wave number k as k^(-5/3) (Kolmogorov 1941)."""
+    rows, side = nbytes // 4 // 1024, 1024
+    along, across = np.fft.fftfreq(rows, 1 / rows)[:, None], np.fft.rfftfreq(side, 1 / side)[None]
+    wave = np.hypot(along, across)
+    wave[0, 0] = np.inf
+    # in two dimensions a shell of radius k contains 2πk waves, so each has an amplitude of k^(-(5/3 + 1)/2)
+    amplitude = wave ** (-(5 / 3 + 1) / 2)
+    parts = rng.standard_normal((2, *amplitude.shape))
+    field = np.fft.irfft2((parts[0] + 1j * parts[1]) * amplitude, (rows, side))
+    return (field / field.std()).astype(np.float32)
+
+
+@_recipe("bfloat16", "normally distributed numbers of deviation 0.02, as a model's weights")
+def _bf16_weights(rng: Rng, nbytes: int) -> Any:
+    bits = (0.02 * rng.standard_normal(nbytes // 2, np.float32)).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)  # to the nearest, ties to even
+
+
+@_recipe("float16", "gradients in rows of 512, half of the rows and a tenth of the rest zero, rows of several scales")
+def _fp16_gradients(rng: Rng, nbytes: int) -> Any:
+    rows, width = nbytes // 2 // 512, 512
+    scale = 1e-3 * rng.lognormal(0, 1, (rows, 1)).astype(np.float32)
+    values = scale * rng.standard_normal((rows, width), np.float32)
+    values[rng.random(rows) < 0.5] = 0  # rows of an embedding that no token of the batch used
+    values *= rng.random((rows, width), np.float32) > 0.1  # small values that were cut off
+    return values.astype(np.float16)
+
+
+@_recipe("float8_e4m3", "keys of 128 channels, each with its own mean and scale, token by token")
+def _fp8_cache(rng: Rng, nbytes: int) -> Any:
+    """Return the keys as E4M3 bit patterns: uint8, shape (tokens, 128)."""
+    channels = 128
+    offset, scale = rng.normal(0, 1, channels), rng.lognormal(0, 0.7, channels)
+    values = (offset + scale * rng.standard_normal((nbytes // channels, channels), np.float32)).astype(np.float32)
+    codes = np.arange(127)
+    normal = (1 + (codes & 7) / 8) * 2.0 ** ((codes >> 3) - 7)
+    steps = np.where(codes >> 3 == 0, (codes & 7) / 8 * 2.0**-6, normal)
+    middles = ((steps[1:] + steps[:-1]) / 2).astype(np.float32)  # a value beyond ±448 becomes ±448
+    return np.searchsorted(middles, np.abs(values)).astype(np.uint8) | (np.signbit(values).astype(np.uint8) << 7)
+
+
+# Data that need no model.
+
+
+@_recipe("uint8", "machine code of the libraries that run this program")
+def _code(rng: Rng, nbytes: int) -> Any:
+    del rng
+    numpys = Path(np.__file__).parent
+    python = Path(sysconfig.get_config_var("LIBDIR") or "/") / (sysconfig.get_config_var("INSTSONAME") or "")
+    libraries = (*sorted(numpys.rglob("*.so")), *sorted((numpys.parent / "numpy.libs").glob("*.so*")), python)
+    code = b"".join(path.read_bytes() for path in (*libraries, Path(sys.executable)) if path.is_file())
+    return np.resize(np.frombuffer(code[:nbytes], np.uint8), nbytes)
+
+
+@_recipe("uint8", "uniformly random bytes: incompressible")
+def _random(rng: Rng, nbytes: int) -> Any:
+    return rng.integers(0, 256, nbytes, np.uint8)
+
+
+@_recipe("uint8", "zeros")
+def _zeros(rng: Rng, nbytes: int) -> Any:
+    del rng
+    return np.zeros(nbytes, np.uint8)

@@ -1,59 +1,26 @@
-"""Define the links whose sender and receiver are in one process: a copy, the host link of a GPU, and a socket.
-
-A link of the host carries the blocks of a GPU through page-locked buffers (`ThroughHost`)."""
+"""Define the links whose sender and receiver are in one process: copies, page-locked memory, a socket, and a file."""
 
 import itertools
+import os
 import socket
 import struct
-from collections.abc import Sequence
-from typing import Any
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._pipeline import InFlight, InOrder, Schedule, Slots, StoppedError
+from .. import _files
+from ._pipeline import InFlight, InOrder, Link, Schedule, StoppedError, queue_copy
 
-_TO_HOST, _TO_DEVICE = 2, 1  # cudaMemcpyKind; HIP's have the same values
 _PAGE_BYTES = 4096
 _LENGTH = struct.Struct("<Q")  # the length that precedes each block in a stream
-
-
-class Link:
-    """The transport of packed blocks from an encoder to a decoder; a subclass overrides the steps that it needs.
-
-    A packed block and a `room` are uint8 arrays on the device. Steps of different slots run in different threads."""
-
-    schedule: Schedule = "a thread per slot"  # how the sending and receiving steps are scheduled on a GPU
-    is_joined = False  # whether one thread both sends and receives a block, in one chain of steps instead of two
-
-    def begin(self) -> None:
-        """Prepare for the next message; the time of the message does not include this."""
-
-    def reserve(self, block: InFlight) -> None:
-        """Wait until the buffer that the block's slot sends from may be written again."""
-
-    def copy_out(self, block: InFlight, packed: Any) -> None:
-        """Queue the copy of a GPU's packed block to the buffer from which `send` sends it."""
-
-    def send(self, block: InFlight, packed: Any) -> None:
-        """Send the block."""
-
-    def receive(self, block: InFlight, room: Any) -> None:
-        """Wait until the block has arrived; `room` is where it may be written."""
-
-    def copy_in(self, block: InFlight, room: Any) -> Any:
-        """Copy the block that has arrived into `room`, or queue that; return the part of `room` that it takes."""
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        """Complete the message after its last block; the time of the message includes this."""
-
-    def stop(self) -> None:
-        """Release all threads that wait in this link, because a thread has failed."""
-
-    def close(self) -> None:
-        """Release the resources of the link."""
+T = TypeVar("T")
 
 
 class HostCopy(Link):
@@ -61,17 +28,14 @@ class HostCopy(Link):
 
     is_joined = True
 
-    def __init__(self, depth: int) -> None:
-        self._sent: list[Any] = [None] * depth
+    def __init__(self, bench: gb.Bench) -> None:
+        self._copy, self._sent = partial(queue_copy, bench), dict[int, Any]()
 
     def send(self, block: InFlight, packed: Any) -> None:
         self._sent[block.slot] = packed
 
-    def copy_in(self, block: InFlight, room: Any) -> Any:
-        """Copy the block into `room` in the calling thread, and return the part of `room` that it takes."""
-        packed = self._sent[block.slot]
-        np.copyto(room[: packed.size], packed)
-        return room[: packed.size]
+    def deliver(self, block: InFlight, arrived: Any) -> Any:
+        return self._copy(arrived, self._sent[block.slot])
 
 
 class PinnedMemory(Link):
@@ -81,90 +45,20 @@ class PinnedMemory(Link):
 
     def __init__(self, bench: gb.Bench, places: Sequence[int]) -> None:
         """Allocate a place for each block; `places` are their sizes in bytes."""
-        self._copies = CopyEngine(bench)
         starts = list(itertools.accumulate((-(-nbytes // _PAGE_BYTES) * _PAGE_BYTES for nbytes in places), initial=0))
         memory = bench.device.pinned(max(starts[-1], 1))
         self._places = [memory[start : start + nbytes] for start, nbytes in zip(starts, places, strict=False)]
-        self._sizes = [0] * len(places)
-
-    def copy_out(self, block: InFlight, packed: Any) -> None:
-        """Queue the copy of the block to its place; raises WrongAnswer if the block is longer than its place."""
-        room = self._places[block.index].size
-        gb.expect(packed.size <= room, f"block {block.index} grew to {packed.size} bytes; its buffer holds {room}")
-        self._sizes[block.index] = packed.size
-        self._copies.to_host(self._places[block.index], packed)
-
-    def copy_in(self, block: InFlight, room: Any) -> Any:
-        return self._copies.to_device(room, self._places[block.index][: self._sizes[block.index]])
-
-
-class CopyEngine:
-    """Copies between page-locked NumPy arrays and CuPy arrays (uint8), queued on the current stream."""
-
-    def __init__(self, bench: gb.Bench) -> None:
-        self._cuda = bench.xp.cuda
-
-    def to_host(self, target: Any, source: Any) -> None:
-        """Queue the copy of `source`, on the device, to the beginning of `target`, on the host."""
-        self._queue(target.ctypes.data, source.data.ptr, source.size, _TO_HOST)
-
-    def to_device(self, target: Any, source: Any) -> Any:
-        """Queue the copy of `source`, on the host, to the beginning of `target`.
-
-        Return the part of `target` that it takes."""
-        self._queue(target.data.ptr, source.ctypes.data, source.size, _TO_DEVICE)
-        return target[: source.size]
-
-    def _queue(self, target: int, source: int, nbytes: int, kind: int) -> None:
-        stream = self._cuda.get_current_stream().ptr
-        self._cuda.runtime.memcpyAsync(target, source, nbytes, kind, stream)
-
-
-class HostBuffers:
-    """Page-locked buffers of the host through which the blocks of a GPU pass."""
-
-    def __init__(self, bench: gb.Bench, outgoing: Slots, incoming: Slots, nbytes: int) -> None:
-        """Allocate `nbytes` of page-locked memory for each slot of the sending (`outgoing`) and the receiving half."""
-        self.copies = CopyEngine(bench)
-        self.outgoing, self.incoming = outgoing, incoming
-        self.sent, self.received = (
-            [bench.device.pinned(nbytes) for _ in range(slots.depth)] for slots in (outgoing, incoming)
-        )
-
-
-class ThroughHost(Link):
-    """A link of the host for the blocks of a GPU, which pass through page-locked buffers on both sides of it."""
-
-    def __init__(self, link: Link, buffers: HostBuffers) -> None:
-        self._link, self._buffers = link, buffers
-        self.schedule = link.schedule
-
-    def begin(self) -> None:
-        self._link.begin()
-
-    def copy_out(self, block: InFlight, packed: Any) -> None:
-        self._buffers.copies.to_host(self._buffers.sent[block.slot], packed)
+        self._copy, self._sent = partial(queue_copy, bench), dict[int, Any]()
 
     def send(self, block: InFlight, packed: Any) -> None:
-        self._buffers.outgoing.wait(block.slot)
-        self._link.send(block, self._buffers.sent[block.slot][: packed.size])
+        """Queue the copy of the block to its place; raises WrongAnswer if the block is longer than its place."""
+        place = self._places[block.index]
+        grown = f"block {block.index} grew to {packed.size} bytes; its buffer holds {place.size}"
+        gb.expect(packed.size <= place.size, grown)
+        self._sent[block.index] = self._copy(place, packed)
 
-    def receive(self, block: InFlight, room: Any) -> None:
-        self._buffers.incoming.wait(block.slot)  # the copy of the last block to the device may still be running
-        self._link.receive(block, self._buffers.received[block.slot][: room.size])
-
-    def copy_in(self, block: InFlight, room: Any) -> Any:
-        arrived = self._link.copy_in(block, self._buffers.received[block.slot])
-        return self._buffers.copies.to_device(room, arrived)
-
-    def finish(self) -> None:
-        self._link.finish()
-
-    def stop(self) -> None:
-        self._link.stop()
-
-    def close(self) -> None:
-        self._link.close()
+    def deliver(self, block: InFlight, arrived: Any) -> Any:
+        return self._copy(arrived, self._sent[block.index])
 
 
 class Loopback(Link):
@@ -172,9 +66,8 @@ class Loopback(Link):
 
     schedule: Schedule = "a thread per step"
 
-    def __init__(self, depth: int) -> None:
-        """Open both ends of the connection on a free port; `depth` is the number of slots."""
-        self._arrived = [0] * depth  # bytes of the block in each slot
+    def __init__(self) -> None:
+        """Open both ends of the connection on a free port."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self._sending = socket.create_connection(listener.getsockname())
             self._receiving, _ = listener.accept()
@@ -191,13 +84,11 @@ class Loopback(Link):
             self._sending.sendall(_LENGTH.pack(packed.size))
             self._sending.sendall(packed)
 
-    def receive(self, block: InFlight, room: Any) -> None:
+    def receive(self, block: InFlight, room: Any) -> Any:
         with self._received.turn(block.index):
-            size = self._arrived[block.slot] = receive_length(self._receiving, room.size)
-            receive_into(self._receiving, room[:size])
-
-    def copy_in(self, block: InFlight, room: Any) -> Any:
-        return room[: self._arrived[block.slot]]
+            arrived = room[: receive_length(self._receiving, room.size)]
+            receive_into(self._receiving, arrived)
+        return arrived
 
     def stop(self) -> None:
         """End the connection, which releases the threads that wait for their turn or for bytes."""
@@ -216,8 +107,7 @@ def receive_length(connection: socket.socket, max_bytes: int) -> int:
     header = bytearray(_LENGTH.size)
     receive_into(connection, np.frombuffer(header, np.uint8))
     (size,) = _LENGTH.unpack(header)
-    if size > max_bytes:
-        raise gb.WrongAnswer(f"a block declares {size} bytes; the maximum is {max_bytes}")
+    gb.expect(size <= max_bytes, f"a block declares {size} bytes; the maximum is {max_bytes}")
     return int(size)
 
 
@@ -229,3 +119,76 @@ def receive_into(connection: socket.socket, target: Any) -> None:
         if not count:
             raise StoppedError("the sender closed the connection in the middle of a block")
         missing = missing[count:]
+
+
+def open_file(nbytes: int, where: Path) -> int:
+    """Return the descriptor of a new file without a name in the folder `where`.
+
+    Raises Skip if the folder has less than `nbytes` of free space, or if no file can be written there."""
+    try:
+        _files.need_space(nbytes, where)
+        with tempfile.TemporaryFile(dir=where) as file:
+            return os.dup(file.fileno())
+    except OSError as error:
+        raise _files.unwritable(where, error) from error
+
+
+class FileLink(Link):
+    """A link that writes blocks into one file in any order; the message is complete when fsync has returned."""
+
+    def __init__(self, descriptor: int, where: Path | str) -> None:
+        """Keep the file with the descriptor `descriptor`; `where` is its folder, for messages."""
+        self._file, self._where, self._lock = descriptor, where, threading.Lock()
+        self._end, self._places = 0, dict[int, tuple[int, int]]()  # offset and size in bytes by the block's index
+
+    def begin(self) -> None:
+        os.ftruncate(self._file, 0)
+        self._end = 0
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        """Write the block behind all blocks that were written before, and let Linux begin to write it to the disk."""
+        with self._lock:
+            place, self._end = self._end, self._end + packed.size
+        self._places[block.index] = (place, packed.size)
+        self._run_or_skip(lambda: _files.write_all(self._file, packed, place))
+        # starts writing to the disk now; otherwise Linux would start in fsync
+        self._run_or_skip(lambda: os.posix_fadvise(self._file, place, packed.size, os.POSIX_FADV_DONTNEED))
+
+    def receive(self, block: InFlight, room: Any) -> Any:
+        place, size = self._places[block.index]
+        self._run_or_skip(lambda: _files.read_all(self._file, room[:size], place))
+        return room[:size]
+
+    def _run_or_skip(self, call: Callable[[], T]) -> T:
+        """Return the result of `call`, a file operation; raises Skip, with a remedy, if it raises OSError."""
+        try:
+            return call()
+        except OSError as error:
+            raise _files.unwritable(self._where, error) from error
+
+    def finish(self) -> None:
+        self._run_or_skip(lambda: os.fsync(self._file))
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class ReadBack(FileLink):
+    """A file that is written once; each message is then read from the disk, not from the page cache."""
+
+    def begin(self) -> None:
+        """Write the file back to the disk and drop it from the page cache, as posix_fadvise(2) describes."""
+        self._run_or_skip(lambda: os.fsync(self._file))
+        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def finish(self) -> None:
+        """Do nothing: reading leaves nothing to write back."""
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the first page can be read without the disk after it was dropped (preadv2(2), RWF_NOWAIT)."""
+        self.begin()
+        try:
+            return os.preadv(self._file, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+        except OSError:  # EAGAIN: the data are not in the cache; EOPNOTSUPP: the kernel does not know the flag
+            return False
