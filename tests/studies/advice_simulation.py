@@ -1,4 +1,4 @@
-"""How often the number of processes that an undecided case is told to need decides it; docs/gate.md shows the table.
+"""How often the number of processes that an undecided case is told to need decides it; docs/gate.md names the result.
 
 A case of known change and noise is measured with some processes on each side. Where it is undecided, both sides are
 measured anew with the number that `processes_needed` names, and judged again. `named` is the median of these numbers,

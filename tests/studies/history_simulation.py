@@ -146,7 +146,7 @@ def confusion(shape: str, noise: Noise, percent: float, count: int) -> Counter[s
 
 
 def main(count: int) -> None:
-    """Print the three tables of docs/history.md."""
+    """Print the tables that docs/history.md condenses."""
     for table in (false_table, delay_table, confusion_table):
         for line in table(count):
             sys.stdout.write(line + "\n")
