@@ -35,7 +35,8 @@ KINDS = "host|user|name|device|path|file|pci|url|mail|mac|ip|serial|id|value|sec
 PSEUDONYM = re.compile(rf"(?:{KINDS})-[0-9a-f]{{12}}")
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 _LONGEST_WORD = 400  # characters of one word: the case ids of profiled kernels have up to 200
-# Words of models of hardware and of messages of drivers and libraries, which gpubench itself does not use.
+# Words of models of hardware and of messages of drivers and libraries, which gpubench itself does not use. The last
+# line names series of earlier versions.
 _MORE_WORDS = """
     AMD Altra Ampere Apple ARM Core EPYC GeForce Gold Grace Graphics Graviton Instinct Intel Kunpeng Neoverse NVIDIA
     Platinum PRO Processor Quadro Radeon Ryzen RTX GTX Silver SUPER Tesla Threadripper Ti TITAN Ultra Xeon CPU GHz MHz
@@ -51,6 +52,7 @@ _MORE_WORDS = """
     floating point exception core dumped traceback most recent call last module named cannot import name location
     undefined shared library no kernel available execution on the cooperative exceeds maximum insufficient privileges
     mismatch deprecated installed found missing GPU has fallen off lost permission user current please check recoverable
+    regrets regret.speed regret.ratio regret.end-to-end choice.speed choice.ratio choice.end-to-end
 """
 _UNIT = r"(?:[munµkKMGTPE]?i?(?:B|[Bb]it|bytes|bE?|W|J|Hz|s|m|FLOPS?|OPS?)|%|°?C|[x×²³KMGBTh]|min|th|st|nd|rd)"
 _PLAIN = re.compile(
