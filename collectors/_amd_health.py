@@ -47,7 +47,6 @@ class AmdHealth:
 
 
 def _errors(folder: Path, card: str) -> Iterator[gb.HealthReading]:
-    """Yield one reading: the number of uncorrected errors in all blocks of the GPU since the driver was loaded."""
     counts = {
         path.name.removesuffix("_err_count"): int(match[1])
         for path in sorted(folder.glob("ras/*_err_count"))
@@ -62,7 +61,6 @@ def _errors(folder: Path, card: str) -> Iterator[gb.HealthReading]:
 
 
 def _pages(folder: Path, card: str) -> Iterator[gb.HealthReading]:
-    """Yield the number of retired bad pages of memory."""
     path = folder / "ras/gpu_vram_bad_pages"
     if path.exists():
         states = _PAGE.findall(text(path))
@@ -76,7 +74,6 @@ def _pages(folder: Path, card: str) -> Iterator[gb.HealthReading]:
 
 
 def _processes(processes: KfdProcesses, card: str) -> gb.HealthReading:
-    """Return the number of processes on the GPU, with the last eight process ids in the note."""
     command = f"amd-smi process --gpu {card}"
     pids = processes.pids()
     if pids is None:

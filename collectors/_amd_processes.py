@@ -38,7 +38,6 @@ class KfdProcesses:
         return None if processes is None else tuple(pid for pid, _ in processes)
 
     def _has_queue(self, process: Path) -> bool:
-        """Return whether a process, given by its folder, has a queue to this GPU; False if it has ended."""
         with contextlib.suppress(OSError):  # the process has ended
             return any(_read_number(path) in self.gpu_ids for path in process.glob("queues/*/gpuid"))
         return False
@@ -60,7 +59,6 @@ def _is_gpu_at(node: Path, pci: str) -> bool:
 
 
 def _properties(properties: str) -> Iterator[tuple[str, int]]:
-    """Yield the name and the value of each property that is a whole number, from the text of a node's file."""
     for line in properties.splitlines():
         name, _, value = line.partition(" ")
         if value.isdigit():

@@ -101,7 +101,6 @@ class Sysfs:
 
 
 def _hwmon(folder: Path) -> Path:
-    """Return the monitor's folder, looked up each time because its number changes when the driver is loaded again."""
     return next(iter(sorted(folder.glob("hwmon/hwmon*"))), folder / "hwmon/none")
 
 

@@ -137,7 +137,6 @@ class NvmlWatch:
         return gb.Condition(condition.discard, condition.labels + self._others.labels, clock_hz)
 
     def _power_share(self) -> float | None:
-        """Return the power now as a fraction of its limit; None if the power or the limit is unknown."""
         power_w = self._read(instant_power_w) if self._limit_w else None
         return power_w / self._limit_w if power_w is not None and self._limit_w else None
 

@@ -36,7 +36,6 @@ class Strangers:
         return os.getpid() in pids and any(psutil.pid_exists(pid) for pid in self.among(pids))
 
     def _is_ours(self, pid: int) -> bool:
-        """Return whether a process is this one or was started by our runner; the answer is kept until the next case."""
         if pid not in self._ours:
             self._ours[pid] = pid == os.getpid() or self._descends(pid)
         return self._ours[pid]

@@ -77,7 +77,6 @@ class AmdWatch:
         return gb.Condition(condition.discard, condition.labels + self._others.labels, self._clock_hz)
 
     def _read(self) -> None:
-        """Read the throttle reasons and the clock, and note when the next reading is due."""
         start = time.monotonic()
         metrics = self._files.metrics(self._device.pci)
         end = time.monotonic()
@@ -138,7 +137,6 @@ class LibraryChild:
         return self._answer(_ANSWER_S)
 
     def _answer(self, patience_s: float) -> Any:
-        """Return the next answer of the process, a value that JSON can hold."""
         pipe = self._child.stdout
         assert pipe is not None
         while b"\n" not in self._pending:
@@ -151,7 +149,6 @@ class LibraryChild:
         return json.loads(line)
 
     def _end_with_error(self, reason: str = "") -> gb.Unavailable:
-        """End the process, and return the error that the caller raises."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(0.0 if reason else 1.0)
         status = self._child.poll()

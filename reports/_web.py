@@ -57,7 +57,6 @@ def breakable(case_id: str) -> Markup:
 
 @cache
 def _templates() -> Environment:
-    """Return the template engine: it escapes every text, and an undefined name in a template raises UndefinedError."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,

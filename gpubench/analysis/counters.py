@@ -153,7 +153,6 @@ def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Readings]]]) -> 
 
 
 def _joined(parts: list[_Readings]) -> _Readings:
-    """Return the readings of one counter, given in one or more parts, as one part that is sorted by time."""
     if len(parts) == 1:
         return parts[0]
     at, values = np.concatenate([at for at, _ in parts]), np.concatenate([values for _, values in parts])

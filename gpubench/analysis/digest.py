@@ -211,7 +211,6 @@ def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
 
 
 def _family(result: Result, series: Series, manifest: Manifest) -> str:
-    """Return the family of a case: the part of the machine that bounds it."""
     if len(result.devices) > 1:
         return result.case.suite
     if manifest.facts.device(result.devices[0]).backend == "host":
@@ -240,6 +239,5 @@ def _rate(key: CaseKey, processes: Sequence[_Process]) -> CaseRate:
 
 
 def _median(values: Iterable[float]) -> float:
-    """Return the median of the finite values; NaN if there is none."""
     finite = [value for value in values if math.isfinite(value)]
     return statistics.median(finite) if finite else math.nan

@@ -22,7 +22,6 @@ def slowdowns(result: Result) -> tuple[str, ...]:
 
 
 def _frequent_discards(result: Result) -> set[str]:
-    """Return each reason for which a tenth or more of the samples was discarded."""
     if not result.discarded:
         return set()
     kept_count = sum(len(series.values) for series in result.series if series.role == "primary")

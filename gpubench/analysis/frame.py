@@ -221,7 +221,6 @@ def _axis_columns(result: Result) -> dict[str, str | int | float]:
 
 
 def _samples(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the columns of one sample as a dictionary, for each sample of each series, in the order measured."""
     for result in run.results:
         shared = {name: _result_columns(result)[name] for name in ("case", "suite", "device", "replicate", "status")}
         for series in result.series:

@@ -99,7 +99,6 @@ def _suite(summary: Summary, name: str, spreads: Sequence[Spread]) -> ListedSuit
 
 
 def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
-    """Return the axes on which all cases of a name have the same value: by case name, from axis to value as text."""
     grouped: dict[str, dict[str, Case]] = {}
     for result in summary.results_of(suite):
         grouped.setdefault(result.case.name, {})[result.case.id] = result.case
@@ -107,7 +106,6 @@ def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
 
 
 def _shared(cases: Sequence[Case]) -> dict[str, str]:
-    """Return the axes on which all of these cases have the same value, with that value as text."""
     texts = [_axis_texts(case) for case in cases]
     return {axis: text for axis, text in texts[0].items() if all(case_texts.get(axis) == text for case_texts in texts)}
 
@@ -173,7 +171,6 @@ def _share(figure: Figure) -> str:
 
 
 def _of_peak(figure: Figure, basis: Literal["spec", "clock", "best"]) -> str:
-    """Return the share of one peak in per cent; empty if that peak is unknown."""
     share = figure.share_of(basis)
     return units.percent(share.fraction) if share else ""
 

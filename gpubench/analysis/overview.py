@@ -72,7 +72,6 @@ def overview(summary: Summary) -> Overview:
 
 
 def _measured_devices(summary: Summary) -> list[Device]:
-    """Return the devices of the manifest that have results, or all of them if there is no result."""
     used = {device for result in summary.run.results for device in result.devices}
     devices = summary.run.manifest.facts.devices
     return [device for device in devices if device.id in used] or list(devices)
@@ -96,7 +95,6 @@ def _device_size(device: Device) -> str:
 
 
 def _conditions(summary: Summary) -> list[str]:
-    """Return texts on how the run was made: versions, tier, number of cases, duration, date and version of gpubench."""
     run = summary.run
     settings = run.manifest.settings
     cases = len({result.case.id for result in run.results})
@@ -134,14 +132,12 @@ def _date(started: str) -> str:
 
 
 def _host_note(summary: Summary) -> list[str]:
-    """Return the note that the figures are not a GPU's if only the host was measured; else an empty list."""
     devices = _measured_devices(summary)
     hosts = [device for device in devices if device.backend == "host"]
     return [_OF_HOST] if hosts and len(hosts) == len(devices) else []
 
 
 def _suite_names(run: Run) -> list[str]:
-    """Return the names of the suites with results, in the order measured, each once."""
     return list(dict.fromkeys(result.case.suite for result in run.results))
 
 

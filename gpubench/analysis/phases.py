@@ -91,7 +91,6 @@ def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
 
 
 def _share(tracks: Sequence[Track], spans: Sequence[Span]) -> float | None:
-    """Return the mean of the first of these percentage counters that has a figure, as a fraction; None without one."""
     weighted = (_weighted(track, spans) for track in tracks)
     return next((float(np.average(values, weights=weights)) / 100 for values, weights in weighted if len(values)), None)
 

@@ -103,6 +103,5 @@ def slowest_series(result: Result) -> Iterator[Series]:
 
 
 def _badness(series: Series) -> float:
-    """Return the sort key that puts the worst series last: its judged median, negated if more is better."""
     centre = judged_median(series)
     return -centre if judged_better(series) == "more" else centre

@@ -64,7 +64,6 @@ class SoakedCase:
         return (self.case_id, "+".join(self.devices), ended, str(self.compared), *rates, drift)
 
     def _rates(self) -> Sequence[float]:
-        """Return the first, the lowest and the last median; NaN without an ok pass."""
         return (self.medians[0], min(self.medians), self.medians[-1]) if self.medians else (float("nan"),) * 3
 
 
@@ -220,7 +219,6 @@ def _deviating_digests(run: Run, results: Iterable[Result]) -> list[str]:
 
 
 def _soaked_devices(run: Run, results: Sequence[Result], span: Span) -> Iterable[SoakedDevice]:
-    """Yield the counters of each device that the results used, in order of first use."""
     table = CounterTable.of_run(run)
     for device in dict.fromkeys(device for result in results for device in result.devices):
         window = Window(table, device, (span,))

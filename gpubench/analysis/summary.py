@@ -140,7 +140,6 @@ class Summary:
 
     @cached_property
     def _rows(self) -> tuple[ResultRow, ...]:
-        """One row for each result, in the order measured, with its headline figure and its shares above a peak."""
         headlines = ((result, headline(result)) for result in self.run.results)
         return tuple(
             ResultRow(result, self.figure(result, series) if series else None, tuple(self.impossible_shares(result)))
@@ -206,7 +205,6 @@ class Summary:
         return sorted(spreads, key=self._sort_key) if self.replicated else spreads
 
     def _sort_key(self, spread: Spread) -> tuple[object, ...]:
-        """Return the sort key of a spread: the place of its suite in the manifest, case name, parameters, devices."""
         suites = [suite.name for suite in self.run.manifest.suites]
         suite = spread.case.suite
         values = tuple((axis, isinstance(value, str), value) for axis, value in spread.case.params)
@@ -234,7 +232,6 @@ class Summary:
 
 
 def _secondary_series(result: Result) -> Iterator[Series]:
-    """Yield the series of a result that are reported besides its first one, the headline, in the order measured."""
     stages = {series.stage for series in result.series[:1]}
     for series in list(slowest_series(result))[1:]:
         if series.role == "primary" and series.stage not in stages:

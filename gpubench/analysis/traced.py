@@ -109,5 +109,4 @@ def _results(run: Run, name: str) -> Iterator[Result]:
 
 
 def _values(result: Result) -> dict[str, Sequence[float]]:
-    """Return the values of each series that is not empty, by label."""
     return {series.label: series.values for series in result.series if series.values}

@@ -267,7 +267,6 @@ class Window:
         return [Use(reading.value, reading.by) for reading in shares if reading]
 
     def _memory(self) -> list[Use]:
-        """Return the used shares of the memory's peak from the busy share and from the traffic, each counter once."""
         uses, seen, peak = self._uses((Measure.DRAM_SHARE,), True), self.dram(), self.peak_dram()
         if seen and peak and seen.by not in [use.by for use in uses]:
             uses.append(Use(seen.value / peak, seen.by))
@@ -292,7 +291,6 @@ class Window:
         return uses
 
     def _core_clock_use(self) -> Use | None:
-        """Return the mean clock over the nominal clock; None if either is unknown."""
         mean, nominal_hz = self.mean(Measure.CORE_CLOCK), _nominal_clock_hz(self._model)
         return Use(mean.value / nominal_hz, "mean clock over nominal clock") if mean and nominal_hz else None
 
@@ -324,7 +322,6 @@ class Window:
         return float(rises.sum()) if (rises >= 0).all() else None
 
     def _reaches_end(self, track: Track) -> bool:
-        """Return whether the readings reach the end of the spans, as a lost device's readings do not."""
         gap = stats.median(np.diff(track.at).tolist())
         return max(end for _, end in self.spans) <= float(track.at[-1]) + _LOST_GAPS * gap
 
@@ -351,5 +348,4 @@ def _nominal_clock_hz(model: Device | None) -> float | None:
 
 
 def _clock_of_spec(load: WindowLoad) -> Use | None:
-    """Return the clock of the load over the data sheet's clock; None if it is unknown."""
     return Use(load.clock_of_spec, "clock over the data sheet clock") if load.clock_of_spec is not None else None

@@ -38,7 +38,6 @@ def clean(text: str) -> str:
 
 
 def _visible(character: str) -> str:
-    """Return the character; a line break becomes a blank, and a character that cannot be seen an empty text."""
     if character in _BREAKS:
         return " "
     return "" if unicodedata.category(character) in _UNSEEN else character

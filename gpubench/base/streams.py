@@ -69,7 +69,6 @@ def _open_closed() -> None:
 
 
 def _is_own(stream: TextIO | None, original: TextIO | None) -> bool:
-    """Return whether Python made this stream for the descriptor; a closed descriptor has none."""
     return stream is original and (stream is None or isinstance(stream, io.TextIOWrapper))
 
 
@@ -129,7 +128,6 @@ class _ErrorOutput(io.FileIO):
 
 
 def _replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Return similar ASCII characters, or else JSON escapes, for the characters that the encoding does not have."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return _escape(error.object[error.start : error.end].translate(_ASCII)), error.end

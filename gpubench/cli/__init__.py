@@ -70,7 +70,6 @@ def call() -> int:
 
 
 def _usage_error(error: typer.BadParameter) -> UsageError:
-    """Return Typer's error about an argument as a UsageError of one line that names the command's --help."""
     command = error.ctx.command_path if error.ctx else "gpubench"
     usage_error = UsageError(f"{error.format_message().rstrip('.')}; see {command} --help")
     usage_error.exit_status = error.exit_code

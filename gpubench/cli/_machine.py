@@ -71,7 +71,6 @@ def counters(available: Sequence[DeviceCounter]) -> list[Part]:
 
 
 def _verdict(facts: Facts, healths: Sequence[Health]) -> str:
-    """Return one line: how many GPUs can be measured, their models, and the ids of the unhealthy ones."""
     gpus = [device for device in facts.devices if device.backend != "host"]
     if not gpus:
         return "no GPU is usable: `gpubench run` measures the host processor"
@@ -90,7 +89,6 @@ def _indented(text: str, style: str = "", depth: int = 1) -> Padding:
 
 
 def _unavailable_parts(unavailable: Sequence[UnavailablePart]) -> Iterator[Part]:
-    """Yield each unavailable library or device with its reason, and below it a line on how to get it, if known."""
     for part in unavailable:
         yield _print.plain(f"{part.what}: {part.reason}", "yellow")
         if part.how:
@@ -98,7 +96,6 @@ def _unavailable_parts(unavailable: Sequence[UnavailablePart]) -> Iterator[Part]
 
 
 def _device_parts(device: Device) -> Iterator[Part]:
-    """Yield a line with a device's model, size and peers, and a line with its clocks and caches, if they are known."""
     kind = _UNITS.get(device.id.partition(":")[0], "cores")
     facts = [
         device.name,
@@ -138,7 +135,6 @@ def _health_parts(health: Health) -> Iterator[Part]:
 
 
 def _counter_parts(entries: Sequence[DeviceCounter], not_sampled: Sequence[UnavailablePart]) -> Iterator[Part]:
-    """Yield lines on the counters of each device, and on the collectors that read none of the devices."""
     for device in dict.fromkeys(entry.device for entry in entries):
         of_device = [entry for entry in entries if entry.device == device]
         available = [entry for entry in of_device if not entry.reason]

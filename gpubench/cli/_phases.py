@@ -69,7 +69,6 @@ def _table_parts(table: PhaseTable, width: int) -> Iterator[Part]:
 
 
 def _key_count(table: PhaseTable) -> int:
-    """Return how many columns at the left are texts: they name the rows."""
     return next((place for place, head in enumerate(table.heads) if head not in table.text_heads), len(table.heads))
 
 
@@ -109,7 +108,6 @@ def _rich_table(table: PhaseTable, places: Sequence[int], rooms: dict[int, int],
 
 
 def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
-    """Yield a line for each phase and, below, for each counter, all on one axis of time, and then the axis."""
     from gpubench.analysis.views.phase_lanes import phase_lanes
 
     narrowest = phase_lanes(summary, 1)

@@ -90,7 +90,6 @@ class _ProgressLines:
             say(f"{group}: {ended} in {units.duration(self._seconds[group])}{left}")
 
     def _begin(self, jobs: Sequence[Job]) -> None:
-        """Count the jobs of each group, so that the group's line can be printed when all its jobs have ended."""
         self._groups = dict(zip(jobs, _group_names(jobs), strict=True))
         self._left = Counter(self._groups.values())
         self._ended.clear()
@@ -98,7 +97,6 @@ class _ProgressLines:
 
 
 def _group_names(jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield for each job, in order, the name of the group that the job counts for."""
     replicates = {job.replicate for job in jobs}
     devices = {job.devices[0].id for job in jobs}
     for job in jobs:
@@ -114,7 +112,6 @@ def _left_text(seconds: float) -> str:
 
 
 def _problem_text(result: Result | None) -> str:
-    """Return a line on a failed or invalid result, or an empty text for any other."""
     if result is None or result.status not in ("failed", "invalid"):
         return ""
     return f"{result.status}: {result.case.id}: {result.reason}"

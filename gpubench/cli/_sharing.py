@@ -54,7 +54,6 @@ def for_terminal(value: Value) -> Value:
 
 
 def _warn_not_redacted() -> None:
-    """Print on standard error that the output is not anonymised and what it contains."""
     from gpubench.cli import _print
 
     message = "not anonymised: it contains messages, the command, paths, labels, host and user names, UUIDs and serials"

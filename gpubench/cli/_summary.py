@@ -74,7 +74,6 @@ def _seconds(seconds: float) -> str:
 
 
 def _key_table(run_overview: Overview) -> Table:
-    """Return the table of key figures: median, share of the data sheet and, if known, of the expected figure."""
     from gpubench.base import units
 
     several = len({value.devices[0] for value in run_overview.values if value.devices}) > 1
@@ -243,7 +242,6 @@ def _warnings(run: Run) -> list[str]:
 
 
 def _reasons(results: Sequence[Result]) -> list[str]:
-    """Return why cases failed or are invalid, each reason once, with a case and the number of further cases."""
     cases_by_reason: dict[tuple[str, str], dict[str, None]] = {}
     for result in results:
         if result.status in ("failed", "invalid"):

@@ -67,7 +67,6 @@ def trend_lines(trend: Trend) -> list[Text]:
 
 
 def _next_step(trend: Trend) -> list[Text]:
-    """Return a line with the command that compares the runs before and after the newest change, if there is one."""
     import shlex
 
     from gpubench.cli import _print
@@ -80,7 +79,6 @@ def _next_step(trend: Trend) -> list[Text]:
 
 
 def _events(trend: Trend) -> Iterator[Text]:
-    """Return one line for each step and each drift, in order of time, red if it is for the worse, else green."""
     from gpubench.base import units
     from gpubench.cli import _print
 
@@ -97,7 +95,6 @@ def _events(trend: Trend) -> Iterator[Text]:
 
 
 def _row(trend: Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[str, ...], str]:
-    """Return the state, name, figures and style of a series' row."""
     from gpubench.analysis.sparkline import sparkline
     from gpubench.base import units
 

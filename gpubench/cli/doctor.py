@@ -184,7 +184,6 @@ def _print_noise(run: Run, json: bool) -> None:
 
 
 def _print_document(facts: Facts) -> None:
-    """Print facts, health and counters of the machine as one JSON document."""
     from gpubench.analysis.records import record
     from gpubench.cli import _print
     from gpubench.measuring import sampler

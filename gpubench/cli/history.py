@@ -245,7 +245,6 @@ def rebuild(sources: MoreSources = None, store: Store = None) -> None:
 
 
 def _print_records(recorder: HistoryRecorder, records: Iterable[RecordedFile]) -> None:
-    """Print why each refused file was refused, and how many runs are new, updated and known in the history."""
     from gpubench.cli import _print
 
     counts = {"new": 0, "updated": 0, "known": 0, "refused": 0}

@@ -37,7 +37,6 @@ def _print_suites(suites: list[str] | None, json: bool) -> None:
 
 
 def _print_cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:
-    """Print the ids of the cases that the suites have on these devices in this tier, each once, one per line."""
     from gpubench.cli import _print
     from gpubench.measuring import inventory, plan
 

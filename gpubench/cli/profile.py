@@ -84,7 +84,6 @@ def profile(
 def _run_profiled(
     command: list[str], out: Path | None, trace: bool, device: list[str] | None
 ) -> tuple[ProgramProfile, Path]:
-    """Run the command while the devices are sampled, and return the profile and the path of its run file."""
     import os
 
     from gpubench.measuring import inventory
@@ -101,7 +100,6 @@ def _run_profiled(
 
 
 def _print_outcome(outcome: ProgramProfile, path: Path) -> None:
-    """Print the phases and warnings on standard error, because standard output belongs to the program."""
     from gpubench.cli import _phases, _print
 
     if outcome.run is not None:

@@ -98,7 +98,6 @@ def _warn(message: str) -> None:
 
 
 def _print_ledger(ledger: SoakLedger) -> None:
-    """Print the passes of each case, the reports of the devices, and the wrong results, as tables."""
     from gpubench.analysis.soak import tables_of
     from gpubench.cli import _print, _summary
 

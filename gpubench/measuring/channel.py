@@ -101,7 +101,6 @@ class FrameChannel:
             self._socket.sendall(part)
 
     def _read(self) -> bytes:
-        """Wait for the next frame, remove it from the buffer, and return its content."""
         while not self._has_frame():
             if self._ended:
                 raise EOFError

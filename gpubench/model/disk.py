@@ -187,7 +187,6 @@ class DurableFile:
 
 
 def _lock(file: io.FileIO, path: Path) -> None:
-    """Lock the file for this process, if its file system has locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

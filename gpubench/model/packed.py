@@ -74,5 +74,4 @@ class Packed(Sequence[Number]):
 
 
 def _none_if_nan(value: float) -> float | None:
-    """Return None for NaN, which stands for a missing value, and any other number unchanged."""
     return None if value != value else value

@@ -67,12 +67,10 @@ class _Division:
 
     @property
     def parts(self) -> int:
-        """The number of stretches, where a drift counts twice because it has a slope too."""
         return len(self.stretches) + self.drifts
 
     @property
     def price(self) -> float:
-        """The likelihood ratio that its steps and drifts must gain together."""
         return _STEP_PRICE * (len(self.stretches) - 1) + _DRIFT_PRICE * self.drifts
 
     def gain_of(self, other: _Division) -> float:
@@ -118,7 +116,6 @@ def _accepted_stretches(data: Floats, divisions: Sequence[_Division]) -> tuple[S
 
 
 def _is_distinct(division: _Division, divisions: Sequence[_Division]) -> bool:
-    """Return whether no division with steps for its drifts, or drifts for its steps, explains the values as well."""
     place = _PLACE_PARAMETERS * math.log(division.stretches[-1].end)
     rivals = [rival for rival in divisions if rival.parts == division.parts and rival.drifts != division.drifts]
     return all(
@@ -129,7 +126,6 @@ def _is_distinct(division: _Division, divisions: Sequence[_Division]) -> bool:
 
 
 def _is_significant(data: Floats, division: _Division) -> bool:
-    """Return whether the levels of a division are no coincidence and its drifts are significant, by ranks only."""
     return all(
         _coincidence(data[before.start : before.end], data[after.start : after.end]) <= _COINCIDENCE
         for before, after in itertools.pairwise(division.stretches)
@@ -139,7 +135,6 @@ def _is_significant(data: Floats, division: _Division) -> bool:
 
 
 def _coincidence(before: Floats, after: Floats) -> float:
-    """Return the probability of drawing the shorter of two stretches from the values of the longer one."""
     shorter, longer = sorted((before, after), key=len)
     if np.median(shorter) < np.median(longer):
         shorter, longer = -shorter, -longer
@@ -204,7 +199,6 @@ def _traced_stretches(starts: _Starts, number: int, drifts: int, end: int) -> tu
 
 
 def _squared_errors(data: Floats) -> tuple[Floats, Floats]:
-    """Return the squared residuals of every stretch [start, end) about its mean and about its least-squares line."""
     index = np.arange(len(data) + 1.0)
     sums, squares, moments = (
         np.concatenate([[0.0], np.cumsum(terms)]) for terms in (data, data * data, index[:-1] * data)
@@ -219,7 +213,6 @@ def _squared_errors(data: Floats) -> tuple[Floats, Floats]:
 
 
 def _residuals(part: Floats, is_drift: bool) -> Floats:
-    """Return the residuals of a stretch about its mean, or about its line if it is a drift."""
     centred: Floats = part - part.mean()
     index = np.arange(len(part)) - (len(part) - 1) / 2
     return centred - index * float(index @ centred / (index @ index)) if is_drift else centred

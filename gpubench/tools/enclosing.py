@@ -32,7 +32,6 @@ def enclosure(run: Run, path: str | Path) -> Enclosure:
 
 
 def _smaller_versions(run: Run) -> Iterator[tuple[Run, str]]:
-    """Yield the run and ever smaller versions of it, each with a sentence about the data that was left out."""
     if _fits(run):
         yield run, ""
     thinned = dataclasses.replace(run, samples=tuple(part for samples in run.samples for part in _thinned(samples)))
@@ -55,7 +54,6 @@ def _fits(run: Run) -> bool:
 
 
 def _counter_values(run: Run) -> int:
-    """Return the number of values in the samples of all counters."""
     return sum(len(samples.at) * len(samples.columns) for samples in run.samples)
 
 

@@ -157,7 +157,6 @@ def _check_at_most_one_unnamed(sources: Sequence[ImportedFile]) -> None:
 
 
 def _merge_suites(joined: SuiteInfo | None, added: SuiteInfo) -> SuiteInfo:
-    """Return the suite of several files of one tool: the views of all, each once, with the cases of all."""
     views = {(view.kind, view.title): view for view in (joined.views if joined else ())}
     for view in added.views:
         same_view = views.get((view.kind, view.title), view)
@@ -177,7 +176,6 @@ def _check_devices(sources: Sequence[ImportedFile]) -> None:
 
 
 def _are_compatible(first: Device, second: Device) -> bool:
-    """Return whether two descriptions of a device agree in every property that both state."""
     pairs = ({getattr(first, field.name), getattr(second, field.name)} for field in fields(second))
     return all(len(pair - {"", 0, (), _UNSTATED}) < 2 for pair in pairs)
 

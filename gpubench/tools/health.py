@@ -54,7 +54,6 @@ class RunHealth(AbstractContextManager["RunHealth"]):
 
 
 def _write_remarks(recording: Recording, healths: Sequence[Health]) -> None:
-    """Write a remark into the run file for each finding, and for each device whose health is unavailable."""
     at = time.monotonic() - recording.started_at
     for device in healths:
         for severity, source in (("sick", HEALTH_SOURCE), ("warning", STATE_SOURCE)):
@@ -102,7 +101,6 @@ def refuse_recorded(paths: Sequence[Path]) -> None:
 
 
 def _sick_remarks(path: Path) -> Iterator[Remark]:
-    """Yield the remarks on sick devices in a run file, which may be packed or end early."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
             for line in file:

@@ -111,7 +111,6 @@ class Words:
         return _GAPS.sub(LEFT_OUT, text)
 
     def _allowed_chunk(self, match: re.Match[str]) -> str:
-        """Return the text between two blanks, or its marks at both ends around a gap."""
         chunk = match[0]
         if self._passing(chunk) or (chunk.isdecimal() and _COUNTED.match(match.string, match.end())):
             return chunk
@@ -163,7 +162,6 @@ class Words:
         return not is_numbered and numbers < 3 and all(map(self._passing, parts))
 
     def _passes_with_dot(self, labels: list[str]) -> bool:
-        """Return whether words joined by dots are the name of a counter or an error; anything else may be a host."""
         is_known = f"{labels[0].lower()}." in vocabulary() or labels[-1].endswith("Error")
         return is_known and all(label[:1].isalpha() and self._passing(label) for label in labels)
 
@@ -194,13 +192,11 @@ def vocabulary() -> frozenset[str]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder that Python or a compiler of kernels reads."""
     suffixes = (".py", ".cu", ".cuh", ".hip", ".c", ".cpp", ".h")
     return (path for path in folder.rglob("*") if path.suffix in suffixes)
 
 
 def _folders() -> list[Path]:
-    """Return the folders of gpubench and of its own plugins, inner ones first."""
     core = __name__.partition(".")[0]
     points = [point.module for room in get_args(Room) for point in entry_points(group=f"{core}.{room}")]
     specs = (importlib.util.find_spec(name) for name in (core, *points) if name.partition(".")[0] == core)
@@ -303,7 +299,6 @@ class _Sharing:
         self.names = re.compile(rf"(?<![A-Za-z0-9])(?:{alternatives})(?![A-Za-z0-9])", re.IGNORECASE | re.ASCII)
 
     def of(self, value: Value) -> Value:
-        """Return the value with each field changed by its rule."""
         return with_texts(value, self.text, self.word, dict(self._rules()))
 
     def _rules(self) -> Iterator[tuple[str, Rule]]:
@@ -334,7 +329,6 @@ class _Sharing:
     # --- the rules
 
     def text(self, text: str) -> str:
-        """Return a free text with its allowed words, and pseudonyms for the names that the value's fields contain."""
         if not text or ((text in self.symbols or NUMBER.fullmatch(text)) and not self.names.search(text)):
             return text
         if not text.isprintable():  # otherwise the end of an escape sequence could touch a name and hide it
@@ -352,7 +346,6 @@ class _Sharing:
         return self.whole(text)
 
     def whole(self, text: str) -> str:
-        """Return the text if all of its words are allowed, else a pseudonym, so that texts stay distinct."""
         return text if self.text(text) == text and LEFT_OUT not in text else self.token("name", text)
 
     def version(self, text: str) -> str:
@@ -360,12 +353,10 @@ class _Sharing:
         return text if _VERSION.fullmatch(text) else self.text(text)
 
     def suite(self, text: str) -> str:
-        """Return the name of a suite, or of its file without the folders."""
         name = text.rpartition("/")[2]
         return name if name.removesuffix(".py") in self.suites else self.whole(name)
 
     def warning(self, text: str) -> str:
-        """Return a warning on a run file without the file's path, with which it begins."""
         return self.text(re.sub(r"^.+?: (?=(after )?line \d)", "", text))
 
     def difference(self, text: str) -> str:
@@ -374,19 +365,16 @@ class _Sharing:
         return f"host {' → '.join(map(self._name('host'), hosts.groups()))}" if hosts else self.text(text)
 
     def parameters(self, params: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
-        """Return the parameters of a case; a file of the user and a text with other words become pseudonyms."""
         return tuple(
             (self.word(axis), self._parameter(value) if isinstance(value, str) else value) for axis, value in params
         )
 
     def file_name(self, path: str) -> str:
-        """Return the name of a run file without its folders: allowed words stay, another name becomes a pseudonym."""
         stem, ending = _RUN_FILE.fullmatch(path.rpartition("/")[2].replace("\n", " ")).groups()  # type: ignore[union-attr]
         name = self.text(stem)
         return f"{self.token('file', stem) if LEFT_OUT in name else name}{ending}"
 
     def facts(self, facts: Facts) -> Facts:
-        """Return the facts of a machine with pseudonyms for its host, its devices and other facts that identify it."""
         hostname = dict(facts.host).get("hostname", "")
         changed = replace(
             facts,
@@ -398,7 +386,6 @@ class _Sharing:
         return with_texts(changed, lambda text: text, self.word)
 
     def _host_fact(self, name: str, text: str) -> str:
-        """Return a fact about the host: its value if it identifies no machine, else its pseudonym."""
         if name in _KEPT_HOST_FACTS or not text:
             return text if name == "system" and _system_version(text) else self.text(text)
         return self.token("host" if name == "hostname" else "name", text)
@@ -414,13 +401,11 @@ class _Sharing:
         return replace(device, name=self.text(device.name), uuid=uuid, pci="", details=details)
 
     def _parameter(self, text: str) -> str:
-        """Return a parameter of a case that is a text."""
         if text in self.labels:
             return self.token("file", text)
         return text if self._is_allowed(text) else self.token("path" if "/" in text else "name", text)
 
     def _is_allowed(self, text: str) -> bool:
-        """Return whether a value of an axis may stay: it is written as a name in code, or its words are allowed."""
         is_name = _is_code_name(text) and "/" not in text and not self.names.search(text)
         return is_name or self.text(text) == text
 
@@ -434,11 +419,9 @@ class _Sharing:
         return f"{kind}-{digest[:_DIGITS]}"
 
     def _name(self, kind: str) -> Rule:
-        """Return the rule of a field that holds a name: the pseudonym of the name wherever it occurs."""
         return lambda name: self.pseudonyms.get(name) or (name if name == "none" else self.token(kind, name))
 
     def _known_names(self, parts: Iterable[Any], manifests: Iterable[Manifest]) -> Iterator[tuple[str, str]]:
-        """Yield the names in the fields of a value and in the manifests of its runs, each with its pseudonym."""
         for manifest in manifests:
             yield from self._names_of_facts(manifest.facts)
         for part in parts:
@@ -449,7 +432,6 @@ class _Sharing:
             yield from _with_labels(nodes | {host: self.token("host", host) for host in hosts})
 
     def _names_of_facts(self, facts: Facts) -> Iterator[tuple[str, str]]:
-        """Yield the names of a host and of its devices, each with its pseudonym."""
         for name, text in facts.host:
             if name not in _KEPT_HOST_FACTS:
                 yield from _with_labels({text: self._host_fact(name, text)})
@@ -463,12 +445,10 @@ class _Sharing:
 
 
 def _each(rule: Callable[[str], str]) -> Rule:
-    """Return the rule for a text or for a tuple of texts."""
     return lambda texts: rule(texts) if isinstance(texts, str) else tuple(map(rule, texts))
 
 
 def _pairs(rule: Callable[[str], str]) -> Rule:
-    """Return the rule for pairs of a name and a text; the name is a word that code has chosen."""
     return lambda pairs: tuple((name, rule(text)) for name, text in pairs)
 
 
@@ -479,7 +459,6 @@ def _system_version(text: str) -> str:
 
 
 def _is_code_name(text: str) -> bool:
-    """Return whether a text is written as code writes names; four parts with digits may be an address or a UUID."""
     numbered = sum(bool(re.search(r"\d", part)) for part in re.split(r"[-/.]", text))
     return numbered < 4 and _CODE_NAME.fullmatch(text) is not None and not _KEY.fullmatch(text)
 
@@ -490,14 +469,12 @@ def _command(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_searched(name: str, pseudonym: str) -> bool:
-    """Return whether a name is searched for in texts: it is no pseudonym, no common name, and no number of a node."""
     is_plain = _SHORTEST <= len(name) <= _LONGEST and not _COMMON_NAME.fullmatch(name)
     is_number = name.isdigit() and not PSEUDONYM.fullmatch(pseudonym)
     return is_plain and not is_number and not PSEUDONYM.fullmatch(name)
 
 
 def _with_labels(pseudonym_by_name: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the first label of each name and then the names, each with its pseudonym: a whole name counts more."""
     yield from ((name.partition(".")[0], pseudonym) for name, pseudonym in pseudonym_by_name.items())
     yield from pseudonym_by_name.items()
 

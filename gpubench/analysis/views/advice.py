@@ -115,7 +115,6 @@ def _row(key: DataKey, rates: Mapping[str, CodecRates], links: Iterable[tuple[Ch
 
 
 def _rates_by_data(codecs: Iterable[Payoff]) -> dict[DataKey, dict[str, CodecRates]]:
-    """Return the rates of each codec by device and data, of round trips in the chunks that messages have."""
     groups: dict[DataKey, dict[str, CodecRates]] = {}
     for payoff in codecs:
         params = dict(payoff.case.params)

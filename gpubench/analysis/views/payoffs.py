@@ -166,7 +166,6 @@ def _link_rate(rate: float) -> str:
 
 
 def _named_link_rows(payoff: Payoff, payoffs: Payoffs) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each link that the user named, with the modelled verdicts of a codec on that link."""
     coded = payoff.coded
     for link in payoffs.links:
         rates = (

@@ -95,7 +95,6 @@ def result_lanes(results: Sequence[Result]) -> dict[str, list[tuple[Result, floa
 
 
 def _negative_duration(result: Result) -> float:
-    """Return the sort key that puts the phase with the most time first."""
     return -sum(end - begin for begin, end in phases.spans_of(result))
 
 
@@ -108,7 +107,6 @@ def _shares_by_column(spans: Sequence[Span], edges: Floats) -> tuple[float, ...]
 
 
 def _counter_lanes(table: CounterTable, program: Result, edges: Floats) -> Iterator[CounterLane]:
-    """Yield the lanes of busy share, power and memory of the program's devices, then of the host's cores and memory."""
     devices = [device for device in program.devices if device != "host"]
     for device, names in (*((device, _OF_DEVICE) for device in devices), ("host", _OF_HOST)):
         place = f"{device} " if len(devices) > 1 and device != "host" else ""
@@ -148,7 +146,6 @@ def _means_by_column(track: Track, edges: Floats) -> Floats:
 
 
 def _value_text(value: float, unit: str) -> str:
-    """Return a value with its unit; core-seconds in a second are cores."""
     if unit == "core·s":
         return f"{units.significant(value, 3)} cores"
     return f"{value:.0f} %" if unit == "%" else units.quantity(value, unit)

@@ -73,7 +73,6 @@ def _phase_table(summary: Summary) -> list[Table]:
 
 
 def _phase_figures(summary: Summary) -> Iterator[tuple[PhaseFigures, PhaseFigures]]:
-    """Yield the figures of each phase on each of its devices, paired with the host's figures in the same phase."""
     for result in phases.phases(summary.run):
         host = phases.figures(result, summary.counters, "host")
         for device in result.devices:
@@ -115,7 +114,6 @@ def _change(change_bytes: float) -> str:
 
 
 def _share(share: float | None) -> str:
-    """Return a fraction in whole per cent; a dash if it is unknown."""
     return units.percent(share, 0) if share is not None else _NONE
 
 

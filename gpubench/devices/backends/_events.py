@@ -104,7 +104,6 @@ class EventClock:
         pairs = [(self._cupy.cuda.Event(), self._cupy.cuda.Event()) for _ in range(calls)]
 
         def batch() -> None:
-            """Queue each call between its two events, after a flush."""
             for before, after in pairs:
                 self._flush()
                 before.record(self._stream)

@@ -79,7 +79,6 @@ def pci_address(runtime: Any, index: int) -> str:
 
 
 def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the data types of the matrix products that the device supports: by compute capability, or by AMD model."""
     if runtime.is_hip:
         return _rocm.dtypes(props, hipblaslt.is_on())
     capability = (props["major"], props["minor"])

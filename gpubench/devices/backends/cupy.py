@@ -204,7 +204,6 @@ class CupyDevice:
         self.synchronize()
 
     def _prepare_timing(self, cupy: Any) -> None:
-        """Compile the kernels that flush the cache and gate batches, and create the clock of device events."""
         device = self.device
         self._cache_flush = CacheFlush(cupy, max(2 * device.cache_bytes, _LEAST_FLUSH), device.units)
         self.flush()

@@ -90,7 +90,6 @@ class _ProfileFile:
                 (self._recording.stop_sampling if is_last else self._recording.write_sampled)(chunks)
 
     def finish(self, phase_results: Sequence[Result]) -> None:
-        """Write these results and the end record, after which the file is complete."""
         with self._collecting_errors():
             for result in phase_results if not self.warnings else ():
                 self._recording.result(result)
@@ -98,7 +97,6 @@ class _ProfileFile:
                 self._recording.end()
 
     def abandon(self) -> None:
-        """Close and remove the file, because the program was not started."""
         with self._recording:
             pass  # leaving the context closes the file, which can be removed only then
         self.path.unlink(missing_ok=True)
@@ -176,7 +174,6 @@ def _run_and_sample(
 def _results(
     program: Program, ended: ProgramEnd, spans: Sequence[marks.Span], file: _ProfileFile, manifest: Manifest
 ) -> list[Result]:
-    """Return the result of the program and, after it, the results of its phases."""
     devices, zero = manifest.settings.devices, manifest.started_at
     program_result = results.program_result(ended, devices, zero)
     if spans:

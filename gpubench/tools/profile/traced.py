@@ -63,7 +63,6 @@ def read(folder: Path) -> Trace:
 
 
 def _empty_trace(reason: str) -> Trace:
-    """Return a trace without events, for this reason."""
     empty = np.empty(0)
     return Trace(np.empty(0, EVENT), empty, empty, (), 0, reason)
 
@@ -143,7 +142,6 @@ def _device_results(trace: Trace, on_device: npt.NDArray[np.bool_], device: str,
 
 
 def _longest_kernels(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
-    """Yield case, indices of the events, and full name of each kernel, the longest total time first."""
     places = np.flatnonzero(kernels)
     numbers = trace.events["name"][places]
     totals = np.bincount(numbers, weights=(trace.end - trace.start)[places]) if len(places) else np.empty(0)
