@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from ._amd_values import valid
+from ._amd_sysfs import valid
 
 # Cards differ: MI200 gives an average, MI300 a current value; newer releases choose by themselves.
 _POWERS = ("socket_power", "current_socket_power", "average_socket_power")

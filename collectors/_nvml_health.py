@@ -12,8 +12,7 @@ from typing import Any, Protocol
 from gpubench.api import collector as gb
 
 from ._nvml import handle_of, is_lost
-from ._nvml_events import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL
-from ._nvml_watch import event_reasons, field
+from ._nvml_watch import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, event_reasons, field
 
 KERNEL_LOG = Path("/dev/kmsg")
 _RECORD_BYTES = 8192  # one read of /dev/kmsg is one record of at most this size

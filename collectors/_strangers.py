@@ -1,8 +1,10 @@
-"""Tell the processes of this run on a device from the processes of others."""
+"""Tell the processes of this run on a device from the processes of others.
+
+Find out which counters a machine refuses, and why."""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import psutil
 
@@ -80,3 +82,16 @@ class ForeignProcesses:
             pids = self._read()
             self.count = None if pids is None else len(self._strangers.among(pids))
             self._due = now + PERIOD_S
+
+
+def refusals(
+    readers: Mapping[str, Callable[[], object]], errors: type[Exception] | tuple[type[Exception], ...]
+) -> dict[str, str]:
+    """Call each reader once; return the counters whose reader raises one of `errors`, with the error's text."""
+    reasons = {}
+    for name, read in readers.items():
+        try:
+            read()
+        except errors as error:
+            reasons[name] = str(error) or type(error).__name__
+    return reasons

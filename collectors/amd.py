@@ -19,11 +19,8 @@ from typing import Any
 from gpubench.api import collector as gb
 
 from ._amd_events import mask_of
-from ._amd_health import AmdHealth
-from ._amd_metrics import ThrottleReasons
-from ._amd_processes import KfdProcesses
-from ._amd_sysfs import Sysfs
-from ._amd_values import COUNTERS
+from ._amd_health import AmdHealth, KfdProcesses
+from ._amd_sysfs import COUNTERS, Sysfs, ThrottleReasons
 from ._strangers import ForeignProcesses
 
 _POWER = mask_of(gb.EventClass.POWER_CAP)

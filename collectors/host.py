@@ -11,7 +11,7 @@ import psutil
 
 from gpubench.api import collector as gb
 
-from ._refusals import refusals
+from ._strangers import refusals
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the resolution of /proc/stat: 10 ms
 _LOAD_S = 0.05  # reading the state of many threads takes a while

@@ -21,10 +21,9 @@ from ._nvml import (
     slow,
     slowest,
 )
-from ._nvml_events import BITS
 from ._nvml_health import NvmlHealth
-from ._nvml_watch import NvmlWatch, event_reasons, field, instant_power_w, sm_clock_hz
-from ._refusals import refusals
+from ._nvml_watch import BITS, NvmlWatch, event_reasons, field, instant_power_w, sm_clock_hz
+from ._strangers import refusals
 
 Reader = Callable[[Any, Any], float]
 

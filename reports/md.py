@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from gpubench.api import report as gb
 
 from ._blocks import figure_cells, heads, reason_text
-from ._markdown import MOST_BYTES, clipped, cut, table
 from ._page import environment
 from ._sides import Cell, FindingRow, Judged, Row, Side, Sides, side_by_side
 from ._texts import (
@@ -20,6 +19,7 @@ from ._texts import (
     share_text,
     trust_text,
 )
+from ._web import MOST_BYTES, clipped, cut, table
 
 _MOST_SUSPECTS, _MOST_LINES, _MOST_KEY_LINES = 15, 6, 3
 _WHOLE = "a report with `-o fleet.html` or `-o fleet.json` lists them all"

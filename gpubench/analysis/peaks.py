@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpubench import stats
-from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.counters import CounterTable, Window
 from gpubench.analysis.quantities import peak_limit
-from gpubench.analysis.window import Window
 from gpubench.base import units
 from gpubench.knowledge import hardware
 from gpubench.model import Device, Measure, Result, Run, Series

@@ -6,12 +6,11 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.counters import CounterTable, Span, Window
 from gpubench.analysis.quantities import headline, judged_median, judged_unit
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.trust import HEALTH_SOURCE
 from gpubench.analysis.views.table import Table
-from gpubench.analysis.window import Span, Window
 from gpubench.base import units
 from gpubench.model import Measure, Remark, Result, Run
 

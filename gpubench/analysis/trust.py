@@ -3,8 +3,8 @@
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpubench.analysis.disturbances import other_work, slowdowns
 from gpubench.analysis.key_figures import KeyValue
+from gpubench.analysis.quantities import other_work, slowdowns
 from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.model import SAMPLER, Result, Status

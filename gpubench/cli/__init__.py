@@ -19,7 +19,6 @@ from gpubench.cli import (
     import_,
     list_,
     monitor,
-    plan,
     profile,
     redact,
     report,
@@ -39,7 +38,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("list")(list_.list_)
-app.command("plan")(plan.plan)
+app.command("plan")(list_.plan)
 app.command("profile", cls=profile.Command, context_settings=profile.CONTEXT)(profile.profile)
 app.command("doctor")(doctor.doctor)
 app.command("soak")(soak.soak)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from gpubench.cli import _phases, _print
+from gpubench.cli import _print, profile
 from gpubench.cli._layout import INDENT, LONGEST_PART, joined, name_parts
 
 if TYPE_CHECKING:
-    from gpubench.analysis.listing import ListedCase, ListedSuite, Order
+    from gpubench.analysis.frame import ListedCase, ListedSuite, Order
     from gpubench.analysis.overview import Overview
     from gpubench.analysis.summary import Summary
     from gpubench.analysis.views.table import Table as DerivedTable
@@ -97,7 +97,7 @@ def cases(
     `filters` selects cases by patterns in their ids; empty selects all. `order` is `measured`, or the figure by which
     the cases are sorted, the highest first: `share` of peak, `noise` or `duration`. `top` lists only that number of
     cases. `wide` adds every kind of peak and the noise within and between processes."""
-    from gpubench.analysis.listing import listing
+    from gpubench.analysis.frame import listing
     from gpubench.analysis.summary import Summary
     from gpubench.analysis.views.tables import tables
 
@@ -110,7 +110,7 @@ def cases(
             parts += [part for table in tables(summary, suite.name) for part in derived_parts(table)]
     if is_whole:
         parts += [part for table in tables(summary) if table.topic != "phases" for part in derived_parts(table)]
-        parts += _phases.phases(summary, _print.out())
+        parts += profile.phases(summary, _print.out())
     return [*parts, *_interval_notes(summary, wide)]
 
 

@@ -65,7 +65,7 @@ def _measure_and_print(plan: Plan, path: Path, is_json: bool, resume: bool, excl
     from gpubench.analysis.soak import ledger_of
     from gpubench.base.errors import Interrupted
     from gpubench.cli import _print
-    from gpubench.cli._progress import run_display
+    from gpubench.cli._machine import run_display
     from gpubench.model.store import read_run
     from gpubench.tools import session
     from gpubench.tools import soak as soaking

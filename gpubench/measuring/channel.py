@@ -27,7 +27,7 @@ from enum import Enum
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar, cast
 
-from gpubench.base.endings import describe_status, last_line
+from gpubench.base.streams import describe_status, last_line
 from gpubench.measuring import keeper
 
 M = TypeVar("M")

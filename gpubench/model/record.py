@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from gpubench.model import SCHEMA, Case, Manifest, Remark, Result, Samples, Series, Strict, limits
-from gpubench.model.packed import Packed
+from gpubench.model.disk import Packed
 
 SAMPLES_LIMIT_BYTES = 2**20  # longer samples are split: a killed run loses at most one such chunk
 _NUMBER_BYTES = 25  # the length of the longest float64 in JSON, with its comma

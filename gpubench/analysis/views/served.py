@@ -16,7 +16,7 @@ import numpy as np
 
 from gpubench import stats
 from gpubench.analysis import serving
-from gpubench.analysis.energy import Energy
+from gpubench.analysis.figure import Energy
 from gpubench.analysis.quantities import headline
 from gpubench.analysis.serving import OBJECTIVES, Objectives, PredictedPercentile, RatePoint, ServingTimes, StepLine
 from gpubench.analysis.summary import Summary

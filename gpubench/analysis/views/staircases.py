@@ -19,7 +19,7 @@ from gpubench.base import units
 from gpubench.knowledge import hardware
 from gpubench.model import Device, View
 from gpubench.stats import Interval
-from gpubench.stats.changepoints import cheapest_parts
+from gpubench.stats.stretches import cheapest_parts
 
 LEAST_OCTAVES = 0.5  # the smallest width of a level of three points or more; a level of two points needs twice that
 _LEAST_SCATTER = 0.01  # a level is flat to a per cent at best: pages and hashed addresses differ between rings

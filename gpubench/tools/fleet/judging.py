@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpubench import plugins, stats
-from gpubench.analysis.digest import CaseKey, Component, DigestBuilder, NodeDigest
+from gpubench.analysis.overview import CaseKey, Component, DigestBuilder, NodeDigest
 from gpubench.analysis.trend import Line, RunSource, Trend, TrendPoint
 from gpubench.base.clean import tidy
 from gpubench.base.errors import FileError, UsageError
