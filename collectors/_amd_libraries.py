@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from ._amd_values import valid
+from ._amd_sysfs import valid
 
 # Cards differ: MI200 gives an average, MI300 a current value; newer releases choose by themselves.
 _POWERS = ("socket_power", "current_socket_power", "average_socket_power")
@@ -97,18 +97,15 @@ def _first_valid(values: Mapping[str, object], *keys: str) -> object:
 
 
 def _memory_of(process: Mapping[str, Any]) -> float | None:
-    """Return the bytes of the GPU's memory that a process has; None if unknown."""
     return valid("amd.memory.used", process.get("memory_usage", {}).get("vram_mem"))
 
 
 def _clock(smi: Any, gpu: Any, kind: Any) -> object:
-    """Return the clock of one kind in MHz; its key differs between releases of the library."""
     clocks = smi.amdsmi_get_clock_info(gpu, kind)
     return clocks.get("clk", clocks.get("cur_clk"))
 
 
 def _temperature(smi: Any, gpu: Any, place: Any) -> object:
-    """Return the present temperature of one sensor in °C, as the library gives it."""
     return smi.amdsmi_get_temp_metric(gpu, place, smi.AmdSmiTemperatureMetric.CURRENT)
 
 

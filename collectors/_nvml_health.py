@@ -12,8 +12,7 @@ from typing import Any, Protocol
 from gpubench.api import collector as gb
 
 from ._nvml import handle_of, is_lost
-from ._nvml_events import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL
-from ._nvml_watch import event_reasons, field
+from ._nvml_watch import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, event_reasons, field
 
 KERNEL_LOG = Path("/dev/kmsg")
 _RECORD_BYTES = 8192  # one read of /dev/kmsg is one record of at most this size
@@ -81,7 +80,6 @@ class NvmlHealth:
         self._nvml.nvmlShutdown()
 
     def _gpu(self, device: gb.Device) -> Any:
-        """Return NVML's handle of the device, looked up once."""
         if device.id not in self._gpus:
             try:
                 self._gpus[device.id] = handle_of(self._nvml, device)
@@ -110,7 +108,6 @@ class NvmlHealth:
         return [_xid_reading(sign, chosen(self._reported[device.id]), reason) for sign, chosen in _EVENTS.items()]
 
     def _listen(self, device: gb.Device, gpu: Any) -> bool:
-        """Collect the device's errors from now on, and return whether the driver lets this user do so."""
         try:
             self._xids[device.id] = self._make_xids(self._nvml, gpu)
         except self._nvml.NVMLError as error:
@@ -148,7 +145,6 @@ class CardHealth:
         yield from self._links()
 
     def _show_command(self, part: str) -> str:
-        """Return the command that shows one part of the GPU's state."""
         return f"nvidia-smi --query --display={part} --id={self._card}"
 
     def _reading(self, sign: gb.HealthSign, command: str, call: Callable[[], float]) -> gb.HealthReading:
@@ -169,7 +165,6 @@ class CardHealth:
         return gb.HealthReading(sign, 1.0, _ACTIONS.get(action, f"action {action}"), self._reset if action == 1 else "")
 
     def _memory(self) -> list[gb.HealthReading]:
-        """Return the number of remapped rows, and whether a remapping is pending or has failed."""
         nvml, show = self._nvml, self._show_command("ROW_REMAPPER")
         signs = {
             gb.HealthSign.ROWS_REMAPPED: (1, show),
@@ -186,7 +181,6 @@ class CardHealth:
         return [gb.HealthReading(sign, rows[place], command=command) for sign, (place, command) in signs.items()]
 
     def _pages(self) -> list[gb.HealthReading]:
-        """Return the number of pages retired for double-bit errors, and whether pages wait for their retirement."""
         nvml, gpu = self._nvml, self._gpu
         cause = nvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR
         pending = partial(nvml.nvmlDeviceGetRetiredPagesPendingStatus, gpu)
@@ -219,7 +213,6 @@ class CardHealth:
             yield gb.HealthReading(sign, value, reasons.note, command)
 
     def _processes(self) -> gb.HealthReading:
-        """Return the number of compute processes on the GPU, with their process numbers in the note."""
         numbers: list[int] = []
         command = f"nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv --id={self._card}"
 
@@ -233,7 +226,6 @@ class CardHealth:
         return gb.HealthReading(reading.sign, reading.value, text, command)
 
     def _pcie(self) -> Iterator[gb.HealthReading]:
-        """Yield the present and the widest PCIe link, the present and the highest generation, and the replays."""
         names = "pcie.link.width.current,pcie.link.width.max,pcie.link.gen.gpucurrent,pcie.link.gen.max"
         command = f"nvidia-smi --query-gpu={names} --format=csv --id={self._card}"
         calls = {
@@ -319,7 +311,6 @@ def _numbers_text(noun: str, numbers: Sequence[int]) -> str:
 
 
 def _last_numbers_text(numbers: Sequence[int]) -> str:
-    """Return the last eight numbers as text, after an ellipsis if there are more."""
     listed = ", ".join(str(number) for number in numbers[-_MOST_NUMBERS:])
     return f"…, {listed}" if len(numbers) > _MOST_NUMBERS else listed
 

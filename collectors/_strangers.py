@@ -1,8 +1,10 @@
-"""Tell the processes of this run on a device from the processes of others."""
+"""Tell the processes of this run on a device from the processes of others.
+
+Find out which counters a machine refuses, and why."""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import psutil
 
@@ -36,7 +38,6 @@ class Strangers:
         return os.getpid() in pids and any(psutil.pid_exists(pid) for pid in self.among(pids))
 
     def _is_ours(self, pid: int) -> bool:
-        """Return whether a process is this one or was started by our runner; the answer is kept until the next case."""
         if pid not in self._ours:
             self._ours[pid] = pid == os.getpid() or self._descends(pid)
         return self._ours[pid]
@@ -81,3 +82,16 @@ class ForeignProcesses:
             pids = self._read()
             self.count = None if pids is None else len(self._strangers.among(pids))
             self._due = now + PERIOD_S
+
+
+def refusals(
+    readers: Mapping[str, Callable[[], object]], errors: type[Exception] | tuple[type[Exception], ...]
+) -> dict[str, str]:
+    """Call each reader once; return the counters whose reader raises one of `errors`, with the error's text."""
+    reasons = {}
+    for name, read in readers.items():
+        try:
+            read()
+        except errors as error:
+            reasons[name] = str(error) or type(error).__name__
+    return reasons

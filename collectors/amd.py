@@ -19,11 +19,8 @@ from typing import Any
 from gpubench.api import collector as gb
 
 from ._amd_events import mask_of
-from ._amd_health import AmdHealth
-from ._amd_metrics import ThrottleReasons
-from ._amd_processes import KfdProcesses
-from ._amd_sysfs import Sysfs
-from ._amd_values import COUNTERS
+from ._amd_health import AmdHealth, KfdProcesses
+from ._amd_sysfs import COUNTERS, Sysfs, ThrottleReasons
 from ._strangers import ForeignProcesses
 
 _POWER = mask_of(gb.EventClass.POWER_CAP)
@@ -77,7 +74,6 @@ class AmdWatch:
         return gb.Condition(condition.discard, condition.labels + self._others.labels, self._clock_hz)
 
     def _read(self) -> None:
-        """Read the throttle reasons and the clock, and note when the next reading is due."""
         start = time.monotonic()
         metrics = self._files.metrics(self._device.pci)
         end = time.monotonic()
@@ -138,7 +134,6 @@ class LibraryChild:
         return self._answer(_ANSWER_S)
 
     def _answer(self, patience_s: float) -> Any:
-        """Return the next answer of the process, a value that JSON can hold."""
         pipe = self._child.stdout
         assert pipe is not None
         while b"\n" not in self._pending:
@@ -151,7 +146,6 @@ class LibraryChild:
         return json.loads(line)
 
     def _end_with_error(self, reason: str = "") -> gb.Unavailable:
-        """End the process, and return the error that the caller raises."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(0.0 if reason else 1.0)
         status = self._child.poll()

@@ -37,7 +37,6 @@ _SETS = tuple(tuple(_METRICS)[:count] for count in (5, 3, 2))
 
 
 def _counter(name: str) -> gb.Counter:
-    """Return the counter with that name, with the command of Nsight Compute that shows the same number."""
     metric, _, measures = _METRICS[name]
     return gb.Counter(name, "B/s", "window", _PERIOD_S, f"ncu --metrics {metric} COMMAND", measures)
 
@@ -108,7 +107,6 @@ class Sampling:
 
 
 def _configure_sampler(pm: Any, device: gb.Device) -> tuple[tuple[str, ...], Any]:
-    """Return the names of the most counters that this GPU samples in one pass, and their sampler."""
     for names in _SETS:
         collector = _enable_sampler(pm, device)
         try:
@@ -125,7 +123,6 @@ def _configure_sampler(pm: Any, device: gb.Device) -> tuple[tuple[str, ...], Any
 
 
 def _enable_sampler(pm: Any, device: gb.Device) -> Any:
-    """Return a sampler with access to the GPU's hardware counters."""
     collector = pm.Collector(_device_number(device))
     try:
         collector.enable()

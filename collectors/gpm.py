@@ -51,7 +51,6 @@ _METRICS = (
 
 
 def _counter(metric: Metric) -> gb.Counter:
-    """Return the counter of a metric, with the command that shows the same number."""
     command = f"nvidia-smi dmon --gpm-metrics {metric.number}"
     return gb.Counter(f"gpm.{metric.name}", metric.unit, "window", _PERIOD_S, command, metric.measures)
 
@@ -72,7 +71,6 @@ class GpmSamples:
         self._take(self._last)
 
     def _take(self, sample: Any) -> None:
-        """Overwrite a sample with the GPU's present state, and note the time."""
         self._nvml.nvmlGpmSampleGet(self._gpu, sample)
         self._at = time.monotonic()
 
@@ -127,7 +125,6 @@ class Source(NvmlAccess):
         return {name: values.get(name) for name in names}
 
     def _read(self, device: gb.Device) -> dict[str, tuple[int, float]]:
-        """Return, for each counter by name, NVML's status and the mean value since the last reading."""
         answers: dict[str, tuple[int, float]] = {}
 
         def read() -> float:

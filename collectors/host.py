@@ -11,7 +11,7 @@ import psutil
 
 from gpubench.api import collector as gb
 
-from ._refusals import refusals
+from ._strangers import refusals
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the resolution of /proc/stat: 10 ms
 _LOAD_S = 0.05  # reading the state of many threads takes a while
@@ -59,7 +59,6 @@ def state_in(stat: str) -> str:
 
 
 def _cpu_times() -> CpuTimes:
-    """Return the time of all CPUs now, from /proc/stat."""
     times = psutil.cpu_times()
     return CpuTimes(sum(times), getattr(times, "steal", None))
 
@@ -74,7 +73,6 @@ def _count_foreign_threads() -> int | None:
 
 
 def _count_own_threads() -> int:
-    """Return the number of threads of this process that are runnable now: a BLAS keeps its threads spinning."""
     states = (_state(task) for task in Path("/proc/self/task").iterdir())
     return sum(state == "R" for state in states)
 
@@ -139,7 +137,6 @@ class HostWatch:
         return is_stolen(before, self._times)
 
     def _load(self, now: float) -> float | None:
-        """Return the mean number of runnable threads of others since the start of the case."""
         if now >= self._load_due:
             self._load_due = now + _LOAD_S
             others = _count_foreign_threads()
@@ -157,7 +154,6 @@ _UNSUPPORTED = (OSError, NotImplementedError, AttributeError, psutil.Error)  # r
 
 
 def _busy() -> float:
-    """Return the CPU time of all CPUs since boot in seconds, without idle and iowait."""
     times = psutil.cpu_times()
     idle = (getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
     return sum(times) - sum(idle)

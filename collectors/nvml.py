@@ -21,10 +21,9 @@ from ._nvml import (
     slow,
     slowest,
 )
-from ._nvml_events import BITS
 from ._nvml_health import NvmlHealth
-from ._nvml_watch import NvmlWatch, event_reasons, field, instant_power_w, sm_clock_hz
-from ._refusals import refusals
+from ._nvml_watch import BITS, NvmlWatch, event_reasons, field, instant_power_w, sm_clock_hz
+from ._strangers import refusals
 
 Reader = Callable[[Any, Any], float]
 
@@ -50,22 +49,18 @@ def _clock(name: str) -> Reader:
 
 
 def _nvlink(name: str) -> Reader:
-    """Return a reader of the bytes over all NVLinks since the driver was loaded: data without protocol."""
     return lambda nvml, gpu: float(field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
 
 
 def _violation(name: str) -> Reader:
-    """Return a reader of the seconds since the driver was loaded in which a policy lowered the clocks."""
     return lambda nvml, gpu: nvml.nvmlDeviceGetViolationStatus(gpu, getattr(nvml, name)).violationTime * _NANO
 
 
 def _ecc(name: str) -> Reader:
-    """Return a reader of the number of memory errors since the driver was loaded."""
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetTotalEccErrors(gpu, getattr(nvml, name), nvml.NVML_VOLATILE_ECC))
 
 
 def _remapped(place: int) -> Reader:
-    """Return a reader of one value of nvmlDeviceGetRemappedRows, by its index in NVML's answer."""
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetRemappedRows(gpu)[place])
 
 
@@ -99,7 +94,6 @@ def _counter(name: str, unit: str, kind: gb.CounterKind, period_s: float, comman
 
 
 def _gauge(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[gb.Counter, Reader]:
-    """Return a counter of a momentary value, with its reader."""
     return _counter(name, unit, "gauge", period_s, command), reader
 
 
@@ -108,12 +102,10 @@ def _sum(name: str, unit: str, period_s: float, command: str, reader: Reader) ->
 
 
 def _window(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[gb.Counter, Reader]:
-    """Return a counter of a mean over NVML's own window, with its reader."""
     return _counter(name, unit, "window", period_s, command), reader
 
 
 def _rows_command(name: str) -> str:
-    """Return the command that shows a field of the remapped rows."""
     return f"nvidia-smi --query-remapped-rows=remapped_rows.{name} --format=csv"
 
 
@@ -253,7 +245,6 @@ READ = {counter.name: reader for counter, reader in READERS.items()}
 
 
 def _lock_of_period(period_s: float) -> Turns:
-    """Return the lock of the counters with that period; slow calls do not delay fast ones."""
     return {_FAST_S: fast, _PCIE_S: slowest}.get(period_s, slow)
 
 
@@ -347,12 +338,10 @@ class Source(NvmlAccess):
             return answer(self._nvml, device, self._reader_of(device, name))
 
     def _reader_of(self, device: gb.Device, name: str) -> Callable[[], float]:
-        """Return the call that reads a counter of a device."""
         gpu = self._handles[device.id]
         return partial(self._count_xids, device) if name == XID else partial(READ[name], self._nvml, gpu)
 
     def _count_xids(self, device: gb.Device) -> float:
-        """Return the number of Xid errors since the first reading. Raises NVMLError if NVML refuses the events."""
         if device.id not in self._xids:
             self._xids[device.id] = Xids(self._nvml, self._handles[device.id])
         return self._xids[device.id].read()

@@ -44,13 +44,11 @@ def main() -> int:
 
 
 def _report(error: GpubenchError) -> int:
-    """Print the error as one line on standard error; return the exit status that the error carries."""
     sys.stderr.write(one_line(f"gpubench: {error}") + "\n")
     return error.exit_status
 
 
 def _report_signal(arrived: list[int]) -> int:
-    """Print a line that says which signal ended the command."""
     number = arrived[0] if arrived else signal.SIGINT
     return _report(Interrupted(f"ended by {signal.Signals(number).name}", 128 + number))
 

@@ -49,7 +49,6 @@ def amortisation(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
 
 
 def _left_out(not_drawable: int, over_limit: int) -> str:
-    """Return the clause on the rows that only the tables have."""
     reason = "that never pay, pay at once, or have no measured build"
     text = f"; {not_drawable} {reason} are in the table" if not_drawable else ""
     return text + (f"; {over_limit} more are in the table" if over_limit else "")

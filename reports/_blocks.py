@@ -46,7 +46,6 @@ def reason_text(spread: gb.Spread) -> str:
 
 
 def _quoted(row: gb.ResultRow) -> gb.Figure | None:
-    """Return the figure of a replicate with status ok or invalid; None for any other replicate."""
     return row.figure if row.result.status in ("ok", "invalid") else None
 
 
@@ -295,7 +294,6 @@ class Blocks:
 
     @cached_property
     def _anchors(self) -> Anchors:
-        """The rule that names the anchors of the run's cases."""
         return Anchors.of(self.summary)
 
     def tables(self) -> dict[str, dict[str, Any]]:
@@ -362,7 +360,6 @@ def _count_text(listed_count: int, total: int) -> str:
 
 
 def _ended_text(spreads: Sequence[gb.Spread]) -> str:
-    """Return how many cases have each status, and the median of their noise."""
     counts = Tally(spread.status for spread in spreads)
     noises = sorted(spread.figure.noise for spread in spreads if spread.figure and spread.figure.samples > 1)
     noise = f"; median noise within process {gb.units.percent(noises[len(noises) // 2])}" if noises else ""

@@ -87,7 +87,6 @@ def _rates(payoff: gb.Payoff) -> list[float]:
 
 
 def _labels(drawn: Sequence[gb.Payoff]) -> list[str]:
-    """Return a label for each row: the values of the parameters that differ between rows, or the name of the case."""
     values: dict[str, set[object]] = {}
     for payoff in drawn:
         for name, value in payoff.case.params:

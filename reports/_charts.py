@@ -54,7 +54,6 @@ def grids(points: Sequence[gb.Point], view: gb.View) -> list[Grid]:
 
 
 def _sorted_values(values: Iterable[Value]) -> tuple[Value, ...]:
-    """Return the distinct values: sorted if all are numbers, else in the order given."""
     unique = list(dict.fromkeys(values))
     numbers = [value for value in unique if not isinstance(value, str)]
     return tuple(sorted(numbers)) if len(numbers) == len(unique) else tuple(unique)
@@ -96,7 +95,6 @@ def _merits(pair: Pair) -> tuple[float, float]:
 
 
 def _merit(point: gb.Point) -> float:
-    """Return the median of a point, negated if less is better."""
     return point.value if point.figure.better == "more" else -point.value
 
 

@@ -12,9 +12,8 @@ from markupsafe import Markup, escape
 from gpubench.api import report as gb
 
 from . import _svg as svg
-from ._markdown import clipped
 from ._matrix import SHADES, bounds, strokes
-from ._web import packed, written
+from ._web import clipped, packed, written
 
 _MOST_TILES = 16_000  # keeps the page of any fleet below 2 MB
 _MOST_COLUMNS = 64

@@ -121,7 +121,6 @@ def results(summary: gb.Summary, enclosure: gb.Enclosure) -> Results:
 
 
 def _figures(summary: gb.Summary) -> str:
-    """Return the headline figure of every case as CSV with a header line, in SI units."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(_HEADS)
@@ -224,7 +223,6 @@ def _suite(summary: gb.Summary, name: str, table: dict[str, Any]) -> dict[str, A
 
 
 def _is_of_host(summary: gb.Summary, suite: str, view: gb.View) -> bool:
-    """Return True if the results of a view used the host processor and no other device."""
     timed = [result for result in summary.results_of(suite) if result.case.name in view.cases and result.devices]
     used = {device for result in timed for device in map(summary.device, result.devices)}
     return bool(used) and all(device is not None and device.backend == "host" for device in used)

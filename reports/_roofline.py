@@ -123,7 +123,6 @@ def _chart(places: Sequence[_RooflinePoint], figures: Sequence[gb.Figure], devic
 
 
 def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
-    """Yield the names of the roofs: compute roofs beside the plot, the memory roof above its line."""
     together = dict[float, list[str]]()
     for name, rate in roofs.compute:
         together.setdefault(rate, []).append(name.removeprefix("tensor."))
@@ -158,7 +157,6 @@ def _roofs(figures: Iterable[gb.Figure], basis: Literal["spec", "best"]) -> _Roo
 
 
 def _draw_roofs(roofs: _Roofs, across: Axis, up: Axis, class_: str) -> Iterator[Markup]:
-    """Yield the memory roof up to the highest compute roof, and each compute roof from the memory roof to the right."""
     highest = max((rate for _, rate in roofs.compute), default=up.high)
     if roofs.memory:
         start, end = max(across.low, up.low / roofs.memory), min(across.high, highest / roofs.memory)

@@ -64,7 +64,6 @@ def _chart(curves: Sequence[gb.Staircase], view: gb.View) -> Chart:
 
 
 def _is_one_device(curves: Sequence[gb.Staircase]) -> bool:
-    """Return True if all points are of one device set, so that the known sizes of one curve hold for every curve."""
     return len({point.devices for staircase in curves for _, point in staircase.line.points}) == 1
 
 

@@ -113,7 +113,6 @@ def _step(least: float, *, binary: bool) -> float:
 
 
 def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tuple[float, str], ...], str]:
-    """Return the ticks of a logarithmic axis, each a value and a label, and the unit of the axis."""
     if unit == "B":
         first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
         stride = max(math.ceil((last - first + 1) / count), 1)

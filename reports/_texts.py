@@ -311,7 +311,6 @@ def _wide(name: Namer, rows: Sequence[gb.ResultRow]) -> Iterator[Notice]:
 
 
 def _discarded(run: gb.Run, name: Namer) -> Iterator[Notice]:
-    """Yield one note on all discarded samples: how many for each reason, and from which cases."""
     tally: Tally[str] = Tally()
     cases = []
     for result in run.results:

@@ -181,7 +181,6 @@ def bands(track: gb.Track, apart_s: float) -> list[Band]:
 
 
 def _spans(at: npt.NDArray[np.float64], is_set: npt.NDArray[np.bool_], period_s: float) -> Iterator[Moments]:
-    """Yield the start and the end in seconds of each run of samples in which an event is set."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_set, [False]]).astype(np.int8)))
     for first, past in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield float(at[first]) - period_s, float(at[past - 1])
@@ -296,7 +295,6 @@ class _Sheet:
 
     @property
     def apart_s(self) -> float:
-        """The least time in seconds between two moments that a drawing shows apart: half a drawing unit."""
         return 0.5 * (self.across.high - self.across.low) / (self.across.end - self.across.start)
 
     def add(self, chart: Chart, numbers: dict[str, Any]) -> Chart:
@@ -346,7 +344,6 @@ def _constant_counters(tracks: Sequence[gb.Track], device: str) -> tuple[tuple[s
 
 
 def _unit(track: gb.Track) -> str:
-    """Return the unit in which a counter is drawn: if it is cumulative, the unit of its rise per second."""
     return rise_unit(track.counter.unit) if track.counter.kind == "cumulative" else track.counter.unit
 
 
@@ -358,7 +355,6 @@ def _seconds(span: float) -> Axis:
 
 
 def _drawable(track: gb.Track) -> gb.Track:
-    """Return the track to draw: for a cumulative counter its rise per second between samples, else the track itself."""
     if track.counter.kind != "cumulative":
         return track
     spans = np.diff(track.at)
@@ -391,7 +387,6 @@ def _charts(sheet: _Sheet, device: str, tracks: Sequence[gb.Track], *, first: bo
 
 
 def _rank(track: gb.Track) -> bool:
-    """Return the sort key of a counter, which puts the power of the board first."""
     return track.counter.measures is not gb.Measure.BOARD_POWER
 
 

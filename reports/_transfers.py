@@ -52,7 +52,6 @@ def _chart(view_transfers: gb.Transfers, view: gb.View) -> Chart:
 
 
 def _description(view_transfers: gb.Transfers) -> str:
-    """Return the models and the crossovers of a view as text, for screen readers."""
     paths = "; ".join(f"{path.line.label} {path.text}" for path in view_transfers.paths)
     crossed = "; ".join(crossover.text for crossover in view_transfers.crossovers)
     return f"{view_transfers.title}: {paths}" + (f"; {crossed}" if crossed else "")

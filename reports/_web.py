@@ -1,10 +1,12 @@
-"""Render self-contained pages: a template, its style sheets and its scripts, under a policy that forbids all else."""
+"""Render self-contained pages: a template, its style sheets and its scripts, under a policy that forbids all else.
+
+Write tables in Markdown, and keep documents within the limit of a comment on GitHub."""
 
 import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -57,7 +59,6 @@ def breakable(case_id: str) -> Markup:
 
 @cache
 def _templates() -> Environment:
-    """Return the template engine: it escapes every text, and an undefined name in a template raises UndefinedError."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -87,3 +88,28 @@ def _texts(names: Iterable[str]) -> Iterator[tuple[str, str]]:
 def _digest(content: str) -> str:
     """Return the SHA-256 of a text in base64, as a security policy expects it."""
     return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+MOST_BYTES = 65_536  # GitHub refuses a longer comment: "maximum is 65536 characters"
+_CLIPPED = 400  # characters of a reason: a traceback is in the page
+
+
+def clipped(text: str) -> str:
+    """Return the text, or its first 400 characters and an ellipsis if it is longer."""
+    return text if len(text) <= _CLIPPED else f"{text[:_CLIPPED]}…"
+
+
+def cut(text: str) -> str:
+    """Return the document, or its whole lines within 65 536 bytes if it is longer."""
+    data = text.encode()
+    return text if len(data) <= MOST_BYTES else data[: data.rfind(b"\n", 0, MOST_BYTES) + 1].decode()
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table without newlines: two for its heads, then one per row.
+
+    The cells must be escaped already."""
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"

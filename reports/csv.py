@@ -32,7 +32,6 @@ class CsvReport:
 
 
 def _safe(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the line with an apostrophe in each text that a spreadsheet would run as a formula."""
     return {column: _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value for column, value in line.items()}
 
 

@@ -39,7 +39,6 @@ def trend_page(trends: Sequence[gb.Trend]) -> dict[str, Any]:
 
 
 def _newest_event(trend: gb.Trend) -> tuple[str, str]:
-    """Return the newest step or drift of a trend as text, or its state, with a class of the style sheet."""
     event = trend.newest_event
     if event is None:
         return trend.state, "quiet"
@@ -188,7 +187,6 @@ class HtmlReport:
 
 
 def _render_page(content: dict[str, Any]) -> str:
-    """Return the page of a run as HTML, with only the scripts that it needs."""
     zoom = ("uplot.LICENSE", "uplot.js") if content["zoom"] else ()
     sheets = ("html.css", "uplot.css") if content["zoom"] else ("html.css",)
     scripts = (*zoom, "page.js", *(["zoom.js"] if content["zoom"] else []))

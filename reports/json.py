@@ -31,20 +31,17 @@ class JsonReport:
 
 
 def _render_document(document: dict[str, Any]) -> str:
-    """Return the document as JSON with a line for each key and each object in a list, ending with a newline."""
     members = ",\n".join(f" {_dumps(name)}: {_member(value)}" for name, value in document.items())
     return f"{{\n{members}\n}}\n"
 
 
 def _member(value: Any) -> str:
-    """Return a value as JSON; a list of dicts has a line for each dict."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(f"  {_dumps(item)}" for item in value) + "\n ]"
     return _dumps(value)
 
 
 def _dumps(value: Any) -> str:
-    """Return a value as JSON; raises ValueError for a number that is not finite."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
@@ -72,7 +69,6 @@ def _document(summary: gb.Summary) -> dict[str, Any]:
 
 
 def _spread(spread: gb.Spread) -> dict[str, Any]:
-    """Return the record of a case over its replicates, for the headline in SI units."""
     figure = spread.figure
     return {
         "case": spread.case.id,
@@ -138,7 +134,6 @@ def _comparison(comparison: gb.Comparison) -> dict[str, Any]:
 
 
 def _against(against: gb.comparison.RunComparison, name: str) -> dict[str, Any]:
-    """Return the record of one run against the first: verdict, reasons, mean of each suite, a finding for each case."""
     judgement, answer = against.judgement, gb.comparison.answer(against, name)
     return {
         "run": against.name,

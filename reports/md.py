@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from gpubench.api import report as gb
 
 from ._blocks import figure_cells, heads, reason_text
-from ._markdown import MOST_BYTES, clipped, cut, table
 from ._page import environment
 from ._sides import Cell, FindingRow, Judged, Row, Side, Sides, side_by_side
 from ._texts import (
@@ -20,6 +19,7 @@ from ._texts import (
     share_text,
     trust_text,
 )
+from ._web import MOST_BYTES, clipped, cut, table
 
 _MOST_SUSPECTS, _MOST_LINES, _MOST_KEY_LINES = 15, 6, 3
 _WHOLE = "a report with `-o fleet.html` or `-o fleet.json` lists them all"
@@ -41,7 +41,6 @@ def fleet_markdown(judgement: gb.FleetJudgement) -> str:
 
 
 def _key_lines(judgement: gb.FleetJudgement) -> Iterator[str]:
-    """Yield the list items below the verdict, each as one line of Markdown."""
     if judgement.is_judged:
         yield f"- Compared with {gb.fleet_text.compared_with(judgement)}."
     if detectable := gb.fleet_text.detectable_text(judgement):
@@ -59,7 +58,6 @@ def _key_lines(judgement: gb.FleetJudgement) -> Iterator[str]:
 
 
 def _suspects(suspects: Sequence[gb.Suspect]) -> Iterator[str]:
-    """Yield the lines of a section with at most fifteen suspects in a table, and the number of the others."""
     if not suspects:
         return
     yield from ("", "## Suspects", "")
@@ -143,7 +141,6 @@ def _side_cells(side: Side) -> tuple[str, ...]:
 
 
 def _answer(judged: Judged) -> Iterator[str]:
-    """Yield the verdict, then a list item for each reason, each one-sided case and each next step."""
     yield f"**{gb.escape(judged.answer.verdict)}**\n"
     yield from (f"- {gb.escape(clipped(reason))}" for reason in judged.reasons)
     for step in judged.answer.next_steps:
@@ -173,7 +170,6 @@ def _row(row: Row) -> Sequence[str]:
 
 
 def _cell(cell: Cell) -> str:
-    """Return a figure with its change, verdict and note as Markdown; a dash if it has neither text nor note."""
     change = f" ({cell.change})" if cell.change else ""
     parts = (f"**{gb.escape(cell.text)}**{change}" if cell.text else "", cell.verdict, gb.escape(cell.note))
     return ", ".join(part for part in parts if part) or "–"
@@ -243,7 +239,6 @@ class _Suite:
     `heads` are the heads of the table, and `derived` the tables of figures that are derived from the suite's views."""
 
     def __init__(self, suite: gb.ListedSuite, summary: gb.Summary) -> None:
-        """Sort the cases of the suite, failed first, and render each as a row of a Markdown table."""
         self.name, self.constants, self.summary = suite.name, suite.constants, summary
         self.lines = sorted(suite.cases, key=_rank)
         beside = {
@@ -258,7 +253,6 @@ class _Suite:
 
 
 def _rank(line: gb.ListedCase) -> int:
-    """Return the sort key of a case: failed first, then invalid, ok and skipped."""
     return _RANKS.index(line.spread.status)
 
 
@@ -342,7 +336,6 @@ def _notice_lines(shown_notices: Sequence[Notice]) -> Iterator[str]:
 
 
 def _heading_lines(suite: _Suite) -> Iterator[str]:
-    """Yield the heading of a suite's section, its description, and the head of its table of cases."""
     sentence = next((info.summary for info in suite.summary.run.manifest.suites if info.name == suite.name), "")
     yield f"\n## {gb.escape(suite.name)}\n"
     if sentence:
@@ -362,7 +355,6 @@ def _suite_section(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
 
 
 def _derived_lines(level: str, derived_table: gb.Table) -> Iterator[str]:
-    """Yield a derived table under a heading, in parts that newlines join."""
     yield f"\n{level} {gb.escape(derived_table.title)}\n"
     yield from table(
         tuple(map(gb.escape, derived_table.heads)), (tuple(map(gb.escape, row)) for row in derived_table.rows)

@@ -35,7 +35,6 @@ class ParquetReport:
 
 
 def _metadata(run: gb.Run) -> dict[str, str]:
-    """Return the metadata of the file, from key to text: the version of gpubench, the start of the run, its devices."""
     manifest = run.manifest
     devices = ", ".join(dict.fromkeys(device.name for device in manifest.facts.devices))
     return {"gpubench": manifest.gpubench, "gpubench.started": manifest.started, "gpubench.devices": devices}

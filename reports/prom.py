@@ -67,7 +67,6 @@ def _case_lines(spreads: list[gb.Spread]) -> Iterator[str]:
 
 
 def _run_lines(summary: gb.Summary) -> Iterator[str]:
-    """Yield the lines on the run: its results by status, whether it is complete, and its start as a Unix time."""
     counts = [f"{_labels_text({'status': status})} {count}" for status, count in summary.counts().items()]
     yield from _metric_lines("gpubench_run_results", "results of the run by status", counts)
     yield from _metric_lines(
@@ -103,7 +102,6 @@ def _labels_text(labels: dict[str, str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return the value of a label with backslashes, quotes and line breaks escaped."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -25,7 +25,6 @@ class TraceReport:
 
 
 def _events(run: gb.Run) -> Iterator[str]:
-    """Yield each event of the trace as JSON text: the cases, the kernels of a traced program, then the counters."""
     summary = gb.Summary(run)
     timed = [result for result in run.results if result.window[1] > result.window[0] and result.devices]
     tracks = summary.counters.tracks
@@ -76,7 +75,6 @@ def _case_events(
 
 
 def _title(summary: gb.Summary, place: Sequence[str]) -> str:
-    """Return the title of a device set's process: its device ids and their names."""
     names = dict.fromkeys(summary.device(device_id).name for device_id in place)
     return f"{'+'.join(place)}: {', '.join(names)}"
 

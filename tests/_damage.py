@@ -13,8 +13,7 @@ from typing import Any
 
 import _make as make
 
-from gpubench.analysis.phases import SUITE
-from gpubench.analysis.traced import TIMES
+from gpubench.analysis.phases import SUITE, TIMES
 from gpubench.model import Case, Samples, SuiteInfo, disk, record
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -9,7 +9,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from gpubench.analysis.digest import Component, DigestBuilder, NodeDigest
+from gpubench.analysis.overview import Component, DigestBuilder, NodeDigest
 from gpubench.model import store
 from gpubench.model.fleet import Fleet, FleetNode
 

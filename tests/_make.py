@@ -25,13 +25,13 @@ from gpubench.model import (
     SuiteInfo,
     Work,
 )
-from gpubench.tools.profile import tree
+from gpubench.tools.profile import traced
 
 
 @functools.cache
 def _declared() -> dict[str, Counter]:
     """Return every counter of the built-in collectors by its name."""
-    counters = {counter.name: counter for counter in tree.COUNTERS}
+    counters = {counter.name: counter for counter in traced.COUNTERS}
     for name in ("amd", "cupti", "gpm", "host", "nvml"):
         counters |= {counter.name: counter for counter in plugins.load("collectors", name).counters}
     return counters

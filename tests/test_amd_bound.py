@@ -8,8 +8,7 @@ import _make as make
 import pytest
 
 from gpubench import plugins
-from gpubench.analysis.case_counters import case_counters
-from gpubench.analysis.summary import Summary
+from gpubench.analysis.summary import Summary, case_counters
 from gpubench.model import Device
 from gpubench.tools.monitor import live
 

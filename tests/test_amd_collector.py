@@ -20,7 +20,7 @@ from gpubench.model import Device
 AMD = plugins.load("collectors", "amd")
 ROOM = type(AMD).__module__.rpartition(".")[0]
 CHILD = room_module("collectors", "amd")
-VALUES = room_module("collectors", "_amd_values")
+VALUES = room_module("collectors", "_amd_sysfs")
 NAMES = tuple(counter.name for counter in AMD.counters)
 
 

@@ -13,7 +13,7 @@ import _hiprtc
 import pytest
 from _modules import room_module
 
-METRICS = room_module("collectors", "_amd_metrics")
+METRICS = room_module("collectors", "_amd_sysfs")
 HERE = Path(__file__).parent
 COLLECTORS = HERE.parent / "collectors"
 NAMES = (

@@ -14,8 +14,8 @@ from gpubench.plugins.collector import Condition, OpensWatch
 AMD = plugins.load("collectors", "amd")
 WATCH = room_module("collectors", "amd")
 EVENTS = room_module("collectors", "_amd_events")
-METRICS = room_module("collectors", "_amd_metrics")
-PROCESSES = room_module("collectors", "_amd_processes")
+METRICS = room_module("collectors", "_amd_sysfs")
+PROCESSES = room_module("collectors", "_amd_health")
 OTHERS = room_module("collectors", "_strangers")
 PPT, HOTSPOT, PROCHOT = 1 << 0, 1 << 36, 1 << 47
 FIRST_PID = 10**7  # no process of this machine has such an id

@@ -9,9 +9,8 @@ import _make as make
 import pytest
 
 from gpubench.analysis.bound import Activity, Bound, Use, bound_by
-from gpubench.analysis.case_counters import case_counters
-from gpubench.analysis.summary import Summary
-from gpubench.analysis.window import Traffic
+from gpubench.analysis.counters import Traffic
+from gpubench.analysis.summary import Summary, case_counters
 from gpubench.model import Counter, Device, EventBit, EventClass, Measure, Samples, Work, store
 
 H200 = Device(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.views import advice, breakeven
+from gpubench.analysis.views import breakeven, choices
 from gpubench.analysis.views.breakeven import CodecRates
 from gpubench.analysis.views.payoffs import Payoffs
 from gpubench.analysis.views.table import derived
@@ -228,13 +228,13 @@ CODECS = {"fast": CodecRates(2, 100 * GB, 200 * GB), "strong": CodecRates(8, 20 
 
 @pytest.mark.parametrize(("link", "advised"), [(1, "strong"), (20, "fast"), (300, "raw")])
 def test_the_advice_follows_the_rate_of_the_link(link, advised):
-    assert advice.best_codec(CODECS, "apart", link * GB)[0] == advised
-    assert advice.best_codec({}, "apart", link * GB) == ("raw", link * GB), "without codecs"
+    assert choices.best_codec(CODECS, "apart", link * GB)[0] == advised
+    assert choices.best_codec({}, "apart", link * GB) == ("raw", link * GB), "without codecs"
 
 
 @given(st.dictionaries(st.text(), st.builds(CodecRates, ratios, rates, rates), max_size=9), rates)
 def test_no_codec_is_faster_by_the_model_than_the_advised_one(codecs, link):
-    _, rate = advice.best_codec(codecs, "apart", link)
+    _, rate = choices.best_codec(codecs, "apart", link)
     assert rate == max([link, *(coded.pipelined("apart", link) for coded in codecs.values())])
 
 

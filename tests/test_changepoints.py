@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau, theilslopes
 
-from gpubench.stats.changepoints import change_points, cheapest_parts
-from gpubench.stats.stretches import LEAST_RUNS, Stretch, slope, stretches
+from gpubench.stats.stretches import LEAST_RUNS, Stretch, change_points, cheapest_parts, slope, stretches
 
 
 def test_the_parts_are_the_cheapest_of_all_divisions():

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpubench.analysis.case_counters import case_counters
-from gpubench.analysis.summary import Summary
+from gpubench.analysis.summary import Summary, case_counters
 from gpubench.model import store
 
 FOLDER = Path(__file__).parent / "recordings" / "counters"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from _fleets import fleet
 
-from gpubench.analysis.digest import CaseFailure
 from gpubench.analysis.fingerprint import Fingerprint
+from gpubench.analysis.overview import CaseFailure
 from gpubench.base.errors import FileError
 from gpubench.judging import fleet_text, outliers
 from gpubench.judging.fleet import Place, SlowCause, fleet_status

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gpubench.analysis import trend
 from gpubench.analysis.fingerprint import Fingerprint
-from gpubench.cli import _print, _trends
+from gpubench.cli import _print, history
 from gpubench.stats import Interval
 
 PAGE = (Path(__file__).parents[1] / "docs/history.md").read_text()
@@ -48,7 +48,7 @@ def test_the_page_shows_what_history_prints(name, monkeypatch):
     console = Console(width=100, highlight=False)
     monkeypatch.setattr(_print, "out", lambda: console)
     with console.capture() as capture:
-        console.print(*_trends.trend_lines(EXAMPLES[name]), sep="\n", soft_wrap=True)
+        console.print(*history.trend_lines(EXAMPLES[name]), sep="\n", soft_wrap=True)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     quoted = lines if name in ("two steps", "drift") else [lines[1]]
     assert textwrap.indent("\n".join(quoted), "    ") in PAGE, "\n" + textwrap.indent("\n".join(quoted), "    ")

@@ -24,7 +24,7 @@ from test_trend_page import trend_of
 
 from gpubench import model, plugins
 from gpubench.base import streams
-from gpubench.cli import _findings, _phases, _print, _summary, _trends, doctor
+from gpubench.cli import _print, _summary, _verdicts, doctor, history, profile
 from gpubench.cli.compare import _parts
 from gpubench.judging import comparison
 from gpubench.judging.answer import answer
@@ -258,13 +258,13 @@ def shown_doctor(text, monkeypatch):
 def shown_history(text, monkeypatch):
     """Return the output of `history` for a trend whose every text is this one, by itself and in a list."""
     trends = [poisoned(trend_of([4.0e12] * 10 + values), text) for values in ([3.8e12] * 10, [4.0e12] * 10)]
-    lines = [line for trend in trends for line in _trends.trend_lines(trend)]
-    return [*lines, *_trends.trend_rows(trends, True, _print._WIDE)]
+    lines = [line for trend in trends for line in history.trend_lines(trend)]
+    return [*lines, *history.trend_rows(trends, True, _print._WIDE)]
 
 
 def shown_gate(judgement):
     """Return the output of `gate` for a judgement, with every case and every column."""
-    return _findings.answer_parts(judgement, answer(judgement, 1, "gpubench gate"), every=True, wide=True)
+    return _verdicts.answer_parts(judgement, answer(judgement, 1, "gpubench gate"), every=True, wide=True)
 
 
 PRINTED = {
@@ -273,7 +273,7 @@ PRINTED = {
         *_summary.cases(run_with_text(text), wide=True),
     ],
     "show of replicates": lambda text, _: _summary.cases(run_with_text(text, replicates=3), wide=True),
-    "profile": lambda text, _: _phases.profiled(run_with_text(text), _print.err()),
+    "profile": lambda text, _: profile.profiled(run_with_text(text), _print.err()),
     "compare": lambda text, _: _parts(compared(text)),
     "gate": lambda text, _: shown_gate(compared(text).against[0].judgement),
     "history": shown_history,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubench.base.errors import UsageError
-from gpubench.tools import mps
+from gpubench.tools import sharing
 
 # A replacement for the program. In the foreground it waits for a file, which a second call writes when it reads `quit`.
 CONTROL = """#!{python} -S
@@ -58,7 +58,7 @@ def daemon_of_children() -> int:
 
 def test_processes_find_the_daemon_and_nothing_of_it_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_fake_mps(tmp_path, monkeypatch)
-    with mps.private_daemon():
+    with sharing.private_daemon():
         pid, folder = daemon_of_children(), Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
         assert Path("/proc", str(pid)).exists()
     assert has_ended(pid)
@@ -70,11 +70,11 @@ def test_a_daemon_that_does_not_quit_is_killed_and_a_run_that_fails_stops_it_too
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_fake_mps(tmp_path, monkeypatch, quits="")
-    monkeypatch.setattr(mps, "_STOPPING_S", 0.3)
+    monkeypatch.setattr(sharing, "_STOPPING_S", 0.3)
     pids = []
 
     def failing() -> None:
-        with mps.private_daemon():
+        with sharing.private_daemon():
             pids.append(daemon_of_children())
             raise ZeroDivisionError
 
@@ -88,7 +88,7 @@ def test_the_error_for_a_daemon_without_permission_quotes_its_last_line(
 ) -> None:
     install_fake_mps(tmp_path, monkeypatch, start='sys.exit("an instance of this daemon is not allowed here")')
     with pytest.raises(UsageError, match="does not start: an instance of this daemon is not allowed here"):
-        mps.private_daemon().__enter__()
+        sharing.private_daemon().__enter__()
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
 
 
@@ -98,7 +98,7 @@ def test_without_the_program_or_beside_another_daemon_it_is_refused(
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     install_fake_mps(tmp_path, monkeypatch)
     with pytest.raises(UsageError, match="names another one; unset that variable"):
-        mps.private_daemon().__enter__()
+        sharing.private_daemon().__enter__()
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="comes with NVIDIA's driver"):
-        mps.private_daemon().__enter__()
+        sharing.private_daemon().__enter__()

@@ -21,7 +21,7 @@ H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", pci="0000:01:00.0")
 GPM, NVML = plugins.load("collectors", "gpm"), plugins.load("collectors", "nvml")
 COMMON = room_module("collectors", "_nvml")
 COUNTERS = room_module("collectors", "nvml")
-refusals = room_module("collectors", "_refusals").refusals
+refusals = room_module("collectors", "_strangers").refusals
 
 
 def refuses(code):

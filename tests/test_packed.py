@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.counters import CounterTable
 from gpubench.model import Samples, store
-from gpubench.model.packed import Packed
+from gpubench.model.disk import Packed
 from gpubench.model.record import decode, encode
 
 gapped = st.lists(st.none() | st.floats(allow_nan=False))

@@ -6,8 +6,8 @@ from pathlib import Path
 import _make as make
 import pytest
 
-from gpubench.analysis import energy, peaks
-from gpubench.analysis.figure import Figure
+from gpubench.analysis import peaks
+from gpubench.analysis.figure import Energy, Figure, NoEnergy
 from gpubench.analysis.summary import Summary
 from gpubench.knowledge import hardware
 from gpubench.model import Work, store
@@ -315,7 +315,7 @@ def test_energy_is_the_mean_power_of_the_window_and_the_rate(series, work, value
 )
 def test_where_there_is_no_energy_figure_the_reason_is_given(series, fields, reason):
     figure = sustained(series, **fields)
-    assert isinstance(figure, energy.NoEnergy)
+    assert isinstance(figure, NoEnergy)
     assert reason in figure.reason
 
 
@@ -328,14 +328,14 @@ def test_a_window_of_two_series_has_no_energy_figure_and_host_times_are_no_secon
     result = make.result(hot, dataclasses.replace(host, stop=""), window=(0.5, 9.5))
     mixed = make.result(hot, cold, window=(0.5, 9.5))
     table = summed(result, mixed, at=SECONDS, **{"clock.sm": None, "clock.memory": None, "energy": JOULES})
-    assert isinstance(table.energy(result), energy.Energy)
+    assert isinstance(table.energy(result), Energy)
     assert table.energy(mixed).reason == "other series ran in the same window: graph"
 
 
 def test_discarded_samples_count_as_the_same_load_for_energy():
     series = filling(product(), 4.5)
-    assert isinstance(sustained(series), energy.NoEnergy)
-    assert isinstance(sustained(series, discarded=(("warm-up", 90),)), energy.Energy)
+    assert isinstance(sustained(series), NoEnergy)
+    assert isinstance(sustained(series, discarded=(("warm-up", 90),)), Energy)
 
 
 def test_a_device_without_an_energy_counter_says_so():

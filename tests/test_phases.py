@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from gpubench.analysis import phases
-from gpubench.analysis.counters import CounterTable, Track
+from gpubench.analysis.counters import CounterTable, Track, Window
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.phase_tables import phase_tables
-from gpubench.analysis.window import Window
 from gpubench.model import Case, Measure, Samples, Series, store
 from gpubench.tools import rendering
 from gpubench.tools.profile import detection

@@ -11,14 +11,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.views.phase_lanes import MOST_LANES, phase_lanes, result_lanes
-from gpubench.analysis.views.phase_tables import phase_tables
+from gpubench.analysis.views.phase_tables import MOST_LANES, phase_lanes, phase_tables, result_lanes
 from gpubench.analysis.views.table import Table
 from gpubench.base import blocks
-from gpubench.cli import _phases
+from gpubench.cli import profile
 from gpubench.model import Case, Samples, Series, store
 from gpubench.tools import rendering
-from gpubench.tools.profile import tree
+from gpubench.tools.profile import traced
 
 RECORDING = Path(__file__).parent / "recordings/h200-profile.jsonl.gz"
 TRACED = Path(__file__).parent / "recordings/h200-trace.jsonl.gz"
@@ -33,7 +32,7 @@ def recorded():
 def printed(run, width, **options):
     """Return the lines that `profile` prints on a terminal of this width."""
     console = Console(file=io.StringIO(), width=width, highlight=False, emoji=False, **options)
-    console.print(*_phases.profiled(run, console), sep="\n")
+    console.print(*profile.profiled(run, console), sep="\n")
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
@@ -45,9 +44,9 @@ def spans(case, *times):
 def program(*results, end=10.0, memory=(), devices=("cuda:0",)):
     """Return a profiled program from 0 s, its memory on the host read every quarter of a second."""
     at = tuple((np.arange(len(memory)) * 0.25).tolist())
-    sampled = [Samples("program", "host", at, ((tree.MEMORY.name, tuple(memory)),))] if memory else []
+    sampled = [Samples("program", "host", at, ((traced.MEMORY.name, tuple(memory)),))] if memory else []
     program = spans(Case("profile", "program"), (0.0, end))
-    return make.run(program, *results, sampled=sampled, counters=(tree.MEMORY, tree.CPU, make.POWER))
+    return make.run(program, *results, sampled=sampled, counters=(traced.MEMORY, traced.CPU, make.POWER))
 
 
 def phase(name, *times):
@@ -181,7 +180,7 @@ def test_the_tables_of_a_trace_fold_their_words_and_keep_their_numbers(width):
     )
     console = Console(file=io.StringIO(), width=width, highlight=False)
     for table in (kernels, device):
-        console.print(*_phases._table_parts(table, width), sep="\n")
+        console.print(*profile._table_parts(table, width), sep="\n")
     text = console.file.getvalue()
     assert max(map(cell_len, text.splitlines())) <= width
     numbers = (cell for row in kernels.rows for cell in row[2:])

@@ -10,7 +10,7 @@ import _make as make
 import pytest
 from rich.console import Console
 
-from gpubench.cli import _progress
+from gpubench.cli import _machine
 from gpubench.measuring.plan import Job, Plan
 from gpubench.measuring.progress import Forecast, ProgressEvent
 from gpubench.model import Settings
@@ -56,8 +56,8 @@ def test_jobs_with_too_few_devices_take_no_time():
 def test_on_a_terminal_the_time_left_stands_in_one_line_that_fits(monkeypatch, width):
     drawn = io.StringIO()
     console = Console(file=drawn, force_terminal=True, width=width, _environ={"TERM": "xterm"})
-    monkeypatch.setattr(_progress, "err", lambda: console)
-    with _progress.run_display() as watch:
+    monkeypatch.setattr(_machine, "err", lambda: console)
+    with _machine.run_display() as watch:
         for event in events([job(path=LONG), job("gemm", path=LONG)]):
             watch(event)
     lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue()))
@@ -69,8 +69,8 @@ def test_on_a_terminal_the_time_left_stands_in_one_line_that_fits(monkeypatch, w
 def test_without_a_terminal_that_moves_its_cursor_each_suite_has_a_line(monkeypatch, capsys, term):
     if term:
         console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": term})
-        monkeypatch.setattr(_progress, "err", lambda: console)
-    with _progress.run_display() as watch:
+        monkeypatch.setattr(_machine, "err", lambda: console)
+    with _machine.run_display() as watch:
         for event in events([job(), job(number=1), job("gemm")]):
             watch(event)
     assert capsys.readouterr().err.splitlines() == ["bandwidth: 2 ok in 4.00 s; about 1 s left", "gemm: 1 ok in 2.00 s"]
@@ -78,7 +78,7 @@ def test_without_a_terminal_that_moves_its_cursor_each_suite_has_a_line(monkeypa
 
 def test_of_several_devices_each_suite_has_a_line_for_each(capsys):
     second_device = make.device("cuda:1")
-    with _progress.run_display() as watch:
+    with _machine.run_display() as watch:
         for event in events([job(), job(devices=(second_device,))]):
             watch(event)
     assert [line.partition(":")[2].split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["0", "1"]
@@ -86,7 +86,7 @@ def test_of_several_devices_each_suite_has_a_line_for_each(capsys):
 
 def test_of_several_replicates_each_has_a_line_however_its_cases_are_ordered(capsys):
     jobs = [job(suite, 0, replicate) for replicate in (0, 1) for suite in ("gemm", "ipc", "gemm2")]
-    with _progress.run_display() as watch:
+    with _machine.run_display() as watch:
         for _ in range(2):  # a gate measures suspects again with the same observer
             for event in events(jobs):
                 watch(event)
@@ -95,7 +95,7 @@ def test_of_several_replicates_each_has_a_line_however_its_cases_are_ordered(cap
 
 
 def test_a_failed_case_is_printed_at_once_in_one_line(capsys):
-    with _progress.run_display() as watch:
+    with _machine.run_display() as watch:
         for event in events([job()], status="failed"):
             watch(event)
     first, second = capsys.readouterr().err.splitlines()

@@ -8,10 +8,10 @@ import pytest
 import reproducibility_table
 
 from gpubench.analysis.figure import Figure
-from gpubench.analysis.reproducibility import Reproducibility, recorded_sources_text
+from gpubench.analysis.fingerprint import Reproducibility, recorded_sources_text
 from gpubench.analysis.summary import Summary
 from gpubench.cli import _print, _summary
-from gpubench.knowledge.recorded import recorded_deviation, recorded_deviations
+from gpubench.knowledge.data_sheets import recorded_deviation, recorded_deviations
 from gpubench.model import store
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -19,11 +19,11 @@ from _marks import HOST, MARKS, OTHER_HOST, PCI, SERIAL, USER, UUID
 
 from gpubench import plugins
 from gpubench.base.walk import with_texts
-from gpubench.cli import _bundle
 from gpubench.cli import _sharing as sharing
+from gpubench.cli import doctor
 from gpubench.model import DataFile, NamedLink, Remark, Run, Settings, SuiteInfo, UnavailablePart, View, store
 from gpubench.model.fleet import Fleet, FleetNode, Remeasured, encode_fleet
-from gpubench.tools import identity
+from gpubench.tools import health
 from gpubench.tools.monitor import live
 from gpubench.tools.sharing import shared, vocabulary
 
@@ -109,8 +109,8 @@ def runs(tmp_path_factory):
 @pytest.fixture
 def call(call, runs, tmp_path, monkeypatch):
     """Return a function that runs the command beside the marked files, as the user of the marks."""
-    monkeypatch.setattr(identity, "names", lambda: (USER,))
-    monkeypatch.setattr(_bundle, "_measure_smoke", lambda _: marked_run())
+    monkeypatch.setattr(health, "names", lambda: (USER,))
+    monkeypatch.setattr(doctor, "_measure_smoke", lambda _: marked_run())
     for path in ("a.jsonl", "b.jsonl"):
         (tmp_path / path).write_bytes((runs / path).read_bytes())
     fleet = next(path for path in runs.iterdir() if path.is_dir())

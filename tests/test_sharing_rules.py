@@ -21,7 +21,7 @@ from gpubench.judging import comparison, fleet, judge
 from gpubench.knowledge.key_figures import OF_GPU, OF_HOST
 from gpubench.model import Case, Settings, SuiteInfo, store
 from gpubench.model import fleet as fleet_model
-from gpubench.tools import foreign, identity, sharing
+from gpubench.tools import foreign, health, sharing
 from gpubench.tools.fleet import judging
 from gpubench.tools.sharing import FileNames, shared
 
@@ -241,17 +241,17 @@ def config(tmp_path, monkeypatch):
 
 
 def test_the_salt_is_made_once_and_readable_by_the_user_alone(config):
-    salt = identity.salt()
-    assert identity.salt() == salt
+    salt = health.salt()
+    assert health.salt() == salt
     assert len(salt) == 32
     assert stat.S_IMODE((config / "salt").stat().st_mode) == 0o600
     assert [path.name for path in config.iterdir()] == ["salt"]
 
 
 def test_every_new_salt_is_different(config):
-    first = identity.salt()
+    first = health.salt()
     (config / "salt").unlink()
-    assert identity.salt() != first
+    assert health.salt() != first
 
 
 @pytest.mark.parametrize("damaged", ["", "not hexadecimal", "abcd", "é" * 64])
@@ -259,7 +259,7 @@ def test_a_damaged_salt_is_refused_and_never_replaced(config, damaged):
     config.mkdir(parents=True)
     (config / "salt").write_text(damaged)
     with pytest.raises(FileError, match="remove it"):
-        identity.salt()
+        health.salt()
     assert (config / "salt").read_text() == damaged
 
 
@@ -267,7 +267,7 @@ def test_a_salt_that_cannot_be_made_says_what_to_set(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     with pytest.raises(FileError, match="set XDG_CONFIG_HOME"):
-        identity.salt()
+        health.salt()
 
 
 def test_the_recordings_are_anonymised():

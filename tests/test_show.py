@@ -12,7 +12,7 @@ from _command import gpubench
 from _files import write
 from rich.console import Console
 
-from gpubench.analysis.listing import listing
+from gpubench.analysis.frame import listing
 from gpubench.analysis.summary import Summary
 from gpubench.cli import _summary
 from gpubench.model import store

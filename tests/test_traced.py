@@ -7,7 +7,7 @@ import _make as make
 import numpy as np
 import pytest
 
-from gpubench.analysis import traced as traced_programs
+from gpubench.analysis import phases as traced_programs
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.model import SuiteInfo

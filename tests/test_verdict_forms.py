@@ -15,7 +15,7 @@ from test_trend_page import LINE, trend_of
 
 from gpubench import plugins
 from gpubench.base.clean import tidy
-from gpubench.cli import _findings, _print, _trends, compare
+from gpubench.cli import _print, _verdicts, compare, history
 from gpubench.judging import comparison
 from gpubench.judging.answer import answer
 from gpubench.judging.evidence import Evidence, Reading
@@ -55,14 +55,14 @@ def lines(monkeypatch, capsys):
         out = Console(width=width, highlight=False, emoji=False, no_color=True)
         monkeypatch.setattr(_print, "out", lambda: out)
         capsys.readouterr()
-        _findings.show(make_parts())
+        _verdicts.show(make_parts())
         return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
     return shown
 
 
 def gate_parts(judgement, every=False, wide=False, title="gpubench gate"):
-    return _findings.answer_parts(judgement, answer(judgement, exit_status(judgement), title), every, wide)
+    return _verdicts.answer_parts(judgement, answer(judgement, exit_status(judgement), title), every, wide)
 
 
 def is_command(line):
@@ -234,7 +234,7 @@ def test_a_history_lists_what_became_worse_first_and_keeps_every_figure_whole(li
     named = [replace(LINE, case=case) for case in ("bandwidth/steady", "bandwidth/worse", f"bandwidth/{LONG}")]
     values = ([4.0e12] * 20, [4.0e12] * 10 + [3.8e12] * 10, [4.0e12] * 4)
     trends = [trend_of(medians, line) for line, medians in zip(named, values, strict=True)]
-    printed = lines(lambda: _trends.trend_rows(trends, True, width), width)
+    printed = lines(lambda: history.trend_rows(trends, True, width), width)
     assert [line for line in printed if len(line) > width] == []
     text = "\n".join(printed)
     assert text.index("bandwidth/worse") < text.index("bandwidth/steady")
@@ -246,7 +246,7 @@ def test_a_history_lists_what_became_worse_first_and_keeps_every_figure_whole(li
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_the_bars_of_a_series_fit_the_terminal(monkeypatch, width):
     monkeypatch.setattr(_print, "out", lambda: Console(width=width))
-    (bars,) = [text.plain for text in _trends.trend_lines(trend_of([4.0e12] * 100)) if "▅" in text.plain]
+    (bars,) = [text.plain for text in history.trend_lines(trend_of([4.0e12] * 100)) if "▅" in text.plain]
     assert len(bars) <= width
     assert bars.startswith("4000 GB/s ▅")
 

@@ -105,5 +105,4 @@ def _power_cap_evidence(activity: Activity) -> tuple[Use, ...]:
 
 
 def _highest(uses: tuple[Use, ...]) -> Use | None:
-    """Return the use with the highest fraction; None if there is none."""
     return max(uses, key=lambda use: use.fraction, default=None)

@@ -112,5 +112,4 @@ def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
 
 
 def _floor(summary: Summary, spread: Spread) -> Floor | None:
-    """Return the built-in floor of a case on the model of its first device; None if there is none."""
     return built_in_floor(summary.device(spread.devices[0]).name, spread.case.id)

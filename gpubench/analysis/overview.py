@@ -1,14 +1,29 @@
-"""Compose the overview of a run: its devices, its key figures, whether to trust them, and its main limitations."""
+"""Compose the overview of a run: its devices, its key figures, whether to trust them, and its main limitations.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+Reduce the run of one node to a digest for the judge of a fleet: the rate of each component in each case.
+
+A *component* can be slow by itself: it is a GPU, the host, or the link between the devices of a case. A run file of
+megabytes becomes a digest of kilobytes, so that thousands of nodes are read once and judged together."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal, NamedTuple
 
+import numpy as np
+
+from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.fingerprint import Fingerprint, fingerprint
 from gpubench.analysis.key_figures import KeyValue, key_values
+from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit, other_work, slowdowns
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.trust import doubts, limitations, trust_text
+from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE, doubts, limitations, trust_text
 from gpubench.base import units
-from gpubench.model import Device, Facts, Result, Run
+from gpubench.model import Better, Device, Facts, Manifest, Measure, Remark, Result, Run, Samples, Series, Tier
 
 _MOST_LIMITATIONS = 3
 _OF_HOST = "these are figures of the host processor, not of a GPU"
@@ -72,7 +87,6 @@ def overview(summary: Summary) -> Overview:
 
 
 def _measured_devices(summary: Summary) -> list[Device]:
-    """Return the devices of the manifest that have results, or all of them if there is no result."""
     used = {device for result in summary.run.results for device in result.devices}
     devices = summary.run.manifest.facts.devices
     return [device for device in devices if device.id in used] or list(devices)
@@ -96,7 +110,6 @@ def _device_size(device: Device) -> str:
 
 
 def _conditions(summary: Summary) -> list[str]:
-    """Return texts on how the run was made: versions, tier, number of cases, duration, date and version of gpubench."""
     run = summary.run
     settings = run.manifest.settings
     cases = len({result.case.id for result in run.results})
@@ -134,14 +147,12 @@ def _date(started: str) -> str:
 
 
 def _host_note(summary: Summary) -> list[str]:
-    """Return the note that the figures are not a GPU's if only the host was measured; else an empty list."""
     devices = _measured_devices(summary)
     hosts = [device for device in devices if device.backend == "host"]
     return [_OF_HOST] if hosts and len(hosts) == len(devices) else []
 
 
 def _suite_names(run: Run) -> list[str]:
-    """Return the names of the suites with results, in the order measured, each once."""
     return list(dict.fromkeys(result.case.suite for result in run.results))
 
 
@@ -152,3 +163,226 @@ def _suite_line(summary: Summary, name: str, results: Sequence[Result]) -> Suite
     for result in results:
         counts[result.status] += 1
     return SuiteLine(name, info.summary if info else "", counts, sum(result.elapsed_s for result in results))
+
+
+ComponentKind = Literal["GPU", "node", "host", "link"]
+_SHOWN = (Measure.TEMPERATURE, Measure.BOARD_POWER)
+_LINK_DETAILS = ("pcie.generation", "pcie.width")
+_ON_CHIP = ("dram", "l2", "shared")
+_HOST_LINKS = ("link.h2d", "link.d2h")
+_ARITHMETIC = ("tensor.", "float", "int")
+
+
+class CaseKey(NamedTuple):
+    """The key of a rate: the rates of two components are compared only if they have the same key.
+
+    `family` groups cases that the same part of a machine bounds: compute, memory, host link, latency, host."""
+
+    case: str
+    version: int
+    series: str
+    unit: str
+    better: Better
+    family: str
+    tier: Tier
+
+
+class CaseRate(NamedTuple):
+    """The rate of one case on one component.
+
+    `value` is the median of the processes' medians in SI units."""
+
+    value: float
+    log: float
+    error: float
+    processes: int
+    clock_hz: float
+    states: frozenset[str]
+
+
+class CaseFailure(NamedTuple):
+    """A case that has no valid result on a component: the id of the case, its status, and the reason as a sentence."""
+
+    case: str
+    status: Literal["failed", "invalid"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A GPU, a host, or a link between GPUs: `devices` are the ids on the node, `uuids` the ids everywhere.
+
+    `model` is the name of its first device."""
+
+    kind: ComponentKind
+    devices: tuple[str, ...]
+    model: str
+    uuids: tuple[str, ...]
+    fingerprint: Fingerprint
+    details: tuple[tuple[str, str], ...]
+    rates: dict[CaseKey, CaseRate]
+    temperature_c: float = math.nan
+    power_w: float = math.nan
+    sick: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    failures: tuple[CaseFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDigest:
+    """The digest of one node's run: its components with their rates, and the versions of drivers and libraries.
+
+    `node` is the name of the node; `versions` are pairs of name and version."""
+
+    node: str
+    components: tuple[Component, ...]
+    versions: tuple[tuple[str, str], ...] = ()
+    complete: bool = True
+
+
+@dataclass(slots=True)
+class DigestBuilder:
+    """Builds the digest of a node from the records of its run file, which `add` takes in the order of the file."""
+
+    _manifest: Manifest | None = None
+    _results: dict[tuple[str, ...], dict[CaseKey, list[_Process]]] = field(default_factory=dict)
+    _samples: list[Samples] = field(default_factory=list)
+    _remarks: list[Remark] = field(default_factory=list)
+    _windows: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    _failures: dict[tuple[str, ...], list[CaseFailure]] = field(default_factory=dict)
+    _wanted: frozenset[str] = frozenset()
+
+    def add(self, record: Manifest | Result | Samples | Remark) -> None:
+        """Add one record of a run file; the manifest must be the first."""
+        if isinstance(record, Manifest):
+            self._manifest = record
+            self._wanted = frozenset(counter.name for counter in record.counters if counter.measures in _SHOWN)
+        elif isinstance(record, Result):
+            self._add_result(record)
+        elif isinstance(record, Samples):
+            if any(name in self._wanted for name, _ in record.columns):
+                columns = tuple(column for column in record.columns if column[0] in self._wanted)
+                self._samples.append(Samples(record.collector, record.device, record.at, columns))
+        else:
+            self._remarks.append(record)
+
+    def digest(self, node: str, complete: bool = True) -> NodeDigest:
+        """Return the digest of the records added so far; `node` is the name of the node that made the run.
+
+        The manifest must have been added."""
+        assert self._manifest is not None  # `store.scan` refuses a file that does not begin with a manifest
+        declared = [counter for counter in self._manifest.counters if counter.measures in _SHOWN]
+        counters = CounterTable(declared, self._samples)
+        components = tuple(self._component(devices, self._manifest, counters) for devices in self._results)
+        return NodeDigest(node, components, self._manifest.facts.versions, complete)
+
+    def _add_result(self, result: Result) -> None:
+        """Keep the rate of an ok result with its window, or the failure of a failed or invalid one."""
+        if self._manifest is None:
+            return
+        device_ids = {device.id for device in self._manifest.facts.devices}
+        if not result.devices or not device_ids.issuperset(result.devices):
+            return
+        if result.status == "failed" or result.status == "invalid":
+            failure = CaseFailure(result.case.id, result.status, result.reason or result.cause)
+            self._failures.setdefault(result.devices, []).append(failure)
+            self._results.setdefault(result.devices, {})
+        series = headline(result)
+        value = judged_median(series) if series is not None and result.status == "ok" else math.nan
+        if series is None or not 0 < value < math.inf:
+            return
+        key = _case_key(result, series, self._manifest)
+        states = frozenset((*result.labels, *other_work(result), *slowdowns(result)))
+        process = _Process(value, series.clock_hz or math.nan, states)
+        self._results.setdefault(result.devices, {}).setdefault(key, []).append(process)
+        for device in result.devices:
+            self._windows.setdefault(device, []).append(result.window)
+
+    def _component(self, devices: tuple[str, ...], manifest: Manifest, counters: CounterTable) -> Component:
+        """Return the component of these device ids with its rates, health and failures: a link, a host or a GPU."""
+        described = [manifest.facts.device(device) for device in devices]
+        rates = {key: _rate(key, processes) for key, processes in self._results[devices].items()}
+        details = tuple((name, value) for name, value in described[0].details if name in _LINK_DETAILS)
+        heat = [self._readings_while_measured(counters, device, Measure.TEMPERATURE) for device in devices]
+        power = [self._readings_while_measured(counters, device, Measure.BOARD_POWER) for device in devices]
+        is_host = described[0].backend == "host"
+        return Component(
+            "link" if len(devices) > 1 else "host" if is_host else "GPU",
+            devices,
+            described[0].name,
+            tuple(device.uuid for device in described),
+            fingerprint(manifest.facts, devices),
+            details,
+            rates,
+            max((float(values.max()) for values in heat if len(values)), default=math.nan),
+            max((float(np.median(values)) for values in power if len(values)), default=math.nan),
+            self._event_remarks(devices, HEALTH_SOURCE),
+            self._event_remarks(devices, STATE_SOURCE),
+            tuple(dict.fromkeys(self._failures.get(devices, ()))),
+        )
+
+    def _readings_while_measured(self, counters: CounterTable, device: str, measure: Measure) -> np.ndarray:
+        """Return a device's readings of `measure` from the start of its first ok case to the end of its last."""
+        windows = self._windows.get(device, [(0.0, 0.0)])
+        start, end = min(start for start, _ in windows), max(end for _, end in windows)
+        parts = [track.during(start, end).values for track in counters.of(device, measure)]
+        return np.concatenate(parts) if parts else np.array([])
+
+    def _event_remarks(self, devices: Sequence[str], source: str) -> tuple[str, ...]:
+        """Return the messages of the event remarks of one `source` about any of these devices, each message once."""
+        events = (remark for remark in self._remarks if (remark.source, remark.state) == (source, "event"))
+        return tuple(dict.fromkeys(remark.words for remark in events if remark.device in devices))
+
+
+class _Process(NamedTuple):
+    """One replicate of a case: its median in SI units, its clock in hertz (NaN if unknown), labels and slowdowns."""
+
+    value: float
+    clock_hz: float
+    states: frozenset[str]
+
+
+def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
+    """Return the key under which the rate of `series`, a result's main series, is compared with other components."""
+    return CaseKey(
+        result.case.id,
+        result.case.version,
+        series.label,
+        judged_unit(series),
+        judged_better(series),
+        _family(result, series, manifest),
+        manifest.settings.tier,
+    )
+
+
+def _family(result: Result, series: Series, manifest: Manifest) -> str:
+    if len(result.devices) > 1:
+        return result.case.suite
+    if manifest.facts.device(result.devices[0]).backend == "host":
+        return "host"
+    if series.limit.startswith(_ARITHMETIC):
+        return "compute"
+    if series.limit in _HOST_LINKS:
+        return "host link"
+    if series.limit in _ON_CHIP or series.quantity == "moved":
+        return "memory"
+    return "latency" if series.quantity == "item" else result.case.suite
+
+
+def _rate(key: CaseKey, processes: Sequence[_Process]) -> CaseRate:
+    sign = 1.0 if key.better == "more" else -1.0
+    logs = [sign * math.log(process.value) for process in processes]
+    count = len(logs)
+    return CaseRate(
+        statistics.median(process.value for process in processes),
+        statistics.median(logs),
+        statistics.stdev(logs) / math.sqrt(count) if count > 1 else 0.0,
+        count,
+        _median([process.clock_hz for process in processes]),
+        frozenset().union(*(process.states for process in processes)),
+    )
+
+
+def _median(values: Iterable[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return statistics.median(finite) if finite else math.nan

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpubench import stats
-from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.counters import CounterTable, Window
 from gpubench.analysis.quantities import peak_limit
-from gpubench.analysis.window import Window
 from gpubench.base import units
 from gpubench.knowledge import hardware
 from gpubench.model import Device, Measure, Result, Run, Series
@@ -104,11 +103,9 @@ class Peaks:
         return _shares(limit, centre, ((basis, peaks[basis](result, limit)) for basis in BASES))
 
     def _spec(self, result: Result, limit: str) -> hardware.Peak | None:
-        """Return the data sheet's peak of a result's first device; None if it is unknown."""
         return hardware.peak(self.device(result.devices[0]), limit)
 
     def _best_possible(self, candidates: list[_Candidate]) -> float:
-        """Return the highest median that does not exceed the peak of its device, or the highest if all exceed it."""
         candidates.sort(key=lambda candidate: -candidate.median)
         possible = (candidate.median for candidate in candidates if not self._is_impossible(candidate))
         return next(possible, candidates[0].median)
@@ -122,7 +119,6 @@ class Peaks:
         return impossible(_shares(candidate.limit, candidate.median, peaks)) is not None
 
     def _best_of(self, result: Result, limit: str) -> hardware.Peak | None:
-        """Return the best median of this run on a result's first device for that limit; None if there is none."""
         best = self._best.get((result.devices[0], limit))
         return hardware.Peak(best, "the best of this run") if best else None
 
@@ -166,7 +162,6 @@ class _Candidate:
 
 
 def _candidates(run: Run, median: Callable[[Series], float]) -> dict[tuple[str, str], list[_Candidate]]:
-    """Return the medians of a run's ok results that may be the best of a device, by device id and id of the peak."""
     candidates: dict[tuple[str, str], list[_Candidate]] = {}
     for result in run.results:
         for series in result.series if result.status == "ok" else ():

@@ -1,4 +1,6 @@
-"""Compute the quantity by which a series is judged (a rate, seconds per item, or a value), and find headlines."""
+"""Compute the quantity by which a series is judged (a rate, seconds per item, or a value), and find headlines.
+
+Read from a result what disturbed it: other work on the machine, or slowdowns of the device itself."""
 
 import math
 from collections.abc import Iterator
@@ -103,6 +105,31 @@ def slowest_series(result: Result) -> Iterator[Series]:
 
 
 def _badness(series: Series) -> float:
-    """Return the sort key that puts the worst series last: its judged median, negated if more is better."""
     centre = judged_median(series)
     return -centre if judged_better(series) == "more" else centre
+
+
+_OTHER_WORK_LABELS = frozenset({"shared-device", "loaded", "migrated"})
+_OTHER_WORK_DISCARDS = frozenset({"steal", "foreign-process"})
+_SLOWDOWNS = frozenset({"thermal", "hw-slowdown", "power-brake", "low-clock"})
+_DISCARDED = 0.1  # share of discarded samples from which the remaining ones count as disturbed too
+
+
+def other_work(result: Result) -> tuple[str, ...]:
+    """Return the signs of other work on the machine, sorted: labels (`loaded`), and frequent discard reasons (`steal`).
+
+    A discard reason is frequent if at least a tenth of the samples were discarded for it."""
+    labels = _OTHER_WORK_LABELS.intersection(result.labels)
+    return tuple(sorted(labels | (_frequent_discards(result) & _OTHER_WORK_DISCARDS)))
+
+
+def slowdowns(result: Result) -> tuple[str, ...]:
+    """Return the slowdowns of the device (`thermal`) for which a tenth or more of the samples was discarded, sorted."""
+    return tuple(sorted(_frequent_discards(result) & _SLOWDOWNS))
+
+
+def _frequent_discards(result: Result) -> set[str]:
+    if not result.discarded:
+        return set()
+    kept_count = sum(len(series.values) for series in result.series if series.role == "primary")
+    return {reason for reason, count in result.discarded if count >= _DISCARDED * (kept_count + count)}

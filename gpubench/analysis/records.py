@@ -39,7 +39,6 @@ def record(value: Any, names: Mapping[str, str] | None = None) -> Any:
 
 @cache
 def _members(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
-    """Return the members of a class's record: the name, a getter of the value, and whether the value is spread."""
     return tuple(_parsed(_INTERVAL if kind is Interval else getattr(kind, "RECORD", None), kind))
 
 

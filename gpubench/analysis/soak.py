@@ -6,12 +6,11 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.counters import CounterTable, Span, Window
 from gpubench.analysis.quantities import headline, judged_median, judged_unit
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.trust import HEALTH_SOURCE
 from gpubench.analysis.views.table import Table
-from gpubench.analysis.window import Span, Window
 from gpubench.base import units
 from gpubench.model import Measure, Remark, Result, Run
 
@@ -64,7 +63,6 @@ class SoakedCase:
         return (self.case_id, "+".join(self.devices), ended, str(self.compared), *rates, drift)
 
     def _rates(self) -> Sequence[float]:
-        """Return the first, the lowest and the last median; NaN without an ok pass."""
         return (self.medians[0], min(self.medians), self.medians[-1]) if self.medians else (float("nan"),) * 3
 
 
@@ -220,7 +218,6 @@ def _deviating_digests(run: Run, results: Iterable[Result]) -> list[str]:
 
 
 def _soaked_devices(run: Run, results: Sequence[Result], span: Span) -> Iterable[SoakedDevice]:
-    """Yield the counters of each device that the results used, in order of first use."""
     table = CounterTable.of_run(run)
     for device in dict.fromkeys(device for result in results for device in result.devices):
         window = Window(table, device, (span,))

@@ -1,4 +1,6 @@
-"""Derive the figures of a run from its raw samples, once for all reports."""
+"""Derive the figures of a run from its raw samples, once for all reports.
+
+Derive from the counters of a case what bounds it, how much memory traffic it has, and why the device throttled."""
 
 from __future__ import annotations
 
@@ -9,9 +11,21 @@ from functools import cached_property
 
 from gpubench import stats
 from gpubench.analysis import peaks
-from gpubench.analysis.counters import CounterTable
-from gpubench.analysis.energy import Energy, NoEnergy, energy_of
-from gpubench.analysis.figure import WITHIN_PROCESS, Figure, ImpossibleShare, ResultRow, Spread
+from gpubench.analysis.bound import Bound, Use
+from gpubench.analysis.counters import CounterTable, Throttle, Traffic, Window, WindowLoad
+from gpubench.analysis.figure import (
+    WITHIN_PROCESS,
+    Energy,
+    Figure,
+    ImpossibleShare,
+    NoEnergy,
+    ResultRow,
+    Spread,
+    energy_of,
+    filled_fraction,
+    shared_window_reason,
+)
+from gpubench.analysis.fingerprint import Reproducibility, recorded_sources_text, reproducibility
 from gpubench.analysis.peaks import Peaks, Share
 from gpubench.analysis.quantities import (
     headline,
@@ -20,9 +34,9 @@ from gpubench.analysis.quantities import (
     judged_unit,
     judged_values,
     limited_median,
+    rate,
     slowest_series,
 )
-from gpubench.analysis.reproducibility import Reproducibility, recorded_sources_text, reproducibility
 from gpubench.knowledge.launches import EMPTY_KERNEL, EMPTY_KERNEL_CASE, Launch, launch_of
 from gpubench.model import Device, Result, Run, Series, SeriesMode
 
@@ -140,7 +154,6 @@ class Summary:
 
     @cached_property
     def _rows(self) -> tuple[ResultRow, ...]:
-        """One row for each result, in the order measured, with its headline figure and its shares above a peak."""
         headlines = ((result, headline(result)) for result in self.run.results)
         return tuple(
             ResultRow(result, self.figure(result, series) if series else None, tuple(self.impossible_shares(result)))
@@ -206,7 +219,6 @@ class Summary:
         return sorted(spreads, key=self._sort_key) if self.replicated else spreads
 
     def _sort_key(self, spread: Spread) -> tuple[object, ...]:
-        """Return the sort key of a spread: the place of its suite in the manifest, case name, parameters, devices."""
         suites = [suite.name for suite in self.run.manifest.suites]
         suite = spread.case.suite
         values = tuple((axis, isinstance(value, str), value) for axis, value in spread.case.params)
@@ -234,7 +246,6 @@ class Summary:
 
 
 def _secondary_series(result: Result) -> Iterator[Series]:
-    """Yield the series of a result that are reported besides its first one, the headline, in the order measured."""
     stages = {series.stage for series in result.series[:1]}
     for series in list(slowest_series(result))[1:]:
         if series.role == "primary" and series.stage not in stages:
@@ -253,3 +264,48 @@ def _differs(early: Series, settled: Series) -> bool:
 def exit_status(results: Sequence[Result]) -> int:
     """Return the exit status of a run: 3 if a case failed, else 0 (skipped and invalid cases only warn)."""
     return 3 if any(result.status == "failed" for result in results) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class CaseCounters:
+    """The bound of a case, its memory traffic, and the throttle reasons in its window; None for an unknown value."""
+
+    bound: Bound | None
+    traffic: Traffic | None
+    throttled: tuple[Throttle, ...] = ()
+
+
+def case_counters(summary: Summary, result: Result) -> CaseCounters:
+    """Return what bounds a result, its memory traffic and its throttle reasons, from the counters of its first device.
+
+    The first two are None and the last is empty if the status of the result is not ok, or if it has no series."""
+    series = headline(result)
+    if series is None or result.status != "ok":
+        return CaseCounters(None, None)
+    device = summary.device(result.devices[0])
+    load = _load(summary, result, series)
+    window = Window(summary.counters, device.id, [result.window], device)
+    return CaseCounters(window.bound(load), window.traffic(load), window.throttling())
+
+
+def _load(summary: Summary, result: Result, series: Series) -> WindowLoad:
+    """Return the facts about a case that are not from counters, from `series`, the main series of the result."""
+    alone = not shared_window_reason(result, series)
+    shares = summary.figure(result, series).shares
+    specified = [share for share in shares if share.basis != "best"]
+    peaks = {share.basis: share.peak for share in shares}
+    seconds = sum(series.values)
+    sampled = rate(series.work.moved * len(series.values), seconds) if seconds else 0.0
+    call_s = min(series.values, default=0.0)
+    return WindowLoad(
+        limit=series.limit,
+        of_peak=tuple(Use(share.fraction, f"share of {share.peak_text}") for share in specified[-1:]),
+        clock_of_spec=peaks["clock"] / peaks["spec"] if {"clock", "spec"} <= peaks.keys() else None,
+        call_s=call_s,
+        launch_s=summary.empty_kernels.seconds(result.devices[0], series.mode),
+        moved_rate=rate(series.work.moved, call_s) if call_s > 0 else 0.0,
+        counted_rate=sampled * min(filled_fraction(result, series), 1.0) if alone else 0.0,
+        is_capped="power-capped" in result.labels,
+        is_dependent=series.quantity == "item",
+        fills_window=alone,
+    )

@@ -3,8 +3,8 @@
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpubench.analysis.disturbances import other_work, slowdowns
 from gpubench.analysis.key_figures import KeyValue
+from gpubench.analysis.quantities import other_work, slowdowns
 from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.model import SAMPLER, Result, Status
@@ -67,14 +67,12 @@ def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
 
 
 def _imported(summary: Summary) -> Iterator[str]:
-    """Yield that the run was imported: nothing is known about the conditions under which another tool measured it."""
     devices = summary.run.manifest.facts.devices
     if devices and all(device.backend == "imported" for device in devices):
         yield _IMPORTED
 
 
 def _defects(summary: Summary) -> Iterator[str]:
-    """Yield up to four clauses: for an empty run, an interrupted run, failed cases, and figures above the peak."""
     if not any(result.status in ("ok", "failed") for result in summary.run.results):
         yield "nothing was measured"
     if not summary.run.complete:
@@ -90,7 +88,6 @@ def _dry_run(summary: Summary) -> Iterator[str]:
 
 
 def _cases_with_status(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
-    """Yield one clause with the number of cases of a status and their causes, the most frequent cause first."""
     causes = Tally(result.cause for result in results if result.status == status)
     if causes:
         causes_text = ", ".join(cause.replace("-", " ") or "no cause given" for cause, _ in causes.most_common())
@@ -102,19 +99,16 @@ def _case_count(count: int) -> str:
 
 
 def _sick(summary: Summary) -> Iterator[str]:
-    """Yield each remark on an unhealthy device, once."""
     events = (remark for remark in summary.run.remarks if (remark.source, remark.state) == (HEALTH_SOURCE, "event"))
     yield from dict.fromkeys(f"{remark.device} is unhealthy: {remark.words}" for remark in events)
 
 
 def _unsampled(summary: Summary) -> Iterator[str]:
-    """Yield that the sampler died, even if it was restarted: nobody saw what happened meanwhile."""
     if any((remark.source, remark.state) == (SAMPLER, "lost") for remark in summary.run.remarks):
         yield "the sampler died during the run, so counters are missing"
 
 
 def _disturbances(summary: Summary, values: Sequence[KeyValue]) -> Iterator[tuple[str, bool]]:
-    """Yield a clause for other work and one for slowdowns, and whether each is a doubt: about a key figure, if any."""
     measured = [result for result in summary.run.results if result.status == "ok"]
     key = {(value.case_id, value.devices) for value in values}
     for disturbances in (other_work, slowdowns):
@@ -135,7 +129,6 @@ def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:
 
 
 def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
-    """Yield a clause for each key figure that misses the value expected of its model by more than the tolerance."""
     for value in values:
         if value.is_below_expectation and value.floor and value.of_expected is not None:
             expected = units.quantity(value.floor.expected, value.floor.unit)
@@ -144,7 +137,6 @@ def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
 
 
 def _capped(summary: Summary) -> Iterator[str]:
-    """Yield one clause with the number of ok cases under the power cap, if any, and the lowest of their clocks."""
     measured = [result for result in summary.run.results if result.status == "ok"]
     capped = [result for result in measured if _POWER_CAPPED in result.labels]
     if not capped:
@@ -155,26 +147,22 @@ def _capped(summary: Summary) -> Iterator[str]:
 
 
 def _unwatched(summary: Summary) -> Iterator[str]:
-    """Yield that throttling was not monitored, if a case has that label."""
     if any("unwatched" in result.labels for result in summary.run.results):
         yield "throttling of the GPU was not monitored (unwatched)"
 
 
 def _interposed(summary: Summary) -> Iterator[str]:
-    """Yield that another library intercepted the driver's calls, if a case has that label."""
     if any("interposed" in result.labels for result in summary.run.results):
         yield "the driver's calls went through another library, which `gpubench doctor` names (interposed)"
 
 
 def _unsettled(summary: Summary) -> Iterator[str]:
-    """Yield one clause with the number of cases, if any, that still drifted when the settling time ended."""
     count = sum("unsettled" in result.labels for result in summary.run.results)
     if count:
         yield f"{_case_count(count)} still drifted at the end of the measuring time (unsettled)"
 
 
 def _skipped(results: Iterable[Result]) -> Iterator[str]:
-    """Yield a clause for each missing library with its number of skipped cases."""
     skipped = [result for result in results if result.status == "skipped"]
     missing = Tally(result.reason for result in skipped if result.cause == "missing")
     for reason, count in missing.most_common():

@@ -2,8 +2,7 @@
 
 from gpubench.analysis.records import record
 from gpubench.base import units
-from gpubench.base.clean import one_line, without_commands
-from gpubench.base.markdown import code, escape
+from gpubench.base.clean import code, escape, one_line, without_commands
 from gpubench.base.patterns import matches
 from gpubench.judging import fleet_text
 from gpubench.judging.answer import PASSING, GateAnswer, tally

@@ -5,32 +5,30 @@ of them. Numbers are in SI units."""
 
 from gpubench import stats
 from gpubench.analysis import frame
-from gpubench.analysis.case_counters import case_counters
 from gpubench.analysis.counters import Track
 from gpubench.analysis.figure import Figure, ResultRow, Spread
+from gpubench.analysis.frame import ListedCase, ListedSuite, listing
 from gpubench.analysis.key_figures import KeyValue
-from gpubench.analysis.listing import ListedCase, ListedSuite, listing
 from gpubench.analysis.overview import Overview, overview
 from gpubench.analysis.peaks import Share
 from gpubench.analysis.quantities import headline, judged_values
 from gpubench.analysis.records import record
 from gpubench.analysis.site import Site
-from gpubench.analysis.summary import Summary
+from gpubench.analysis.summary import Summary, case_counters
 from gpubench.analysis.trend import Trend
 from gpubench.analysis.views.amortised import Amortisation
 from gpubench.analysis.views.breakeven import Payoff
 from gpubench.analysis.views.curves import Curve, Point, by_unit, labeller, view_lines, view_points
 from gpubench.analysis.views.payoffs import Payoffs
-from gpubench.analysis.views.phase_lanes import result_lanes
+from gpubench.analysis.views.phase_tables import result_lanes
 from gpubench.analysis.views.served import Servings
 from gpubench.analysis.views.staircases import Staircase
 from gpubench.analysis.views.table import Table, derived
 from gpubench.analysis.views.tables import derived_lines, tables
 from gpubench.analysis.views.transfers import TransferFit, Transfers
 from gpubench.base import units
-from gpubench.base.clean import tidy
+from gpubench.base.clean import code, escape, tidy
 from gpubench.base.errors import Unavailable
-from gpubench.base.markdown import code, escape
 from gpubench.judging import comparison, fleet_text
 from gpubench.judging.comparison import Comparison
 from gpubench.judging.finding_text import finding_cells

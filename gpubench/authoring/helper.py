@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from gpubench import plugins
-from gpubench.base.endings import describe_status, last_line
 from gpubench.base.errors import GpubenchError, Skip, SuiteError, Untrustworthy, WrongAnswer
+from gpubench.base.streams import describe_status, last_line
 
 _ENDING_S = 10.0  # after SIGKILL a driver takes a while to free a process's memory, and may never let it end
 _CLOSED_S = 2.0  # an interpreter that has closed its standard output is about to end by itself

@@ -2,12 +2,16 @@
 
 Printed text cannot start a command of a CI system, although names of cases and devices come from files and drivers.
 Rich and Typer end with status 1 if a pipe is closed, and Python does if standard error is full. Here status 1 means a
-regression, so the streams themselves turn errors of the operating system into errors of gpubench."""
+regression, so the streams themselves turn errors of the operating system into errors of gpubench.
+
+Describe how a child process ended, for error messages."""
 
 import codecs
 import errno
 import io
+import itertools
 import os
+import signal
 import sys
 from typing import Any, TextIO
 
@@ -69,7 +73,6 @@ def _open_closed() -> None:
 
 
 def _is_own(stream: TextIO | None, original: TextIO | None) -> bool:
-    """Return whether Python made this stream for the descriptor; a closed descriptor has none."""
     return stream is original and (stream is None or isinstance(stream, io.TextIOWrapper))
 
 
@@ -129,7 +132,6 @@ class _ErrorOutput(io.FileIO):
 
 
 def _replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Return similar ASCII characters, or else JSON escapes, for the characters that the encoding does not have."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return _escape(error.object[error.start : error.end].translate(_ASCII)), error.end
@@ -147,3 +149,18 @@ def _escape(text: str) -> str:
     units = text.encode("utf-16-be", "surrogatepass")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
     return "".join(chr(code) if code < 0x80 else f"\\u{code:04x}" for code in codes)
+
+
+def last_line(output: bytes) -> str:
+    """Return the last line of a process's output that has a letter or a digit, or an empty text.
+
+    After a crash it is the place in the code, from the trace that faulthandler printed."""
+    lines = [line for line in output.decode(errors="replace").splitlines() if any(map(str.isalnum, line))]
+    crashed = itertools.dropwhile(lambda line: not line.startswith("Current thread"), lines)
+    place = next((line for line in crashed if line.lstrip().startswith("File ")), "")
+    return (place or (lines[-1] if lines else "")).strip()
+
+
+def describe_status(status: int) -> str:
+    """Return `exit status 3`, or `killed by SIGKILL` for the status -9, as of subprocess.Popen."""
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

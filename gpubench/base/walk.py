@@ -106,7 +106,6 @@ class _TextChanger:
         return changed
 
     def _change_tuple(self, value: tuple[Any, ...], shapes: tuple[_Shape, ...]) -> tuple[Any, ...]:
-        """Return the tuple with the texts in it changed, or the same object if none changed."""
         if not value or value[0] is None or isinstance(value[0], float | int):  # a column of samples has no text
             return value
         if len(shapes) == len(value):

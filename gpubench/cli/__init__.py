@@ -19,7 +19,6 @@ from gpubench.cli import (
     import_,
     list_,
     monitor,
-    plan,
     profile,
     redact,
     report,
@@ -39,7 +38,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("list")(list_.list_)
-app.command("plan")(plan.plan)
+app.command("plan")(list_.plan)
 app.command("profile", cls=profile.Command, context_settings=profile.CONTEXT)(profile.profile)
 app.command("doctor")(doctor.doctor)
 app.command("soak")(soak.soak)
@@ -70,7 +69,6 @@ def call() -> int:
 
 
 def _usage_error(error: typer.BadParameter) -> UsageError:
-    """Return Typer's error about an argument as a UsageError of one line that names the command's --help."""
     command = error.ctx.command_path if error.ctx else "gpubench"
     usage_error = UsageError(f"{error.format_message().rstrip('.')}; see {command} --help")
     usage_error.exit_status = error.exit_code

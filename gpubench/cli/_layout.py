@@ -83,7 +83,6 @@ def _one_line_each(heads: Sequence[str], rows: Sequence[NamedRow], room: int) ->
 def _two_lines_each(
     heads: Sequence[str], rows: Sequence[NamedRow], columns: Sequence[int], lead: int, width: int
 ) -> Iterator[Text]:
-    """Yield the headings in two lines, and then each row: lead and name, then the figures below their headings."""
     yield _print.plain(f"{heads[0]:{lead}}  {heads[1]}", "bold")
     yield _aligned(heads[2:], columns, "bold")
     for row in rows:
@@ -92,7 +91,6 @@ def _two_lines_each(
 
 
 def _aligned(figures: Sequence[str], columns: Sequence[int], style: str = "") -> Text:
-    """Return the figures in one line, each padded on the left to the width of its column."""
     cells = (" " * (size - cell_len(text)) + text for text, size in zip(figures, columns, strict=True))
     return Text(INDENT + (" " * _GAP).join(cells), style=style)
 
@@ -124,7 +122,6 @@ def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Ite
 
 
 def _pair_parts(head: str, figure: str, room: int) -> tuple[str, ...]:
-    """Return a heading and its figure as one part, or as two if they do not fit into one line."""
     return (head + figure,) if cell_len(head + figure) <= room + len(", ") else (head, figure)
 
 

@@ -34,10 +34,10 @@ def shareable(value: Value, no_redact: bool = False, manifests: Sequence[Manifes
         if is_told:
             _warn_not_redacted()
         return value
-    from gpubench.tools import identity
+    from gpubench.tools import health
     from gpubench.tools.sharing import shared
 
-    return shared(value, _read_salt(identity.salt_file()), identity.names(), manifests)
+    return shared(value, _read_salt(health.salt_file()), health.names(), manifests)
 
 
 def is_ci() -> bool:
@@ -54,7 +54,6 @@ def for_terminal(value: Value) -> Value:
 
 
 def _warn_not_redacted() -> None:
-    """Print on standard error that the output is not anonymised and what it contains."""
     from gpubench.cli import _print
 
     message = "not anonymised: it contains messages, the command, paths, labels, host and user names, UUIDs and serials"
@@ -68,10 +67,10 @@ def _read_salt(path: Path) -> bytes:
 
     from gpubench.base.errors import FileError
     from gpubench.cli import _print
-    from gpubench.tools import identity
+    from gpubench.tools import health
 
     try:
-        return identity.salt(path)
+        return health.salt(path)
     except FileError as error:
         message = (
             f"{error}. This command uses a temporary salt: its pseudonyms differ from those in files shared before"

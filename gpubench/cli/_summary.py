@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from gpubench.cli import _phases, _print
+from gpubench.cli import _print, profile
 from gpubench.cli._layout import INDENT, LONGEST_PART, joined, name_parts
 
 if TYPE_CHECKING:
-    from gpubench.analysis.listing import ListedCase, ListedSuite, Order
+    from gpubench.analysis.frame import ListedCase, ListedSuite, Order
     from gpubench.analysis.overview import Overview
     from gpubench.analysis.summary import Summary
     from gpubench.analysis.views.table import Table as DerivedTable
@@ -74,7 +74,6 @@ def _seconds(seconds: float) -> str:
 
 
 def _key_table(run_overview: Overview) -> Table:
-    """Return the table of key figures: median, share of the data sheet and, if known, of the expected figure."""
     from gpubench.base import units
 
     several = len({value.devices[0] for value in run_overview.values if value.devices}) > 1
@@ -98,7 +97,7 @@ def cases(
     `filters` selects cases by patterns in their ids; empty selects all. `order` is `measured`, or the figure by which
     the cases are sorted, the highest first: `share` of peak, `noise` or `duration`. `top` lists only that number of
     cases. `wide` adds every kind of peak and the noise within and between processes."""
-    from gpubench.analysis.listing import listing
+    from gpubench.analysis.frame import listing
     from gpubench.analysis.summary import Summary
     from gpubench.analysis.views.tables import tables
 
@@ -111,7 +110,7 @@ def cases(
             parts += [part for table in tables(summary, suite.name) for part in derived_parts(table)]
     if is_whole:
         parts += [part for table in tables(summary) if table.topic != "phases" for part in derived_parts(table)]
-        parts += _phases.phases(summary, _print.out())
+        parts += profile.phases(summary, _print.out())
     return [*parts, *_interval_notes(summary, wide)]
 
 
@@ -243,7 +242,6 @@ def _warnings(run: Run) -> list[str]:
 
 
 def _reasons(results: Sequence[Result]) -> list[str]:
-    """Return why cases failed or are invalid, each reason once, with a case and the number of further cases."""
     cases_by_reason: dict[tuple[str, str], dict[str, None]] = {}
     for result in results:
         if result.status in ("failed", "invalid"):

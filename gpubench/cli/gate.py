@@ -190,7 +190,7 @@ def _measure_and_judge(request: GateRequest, baseline: list[str] | None, planned
     from dataclasses import replace
 
     from gpubench.base import units
-    from gpubench.cli._progress import run_display
+    from gpubench.cli._machine import run_display
     from gpubench.tools import health
     from gpubench.tools.gating import baselines
     from gpubench.tools.gating import gate as gating

@@ -90,7 +90,6 @@ def _print_sources(sources: list[ImportedFile], path: Path) -> None:
 
 
 def _print_tools() -> None:
-    """Print a table of the tools whose output can be read, and what is read from each."""
     from gpubench import plugins
     from gpubench.cli import _print
 

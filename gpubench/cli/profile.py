@@ -1,18 +1,173 @@
-"""`gpubench profile`: sample the devices while any program runs."""
+"""`gpubench profile`: sample the devices while any program runs.
+
+Show a profiled program in the terminal: its phases as lanes above the counters, then as tables."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperCommand
 
+from gpubench.base import blocks
+from gpubench.base.clean import clean
 from gpubench.cli import _options as options
+from gpubench.cli import _print
 
 if TYPE_CHECKING:
+    from gpubench.analysis.summary import Summary
+    from gpubench.analysis.views.phase_tables import PhaseLanes
+    from gpubench.analysis.views.table import Table as PhaseTable
+    from gpubench.model import Run
     from gpubench.tools.profile import ProgramProfile
+
+
+Part = Table | Text
+_GAP = 2  # characters between two columns
+_SHARE_OF_NAMES = 0.4  # share of the width for names, if the columns do not fit side by side
+_LEAST_NAME = 10  # least width of a column of names; longer names are folded
+_MOST_LANE = 100  # columns of the axis of time
+_LEAST_LANE = 8
+
+
+def profiled(run: Run, console: Console) -> list[Part]:
+    """Return the phases of a profiled program in lines that fit the console, then its warnings and failures."""
+    from gpubench.analysis.summary import Summary
+
+    failed = [result.reason for result in run.results if result.status in ("failed", "invalid")]
+    warnings = [_print.plain(line, "yellow") for line in (*run.messages, *failed)]
+    return [*phases(Summary(run), console), *warnings]
+
+
+def phases(summary: Summary, console: Console) -> list[Part]:
+    """Return the phases of a profiled program as lanes and tables; an empty list for any other run."""
+    from gpubench.analysis.views.phase_tables import phase_tables
+
+    tables = (part for table in phase_tables(summary) for part in _table_parts(table, console.width))
+    return [*_lanes(summary, console), *tables]
+
+
+def _table_parts(table: PhaseTable, width: int) -> Iterator[Part]:
+    """Yield a table of phases that fits `width` columns of the terminal."""
+    constants = [
+        f"{head} {table.rows[0][place]}"
+        for place, head in enumerate(table.heads)
+        if place and head in table.text_heads and len({row[place] for row in table.rows}) == 1
+    ]
+    printed = [place for place, head in enumerate(table.heads) if f"{head} {table.rows[0][place]}" not in constants]
+    title = ", ".join([table.title, *constants])
+    keys = [place for place in printed if place < _key_count(table)]
+    others = [place for place in printed if place not in keys]
+    rooms = {place: _column_width(table, place) for place in printed}
+    if sum(rooms[place] + _GAP for place in printed) - _GAP > width:
+        for place in keys:
+            rooms[place] = min(rooms[place], max(int(width * _SHARE_OF_NAMES) // len(keys), _LEAST_NAME))
+    left = width - sum(rooms[place] + _GAP for place in keys)
+    for number, group in enumerate(_column_groups(others, rooms, left)):
+        yield Text("")
+        yield _rich_table(table, [*keys, *group], rooms, title if number == 0 else "")
+    if table.note:
+        yield _print.plain(table.note, "dim")
+
+
+def _key_count(table: PhaseTable) -> int:
+    return next((place for place, head in enumerate(table.heads) if head not in table.text_heads), len(table.heads))
+
+
+def _column_width(table: PhaseTable, place: int) -> int:
+    """Return the width of the column with the index `place`, of its longest cell or, if longer, its heading."""
+    head, cells = table.heads[place], [row[place] for row in table.rows]
+    parts = head.split() if head not in table.text_heads or place >= _key_count(table) else [head]
+    return max(map(cell_len, [*parts, *cells]))
+
+
+def _column_groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator[list[int]]:
+    """Yield the columns in groups that fit side by side in `left` columns of the terminal; each group has at least one.
+
+    `places` are the columns' indices, and `rooms` are their widths by index.
+    """
+    group: list[int] = []
+    for place in places:
+        if group and sum(rooms[member] + _GAP for member in [*group, place]) - _GAP > left:
+            yield group
+            group = []
+        group.append(place)
+    yield group
+
+
+def _rich_table(table: PhaseTable, places: Sequence[int], rooms: dict[int, int], title: str) -> Table:
+    """Return the columns with the indices `places` as a table of the terminal; `rooms` are the widths by index."""
+    heads = [table.heads[place] for place in places]
+    rows = [[row[place] for place in places] for row in table.rows]
+    printed = _print.table(heads, rows, title, right=[head for head in heads if head not in table.text_heads])
+    for column, place in zip(printed.columns, places, strict=True):
+        column.vertical = "bottom"
+        if table.heads[place] not in table.text_heads:
+            column.min_width = rooms[place]
+        else:
+            column.max_width = rooms[place]
+    return printed
+
+
+def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
+    from gpubench.analysis.views.phase_tables import phase_lanes
+
+    narrowest = phase_lanes(summary, 1)
+    if narrowest is None:
+        return
+    names = [*(lane.name for lane in narrowest.lanes), *(counter.name for counter in narrowest.counters)]
+    name_room = min(max(map(cell_len, names), default=0), max(console.width // 4, _LEAST_NAME))
+    end_room = max((len(lane.highest) for lane in narrowest.counters), default=0)
+    columns = min(console.width - name_room - end_room - 2 * _GAP, _MOST_LANE)
+    drawn = phase_lanes(summary, columns) if columns >= _LEAST_LANE else None
+    if drawn and (drawn.lanes or drawn.counters):
+        yield from _lane_lines(drawn, name_room, columns, console.options.ascii_only)
+
+
+def _lane_lines(drawn: PhaseLanes, name_room: int, columns: int, ascii_only: bool) -> Iterator[Text]:
+    """Yield a line for each phase and each counter, then the time axis, and a line if short phases are not drawn."""
+    from gpubench.base import units
+
+    yield Text("")
+    for lane in drawn.lanes:
+        cells = "".join(_share_block(share, ascii_only) for share in lane.shares)
+        yield _print.plain(_padded_name(lane.name, name_room)) + Text(cells.rstrip(), "cyan")
+    for number, counter in enumerate(drawn.counters):
+        cells = blocks.chart(counter.fractions, ascii_only=ascii_only)
+        style = "green" if number % 2 else "blue"
+        yield (
+            _print.plain(_padded_name(counter.name, name_room))
+            + Text(cells, style)
+            + _print.plain(f"  {counter.highest}")
+        )
+    end = units.duration(drawn.seconds)
+    axis = "0 s".ljust(max(columns - len(end), 4)) + end
+    yield _print.plain(" " * (name_room + _GAP) + axis, "dim")
+    if drawn.left_out:
+        yield _print.plain(f"{drawn.left_out} shorter phases are not drawn; the table has them", "dim")
+
+
+def _padded_name(name: str, room: int) -> str:
+    """Return a name cut or padded to `room` columns of the terminal, with a gap of two columns after it."""
+    name = clean(name)
+    short = name if cell_len(name) <= room else set_cell_size(name, room - 1) + "…"
+    return set_cell_size(short, room + _GAP)
+
+
+def _share_block(share: float, ascii_only: bool) -> str:
+    """Return the character for the share (0 to 1) of a column's time in which a phase ran."""
+    if share <= 0.0:
+        return " "
+    full, part = ("#", "-") if ascii_only else ("█", "▒")
+    return full if share >= 0.5 else part
+
 
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 _OWN = 125  # the exit status of gpubench's own errors, as with env and timeout
@@ -84,7 +239,6 @@ def profile(
 def _run_profiled(
     command: list[str], out: Path | None, trace: bool, device: list[str] | None
 ) -> tuple[ProgramProfile, Path]:
-    """Run the command while the devices are sampled, and return the profile and the path of its run file."""
     import os
 
     from gpubench.measuring import inventory
@@ -101,12 +255,11 @@ def _run_profiled(
 
 
 def _print_outcome(outcome: ProgramProfile, path: Path) -> None:
-    """Print the phases and warnings on standard error, because standard output belongs to the program."""
-    from gpubench.cli import _phases, _print
+    from gpubench.cli import _print
 
     if outcome.run is not None:
         console = _print.err()
-        console.print(*_phases.profiled(outcome.run, console), sep="\n")
+        console.print(*profiled(outcome.run, console), sep="\n")
     for warning in outcome.warnings:
         _print.say(warning, "yellow")
     _print.say(f"run file: {path}; for a report: gpubench report {path} -o report.html")

@@ -102,7 +102,6 @@ def _format_name(out: Path, name: str | None) -> str:
 
 
 def _print_formats() -> None:
-    """Print a table of the formats, each with a description."""
     from gpubench import plugins
     from gpubench.cli import _print
     from gpubench.tools import rendering

@@ -88,10 +88,10 @@ def run(
     from gpubench.analysis import summary
     from gpubench.base.errors import UsageError
     from gpubench.cli import _print, _summary
-    from gpubench.cli._progress import run_display
+    from gpubench.cli._machine import run_display
     from gpubench.measuring import inventory, plan
     from gpubench.tools import session
-    from gpubench.tools.mps import private_daemon
+    from gpubench.tools.sharing import private_daemon
 
     if resume and out is None:
         raise UsageError("--resume continues a run file: name it with --out")
@@ -131,6 +131,6 @@ def _warn(message: str) -> None:
 
 def _print_command(name: ProfilerName, planned: Plan, suites: list[str]) -> None:
     """Print the command that runs the planned case under the profiler `name`."""
-    from gpubench.tools import profilers
+    from gpubench.tools import enclosing
 
-    typer.echo(shlex.join(profilers.command(profilers.Tool(name.value), planned, suites)))
+    typer.echo(shlex.join(enclosing.command(enclosing.Tool(name.value), planned, suites)))

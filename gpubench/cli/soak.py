@@ -65,7 +65,7 @@ def _measure_and_print(plan: Plan, path: Path, is_json: bool, resume: bool, excl
     from gpubench.analysis.soak import ledger_of
     from gpubench.base.errors import Interrupted
     from gpubench.cli import _print
-    from gpubench.cli._progress import run_display
+    from gpubench.cli._machine import run_display
     from gpubench.model.store import read_run
     from gpubench.tools import session
     from gpubench.tools import soak as soaking
@@ -98,7 +98,6 @@ def _warn(message: str) -> None:
 
 
 def _print_ledger(ledger: SoakLedger) -> None:
-    """Print the passes of each case, the reports of the devices, and the wrong results, as tables."""
     from gpubench.analysis.soak import tables_of
     from gpubench.cli import _print, _summary
 

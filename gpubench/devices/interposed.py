@@ -110,7 +110,6 @@ def _preloaded_by_file() -> list[str]:
 
 
 def _mapped_files() -> list[MappedFile]:
-    """Return the files mapped into this process, one entry for each mapping, in the order of their addresses."""
     files = []
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         addresses, *rest = line.split(maxsplit=5)
@@ -121,7 +120,6 @@ def _mapped_files() -> list[MappedFile]:
 
 
 def _file_of(address: int, mapped: Sequence[MappedFile]) -> str:
-    """Return the file mapped at an address; empty for memory without a file, such as code generated at run time."""
     return next((mapping.path for mapping in mapped if mapping.start <= address < mapping.end), "")
 
 

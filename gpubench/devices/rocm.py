@@ -252,5 +252,4 @@ def _python_problems(machine: Probe) -> Iterator[Problem]:
 
 
 def _release(version: str) -> tuple[str, ...]:
-    """Return the first two numbers of a version: its release."""
     return tuple(version.split(".")[:2])

@@ -184,7 +184,6 @@ def add_client_run(
 
 
 def _stated(fields: Mapping[str, Any], key: str) -> float | None:
-    """Return the number under a key; None if it is not stated."""
     return gb.measured_number(fields, key) if fields.get(key) is not None else None
 
 

@@ -13,7 +13,6 @@ from . import _served
 
 
 def _model(info: dict[str, Any]) -> _served.ServedModel:
-    """Return the model that the server states, with the unknown facts about it."""
     if not isinstance(info.get("model_path"), str):
         return _served.ServedModel("", unstated="the client did not ask the server for its model (server_info)")
     gpus, replicas, stages = (_served.stated_count(info, key) for key in ("tp_size", "dp_size", "pp_size"))

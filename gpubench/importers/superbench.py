@@ -50,7 +50,6 @@ def _read(text: str) -> gb.Imported:
 
 
 def _add_node(output: gb.Output, node: str, line: str) -> None:
-    """Add the metrics of a node, whose line is a JSON object."""
     try:
         metrics = json.loads(line, parse_constant=lambda _: None)  # NaN and others: a metric that was not measured
     except (ValueError, RecursionError) as error:

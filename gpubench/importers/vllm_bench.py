@@ -12,7 +12,6 @@ from . import _served
 
 
 def _model(fields: dict[str, Any]) -> _served.ServedModel:
-    """Return the model with the facts that a run's JSON object states."""
     # `--metadata` writes numbers as texts.
     stated = next((fields[key] for key in ("tp", "tensor_parallel_size") if key in fields), "1")
     with gb.place("tp"):

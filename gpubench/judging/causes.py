@@ -6,7 +6,7 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gpubench.analysis.digest import CaseKey, CaseRate, Component
+from gpubench.analysis.overview import CaseKey, CaseRate, Component
 from gpubench.base import units
 from gpubench.judging.fleet import CauseKind, FleetFinding, Place, SlowCause, Suspect
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench.analysis.counters import CounterTable
-from gpubench.analysis.disturbances import other_work
-from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit
+from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit, other_work
 from gpubench.model import Better, Case, Manifest, Measure, Remark, Result, Run, Samples, Status
 
 Key = tuple[str, tuple[str, ...]]  # a case's id and its device set

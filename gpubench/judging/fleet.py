@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from gpubench.analysis.digest import ComponentKind
+from gpubench.analysis.overview import ComponentKind
 from gpubench.model import Better
 from gpubench.model.fleet import Fleet
 from gpubench.model.limits import Word

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench import stats
-from gpubench.analysis.digest import CaseKey, Component, ComponentKind, NodeDigest
+from gpubench.analysis.overview import CaseKey, Component, ComponentKind, NodeDigest
 from gpubench.judging import outliers
 from gpubench.judging.causes import blamed, causes, disturbed_cases
 from gpubench.judging.finding_text import plural

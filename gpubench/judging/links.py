@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gpubench.analysis.digest import ComponentKind
+from gpubench.analysis.overview import ComponentKind
 from gpubench.base import units
 from gpubench.judging import outliers
 from gpubench.judging.fleet import (

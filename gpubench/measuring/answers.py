@@ -78,7 +78,6 @@ class AnswerChecks:
                 return
 
     def _verify_calls(self, instead: Mapping[str, Callable[[], object]]) -> dict[str, Observed | Profile]:
-        """Overwrite the outputs, call every stage once, check, and return what the check observed, by name."""
         self._limits.calling(self.task.stages.values())
         self.overwrite()
         for name, stage in self.task.stages.items():

@@ -27,7 +27,7 @@ from enum import Enum
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar, cast
 
-from gpubench.base.endings import describe_status, last_line
+from gpubench.base.streams import describe_status, last_line
 from gpubench.measuring import keeper
 
 M = TypeVar("M")
@@ -101,7 +101,6 @@ class FrameChannel:
             self._socket.sendall(part)
 
     def _read(self) -> bytes:
-        """Wait for the next frame, remove it from the buffer, and return its content."""
         while not self._has_frame():
             if self._ended:
                 raise EOFError

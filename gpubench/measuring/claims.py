@@ -85,7 +85,6 @@ def warning(others: Sequence[OtherRun]) -> str:
 
 
 def _refusal(run: OtherRun) -> str:
-    """Return the message of an error: which other run measures on which device, and that this one must wait."""
     mode = "with --exclusive" if run.is_exclusive else "and this run has --exclusive"
     message = f"another run of gpubench (process {run.pid}) measures on {run.device} {mode}"
     return f"{message}. Nothing was measured; wait until it has ended"
@@ -96,7 +95,6 @@ def _key(device: Device) -> str:
 
 
 def _runtime_folder() -> Path:
-    """Return the private folder of locks, after creating it if needed."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")  # cron does not set XDG_RUNTIME_DIR
     is_own = runtime.is_dir() and runtime.stat().st_uid == os.getuid()  # after su it may be another user's
     shared = Path(f"/tmp/gpubench-{os.getuid()}")  # noqa: S108 - it is used only if it is this user's alone
@@ -110,7 +108,6 @@ def _runtime_folder() -> Path:
 
 @contextlib.contextmanager
 def _hold_claim(folder: Path, key: str, exclusive: bool) -> Iterator[Path]:
-    """Hold a locked file for one device while the context lasts, and yield the path of the file."""
     path = folder / f"{key}@{os.getpid()}-{secrets.token_hex(4)}"
     new = folder / f".{path.name}"
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)

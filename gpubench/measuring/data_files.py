@@ -28,7 +28,6 @@ def data_files(paths: Iterable[Path]) -> tuple[DataFile, ...]:
 
 
 def _data_files_at(path: Path) -> list[DataFile]:
-    """Return the data file at a path, or all files with content in the folder there and below it."""
     try:
         if path.is_dir():
             files = sorted(inner for inner in path.rglob("*") if inner.is_file() and inner.stat().st_size)
@@ -51,5 +50,4 @@ def _data_file(path: Path, label: str) -> DataFile:
 
 
 def _label(text: str) -> str:
-    """Return the text without characters that a case id cannot hold: brackets, commas, blanks, control characters."""
     return re.sub(r"[^\w.+/-]", "_", text)

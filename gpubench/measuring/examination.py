@@ -107,7 +107,6 @@ class Examination(AbstractContextManager["Examination"]):
 
 
 def _merge_health(device: str, answers: Sequence[_HealthAnswer], problem: str) -> Health:
-    """Return the health of the device with this id from the answers of all collectors on all devices."""
     of_device = [answer for answer in answers if answer.device == device]
     judged = health.judge(device, [reading for answer in of_device for reading in answer.readings])
     reasons = [answer.reason for answer in of_device if answer.reason] + [problem] * bool(problem)
@@ -139,7 +138,6 @@ class _Sources:
                 self._failures += [_HealthAnswer(device.id, (), reason) for device in accepted]
 
     def send(self, channel: ToParent) -> None:
-        """Send the answer of each collector for each device as soon as it exists, then None."""
         for failure in self._failures:
             channel.send(failure)
         for name, source, devices in self._sources:

@@ -191,7 +191,6 @@ def _judge_reading(reading: HealthReading, by_sign: Mapping[HealthSign, HealthRe
 
 
 def _pcie_finding(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading]) -> HealthFinding:
-    """Return the finding on the width or the generation of the PCIe link, compared with the highest possible value."""
     now, most = reading.value or 0.0, _value(by_sign, _PAIRED[reading.sign])
     if most is None:
         return _finding(reading, 0.0, f"{now:g}; the highest value is unavailable", "ok")

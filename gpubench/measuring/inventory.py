@@ -107,13 +107,11 @@ def read_machine() -> Facts:
 
 
 def _gpu_wheels() -> dict[str, str]:
-    """Return the installed distributions that decide which GPUs are seen, with their versions."""
     versions = ((distribution.metadata["Name"] or "", distribution.version) for distribution in distributions())
     return {name.lower(): number for name, number in versions if name.lower().startswith(("cupy", "amd"))}
 
 
 def _find_devices(unavailable: list[UnavailablePart], versions: dict[str, str]) -> list[Device]:
-    """Return the devices of all backends that users see, the host last."""
     backend_devices: list[Device] = []
     for name in plugins.names("backends"):
         backend: Backend | None = _ask(name, unavailable, partial(plugins.load, "backends", name), None)
@@ -165,7 +163,6 @@ def _ask(name: str, unavailable: list[UnavailablePart], ask: Callable[[], T], de
 
 
 def _library_versions() -> dict[str, str]:
-    """Return the versions of the installed Python libraries that affect figures, by the name of their distribution."""
     versions = {}
     for distribution in _LIBRARIES:
         try:
@@ -176,7 +173,6 @@ def _library_versions() -> dict[str, str]:
 
 
 def _host() -> tuple[tuple[str, str], ...]:
-    """Return the facts of the host as pairs of name and text: system, CPUs, NUMA nodes, limits, interposers."""
     uname = platform.uname()
     described: dict[str, Any] = {
         "system": f"{uname.system} {uname.release}",
@@ -191,12 +187,10 @@ def _host() -> tuple[tuple[str, str], ...]:
 
 
 def _numa() -> dict[str, str]:
-    """Return the NUMA nodes that have memory, as the kernel lists them; an empty mapping if it lists none."""
     return {"numa": _NUMA.read_text(encoding="utf-8").strip()} if _NUMA.exists() else {}
 
 
 def _sharing_limits() -> dict[str, str]:
-    """Return the limits on sharing memory between processes as texts by name: the size of /dev/shm."""
     limits = {}
     if _SHM.is_dir():
         room = os.statvfs(_SHM)

@@ -41,7 +41,6 @@ def keep(descriptor: int) -> None:
 
 
 def _supervise(child: int, descriptor: int) -> None:
-    """Wait for the child or for SIGTERM, end the remaining processes, and end with the same status as the child."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for copied in (descriptor, 1, 2):  # only the child holds the pipes, so that they close when it ends
         os.dup2(nowhere, copied)

@@ -168,7 +168,6 @@ def described(jobs: Sequence[Job], settings: Settings) -> str:
 
 
 def _ignores_data(plan: Plan) -> bool:
-    """Return whether the user named data that none of the cases reads."""
     if not plan.settings.data:
         return False
     suites = [load_suite(name) for name in plan.settings.suites]
@@ -308,7 +307,6 @@ def matches(case_id: str, filters: Sequence[str]) -> bool:
 
 
 def _no_case_message(settings: Settings, ids: Sequence[str]) -> str:
-    """Return the message of the error that no case was selected."""
     if not ids:
         return f"{', '.join(settings.suites)}: no case runs on {', '.join(settings.devices)}"
     names = {part for case_id in ids for part in (case_id, case_id.partition("[")[0])}

@@ -53,5 +53,4 @@ class Forecast:
 
 
 def _group(job: Job) -> object:
-    """Return a key that jobs of about the same duration share: suite, devices, and whether devices are missing."""
     return job.case.suite, job.key[1], bool(missing_devices(job))

@@ -132,7 +132,6 @@ def merged(job: Job, results: Sequence[RankResult], started_at: float, elapsed_s
 
 
 def _deciding_results(results: Sequence[RankResult]) -> list[RankResult]:
-    """Return the rank results that decide the outcome: all, or only the survivors' if they handled a death."""
     crashed = {rank for rank, rank_result in enumerate(results) if rank_result.cause == "crash"}
     survivors = [rank_result for rank, rank_result in enumerate(results) if rank not in crashed]
     handled = bool(survivors) and all(
@@ -215,7 +214,6 @@ class Runner(AbstractContextManager["Runner"]):
         return result
 
     def _relay(self, chunks: Sequence[Samples]) -> None:
-        """Write chunks of samples, and the remarks of the sampler, to the sink."""
         for chunk in chunks:
             self._sink.samples(chunk)
         for remark in self._sampler.remarks():
@@ -250,7 +248,6 @@ class Runner(AbstractContextManager["Runner"]):
         return result
 
     def _is_shared(self, job: Job) -> bool:
-        """Return whether another run measures on a device of the job now."""
         return self._claims is not None and bool(self._claims.others(job.key[1]))
 
     def _run_ranks(self, job: Job) -> list[RankResult]:
@@ -316,7 +313,6 @@ class Runner(AbstractContextManager["Runner"]):
             self._record_crash(ranks, rank)
 
     def _take_message(self, ranks: JobRanks, rank: int, message: RankResult | OfferedValue | Phase) -> None:
-        """Store a message of a rank, and answer the offers that it completes."""
         ranks.messages[rank, type(message)] += 1
         most = {RankResult: 1, Phase: _MOST_PHASES, OfferedValue: _MOST_OFFERS if ranks.world > 1 else 0}[type(message)]
         if rank in ranks.results or rank in ranks.offers or ranks.messages[rank, type(message)] > most:
@@ -350,7 +346,6 @@ class Runner(AbstractContextManager["Runner"]):
                 self._send(ranks, rank, values, ranks.workers[rank])
 
     def _answer_across_nodes(self, ranks: JobRanks, spread: MultiNodeCase) -> None:
-        """Answer the offers with the values of all nodes, or with a rank's end."""
         while len(ranks.offers) == len(ranks.running) and not spread.is_over:
             spread.contribute(ranks.offers, ranks.results)
             round_values = spread.finish_round()

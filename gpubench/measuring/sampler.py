@@ -180,7 +180,6 @@ class SamplingProcess:
         return time.monotonic() - self._order.started_at
 
     def _end_for(self, reason: str = "") -> None:
-        """End sampling for the rest of the run, with a remark on the reason, by default how the process ended."""
         self.ended = f"the sampling process ended: {reason or self._child.describe_end()}"
         self._remarks.append(Remark(self._now(), "lost", SAMPLER, "", f"missing from here on: {self.ended}"))
         self._child.kill()
@@ -205,7 +204,6 @@ def _start_child() -> Child[Message]:
 
 
 def _bad_message_text(error: EOFError | OSError) -> str:
-    """Return what the child sent instead of a message; an empty text if the channel has ended."""
     return f"it sent {error}" if isinstance(error, BadMessage) else ""
 
 

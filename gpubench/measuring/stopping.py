@@ -169,7 +169,6 @@ class StoppingPolicy:
         return trend.p if movement > self.target * stats.median(trace.values) else 1.0
 
     def _has_step(self, trace: SampleTrace) -> bool:
-        """Return whether the samples show a step, which takes at least ten of them."""
         values = trace.values
         quarter = len(values) // 4
         if len(values) < _ENOUGH or stats.is_steady(values):

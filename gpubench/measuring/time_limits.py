@@ -147,7 +147,6 @@ class TimeLimits:
         stages: Collection[Stage] = (),
         batch_s: float = 0.0,
     ) -> None:
-        """Begin a phase whose limit follows from the longest one of this name in earlier cases of the definition."""
         self._end()
         expected_s, work_reason = self._work_time(name, stages)
         if batch_s:
@@ -174,7 +173,6 @@ class TimeLimits:
         self._report(self._phase)
 
     def _end(self) -> None:
-        """End the current phase, if there is one, and record how long it took."""
         if self._phase:
             seconds, key = time.monotonic() - self._begun, (self._definition, self._phase.name)
             self._last_s[self._phase.name] = seconds

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from gpubench.model import SCHEMA, Case, Manifest, Remark, Result, Samples, Series, Strict, limits
-from gpubench.model.packed import Packed
+from gpubench.model.disk import Packed
 
 SAMPLES_LIMIT_BYTES = 2**20  # longer samples are split: a killed run loses at most one such chunk
 _NUMBER_BYTES = 25  # the length of the longest float64 in JSON, with its comma
@@ -118,7 +118,6 @@ def split_samples(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
 
 
 def _rows_of(samples: Samples, part: slice) -> Samples:
-    """Return these rows of the samples, with their share of the time for reading."""
     columns, at = tuple((name, values[part]) for name, values in samples.columns), samples.at[part]
     return dataclasses.replace(samples, at=at, columns=columns, busy_s=samples.busy_s * len(at) / len(samples.at))
 
@@ -161,7 +160,6 @@ def _check_counts(line: bytes) -> None:
 
 
 def _with_packed_numbers(samples: Samples) -> Samples:
-    """Return the samples with eight bytes per number, as all samples from files are stored."""
     columns = tuple((name, Packed[float | None](values)) for name, values in samples.columns)
     return dataclasses.replace(samples, at=Packed[float](samples.at), columns=columns)
 
@@ -202,14 +200,12 @@ def _decode_as_written(line: bytes) -> Record | None:
 
 @functools.lru_cache(maxsize=_MOST_SHAPES)
 def _is_in_written_order(kind: str, shape: bytes) -> bool:
-    """Return whether the keys of a line of that kind stand in the order in which gpubench writes them."""
     keys = _KEY.findall(shape)
     return keys in _written_orders(kind, keys.count(b"quantity"))
 
 
 @functools.cache
 def _written_orders(kind: str, series: int) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys of a line in the order in which gpubench writes them, and as its earlier versions wrote them."""
     case = Case("", "")
     samples: dict[str, Record] = {
         "result": Result(case, (), "ok", series=(Series("", "", ()),) * series),
@@ -257,7 +253,6 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def _checked_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the dictionary of the keys and values of one JSON object."""
     if len(pairs) > limits.FIELDS:
         raise Malformed(f"an object has more than {limits.FIELDS} keys")
     fields = dict(pairs)

@@ -90,7 +90,6 @@ class _Tally:
         self.size_bytes += len(line)
 
     def end(self) -> End:
-        """Return the end record for the records so far."""
         return End(self.records, self.hash.hexdigest())
 
 
@@ -143,7 +142,6 @@ class Scan:
         self.handle(record)
 
     def _check_devices(self, subject: str, devices: Iterable[str]) -> None:
-        """Raise Malformed if the manifest does not describe one of these devices."""
         for device in devices:
             if device not in self.devices:
                 raise Malformed(f"{subject} of the device {device!r}, which the manifest does not describe")
@@ -174,7 +172,6 @@ def scan(path: str | Path, handle: RecordHandler) -> Scan:
 
 
 def _scan_and_run(path: Path) -> tuple[Scan, Run]:
-    """Return the scan of a file and its run, in which samples of the same counters are joined."""
     records: dict[type, list[Any]] = {Manifest: [], Result: [], Remark: []}
     samples: dict[tuple[object, ...], Samples] = {}
 

@@ -35,7 +35,6 @@ def midmeans(values: Sequence[float], times: Sequence[float], blocks: int) -> tu
 
 
 def _midmean(values: Sequence[float]) -> float:
-    """Return the mean of the middle half of the values."""
     quarter = len(values) // 4
     middle = sorted(values)[quarter : len(values) - quarter]
     return sum(middle) / len(middle)

@@ -117,7 +117,6 @@ def _gpubench_session(request: pytest.FixtureRequest) -> Iterator[MeasuringSessi
 
 
 def _arguments(config: pytest.Config) -> tuple[str, ...]:
-    """Return the options of this pytest that a replicate's pytest needs; the tests to run are added to them."""
     arguments = [f"--rootdir={config.rootpath}", f"--import-mode={config.option.importmode}"]
     arguments += ["-c", str(config.inipath)] if config.inipath else []
     return (*arguments, "-o", "addopts=", "-p", "no:cacheprovider", "-q")

@@ -180,7 +180,6 @@ def _quantity(work: Work) -> Quantity:
 
 
 def _observations(returned: object) -> Observation:
-    """Return the values that a check observed; a check that only asserts returns none."""
     return returned if isinstance(returned, Mapping) else {}
 
 
@@ -201,5 +200,4 @@ def _axis_value(name: str, value: object, index: int) -> str | int | float:
 
 
 def _word(text: str) -> str:
-    """Return the text with every character replaced that a case's id cannot contain."""
     return re.sub(r"[^\w.+/-]", "_", text)

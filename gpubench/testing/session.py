@@ -86,7 +86,6 @@ def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return the cells padded to their columns' widths: figures right-aligned, the texts at the end left-aligned."""
     figures = len(cells) - (2 if len(cells) == len(_JUDGED) else 1)
     return [
         text.rjust(width) if place < figures else text.ljust(width)
@@ -95,7 +94,6 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def _reason_lines(rows: Sequence[TimedRow]) -> list[str]:
-    """Return a line for each reason of an undecided verdict, with the cases to which it applies."""
     cases_by_reason: dict[str, list[str]] = {}
     for row in rows:
         if row.finding and row.finding.verdict in UNDECIDED and row.reason:
@@ -335,7 +333,6 @@ class MeasuringSession:
         return [result, *(replace(replicate, replicate=n, window=(0.0, 0.0)) for n, replicate in enumerate(others, 1))]
 
     def _store(self, results: Sequence[Result]) -> None:
-        """Add the results of a case, this process's first, to the table and to the run file, if there is one."""
         result = results[0]
         self._rows[result.case.id] = TimedRow(result, self.figure(result) if result.status == "ok" else None)
         if self._file is not None:
@@ -404,12 +401,10 @@ class _SessionRunFile:
 
     @classmethod
     def create(cls, path: Path, manifest: Manifest) -> _SessionRunFile:
-        """Create the file with its manifest. Raises UsageError if it exists or cannot be created."""
         devices = [manifest.facts.device(name) for name in {*manifest.settings.devices, "host"}]
         return cls(path, Recording.begin(path, manifest, devices))
 
     def write(self, results: Iterable[Result]) -> None:
-        """Write results, and the samples that have arrived."""
         for result in results:
             self._recording.result(result)
         self._recording.write_sampled()

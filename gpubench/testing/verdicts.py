@@ -100,7 +100,6 @@ class Baseline:
         return [case for case in cases if (case.suite, case.name, case.params) not in timed | named]
 
     def _cases(self, files: tuple[Path, ...]) -> Iterator[Case]:
-        """Return the cases of these run files, each with its first result."""
         return (
             replicates[0][0] for reading in self._readings(files) for replicates in reading.gathered.results.values()
         )
@@ -109,7 +108,6 @@ class Baseline:
         return baselines.find_files(self.names, wanted, self.own_files)
 
     def _readings(self, files: tuple[Path, ...]) -> list[Reading]:
-        """Return the readings of these run files, each of which is read only once."""
         if files not in self._read:
             self._read[files] = read_all(files)
         return self._read[files]
@@ -127,6 +125,5 @@ class Baseline:
 
 
 def _restrict_to_case(reading: Reading, case: Case) -> Reading:
-    """Return the reading with only the results of one case, on all devices."""
     selected = {key: replicates for key, replicates in reading.gathered.results.items() if key[0] == case.id}
     return replace(reading, gathered=Gathering(selected, reading.gathered.clocks))

@@ -1,20 +1,25 @@
 """Turn the outputs of other tools into a run: choose the importer for each file, and join several files.
 
 Facts that the output does not state are missing: such a run has no start time, no tier and no counters, and its devices
-have only the properties that the tool printed."""
+have only the properties that the tool printed.
 
+Count the processes on a device, as the collector of its vendor lists them."""
+
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 
 from gpubench import __version__, plugins
 from gpubench.base import units
-from gpubench.base.errors import BadOutput, FileError, UsageError
+from gpubench.base.errors import BadOutput, FileError, GpubenchError, UsageError
 from gpubench.base.files import open_to_read
 from gpubench.model import SCHEMA, Device, Facts, Manifest, Result, Run, Settings, SuiteInfo
 from gpubench.model.disk import as_file_errors
 from gpubench.model.record import Malformed, decode, encode
+from gpubench.plugins.collector import Collector, ListsProcesses
 from gpubench.plugins.importer import Imported, Importer
 
 # The limits of a file. The largest known output has 600 lines; a log of hundreds of runs fits.
@@ -157,7 +162,6 @@ def _check_at_most_one_unnamed(sources: Sequence[ImportedFile]) -> None:
 
 
 def _merge_suites(joined: SuiteInfo | None, added: SuiteInfo) -> SuiteInfo:
-    """Return the suite of several files of one tool: the views of all, each once, with the cases of all."""
     views = {(view.kind, view.title): view for view in (joined.views if joined else ())}
     for view in added.views:
         same_view = views.get((view.kind, view.title), view)
@@ -177,7 +181,6 @@ def _check_devices(sources: Sequence[ImportedFile]) -> None:
 
 
 def _are_compatible(first: Device, second: Device) -> bool:
-    """Return whether two descriptions of a device agree in every property that both state."""
     pairs = ({getattr(first, field.name), getattr(second, field.name)} for field in fields(second))
     return all(len(pair - {"", 0, (), _UNSTATED}) < 2 for pair in pairs)
 
@@ -201,3 +204,15 @@ def _number_replicates(results: Sequence[Result]) -> list[Result]:
         counts[key] = counts.get(key, -1) + 1
         replicated.append(replace(result, replicate=counts[key]))
     return replicated
+
+
+def processes_on(device: Device) -> int | None:
+    """Return the number of processes that use a device, or None if no collector on this machine can list them."""
+    for name in plugins.names("collectors"):
+        with contextlib.suppress(GpubenchError):  # a collector or its library is unavailable
+            collector: Collector = plugins.load("collectors", name)
+            if isinstance(collector, ListsProcesses) and plugins.call_library(name, partial(collector.accepts, device)):
+                source = plugins.call_library(name, partial(collector.processes, [device]))
+                with contextlib.closing(source):
+                    return len(plugins.call_library(name, partial(source.read, device)))
+    return None

@@ -25,7 +25,6 @@ class NotebookRun:
         return frame.to_frame(self.run, samples)
 
     def _repr_html_(self) -> str:
-        """Return the table that a notebook shows."""
         return frame.to_html(self.run)
 
 

@@ -56,7 +56,6 @@ def measure(
 
 
 def _join_group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]:
-    """Join the other nodes that measure the plan, and return the group as a context."""
     membership = Membership.from_environment() if plan.settings.nodes > 1 else None
     if membership is None:
         return nullcontext()
@@ -128,7 +127,6 @@ def _measure_rest(plan: Plan, path: Path, watch: Observer, health: RunHealth, cl
 
 
 def _sampled_devices(plan: Plan) -> list[Device]:
-    """Return the devices whose counters are sampled: all devices of the jobs, and the host."""
     device_ids = {device.id for job in plan.jobs for device in job.devices} | {"host"}
     return [device for device in plan.facts.devices if device.id in device_ids]
 
@@ -145,7 +143,6 @@ def differences(before: Manifest, plan: Plan) -> list[str]:
 
 
 def _changed_cases(before: Run, plan: Plan) -> list[str]:
-    """Return a clause for each measured case that the plan has in another version."""
     versions = {job.case.id: job.case.version for job in plan.jobs}
     return [
         f"case {result.case.id} was version {result.case.version}, is {versions[result.case.id]}"
@@ -187,7 +184,6 @@ def _changed_devices(before: Facts, now: Facts) -> list[str]:
 
 
 def _outcome_text(path: Path) -> str:
-    """Return a clause that says where the measured results are and how to continue an interrupted run."""
     return f"what was measured is in {path}; continue with --resume" if path.exists() else "nothing was measured"
 
 
@@ -199,7 +195,6 @@ def terminable(outcome: Callable[[], str]) -> Iterator[None]:
     received: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        """Note the signal and raise Terminated in the main thread."""
         del frame
         received.append(number)
         raise Terminated(number)

@@ -4,9 +4,14 @@ The field of a text decides. `_rules` lists the fields that hold names, paths, c
 field passes word by word, as `allowed_words` defines. `word` is the rule for fields of type `Word`. A name that must
 stay distinct becomes a pseudonym, its kind and twelve hexadecimal digits, such as `host-3fa81c09d2e4`. The digits are
 a keyed hash: one device has one pseudonym in all files with one key, and nobody can test names without the key. Sharing
-again changes nothing."""
+again changes nothing.
+
+Run a private control daemon of NVIDIA's Multi-Process Service during one run.
+
+Processes that start meanwhile share their GPUs through it: their kernels run at the same time instead of in turns."""
 
 import builtins
+import contextlib
 import errno
 import functools
 import hashlib
@@ -15,7 +20,11 @@ import importlib.util
 import itertools
 import os
 import re
+import shutil
 import signal
+import subprocess
+import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
@@ -24,6 +33,7 @@ from typing import Any, get_args
 
 from gpubench.analysis.trend import Trend
 from gpubench.base.clean import clean
+from gpubench.base.errors import UsageError
 from gpubench.base.walk import Value, with_texts
 from gpubench.judging.fleet import FleetJudgement
 from gpubench.model import Device, Facts, Manifest, Run
@@ -113,7 +123,6 @@ class Words:
         return _GAPS.sub(LEFT_OUT, text)
 
     def _allowed_chunk(self, match: re.Match[str]) -> str:
-        """Return the text between two blanks, or its marks at both ends around a gap."""
         chunk = match[0]
         if self._passing(chunk) or (chunk.isdecimal() and _COUNTED.match(match.string, match.end())):
             return chunk
@@ -165,7 +174,6 @@ class Words:
         return not is_numbered and numbers < 3 and all(map(self._passing, parts))
 
     def _passes_with_dot(self, labels: list[str]) -> bool:
-        """Return whether words joined by dots are the name of a counter or an error; anything else may be a host."""
         is_known = f"{labels[0].lower()}." in vocabulary() or labels[-1].endswith("Error")
         return is_known and all(label[:1].isalpha() and self._passing(label) for label in labels)
 
@@ -196,13 +204,11 @@ def vocabulary() -> frozenset[str]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder that Python or a compiler of kernels reads."""
     suffixes = (".py", ".cu", ".cuh", ".hip", ".c", ".cpp", ".h")
     return (path for path in folder.rglob("*") if path.suffix in suffixes)
 
 
 def _folders() -> list[Path]:
-    """Return the folders of gpubench and of its own plugins, inner ones first."""
     core = __name__.partition(".")[0]
     points = [point.module for room in get_args(Room) for point in entry_points(group=f"{core}.{room}")]
     specs = (importlib.util.find_spec(name) for name in (core, *points) if name.partition(".")[0] == core)
@@ -305,7 +311,6 @@ class _Sharing:
         self.names = re.compile(rf"(?<![A-Za-z0-9])(?:{alternatives})(?![A-Za-z0-9])", re.IGNORECASE | re.ASCII)
 
     def of(self, value: Value) -> Value:
-        """Return the value with each field changed by its rule."""
         return with_texts(value, self.text, self.word, dict(self._rules()))
 
     def _rules(self) -> Iterator[tuple[str, Rule]]:
@@ -336,7 +341,6 @@ class _Sharing:
     # --- the rules
 
     def text(self, text: str) -> str:
-        """Return a free text with its allowed words, and pseudonyms for the names that the value's fields contain."""
         if not text or ((text in self.symbols or NUMBER.fullmatch(text)) and not self.names.search(text)):
             return text
         if not text.isprintable():  # otherwise the end of an escape sequence could touch a name and hide it
@@ -354,7 +358,6 @@ class _Sharing:
         return self.whole(text)
 
     def whole(self, text: str) -> str:
-        """Return the text if all of its words are allowed, else a pseudonym, so that texts stay distinct."""
         return text if self.text(text) == text and LEFT_OUT not in text else self.token("name", text)
 
     def version(self, text: str) -> str:
@@ -362,12 +365,10 @@ class _Sharing:
         return text if _VERSION.fullmatch(text) else self.text(text)
 
     def suite(self, text: str) -> str:
-        """Return the name of a suite, or of its file without the folders."""
         name = text.rpartition("/")[2]
         return name if name.removesuffix(".py") in self.suites else self.whole(name)
 
     def warning(self, text: str) -> str:
-        """Return a warning on a run file without the file's path, with which it begins."""
         return self.text(re.sub(r"^.+?: (?=(after )?line \d)", "", text))
 
     def difference(self, text: str) -> str:
@@ -376,19 +377,16 @@ class _Sharing:
         return f"host {' → '.join(map(self._name('host'), hosts.groups()))}" if hosts else self.text(text)
 
     def parameters(self, params: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
-        """Return the parameters of a case; a file of the user and a text with other words become pseudonyms."""
         return tuple(
             (self.word(axis), self._parameter(value) if isinstance(value, str) else value) for axis, value in params
         )
 
     def file_name(self, path: str) -> str:
-        """Return the name of a run file without its folders: allowed words stay, another name becomes a pseudonym."""
         stem, ending = _RUN_FILE.fullmatch(path.rpartition("/")[2].replace("\n", " ")).groups()  # type: ignore[union-attr]
         name = self.text(stem)
         return f"{self.token('file', stem) if LEFT_OUT in name else name}{ending}"
 
     def facts(self, facts: Facts) -> Facts:
-        """Return the facts of a machine with pseudonyms for its host, its devices and other facts that identify it."""
         hostname = dict(facts.host).get("hostname", "")
         changed = replace(
             facts,
@@ -400,7 +398,6 @@ class _Sharing:
         return with_texts(changed, lambda text: text, self.word)
 
     def _host_fact(self, name: str, text: str) -> str:
-        """Return a fact about the host: its value if it identifies no machine, else its pseudonym."""
         if name in _KEPT_HOST_FACTS or not text:
             return text if name == "system" and _system_version(text) else self.text(text)
         return self.token("host" if name == "hostname" else "name", text)
@@ -416,13 +413,11 @@ class _Sharing:
         return replace(device, name=self.text(device.name), uuid=uuid, pci="", details=details)
 
     def _parameter(self, text: str) -> str:
-        """Return a parameter of a case that is a text."""
         if text in self.labels:
             return self.token("file", text)
         return text if self._is_allowed(text) else self.token("path" if "/" in text else "name", text)
 
     def _is_allowed(self, text: str) -> bool:
-        """Return whether a value of an axis may stay: it is written as a name in code, or its words are allowed."""
         is_name = _is_code_name(text) and "/" not in text and not self.names.search(text)
         return is_name or self.text(text) == text
 
@@ -436,11 +431,9 @@ class _Sharing:
         return f"{kind}-{digest[:_DIGITS]}"
 
     def _name(self, kind: str) -> Rule:
-        """Return the rule of a field that holds a name: the pseudonym of the name wherever it occurs."""
         return lambda name: self.pseudonyms.get(name) or (name if name == "none" else self.token(kind, name))
 
     def _known_names(self, parts: Iterable[Any], manifests: Iterable[Manifest]) -> Iterator[tuple[str, str]]:
-        """Yield the names in the fields of a value and in the manifests of its runs, each with its pseudonym."""
         for manifest in manifests:
             yield from self._names_of_facts(manifest.facts)
         for part in parts:
@@ -451,7 +444,6 @@ class _Sharing:
             yield from _with_labels(nodes | {host: self.token("host", host) for host in hosts})
 
     def _names_of_facts(self, facts: Facts) -> Iterator[tuple[str, str]]:
-        """Yield the names of a host and of its devices, each with its pseudonym."""
         for name, text in facts.host:
             if name not in _KEPT_HOST_FACTS:
                 yield from _with_labels({text: self._host_fact(name, text)})
@@ -465,12 +457,10 @@ class _Sharing:
 
 
 def _each(rule: Callable[[str], str]) -> Rule:
-    """Return the rule for a text or for a tuple of texts."""
     return lambda texts: rule(texts) if isinstance(texts, str) else tuple(map(rule, texts))
 
 
 def _pairs(rule: Callable[[str], str]) -> Rule:
-    """Return the rule for pairs of a name and a text; the name is a word that code has chosen."""
     return lambda pairs: tuple((name, rule(text)) for name, text in pairs)
 
 
@@ -481,7 +471,6 @@ def _system_version(text: str) -> str:
 
 
 def _is_code_name(text: str) -> bool:
-    """Return whether a text is written as code writes names; four parts with digits may be an address or a UUID."""
     numbered = sum(bool(re.search(r"\d", part)) for part in re.split(r"[-/.]", text))
     return numbered < 4 and _CODE_NAME.fullmatch(text) is not None and not _KEY.fullmatch(text)
 
@@ -492,14 +481,12 @@ def _command(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_searched(name: str, pseudonym: str) -> bool:
-    """Return whether a name is searched for in texts: it is no pseudonym, no common name, and no number of a node."""
     is_plain = _SHORTEST <= len(name) <= _LONGEST and not _COMMON_NAME.fullmatch(name)
     is_number = name.isdigit() and not PSEUDONYM.fullmatch(pseudonym)
     return is_plain and not is_number and not PSEUDONYM.fullmatch(name)
 
 
 def _with_labels(pseudonym_by_name: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the first label of each name and then the names, each with its pseudonym: a whole name counts more."""
     yield from ((name.partition(".")[0], pseudonym) for name, pseudonym in pseudonym_by_name.items())
     yield from pseudonym_by_name.items()
 
@@ -514,3 +501,58 @@ def _numbered_names(judgement: FleetJudgement) -> dict[str, str]:
         for kind, names in kinds
         for number, name in enumerate(filter(None, dict.fromkeys(names)), 1)
     }
+
+
+_PROGRAM = "nvidia-cuda-mps-control"
+_PID_FILE = "nvidia-cuda-mps-control.pid"
+_PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+_STARTING_S, _STOPPING_S = 10.0, 10.0
+_LOOK_S = 0.02
+
+
+@contextlib.contextmanager
+def private_daemon() -> Iterator[None]:
+    """Run an MPS control daemon during the context; all child processes of this process that start meanwhile use it.
+
+    The daemon uses a temporary folder, which variables of this process's environment name."""
+    program = shutil.which(_PROGRAM)
+    if program is None:
+        raise UsageError(f"--mps needs {_PROGRAM}, which comes with NVIDIA's driver")
+    if _PIPES in os.environ:
+        raise UsageError(f"--mps starts a daemon of its own, but {_PIPES} names another one; unset that variable")
+    with tempfile.TemporaryDirectory(prefix="gpubench-mps-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        os.environ |= {_PIPES: name, _LOGS: name}
+        log = folder / "output"
+        try:
+            with log.open("wb") as output:
+                daemon = subprocess.Popen([program, "-f"], stdout=output, stderr=output, start_new_session=True)
+            try:
+                _wait_until_ready(daemon, folder, log)
+                yield
+            finally:
+                _stop(program, daemon)
+        finally:
+            del os.environ[_PIPES], os.environ[_LOGS]
+
+
+def _wait_until_ready(daemon: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
+    """Wait up to 10 s until the daemon has written its process id into `folder`."""
+    deadline = time.monotonic() + _STARTING_S
+    while not (folder / _PID_FILE).exists():
+        if daemon.poll() is not None or time.monotonic() > deadline:
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise UsageError(f"{_PROGRAM} does not start: {lines[-1] if lines else 'it printed nothing'}")
+        time.sleep(_LOOK_S)
+
+
+def _stop(program: str, daemon: subprocess.Popen[bytes]) -> None:
+    """Ask the daemon to quit, which ends its servers too, and wait up to 10 s; then kill its process group."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        if daemon.poll() is None:
+            subprocess.run([program], input=b"quit\n", capture_output=True, timeout=_STOPPING_S, check=False)
+        daemon.wait(_STOPPING_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(daemon.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        daemon.wait(_STOPPING_S)

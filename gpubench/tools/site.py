@@ -123,7 +123,6 @@ def _ignore(record: object) -> None:
 
 
 def _make_folders(out: Path) -> None:
-    """Make the folders of the site and of its pages."""
     index = out / INDEX
     with _reporting_errors(out):
         if index.exists() and _MARK not in _content(index):
@@ -150,12 +149,10 @@ def _write(path: Path, content: str | bytes) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a regular file; it is empty for anything else, of which reading might never end."""
     return path.read_bytes() if path.is_file() else b""
 
 
 def _remove(path: Path) -> None:
-    """Remove a file of the site, if it exists. Raises UsageError if that fails."""
     with _reporting_errors(path):
         path.unlink(missing_ok=True)
 
@@ -204,7 +201,6 @@ def _stored_run(entry_file: Path, sharing: SiteSharing) -> SiteRun | None:
 def _write_devices(
     out: Path, entries: Sequence[_SiteEntry], sharing: SiteSharing, tell: Callable[[str], None]
 ) -> tuple[SiteDevice, ...]:
-    """Write the comparisons and trends of each model of device, and return the models' entries in the index."""
     groups: dict[str, list[_SiteEntry]] = {}
     for entry in entries:
         groups.setdefault(entry.run.device, []).append(entry)
@@ -212,7 +208,6 @@ def _write_devices(
 
 
 def _remove_old(out: Path, hashes: Collection[str], devices: Sequence[SiteDevice]) -> None:
-    """Remove the pages that no present run needs: the user may have removed a run file to hide it."""
     needed = {address for device in devices for address in _addresses(device)}
     needed |= {f"{_RUNS}/{name}.json" for name in hashes}
     for folder in (_RUNS, _COMPARISONS, _TRENDS):
@@ -222,7 +217,6 @@ def _remove_old(out: Path, hashes: Collection[str], devices: Sequence[SiteDevice
 
 
 def _addresses(device: SiteDevice) -> Iterator[str]:
-    """Yield the relative addresses of all pages of one model of device; an empty one stands for a missing page."""
     yield device.trends
     for listed_run in device.runs:
         yield from (listed_run.page, listed_run.comparison)
@@ -231,7 +225,6 @@ def _addresses(device: SiteDevice) -> Iterator[str]:
 def _write_device(
     out: Path, name: str, entries: Sequence[_SiteEntry], sharing: SiteSharing, tell: Callable[[str], None]
 ) -> SiteDevice:
-    """Write the comparisons and trends of the runs on one model of device, and return its entry in the index."""
     listed_runs = []
     for index, entry in enumerate(entries):
         page = f"{_RUNS}/{entry.name}.html"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from gpubench.model import store
-from gpubench.tools import identity
+from gpubench.tools import health
 from gpubench.tools.sharing import shared
 
 SALT = b"a recording of gpubench"
@@ -19,7 +19,7 @@ SALT = b"a recording of gpubench"
 
 def main(source: str, target: str) -> None:
     """Rewrite one file."""
-    run = shared(store.read_run(source), SALT, identity.names())
+    run = shared(store.read_run(source), SALT, health.names())
     Path(target).write_bytes(store.encode_run(run, packed=target.endswith(".gz")))
 
 

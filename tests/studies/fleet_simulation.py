@@ -12,7 +12,7 @@ import sys
 import numpy as np
 from _fleets import template
 
-from gpubench.analysis.digest import CaseKey
+from gpubench.analysis.overview import CaseKey
 from gpubench.judging import outliers
 from gpubench.judging.fleet import Place
 from gpubench.judging.fleet_rule import ComparableGroup, Member, judged_rows

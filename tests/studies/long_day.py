@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from gpubench.model import Counter, Samples, store
-from gpubench.model.packed import Packed
+from gpubench.model.disk import Packed
 
 _RECORDING = Path(__file__).parents[1] / "recordings/h200-quick.jsonl.gz"
 _GPUBENCH = Path(sys.executable).parent / "gpubench"

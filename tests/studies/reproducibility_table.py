@@ -12,9 +12,9 @@ from itertools import permutations
 from pathlib import Path
 
 from gpubench.analysis.figure import Spread
-from gpubench.analysis.reproducibility import LEAST_PROCESSES
+from gpubench.analysis.fingerprint import LEAST_PROCESSES
 from gpubench.analysis.summary import Summary
-from gpubench.knowledge.recorded import RecordedDeviation
+from gpubench.knowledge.data_sheets import RecordedDeviation
 from gpubench.model import Run, store
 
 ROOT = Path(__file__).parents[2]

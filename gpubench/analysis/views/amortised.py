@@ -197,7 +197,6 @@ class _Costs:
                 self.samples.setdefault(key, []).append(_possible(series.values))
 
     def of(self, devices: tuple[str, ...], op: str, by: str, cache: str) -> list[float]:
-        """Return the costs of an operator by one provider in seconds; empty if they were not measured."""
         return _joined(self.samples.get((devices, op, by, cache), []))
 
 
@@ -218,7 +217,6 @@ def _amortised(summary: Summary, suite: str, view: View) -> list[Amortised]:
 
 
 def _comparisons(operators: dict[Key, _Operator], costs: _Costs, view: View) -> Iterator[Amortised]:
-    """Yield each operator by each provider, compared with each of its eager libraries, if both times are known."""
     for (devices, name, params), operator in operators.items():
         op = str(dict(params).get(view.x, name))
         for by, results in operator.results.items():
@@ -237,7 +235,6 @@ def _comparisons(operators: dict[Key, _Operator], costs: _Costs, view: View) -> 
 def _payments(
     costs: _Costs, devices: tuple[str, ...], op: str, pair: tuple[str, str], times: Sequence[list[float]]
 ) -> Iterator[PaidAfter]:
-    """Yield the calls to pay for each state of the caches from which the provider's build was timed."""
     for cache in STATES:
         cost, eager_cost = (costs.of(devices, op, by, cache) for by in pair)
         if cost:
@@ -260,7 +257,6 @@ def calls_to_pay(
 
 
 def _calls(cost: Vector, eager_cost: Vector, seconds: Vector, eager_seconds: Vector) -> Vector:
-    """Return the calls to pay for arrays of costs and times of a call in seconds, all of one shape."""
     paid, gained = np.maximum(cost - eager_cost, 0.0), eager_seconds - seconds
     return np.where(gained > 0, paid / np.where(gained > 0, gained, 1.0), np.inf)
 
@@ -279,7 +275,6 @@ def _possible(values: Sequence[float]) -> list[float]:
 
 
 def _joined(replicates: Sequence[list[float]]) -> list[float]:
-    """Return the medians of several replicates, or the samples of a single one."""
     measured = [values for values in replicates if values]
     return [stats.median(values) for values in measured] if len(measured) > 1 else [*measured[0]] if measured else []
 

@@ -106,7 +106,6 @@ def view_lines(points: Sequence[Point], view: View) -> list[Curve]:
 
 
 def _best(first: Point, second: Point) -> Point:
-    """Return the point with the better median, by the direction of the first point's figure."""
     if first.figure.better == "more":
         return max(first, second, key=lambda point: point.value)
     return min(first, second, key=lambda point: point.value)
@@ -119,12 +118,10 @@ def labeller(points: Sequence[Point], view: View) -> Callable[[Point], str]:
 
 
 def _label(parts: Sequence[str], point: Point) -> str:
-    """Return the parts joined as a label; without parts the name of the case."""
     return " · ".join(part for part in parts if part) or point.case.name
 
 
 def _parts_function(points: Sequence[Point], view: View) -> Callable[[Point], tuple[str, ...]]:
-    """Return a function from a point to the texts that distinguish its curve from the others of the view."""
     names = len({point.case.name for point in points}) > 1
     devices = len({point.devices for point in points}) > 1
 

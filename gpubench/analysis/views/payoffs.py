@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from gpubench.analysis.figure import Figure, Spread
 from gpubench.analysis.records import record
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.views import advice, breakeven
+from gpubench.analysis.views import breakeven, choices
 from gpubench.analysis.views.breakeven import CodecRates, Payoff
 from gpubench.analysis.views.table import NO_VALUE, Derived, Table
 from gpubench.base import units
@@ -69,9 +69,9 @@ class Payoffs(Derived):
         return [cls(suite, view.title, codecs, transfers, summary.run.manifest.settings.links, sent)]
 
     @property
-    def advice(self) -> list[advice.MeasuredAdvice]:
+    def advice(self) -> list[choices.MeasuredAdvice]:
         """The codec that is advised for each transfer of the suite, compared with the transfers."""
-        return advice.measured_advice(self.codecs, self.sent)
+        return choices.measured_advice(self.codecs, self.sent)
 
     @property
     def tables(self) -> list[Table]:
@@ -91,7 +91,7 @@ class Payoffs(Derived):
                 "Computed from the rates above and the rate of the link; staged and overlapped use one device per side"
             )
             tables.append(Table(f"Modelled, not measured: {self.title}", _NAMED_HEADS, named, _NAMED_HEADS, note))
-        return [*tables, *advice.tables(self.title, self.codecs, self.sent, self.links)]
+        return [*tables, *choices.tables(self.title, self.codecs, self.sent, self.links)]
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield break-even rates, None where compression pays on any link, and speed-ups with their intervals."""
@@ -166,7 +166,6 @@ def _link_rate(rate: float) -> str:
 
 
 def _named_link_rows(payoff: Payoff, payoffs: Payoffs) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each link that the user named, with the modelled verdicts of a codec on that link."""
     coded = payoff.coded
     for link in payoffs.links:
         rates = (

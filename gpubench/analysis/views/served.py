@@ -16,7 +16,7 @@ import numpy as np
 
 from gpubench import stats
 from gpubench.analysis import serving
-from gpubench.analysis.energy import Energy
+from gpubench.analysis.figure import Energy
 from gpubench.analysis.quantities import headline
 from gpubench.analysis.serving import OBJECTIVES, Objectives, PredictedPercentile, RatePoint, ServingTimes, StepLine
 from gpubench.analysis.summary import Summary
@@ -147,7 +147,6 @@ class _Measured:
     sessions: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
-        """Keep an ok result as a session, a step or a prefill, by the axes of its case."""
         series = headline(result)
         seconds = stats.median(series.values) if series else math.nan
         if not _LEAST_S <= seconds <= _MOST_S:
@@ -178,13 +177,11 @@ class _Measured:
 
 
 def _axis_count(result: Result, axis: str) -> int | None:
-    """Return the number of sequences or tokens on an axis of a case; None for a missing or impossible value."""
     value = dict(result.case.params).get(axis)
     return value if isinstance(value, int) and 1 <= value <= _MOST_TOKENS else None
 
 
 def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes) -> Serving:
-    """Return the simulated capacity of one model: its latencies at nine rates, its highest rates, and its sessions."""
     most = serving.capacity(times, _LOAD)
     points = tuple(serving.at_rate(times, _LOAD, share * most) for share in _SHARES)
     knees = tuple((objectives, serving.knee(times, _LOAD, objectives)) for objectives in OBJECTIVES)

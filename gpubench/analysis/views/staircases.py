@@ -19,7 +19,7 @@ from gpubench.base import units
 from gpubench.knowledge import hardware
 from gpubench.model import Device, View
 from gpubench.stats import Interval
-from gpubench.stats.changepoints import cheapest_parts
+from gpubench.stats.stretches import cheapest_parts
 
 LEAST_OCTAVES = 0.5  # the smallest width of a level of three points or more; a level of two points needs twice that
 _LEAST_SCATTER = 0.01  # a level is flat to a per cent at best: pages and hashed addresses differ between rings
@@ -142,7 +142,6 @@ def _scatter(logs: Floats) -> float:
 
 
 def _free_cost(logs: Floats, scatter: float) -> float:
-    """Return the cost of a free point: its height is uniform over the curve's range, not normal around a level."""
     return 2 * math.log(max(float(np.ptp(logs)), _LEAST_RANGE) / (scatter * math.sqrt(2 * math.pi)))
 
 
@@ -168,7 +167,6 @@ def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
 
 
 def _joined_levels(segments: Sequence[tuple[int, int]], curve: _Curve) -> list[tuple[int, int]]:
-    """Return the levels with neighbours joined whose heights differ by less than three times the scatter."""
     joined: list[tuple[int, int]] = []
     for first, last in segments:
         is_same = joined and abs(_height(curve, first, last) - _height(curve, *joined[-1])) < _SAME * curve.scatter
@@ -355,7 +353,6 @@ def _row(step: Step) -> tuple[str, ...]:
 
 
 def _known_size_texts(step: Step, end: Interval | None) -> Iterator[str]:
-    """Yield each size that the device reports near the end of a level, and the end over that size."""
     for size in step.known_sizes:
         ratio = f", × {end.centre / size.bytes:.2f}" if end else ""
         yield f"{size.name} {units.brief_size(size.bytes)}{ratio}"

@@ -65,7 +65,6 @@ def link_figures(summary: Summary) -> list[tuple[LinkFigure, ...]]:
 
 
 def _figures(summary: Summary) -> Iterable[LinkFigure]:
-    """Yield the rate of each case whose notes describe a link and whose figure is in B/s, at each of its sizes."""
     for spread in summary.spreads():
         figure = spread.figure
         notes = spread.row.result.notes
@@ -95,7 +94,6 @@ def _size(case: Case) -> float:
 
 
 def _with_differences(group: list[LinkFigure]) -> tuple[LinkFigure, ...]:
-    """Return the figures of one link, the best first, each with the tags that differ from the best figure's."""
     ordered = sorted(group, key=lambda figure: -figure.rate)
     first = dict(ordered[0].tags)
     return tuple(

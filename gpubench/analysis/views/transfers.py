@@ -96,7 +96,6 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> TransferModel | Non
 
 
 def _fitted(n: Floats, t: Floats, first: int, last: int) -> tuple[Piece, float]:
-    """Return the piece a + b·n with the least squared relative residuals, and the sum of these squares."""
     inside = slice(first, last + 1)
     u, v = 1 / t[inside], n[inside] / t[inside]
     uu, uv, vv = float(u @ u), float(u @ v), float(v @ v)
@@ -415,7 +414,6 @@ def _fit(line: Curve, view: View) -> TransferFit | None:
 
 
 def _crossovers(paths: Sequence[TransferFit]) -> Iterator[Crossover]:
-    """Yield the crossovers of each pair of paths that differ in only one of the parts of their labels."""
     for first, second in itertools.combinations(paths, 2):
         if sum(a != b for a, b in zip(first.line.parts, second.line.parts, strict=True)) != 1:
             continue

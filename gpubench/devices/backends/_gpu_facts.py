@@ -1,5 +1,8 @@
-"""Read the facts that CuPy reports about a GPU: its properties, data types, traits and versions, for CUDA and ROCm."""
+"""Read the facts that CuPy reports about a GPU: its properties, data types, traits and versions, for CUDA and ROCm.
 
+Find a GPU's UUID as CUDA reports it and nvidia-smi prints it: it connects a GPU with its counters."""
+
+import uuid
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -10,7 +13,40 @@ from gpubench.plugins.backend import Traits
 
 from . import _rocm
 from ._early import has_bindings
-from ._uuid import uuid_of
+
+_BYTES = 16
+
+
+def uuid_of(props: Mapping[str, Any], pci: str) -> str:
+    """Return the UUID (`GPU-…`) of the device at the PCI address `pci`; empty if unknown.
+
+    `props` is the result of CuPy's `getDeviceProperties` for the device."""
+    raw = props.get("uuid")
+    if not isinstance(raw, bytes):
+        return ""
+    whole = raw[:_BYTES] if len(raw) >= _BYTES else _complete_uuid(raw, pci)
+    return f"GPU-{uuid.UUID(bytes=whole)}" if whole else ""
+
+
+def _complete_uuid(prefix: bytes, pci: str) -> bytes:
+    """Return the UUID (16 bytes) of the GPU at the PCI address `pci`, which begins with `prefix` and a zero byte."""
+    try:
+        import pynvml
+    except ImportError:
+        return b""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return b""
+    try:
+        text = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByPciBusId(pci))
+    except pynvml.NVMLError:
+        return b""
+    finally:
+        pynvml.nvmlShutdown()
+    whole = uuid.UUID(text.removeprefix("GPU-")).bytes
+    return whole if whole.startswith(prefix + b"\0") else b""
+
 
 # cudaDeviceAttr: CUDA Runtime API, "Data types used by CUDA Runtime"; HIP keeps other numbers.
 _ATTRIBUTES = {"clock.sm_hz": 13, "clock.memory_hz": 36, "memory.bus_bits": 37, "shared.unit_bytes": 81}
@@ -79,7 +115,6 @@ def pci_address(runtime: Any, index: int) -> str:
 
 
 def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the data types of the matrix products that the device supports: by compute capability, or by AMD model."""
     if runtime.is_hip:
         return _rocm.dtypes(props, hipblaslt.is_on())
     capability = (props["major"], props["minor"])

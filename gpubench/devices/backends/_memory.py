@@ -130,7 +130,6 @@ class VirtualMemory:
         return -(-nbytes // granule) * granule
 
     def _properties(self) -> Any:
-        """Return the CUmemAllocationProp of physical memory on this device whose handle is a file descriptor."""
         properties = self._driver.bindings.CUmemAllocationProp()
         properties.type = self._driver.pinned
         properties.location = self._driver.location(self._device)

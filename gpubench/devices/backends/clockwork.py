@@ -125,7 +125,6 @@ class _ClockworkKernel:
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
-        """Advance the device's clock by the time of one launch; the arguments have no effect."""
         del grid, block, args, shared_bytes
         self._device.spend(self._duration())
         self._launches += 1
@@ -137,7 +136,6 @@ class _ClockworkKernel:
         del threads, shared_bytes
 
     def symbol(self, name: str, nbytes: int) -> Any:
-        """Raise Skip: the kernel has no memory."""
         raise Skip(f"clockwork has no memory behind its kernels ({name} of {nbytes} B was asked for)")
 
     def _duration(self) -> float:

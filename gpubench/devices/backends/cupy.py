@@ -27,12 +27,10 @@ from gpubench.plugins.backend import (
 
 from . import _rocm
 from ._early import early_launch
-from ._events import EventClock, KernelGate
-from ._gpu_facts import binding_versions, device_facts, driver_versions, pci_address, traits_of
+from ._gpu_facts import binding_versions, device_facts, driver_versions, pci_address, traits_of, uuid_of
 from ._host_memory import HOST_KINDS, host_memory
 from ._memory import RawMemory, SharedRegion, shared_memory
-from ._streams import SideStreams, ipc_event
-from ._uuid import uuid_of
+from ._streams import EventClock, KernelGate, SideStreams, ipc_event
 
 
 def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | None:
@@ -204,7 +202,6 @@ class CupyDevice:
         self.synchronize()
 
     def _prepare_timing(self, cupy: Any) -> None:
-        """Compile the kernels that flush the cache and gate batches, and create the clock of device events."""
         device = self.device
         self._cache_flush = CacheFlush(cupy, max(2 * device.cache_bytes, _LEAST_FLUSH), device.units)
         self.flush()

@@ -143,7 +143,6 @@ def load() -> HipblasltLibrary:
 
 @functools.cache
 def _context() -> c_void_p:
-    """Return the one context of this process; the library ends the process if it finds no GPU."""
     return load().create("Create")
 
 

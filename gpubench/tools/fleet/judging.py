@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpubench import plugins, stats
-from gpubench.analysis.digest import CaseKey, Component, DigestBuilder, NodeDigest
+from gpubench.analysis.overview import CaseKey, Component, DigestBuilder, NodeDigest
 from gpubench.analysis.trend import Line, RunSource, Trend, TrendPoint
 from gpubench.base.clean import tidy
 from gpubench.base.errors import FileError, UsageError
@@ -94,7 +94,6 @@ def read(folder: Path) -> ReadFleet:
 
 
 def _first_by_name(nodes: Sequence[FleetNode]) -> list[FleetNode]:
-    """Return one entry per name of a node: the first that answered, or the first of all if none answered."""
     by_name: dict[str, FleetNode] = {}
     for node in nodes:
         earlier = by_name.get(node.name)
@@ -183,7 +182,6 @@ def _compared_with_baseline(current: ReadFleet, earlier: ReadFleet, policy: Poli
 
 
 def _compared_with_floors(current: ReadFleet, policy: Policy) -> tuple[list[FleetFinding], int]:
-    """Return the findings on components below the floor of their GPU model, and the number of compared cases."""
     gate: Gate = plugins.load("gates", "floor")
     slower, compared = [], 0
     for digest in current.digests:

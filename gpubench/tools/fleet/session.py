@@ -403,7 +403,6 @@ def _check_answer(
 
 
 def _differences_from_order(run: Run, order: NodeOrder, uuids: tuple[str, ...]) -> Iterator[str]:
-    """Yield a clause for each setting of a run that differs from the order that the node was given."""
     settings = run.manifest.settings
     for setting, measured, expected in (
         ("tier", settings.tier, order.tier),

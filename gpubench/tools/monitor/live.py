@@ -4,8 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpubench.analysis.counters import CounterTable
-from gpubench.analysis.window import CounterReading, Window
+from gpubench.analysis.counters import CounterReading, CounterTable, Window
 from gpubench.base import units
 from gpubench.model import Counter, Device, Measure, Samples
 

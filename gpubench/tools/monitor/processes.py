@@ -64,7 +64,6 @@ def main() -> None:
 
 
 def _open_sources(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSource, Device]]:
-    """Yield name and open source of each collector that can list processes, with each device that it accepts."""
     for name in plugins.names("collectors"):
         with contextlib.suppress(Unavailable, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)

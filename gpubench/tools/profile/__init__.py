@@ -22,7 +22,7 @@ from gpubench.base.errors import FileError, GpubenchError
 from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.model import Device, Facts, Manifest, Result, Run, Samples, Settings
 from gpubench.model.store import read_run
-from gpubench.tools.profile import detection, inside, nvtx, results, traced, tree
+from gpubench.tools.profile import detection, inside, nvtx, results, traced
 from gpubench.tools.profile.program import Program, ProgramEnd, cannot_run, check_executable, watching_signals
 
 _WRITTEN_EVERY = 8  # readings of the process tree, one per 0.25 s: samples are written to the disk every 2 s
@@ -64,7 +64,7 @@ def profile(
     settings = Settings(suites=(phases.SUITE,), devices=tuple(ids), tier="")
     manifest = new_manifest(facts, settings, (results.INFO,), argv)
     try:
-        recording = Recording.begin(path, manifest, devices, tree.COUNTERS)
+        recording = Recording.begin(path, manifest, devices, traced.COUNTERS)
     except GpubenchError as error:
         raise ProfileError(str(error)) from error
     try:
@@ -90,7 +90,6 @@ class _ProfileFile:
                 (self._recording.stop_sampling if is_last else self._recording.write_sampled)(chunks)
 
     def finish(self, phase_results: Sequence[Result]) -> None:
-        """Write these results and the end record, after which the file is complete."""
         with self._collecting_errors():
             for result in phase_results if not self.warnings else ():
                 self._recording.result(result)
@@ -98,7 +97,6 @@ class _ProfileFile:
                 self._recording.end()
 
     def abandon(self) -> None:
-        """Close and remove the file, because the program was not started."""
         with self._recording:
             pass  # leaving the context closes the file, which can be removed only then
         self.path.unlink(missing_ok=True)
@@ -163,10 +161,10 @@ def _run_and_sample(
     """Run the program to its end, write samples into `file` meanwhile, and return the program and how it ended."""
     with watching_signals() as mask:
         program = Program(command, environment, mask)
-        process_tree = tree.ProcessTree(program.pid, zero)
+        process_tree = traced.ProcessTree(program.pid, zero)
         process_tree.read()
         readings = itertools.count(1)
-        while (ended := program.wait(tree.PERIOD_S)) is None:
+        while (ended := program.wait(traced.PERIOD_S)) is None:
             process_tree.read()
             file.write(process_tree.take() if next(readings) % _WRITTEN_EVERY == 0 else [])
     file.write(process_tree.take(), is_last=True)
@@ -176,7 +174,6 @@ def _run_and_sample(
 def _results(
     program: Program, ended: ProgramEnd, spans: Sequence[marks.Span], file: _ProfileFile, manifest: Manifest
 ) -> list[Result]:
-    """Return the result of the program and, after it, the results of its phases."""
     devices, zero = manifest.settings.devices, manifest.started_at
     program_result = results.program_result(ended, devices, zero)
     if spans:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gpubench.analysis.counters import Track
 from gpubench.model import Measure
-from gpubench.stats.changepoints import change_points
+from gpubench.stats.stretches import change_points
 
 Floats = npt.NDArray[np.float64]
 

@@ -162,7 +162,6 @@ class RecordDecoder:
 
 
 def _record_offsets(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
-    """Return the byte offsets of the records in a buffer by activity kind, as these layouts give them."""
     kinds = memoryview(buffer[: len(buffer) // 4 * 4].tobytes()).cast("I")
     sizes = {kind: layout.itemsize for kind, layout in layouts.items()}
     offsets: dict[int, list[int]] = {kind: [] for kind in sizes}
@@ -234,7 +233,6 @@ class Tracer:
             raise CuptiUnavailable(f"{name}: {(text.value or b'').decode() or f'status {status}'}")
 
     def _read_clocks(self) -> None:
-        """Record the present moment on CUPTI's clock and on CLOCK_MONOTONIC, both in ns."""
         now = ctypes.c_uint64()
         before = time.monotonic_ns()
         self._call("cuptiGetTimestamp", ctypes.byref(now))
@@ -270,7 +268,6 @@ class Tracer:
         self._sizes.append(len(data))
 
     def _decode(self, data: bytes) -> None:
-        """Decode a buffer of records, and append its events and the new names to their files."""
         self._events.write(self._records.events(np.frombuffer(data, np.uint8)).tobytes())
         new = self._records.texts[self._written :]
         if new:

@@ -1,8 +1,12 @@
-"""Find where the time of a traced device went, from the recorded kernels and copies."""
+"""Find where the time of a traced device went, from the recorded kernels and copies.
+
+Read the processor time and memory of a program and its children from /proc."""
 
 import ctypes
 import json
+import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpubench.analysis import phases
-from gpubench.model import Case, Result, Samples, Series
+from gpubench.model import Case, Counter, Measure, Result, Samples, Series
 from gpubench.tools.profile.inside import COPY, EVENT, KERNEL
 
 MOST_KERNELS = 40  # the kernels that take the most time have a result each
@@ -63,7 +67,6 @@ def read(folder: Path) -> Trace:
 
 
 def _empty_trace(reason: str) -> Trace:
-    """Return a trace without events, for this reason."""
     empty = np.empty(0)
     return Trace(np.empty(0, EVENT), empty, empty, (), 0, reason)
 
@@ -143,7 +146,6 @@ def _device_results(trace: Trace, on_device: npt.NDArray[np.bool_], device: str,
 
 
 def _longest_kernels(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
-    """Yield case, indices of the events, and full name of each kernel, the longest total time first."""
     places = np.flatnonzero(kernels)
     numbers = trace.events["name"][places]
     totals = np.bincount(numbers, weights=(trace.end - trace.start)[places]) if len(places) else np.empty(0)
@@ -242,3 +244,70 @@ def uncovered_gaps(start: Floats, end: Floats) -> Floats:
     `start` and `end` are in s, of shape (intervals,), and `start` ascends."""
     gaps: Floats = start[1:] - np.maximum.accumulate(end)[:-1]
     return gaps[gaps > 0]
+
+
+PERIOD_S = 0.25
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_SOURCE = "program"
+CPU = Counter(
+    "program.cpu.busy",
+    "core·s",
+    "cumulative",
+    PERIOD_S,
+    "ps -o cputimes of the program and its children",
+    Measure.PROGRAM_CPU_TIME,
+)
+MEMORY = Counter(
+    "program.memory", "B", "gauge", PERIOD_S, "ps -o rss of the program and its children", Measure.PROGRAM_MEMORY
+)
+COUNTERS = (CPU, MEMORY)
+
+
+class ProcessTree:
+    """Reads a process and its descendants; a child whose parent has ended is no longer found.
+
+    `zero` is the start of the run in s of CLOCK_MONOTONIC, from which the times of the samples count."""
+
+    def __init__(self, pid: int, zero: float) -> None:
+        self._pid = pid
+        self._zero = zero
+        self._rows: list[tuple[float, float, float]] = []
+        self._highest_cpu_s = 0.0
+
+    def read(self) -> None:
+        """Take a sample now. The recorded processor time never falls, even if a child ends that nobody waited for."""
+        usages = [usage for pid in _process_and_descendants(self._pid) if (usage := _process_usage(pid))]
+        if usages:
+            self._highest_cpu_s = max(self._highest_cpu_s, sum(seconds for seconds, _ in usages))
+            self._rows.append(
+                (time.monotonic() - self._zero, self._highest_cpu_s, float(sum(size for _, size in usages)))
+            )
+
+    def take(self) -> list[Samples]:
+        """Return the samples since the last call, as one chunk for the host; an empty list if there is none."""
+        if not self._rows:
+            return []
+        at, seconds, sizes = zip(*self._rows, strict=True)
+        self._rows = []
+        return [Samples(_SOURCE, "host", at, ((CPU.name, seconds), (MEMORY.name, sizes)))]
+
+
+def _process_and_descendants(pid: int) -> Iterator[int]:
+    """Yield the ids of a process and, if the kernel lists children (CONFIG_PROC_CHILDREN), of its descendants."""
+    yield pid
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield from _process_and_descendants(int(child))
+    except OSError:  # the process has ended, or the kernel has no such list
+        return
+
+
+def _process_usage(pid: int) -> tuple[float, int] | None:
+    """Return the CPU seconds of a process with the children it waited for, and its resident bytes."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return sum(map(int, fields[11:15])) * _TICK_S, int(fields[21]) * _PAGE_BYTES
