@@ -86,19 +86,19 @@ import numpy as np, numba.cuda as cuda
 from gpubench import plugins
 suite = plugins.load("suites", "compilers")
 operators = importlib.import_module(suite.package + "._operators").OPERATORS
-kernels = importlib.import_module(suite.package + "._numba_cuda_kernels")
-kernels.load(cuda)
-kernels.load_probe(cuda)
+module = importlib.import_module(suite.package + "._by_numba_cuda")
+module.load(cuda)
+module.load_probe(cuda)
 probed = np.full(1, 1.5, np.float16)
-cuda.jit(kernels.probe)[1, 1](probed, 1)
+cuda.jit(module.probe)[1, 1](probed, 1)
 assert probed == [3.0]
 rng = np.random.default_rng(1)
-for name, kernel in {**kernels.ELEMENTS, **kernels.ROWS}.items():
-    operator = operators[name]
+for name, operator in operators.items():
     inputs = [rng.normal(size=40 if n in ("weight", "bias") else (2, 40)).astype(np.float16) for n in operator.inputs]
     outputs = [np.full(80, np.nan, np.float16) for _ in range(operator.outputs)]
-    blocks = 2 if name in kernels.ROWS else 1
-    cuda.jit(kernel)[blocks, kernels.THREADS](*(array.ravel() for array in inputs), *outputs, 40)
+    blocks = 1 if name in module.POINTWISE else 2
+    kernel = cuda.jit(operator.kernels["numba-cuda"])[blocks, module.THREADS]
+    kernel(*(array.ravel() for array in inputs), *outputs, 40)
     exact = operator.outputs_of(np, *(array.astype(float) for array in inputs))
     errors = [np.linalg.norm(o.reshape(2, 40) - e) / np.linalg.norm(e) for o, e in zip(outputs, exact)]
     assert max(errors) < 5e-4, (name, errors)
@@ -192,13 +192,13 @@ def test_numbas_gpu_target_that_compiles_no_kernel_is_skipped_with_the_command_t
 
 
 def test_a_kernel_of_ours_that_numba_does_not_compile_is_a_failure_where_it_compiles_others(monkeypatch):
-    numba_cuda = NumbaCuda(TypeError("a mistake of ours"), broken=("_softmax",))
+    numba_cuda = NumbaCuda(TypeError("a mistake of ours"), broken=("_softmax_cuda",))
     monkeypatch.setitem(sys.modules, "numba.cuda", numba_cuda)
     with pytest.raises(TypeError, match="a mistake of ours"):
         PROVIDERS.build(bench(SUITE, "nvidia"), problem("softmax"), "numba-cuda")
     assert numba_cuda.launched == ["probe"]
     PROVIDERS.build(bench(SUITE, "nvidia"), problem("rmsnorm"), "numba-cuda")
-    assert numba_cuda.launched == ["probe", "_rmsnorm"], "no probe where the kernel is compiled"
+    assert numba_cuda.launched == ["probe", "_rmsnorm_cuda"], "no probe where the kernel is compiled"
 
 
 def test_numbas_gpu_target_whose_import_breaks_off_is_skipped_with_the_command_that_mends_it(tmp_path, monkeypatch):

@@ -1,19 +1,17 @@
 """Measure an operator at changing lengths: how often a compiler compiles it again, and the time of each first call."""
 
-import contextlib
-import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._cases import runtime_of
-from ._fresh import Caches
+from .._checks import in_turn
+from ._build import Caches, measured_before, with_environment
+from ._cases import dtype_of, in_full, runtime_of
 from ._operators import Problem
 from ._providers import Varied, varied
 
@@ -41,30 +39,29 @@ def lengths_of(seed: int, op: str) -> list[int]:
     return list(lengths)
 
 
-def _by(target: gb.Target) -> Any:
-    return ("numba",) if target.is_host else ("triton", "inductor")
-
-
-def _in_full(target: gb.Target) -> bool:
-    return target.tier == "full"
-
-
-@topic.case(op=("softmax",), by=_by, when=_in_full, runtime=runtime_of)
+@topic.case(
+    op=("softmax",),
+    by=lambda target: ("numba",) if target.is_host else ("triton", "inductor"),
+    when=in_full,
+    runtime=runtime_of,
+)
 def shapes(bench: gb.Bench, op: str, by: str) -> gb.Task:
     """Seconds of calls at 16 lengths of a row, each twice: `first` at a new length, `again` at a length met before.
 
     `all` is the sum of the first calls. The caches on disk are empty before. `recompiles` counts the compilations after
     the one for the first length. `by` names the compiler."""
     lengths = lengths_of(bench.seed, op)
-    dtype = "float16" if bench.traits.is_gpu else "float32"
+    dtype = dtype_of(not bench.traits.is_gpu)
     problems = [Problem(bench, op, _ROWS, length, dtype) for length in lengths]
     operators = varied(bench, problems, by)
-    with _empty_caches():
+    with Caches() as caches, with_environment(caches.environment):
         first = _seconds(bench, operators)
     compiled = operators.compiled()
     stages = {
-        "all": _measured([sum(first)]),  # most first calls compile nothing, so that the median of `first` says little
-        "first": _measured(first),
+        "all": measured_before(
+            [sum(first)]
+        ),  # most first calls compile nothing, so that the median of `first` says little
+        "first": measured_before(first),
         "again": gb.Stage(partial(_seconds, bench, operators), clock="self", effort=gb.POINT),
     }
 
@@ -79,44 +76,17 @@ def shapes(bench: gb.Bench, op: str, by: str) -> gb.Task:
             "lengths": gb.Profile(tuple(map(float, lengths)), "elements"),
         }
 
-    def poison() -> None:
-        for built in operators.built:
-            built.poison()
-
     notes = {**operators.built[0].notes, "rows": str(_ROWS), "order": "first and lengths are in the order of the calls"}
-    return gb.Task(stages, check, poison, notes=notes)
-
-
-def _measured(seconds: Sequence[float]) -> gb.Stage:
-    """Return a stage whose call returns all `seconds` at once, because they were measured before."""
-    return gb.Stage(lambda: seconds, clock="self", effort=gb.Effort.exactly(len(seconds)), checked=True)
-
-
-@contextlib.contextmanager
-def _empty_caches() -> Iterator[None]:
-    """Point the compilers of this process to empty folders inside the `with` block, by environment variables."""
-    with Caches() as caches:
-        before = {name: os.environ.get(name) for name in caches.environment}
-        os.environ.update(caches.environment)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
+    return gb.Task(stages, check, in_turn(*(built.poison for built in operators.built)), notes=notes)
 
 
 def _seconds(bench: gb.Bench, operators: Varied) -> Sequence[float]:
-    """Return the seconds of one call at each length, in the order of `operators.built`, as `_seconds_of` does."""
-    return [_seconds_of(bench, built.call) for built in operators.built]
-
-
-def _seconds_of(bench: gb.Bench, call: Callable[[], object]) -> float:
-    """Return the seconds of `call` and of the wait for the device, which is idle before."""
-    bench.device.synchronize()
-    start = time.perf_counter()
-    call()
-    bench.device.synchronize()
-    return time.perf_counter() - start
+    """Return the seconds of one call at each length, in the order of `operators.built`, on a device that is idle."""
+    seconds = []
+    for built in operators.built:
+        bench.device.synchronize()
+        start = time.perf_counter()
+        built.call()
+        bench.device.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return seconds

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ._operators import VECTORS, Operator
+from functools import partial, partialmethod
+
+from ._operator import VECTORS, Operator
 
 _TYPES = {"float16": "f16", "float32": "f32"}
 
@@ -13,26 +15,16 @@ class _Traced:
     def __init__(self, program: _Program, name: str, axes: str) -> None:
         self.program, self.name, self.axes = program, name, axes
 
-    def __add__(self, operand: _Operand) -> _Traced:
-        return self.program.binary("arith.addf", self, operand)
-
-    def __sub__(self, operand: _Operand) -> _Traced:
-        return self.program.binary("arith.subf", self, operand)
-
-    def __mul__(self, operand: _Operand) -> _Traced:
-        return self.program.binary("arith.mulf", self, operand)
-
-    def __truediv__(self, operand: _Operand) -> _Traced:
-        return self.program.binary("arith.divf", self, operand)
-
-    def __radd__(self, operand: float) -> _Traced:
-        return self + operand
-
-    def __rmul__(self, operand: float) -> _Traced:
-        return self * operand
+    def _with(self, operation: str, operand: _Operand) -> _Traced:
+        return self.program.binary(operation, self, operand)
 
     def __neg__(self) -> _Traced:
         return self.program.unary("arith.negf", self)
+
+    __add__ = __radd__ = partialmethod(_with, "arith.addf")
+    __sub__ = partialmethod(_with, "arith.subf")
+    __mul__ = __rmul__ = partialmethod(_with, "arith.mulf")
+    __truediv__ = partialmethod(_with, "arith.divf")
 
 
 _Operand = _Traced | float
@@ -47,6 +39,7 @@ class _Program:
         self._lengths = {"r": rows, "c": cols}
         self.lines: list[str] = []
         self._count = 0
+        self.exp, self.tanh, self.sqrt = (partial(self.unary, f"math.{name}") for name in ("exp", "tanh", "sqrt"))
 
     def type_of(self, axes: str, element: str = "f32") -> str:
         """Return the MLIR type of a value with these axes; `element` is the type of an element, such as f32."""
@@ -97,25 +90,14 @@ class _Program:
         ins, outs = f"{value.name} : {self.type_of('rc')}", f"{self._constant(start, 'r').name} : {self.type_of('r')}"
         return self._let("r", f"linalg.reduce {{ {operation} }} ins({ins}) outs({outs}) dimensions = [1]")
 
-    def exp(self, x: _Traced) -> _Traced:
-        return self.unary("math.exp", x)
-
-    def tanh(self, x: _Traced) -> _Traced:
-        return self.unary("math.tanh", x)
-
-    def sqrt(self, x: _Traced) -> _Traced:
-        return self.unary("math.sqrt", x)
-
-    def amax(self, x: _Traced, axis: int, keepdims: bool) -> _Traced:
-        del axis, keepdims  # always the columns, and the result is one value for each row
+    def amax(self, x: _Traced, **_of_columns: object) -> _Traced:
         return self._reduced("arith.maximumf", -3.0e38, x)
 
-    def sum(self, x: _Traced, axis: int, keepdims: bool) -> _Traced:
-        del axis, keepdims
+    def sum(self, x: _Traced, **_of_columns: object) -> _Traced:
         return self._reduced("arith.addf", 0.0, x)
 
-    def mean(self, x: _Traced, axis: int, keepdims: bool) -> _Traced:
-        return self.sum(x, axis, keepdims) / self._lengths["c"]
+    def mean(self, x: _Traced, **_of_columns: object) -> _Traced:
+        return self.binary("arith.divf", self.sum(x), self._lengths["c"])
 
 
 def linalg(operator: Operator, rows: int, cols: int, dtype: str) -> str:
