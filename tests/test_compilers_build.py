@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import json
 import os
@@ -170,7 +169,7 @@ def test_an_interpreter_that_crashes_is_said_with_its_signal(tmp_path, provider)
 )
 def test_a_time_to_compile_is_reported_only_where_every_interpreter_measured_one(monkeypatch, compile_s, is_measured):
     reports = [
-        dataclasses.replace(report(), seconds={"first": 2.0, "again": 1.0} | ({"compile": found} if found else {}))
+        report()._replace(seconds={"first": 2.0, "again": 1.0} | ({"compile": found} if found else {}))
         for found in compile_s
     ]
     monkeypatch.setattr(BUILD, "_reports", lambda *_: reports)

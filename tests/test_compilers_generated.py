@@ -18,7 +18,7 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import PaperGpu, bench
-from _modules import suite_module, suite_modules
+from _modules import suite_modules
 from _poison import overwrite
 from _ptx import PtxThreads
 from test_compilers_providers import host_bench
@@ -276,7 +276,7 @@ def test_a_compiler_is_skipped_on_other_vendors_gpus_and_for_operators_of_anothe
 
 
 def test_the_program_for_iree_repeats_vectors_and_reduces_rows():
-    linalg = suite_module("compilers", "_linalg").linalg
+    linalg = IREE.linalg
     text = linalg(OPERATORS.OPERATORS["rmsnorm"], 100, 320, "float32")
     assert text.startswith(
         "func.func @main(%x: tensor<100x320xf32>, %weight: tensor<320xf32>) -> (tensor<100x320xf32>)"
@@ -320,6 +320,6 @@ class TestCompilers:
             assert made.compare(built.rows())["error"].value < BOUNDS[dtype]
         for cols, dtype in ((1024, "float16"), (4096, "float32"), (32768, "float16")) if by == "iree" else ():
             made = shaped(name, 32768, cols, dtype)
-            function = suite_module("compilers", "_linalg").linalg(made.operator, made.rows, made.cols, made.dtype)
+            function = IREE.linalg(made.operator, made.rows, made.cols, made.dtype)
             compiler = importlib.import_module("iree.compiler")
             expect_first_rows(IREE._in_ptx(compiler, "IREE", function, made, "sm_90"), made)

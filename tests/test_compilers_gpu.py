@@ -23,7 +23,7 @@ from gpubench.model import Case
 # torch 2.11 uses parts of itself that it has deprecated
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")]
 SUITE = plugins.load("suites", "compilers")
-OPERATORS, PROVIDERS, CASES, SHAPES = suite_modules("compilers", "_operators", "_providers", "_cases", "_shapes")
+OPERATORS, PROVIDERS, CASES, BUILD = suite_modules("compilers", "_operators", "_providers", "_cases", "_build")
 facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own
 FUSED = ("nvrtc", "triton", "cutile", "inductor", "numba-cuda", "tvm")  # one kernel for each operator
 
@@ -159,7 +159,7 @@ def test_triton_is_as_fast_as_the_same_kernel_driven_by_hand(gpu: Any) -> None:
 
 @pytest.mark.parametrize("by", ["triton", "inductor"])
 def test_new_lengths_cost_more_than_known_ones_where_they_are_compiled(gpu: Any, by: str) -> None:
-    task = available(partial(SHAPES.shapes, bench(gpu, "shapes"), "softmax", by))
+    task = available(partial(BUILD.shapes, bench(gpu, "shapes"), "softmax", by))
     first, again = (task.stages[name].call() for name in ("first", "again"))
     observed = task.check()
     assert observed["error"] < 2**-9

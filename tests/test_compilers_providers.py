@@ -25,7 +25,7 @@ from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "compilers")
-OPERATORS, PROVIDERS, CASES, SHAPES = suite_modules("compilers", "_operators", "_providers", "_cases", "_shapes")
+OPERATORS, PROVIDERS, CASES, BUILD = suite_modules("compilers", "_operators", "_providers", "_cases", "_build")
 NAMES = list(OPERATORS.OPERATORS)
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
@@ -333,10 +333,10 @@ class TestShapes:
     """Lengths that change."""
 
     def test_lengths_are_distinct_and_the_same_for_every_provider_of_a_run(self):
-        found = SHAPES.lengths_of(7, "softmax")
+        found = BUILD.lengths_of(7, "softmax")
         assert len(set(found)) == 16
         assert 64 <= min(found) < 512 < max(found) < 8192
-        assert found == SHAPES.lengths_of(7, "softmax") != SHAPES.lengths_of(8, "softmax")
+        assert found == BUILD.lengths_of(7, "softmax") != BUILD.lengths_of(8, "softmax")
 
     def test_each_length_is_called_first_and_again_and_every_output_is_checked(self, monkeypatch):
         paper = host_bench()
@@ -350,10 +350,10 @@ class TestShapes:
             ]
             return PROVIDERS.Varied(counted, lambda: 5)
 
-        monkeypatch.setattr(SHAPES, "varied", varied)
-        monkeypatch.setattr(SHAPES, "_ROWS", 4)
+        monkeypatch.setattr(PROVIDERS, "varied", varied)
+        monkeypatch.setattr(BUILD, "_SHAPES_ROWS", 4)
         before = dict(os.environ)
-        task = SHAPES.shapes(paper, "softmax", "numpy")
+        task = BUILD.shapes(paper, "softmax", "numpy")
         assert dict(os.environ) == before, "the folders of the caches are as they were"
         assert seen == list(range(16))
         assert len(task.stages["first"].call()) == len(task.stages["again"].call()) == 16
@@ -361,15 +361,15 @@ class TestShapes:
         assert seen == 2 * list(range(16)), "what was measured first is not called once more"
         observed = task.check()
         assert observed["recompiles"].value == 4
-        assert observed["lengths"].values == tuple(map(float, SHAPES.lengths_of(1, "softmax")))
+        assert observed["lengths"].values == tuple(map(float, BUILD.lengths_of(1, "softmax")))
         task.poison()
         with pytest.raises((WrongAnswer, TypeError)):
             task.check()
 
     @pytest.mark.slow
     def test_numba_compiles_a_loop_once_for_all_lengths(self, monkeypatch):
-        monkeypatch.setattr(SHAPES, "_ROWS", 4)
-        task = SHAPES.shapes(host_bench(), "softmax", "numba")
+        monkeypatch.setattr(BUILD, "_SHAPES_ROWS", 4)
+        task = BUILD.shapes(host_bench(), "softmax", "numba")
         first, again = (task.stages[name].call() for name in ("first", "again"))
         assert task.check()["recompiles"].value == 0
         assert first[0] > 100 * max(again), "the first call compiles"

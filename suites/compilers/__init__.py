@@ -2,9 +2,9 @@
 
 from gpubench.api import suite as gb
 
-from . import _build, _cases, _images, _layer, _products, _shapes
+from . import _build, _cases, _images, _layer, _products
 
 suite = gb.Suite(
     "the same operators by several compilers, and what compiling costs",
-    topics=[_cases.topic, _products.topic, _images.topic, _layer.topic, _shapes.topic, _build.topic],
+    topics=[_cases.topic, _products.topic, _images.topic, _layer.topic, _build.topic],
 )

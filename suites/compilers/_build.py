@@ -1,4 +1,4 @@
-"""Measure the cost of compiling: the time of a fresh interpreter to its first checked result, step by step.
+"""Measure the cost of compiling: a fresh interpreter to its first checked result, and lengths that change.
 
 The clock is CLOCK_MONOTONIC, which all processes of a machine share. Some work is excluded, because a program that
 only uses the operator would not do it: gpubench's own modules, the inputs, overwriting the outputs."""
@@ -12,19 +12,24 @@ import resource
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import in_turn
 from . import _providers as providers
-from ._cases import dtype_of
+from ._cases import dtype_of, in_full, runtime_of
 from ._operators import Problem
 
 _OPERATORS = ("softmax", "swiglu")
+_HOST = gb.points(providers.HOST_QUICK, providers.HOST_QUICK[:1], providers.HOST)
+_GPU = gb.points(("nvrtc",), full=[by for by in providers.GPU if by not in ("tvm", "iree")])
 _CACHES = gb.points(("cold",), full=("cold", "warm", "process"))
 _UNCACHED = frozenset({"numpy", "numba-cuda", "torch", "tvm", "iree"})  # providers that keep nothing on disk
 _ROWS, _COLS = {"host": 1024, "gpu": 4096}, 4096
@@ -58,19 +63,21 @@ _FOLDERS = (
 # By default JAX caches only code that took at least a second to compile.
 _SETTINGS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 
+_LENGTHS, _RANGE, _SHAPES_ROWS = 16, (64, 8192), 1024  # lengths of a row from that range, and rows
+_BY_CACHE = ("op", "by", "cache")
+
 topic = gb.Topic(
     views=[
-        gb.View("bars", title, ("build",), by=("op", "by", "cache"), series=series)
-        for title, series in (
-            ("Time to the first result by provider", "first.self"),
-            ("Time to compile by provider", "compile.self"),
-        )
+        gb.View(
+            "bars", "Time of the calls at 16 new lengths by provider", ("shapes",), by=("op", "by"), series="all.self"
+        ),
+        gb.View("bars", "Time to the first result by provider", ("build",), by=_BY_CACHE, series="first.self"),
+        gb.View("bars", "Time to compile by provider", ("build",), by=_BY_CACHE, series="compile.self"),
     ]
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """The operator to build and its case, which the parent process sends to the fresh interpreter.
 
     `op`, `rows`, `cols` and `dtype` describe the problem, and `by` names the provider. With `is_up` the interpreter
@@ -89,8 +96,7 @@ class Order:
     usual_cache: str | None  # the folder of CuPy's usual cache, for kernels that are no part of the build
 
 
-@dataclass(frozen=True, slots=True)
-class BuildReport:
+class BuildReport(NamedTuple):
     """The result of one build: the seconds of each step, its caches, its memory, and the relative error of its result.
 
     After another build (`is_up`) `seconds` has only `first`, which begins with the build, `compile` and `again`. The
@@ -130,18 +136,13 @@ class Caches:
         self._holder.cleanup()
 
 
-def _by(target: gb.Target) -> Any:
-    if target.is_host:
-        return gb.points(providers.HOST_QUICK, providers.HOST_QUICK[:1], providers.HOST)
-    return gb.points(("nvrtc",), full=[by for by in providers.GPU if by not in ("tvm", "iree")])
-
-
-def _is_informative(_target: gb.Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: all but the second operator in a running process, which shows nothing new."""
-    return bool(params["op"] == _OPERATORS[0] or params["cache"] != "process")
-
-
-@topic.case(op=gb.points(_OPERATORS[:1], full=_OPERATORS), by=_by, cache=_CACHES, where=_is_informative)
+@topic.case(
+    op=gb.points(_OPERATORS[:1], full=_OPERATORS),
+    by=lambda target: _HOST if target.is_host else _GPU,
+    cache=_CACHES,
+    # the second operator in a running process shows nothing new
+    where=lambda _target, params: bool(params["op"] == _OPERATORS[0] or params["cache"] != "process"),
+)
 def build(bench: gb.Bench, op: str, by: str, cache: str) -> gb.Task:
     """Seconds from the start of a fresh interpreter to the first checked result of an operator, with private caches.
 
@@ -199,7 +200,7 @@ def report_of(bench: gb.Bench, order: Order, caches: Caches, limit_s: float) -> 
     name = f"the build by {order.by}"
     with bench.helper(report_here, name, environment=caches.environment, prelude=_PRELUDE) as helper:
         report: BuildReport = helper.ask(limit_s, order, str(caches.folder), helper.started_s)
-        return replace(report, resident_bytes=max(report.resident_bytes, helper.resident_bytes()))
+        return report._replace(resident_bytes=max(report.resident_bytes, helper.resident_bytes()))
 
 
 def expect_state(cache: str, by: str, report: BuildReport) -> None:
@@ -223,14 +224,78 @@ def measured_before(seconds: Sequence[float]) -> gb.Stage:
 
 
 def _observations(reports: Sequence[BuildReport], load: float) -> gb.Observation:
-    """Return the largest error, cache entries, bytes written and resident memory of the reports."""
-    return {
-        "error": max(report.error for report in reports),
-        "entries": gb.Observed(max(report.entries_written for report in reports)),
-        "written": gb.Observed(max(report.bytes_written for report in reports), "B"),
-        "resident": gb.Observed(max(report.resident_bytes for report in reports), "B"),
-        "load": gb.Observed(load),
+    """Return the largest error, cache entries, bytes written and resident memory of the reports, and the load."""
+    most = [max(values) for values in zip(*(report[2:] for report in reports), strict=True)]
+    units = {"entries": "", "written": "B", "resident": "B", "error": ""}
+    observed = {name: gb.Observed(value, unit) for value, (name, unit) in zip(most, units.items(), strict=True)}
+    return {**observed, "load": gb.Observed(load)}
+
+
+def lengths_of(seed: int, op: str) -> list[int]:
+    """Return 16 distinct lengths of the rows of the operator `op`, from 64 to 8191, the same for all providers.
+
+    Their logarithms are drawn evenly from a generator that `seed` and `op` determine."""
+    rng = np.random.default_rng([seed, zlib.crc32(op.encode())])
+    lengths: dict[int, None] = {}
+    while len(lengths) < _LENGTHS:
+        lengths[int(np.exp(rng.uniform(*np.log(_RANGE))))] = None
+    return list(lengths)
+
+
+@topic.case(
+    op=("softmax",),
+    by=lambda target: ("numba",) if target.is_host else ("triton", "inductor"),
+    when=in_full,
+    runtime=runtime_of,
+)
+def shapes(bench: gb.Bench, op: str, by: str) -> gb.Task:
+    """Seconds of calls at 16 lengths of a row, each twice: `first` at a new length, `again` at a length met before.
+
+    `all` is the sum of the first calls. The caches on disk are empty before. `recompiles` counts the compilations after
+    the one for the first length. `by` names the compiler."""
+    lengths = lengths_of(bench.seed, op)
+    dtype = dtype_of(not bench.traits.is_gpu)
+    problems = [Problem(bench, op, _SHAPES_ROWS, length, dtype) for length in lengths]
+    operators = providers.varied(bench, problems, by)
+    with Caches() as caches, with_environment(caches.environment):
+        first = _seconds(bench, operators)
+    compiled = operators.compiled()
+    stages = {
+        "all": measured_before(
+            [sum(first)]
+        ),  # most first calls compile nothing, so that the median of `first` says little
+        "first": measured_before(first),
+        "again": gb.Stage(partial(_seconds, bench, operators), clock="self", effort=gb.POINT),
     }
+
+    def check() -> gb.Observation:
+        """Compare the results at every length; return the largest error, the recompilations and the lengths by name."""
+        pairs = zip(problems, operators.built, strict=True)
+        errors = [problem.compare(built.rows())["error"] for problem, built in pairs]
+        return {
+            "error": max(error.value for error in errors if isinstance(error, gb.Observed)),
+            "recompiles": gb.Observed(compiled - 1),
+            "lengths": gb.Profile(tuple(map(float, lengths)), "elements"),
+        }
+
+    notes = {
+        **operators.built[0].notes,
+        "rows": str(_SHAPES_ROWS),
+        "order": "first and lengths are in the order of the calls",
+    }
+    return gb.Task(stages, check, in_turn(*(built.poison for built in operators.built)), notes=notes)
+
+
+def _seconds(bench: gb.Bench, operators: providers.Varied) -> Sequence[float]:
+    """Return the seconds of one call at each length, in the order of `operators.built`, on a device that is idle."""
+    seconds = []
+    for built in operators.built:
+        bench.device.synchronize()
+        start = time.perf_counter()
+        built.call()
+        bench.device.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 # The rest runs in the fresh interpreter.

@@ -34,9 +34,8 @@ def build(bench: gb.Bench, problem: Problem) -> Built:
         kernel = _compiled(numba_cuda, problem.operator.kernels["numba-cuda"])
         arrays = (numba_cuda.as_cuda_array(array.ravel()) for array in (*problem.inputs.values(), *outputs.arrays))
         blocks = -(-problem.rows * problem.cols // THREADS) if problem.operator.name in POINTWISE else problem.rows
-        launch = partial(
-            kernel[blocks, THREADS, numba_cuda.external_stream(bench.device.stream)], *arrays, problem.cols
-        )
+        stream = numba_cuda.external_stream(bench.device.stream)
+        launch = partial(kernel[blocks, THREADS, stream], *arrays, problem.cols)
         launch()  # compiles the kernel
     except _mismatches():
         _expect_compiler(numba_cuda)
@@ -94,10 +93,8 @@ def _mismatches() -> tuple[type[Exception], ...]:
 
 
 def _misfit(error: Exception) -> gb.Unavailable:
-    message = str(error).partition("\n")[0]
-    return gb.Unavailable(
-        f"numba's GPU target does not fit the installed numba or NumPy {np.__version__} ({message})", _TRIED
-    )
+    versions = f"the installed numba or NumPy {np.__version__} ({str(error).splitlines()[0]})"
+    return gb.Unavailable(f"numba's GPU target does not fit {versions}", _TRIED)
 
 
 def _version() -> str:

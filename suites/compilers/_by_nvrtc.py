@@ -30,7 +30,7 @@ def build(bench: gb.Bench, problem: Problem) -> Built:
     if isinstance(problem, ImageProblem | FoldingProblem):
         outputs = Outputs(bench, problem)
         launch = problem.launch(bench, outputs.arrays[0])
-        static: Callable[[], Mapping[str, gb.Observed]] = partial(of_launch, launch)
+        static: Callable[[], gb.Observation] = partial(of_launch, launch)
         return outputs.built(launch, "layout.cu", "computed in float32", kernels="1", static=static)
     if problem.cols * ITEM_BYTES[problem.dtype] % _VECTOR_BYTES:
         raise gb.Skip(f"a row of {problem.cols} elements is no multiple of {_VECTOR_BYTES} bytes")
@@ -58,9 +58,7 @@ def build(bench: gb.Bench, problem: Problem) -> Built:
     return outputs.built(launch, "rows.cu", "computed in float32", kernels="1", static=static)
 
 
-def static_of(
-    bench: gb.Bench, name: str, defines: Mapping[str, int], launch: partial[None]
-) -> Mapping[str, gb.Observed]:
+def static_of(bench: gb.Bench, name: str, defines: Mapping[str, int], launch: partial[None]) -> gb.Observation:
     """Return the resources of a launch and, on an NVIDIA GPU in the full tier, the instructions of its kernel, by name.
 
     `launch` binds its grid, block and arguments; `name` and `defines` are the kernel of rows.cu and its macros."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,12 +25,10 @@ def build(bench: gb.Bench, problem: Problem) -> Built:
 
     Raises Skip on other vendors' GPUs, and Unavailable without Triton."""
     triton = _loaded(bench)
-    built, launch, programs = _built(bench, triton, _jitted(triton, problem.operator.kernels["triton"]), problem)
+    built = _built(bench, triton, _jitted(triton, problem.operator.kernels["triton"]), problem)
     with without_torch():
-        launch()
-    if bench.target.tier != "full":
-        return built
-    return replace(built, static=lambda: of_triton(launch(), programs, bench.target.device))
+        built.call()
+    return built
 
 
 def varied(bench: gb.Bench, problems: Sequence[Problem]) -> Varied:
@@ -47,7 +44,7 @@ def varied(bench: gb.Bench, problems: Sequence[Problem]) -> Varied:
             compiled.append(fn.name)
 
     triton.knobs.runtime.jit_post_compile_hook = note
-    return Varied([_built(bench, triton, kernel, problem)[0] for problem in problems], lambda: len(compiled))
+    return Varied([_built(bench, triton, kernel, problem) for problem in problems], lambda: len(compiled))
 
 
 def _loaded(bench: gb.Bench) -> Any:
@@ -63,10 +60,8 @@ def _jitted(triton: Any, function: Callable[..., None]) -> Any:
     return triton.jit(function)
 
 
-def _built(bench: gb.Bench, triton: Any, kernel: Any, problem: Problem) -> tuple[Built, Callable[[], Any], int]:
-    """Return an operator, its launch by Triton's own launcher, and the number of its programs.
-
-    A program takes 2048 elements of a pointwise chain, or a row. The launch returns Triton's compiled kernel."""
+def _built(bench: gb.Bench, triton: Any, kernel: Any, problem: Problem) -> Built:
+    """Return an operator as a launch by Triton's own launcher; a program takes 2048 elements of a chain, or a row."""
     name, outputs = problem.operator.name, Outputs(bench, problem)
     *inputs, out = [TritonArray(array, problem.dtype) for array in (*problem.inputs.values(), *outputs.arrays)]
     constants: dict[str, Any] = {}
@@ -77,10 +72,20 @@ def _built(bench: gb.Bench, triton: Any, kernel: Any, problem: Problem) -> tuple
     else:
         programs, block = problem.rows, 1 << (problem.cols - 1).bit_length()
         warps = min(_MOST_WARPS, max(1, block // (32 * _THREAD_ELEMENTS[block > _SHORT])))
-        constants |= {} if name == "softmax" else {"epsilon": EPSILON}
         arguments = (*inputs, out, problem.cols)
+        if name != "softmax":
+            by_name = dict(zip(problem.operator.inputs, inputs, strict=False))
+            summed = inputs[-1]  # the first of two outputs
+            x, weight = by_name["x"], by_name["weight"]
+            arguments = (x, by_name.get("residual", x), weight, by_name.get("bias", x), summed, out, problem.cols)
+            constants |= {"norm": name, "epsilon": EPSILON}
     options = {"num_warps": warps, "enable_fp_fusion": True}  # Triton 3.10 changes the defaults
     launch = partial(kernel[(programs,)], *arguments, **constants, block=block, **options)
     words = f"{block} elements and {warps} warps in each of {programs} programs"
     precision = "computed in float32, multiply-adds fused"
-    return outputs.built(launch, f"Triton {triton.__version__}", precision, configuration=words), launch, programs
+    static = partial(_static, launch, programs, bench.target.device) if bench.target.tier == "full" else None
+    return outputs.built(launch, f"Triton {triton.__version__}", precision, configuration=words, static=static)
+
+
+def _static(launch: Callable[[], Any], programs: int, device: gb.Device) -> Mapping[str, gb.Observed]:
+    return of_triton(launch(), programs, device)  # a launch returns Triton's compiled kernel

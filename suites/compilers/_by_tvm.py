@@ -98,9 +98,8 @@ def kernels_of(tvm: Any, problem: Problem, arch: str) -> GeneratedKernels:
     operator, topi = problem.operator, tvm.topi
     target, inputs = tvm.target.Target({"kind": "cuda", "arch": arch}), _placeholders(tvm, problem)
     results = operator.outputs_of(TensorExpressions(topi), *(topi.cast(values, "float32") for values in inputs))
-    outputs = tvm.te.compute(
-        problem.output_shape, lambda *at: tuple(result(*at).astype(problem.dtype) for result in results), "output"
-    )
+    narrow = lambda *at: tuple(result(*at).astype(problem.dtype) for result in results)  # noqa: E731
+    outputs = tvm.te.compute(problem.output_shape, narrow, "output")
     function = tvm.te.create_prim_func([*inputs, *([outputs] if len(results) == 1 else outputs)])
     unscheduled = tvm.IRModule({"main": function})
     module = _by_rules(unscheduled, target) if operator.outputs == 1 else _by_rows(unscheduled)

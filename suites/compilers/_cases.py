@@ -12,19 +12,14 @@ from . import _providers as providers
 from ._operators import POINTWISE, Problem
 
 _ROWWISE = ("softmax", "rmsnorm", "layernorm", "residual_norm")
+_COMPARED = ("pointwise", *_ROWWISE, "gemm_gelu", "build")
 _BATCH = 100  # calls per sample of a library that does not use our stream
 _SMALL = 8, 1024  # rows and columns of an operator whose call costs more than its work
 _L2_SHARE = 4  # arrays below this share of the last-level cache are also timed after a flush
 
 topic = gb.Topic(
     views=[
-        gb.View(
-            "amortisation",
-            "Calls after which compiling pays",
-            ("pointwise", *_ROWWISE, "gemm_gelu", "build"),
-            x="chain",
-            by=("by",),
-        ),
+        gb.View("amortisation", "Calls after which compiling pays", _COMPARED, x="chain", by=("by",)),
         gb.View("bars", "Pointwise chains: throughput by provider", ("pointwise",), by=("chain", "by")),
         gb.View("bars", "Operators on rows: throughput by provider", _ROWWISE, by=("by",)),
         gb.View("bars", "Time of a call on a small operator by provider", ("dispatch",), by=("by",)),
@@ -57,18 +52,6 @@ def _by(target: gb.Target) -> Any:
 def _by_few(target: gb.Target) -> Any:
     """Return the providers as the points of an axis; on a GPU quick has two that compile fast, and smoke one."""
     return _by(target) if target.is_host else gb.points(("nvrtc", "triton"), ("nvrtc",), providers.GPU)
-
-
-def _rows(target: gb.Target) -> Any:
-    return (2048,) if target.is_host else gb.points((32768,), (4096,))
-
-
-def _cols(target: gb.Target) -> Any:
-    return gb.points((4096,), (1024,)) if target.is_host else gb.points((4096,), full=(1024, 4096, 32768))
-
-
-def _dtypes(target: gb.Target) -> Any:
-    return (dtype_of(True),) if target.is_host else gb.points(("float16",), full=("float16", "float32"))
 
 
 def _has_size(target: gb.Target, params: Mapping[str, Any]) -> bool:
@@ -145,7 +128,13 @@ def _check_of(bench: gb.Bench, problem: Problem, built: providers.Built) -> Call
     return check
 
 
-_MATRIX: dict[str, Any] = {"rows": _rows, "cols": _cols, "dtype": _dtypes}
+_COLS = {True: gb.points((4096,), (1024,)), False: gb.points((4096,), full=(1024, 4096, 32768))}  # on the host or not
+_DTYPES = {True: ("float32",), False: gb.points(("float16",), full=("float16", "float32"))}
+_MATRIX: dict[str, Any] = {
+    "rows": lambda target: (2048,) if target.is_host else gb.points((32768,), (4096,)),
+    "cols": lambda target: _COLS[target.is_host],
+    "dtype": lambda target: _DTYPES[target.is_host],
+}
 
 
 @topic.case(

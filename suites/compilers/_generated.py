@@ -47,20 +47,13 @@ class GeneratedKernels(NamedTuple):
         arrays["outputs"] = outputs.whole
         arrays |= {f"scratch{place}": bench.xp.empty(size, "uint8") for place, size in enumerate(self.scratch)}
         functions = self._functions(bench)
-        launches = [
-            partial(
-                functions[one.function], (one.blocks,), (one.threads,), tuple(arrays[name] for name in one.arguments)
-            )
-            for one in self.launches
-        ]
-        has_resources = self.language == "cu" and len(launches) == 1
-        return outputs.built(
-            launches[0] if len(launches) == 1 else in_turn(*launches),
-            self.library,
-            "computed in float32",
-            kernels=str(len(launches)),
-            static=partial(of_launch, launches[0]) if has_resources else None,
-        )
+        launches = []
+        for name, blocks, threads, arguments in self.launches:
+            launches.append(partial(functions[name], (blocks,), (threads,), tuple(arrays[one] for one in arguments)))
+        call = launches[0] if len(launches) == 1 else in_turn(*launches)
+        static = partial(of_launch, launches[0]) if self.language == "cu" and len(launches) == 1 else None
+        count = str(len(launches))
+        return outputs.built(call, self.library, "computed in float32", kernels=count, static=static)
 
     def _functions(self, bench: gb.Bench) -> dict[str, Any]:
         """Return the functions by name, compiled from CUDA C++ by the device's compiler or from PTX by the driver."""

@@ -21,6 +21,7 @@ FORMS = ("written", "folded")
 _STATISTICS = ("mean", "variance", "weight", "bias")  # of a batch norm, a number for each channel
 _GPU_IMAGES, _HOST_IMAGES = (128, 256, 56), (8, 64, 56)  # images, channels, side: of ResNet-50's first stage
 _GPU_MATRIX, _HOST_MATRIX = (32768, 4096), (2048, 4096)  # rows, columns
+_GPU_FOLDING = ("cupy", "cupy-fused", "nvrtc", "torch", "inductor", "jax")
 _TILE, _THREADS, _PLANE_THREADS = 64, 256, 128  # as in layout.cu
 _WIDE = 8  # halves of a vector
 _BIAS, _BATCH_NORM, _SCALE_SHIFT = 0, 1, 2  # WHAT of layout.cu
@@ -55,15 +56,12 @@ def _transpose_numba(x: Any, out: Any) -> None:
                     out[image, col, row] = x[image, row, col]
 
 
-def _pool(layout: str) -> Any:
-    def pool(xp: Any, x: Any) -> Any:
-        """Return the maximum of each 2 × 2 elements of the images x; `xp` is NumPy or CuPy."""
-        images, first, second, third = x.shape
-        if layout == "nchw":
-            return xp.amax(x.reshape(images, first, second // 2, 2, third // 2, 2), axis=(3, 5))
-        return xp.amax(x.reshape(images, first // 2, 2, second // 2, 2, third), axis=(2, 4))
-
-    return pool
+def _pool(layout: str, xp: Any, x: Any) -> Any:
+    """Return the maximum of each 2 × 2 elements of the images x; `xp` is NumPy or CuPy."""
+    images, first, second, third = x.shape
+    if layout == "nchw":
+        return xp.amax(x.reshape(images, first, second // 2, 2, third // 2, 2), axis=(3, 5))
+    return xp.amax(x.reshape(images, first // 2, 2, second // 2, 2, third), axis=(2, 4))
 
 
 def _pool_numba(x: Any, out: Any) -> None:
@@ -115,15 +113,15 @@ def _lines_numba(x: Any, scale: Any, shift: Any, out: Any) -> None:
 
 
 def _by_channel_numba(loop: Callable[..., None], x: Any, vectors: tuple[Any, ...], out: Any) -> Callable[[], None]:
-    """Return a call of a bias (a vector) or of a batch norm (four), whose factors each call computes."""
+    """Return a call of x · scale + shift, of a bias alone, or of a batch norm, whose factors each call computes."""
 
     def call() -> None:
-        if len(vectors) == 1:
-            scale, shift = np.ones_like(vectors[0]), vectors[0]
-        else:
+        if len(vectors) == 4:
             mean, variance, weight, bias = vectors
             scale = weight / np.sqrt(variance + _EPSILON)
             shift = bias - mean * scale
+        else:
+            scale, shift = (np.ones_like(vectors[0]), *vectors)[-2:]
         loop(x, scale, shift, out)
 
     return call
@@ -136,7 +134,7 @@ def _operators() -> dict[str, Operator]:
         bias = _by_channel(layout, lambda _xp, x, bias: x + bias)
         definitions = (
             ("transpose", ("x",), _transpose(layout), _transpose_numba, None),
-            ("pool", ("x",), _pool(layout), pool, None),
+            ("pool", ("x",), partial(_pool, layout), pool, None),
             ("batch-norm", ("x", *_STATISTICS), _by_channel(layout, _normalised), flat, _BATCH_NORM),
             ("bias", ("x", "bias"), bias, flat, _BIAS),
         )
@@ -255,9 +253,8 @@ class FoldingProblem(Problem):
 
     def numba_call(self, compiled: Callable[[Any], Any], outputs: tuple[Any, ...]) -> Callable[[], None]:
         """Return a call of a loop over the rows."""
-        loop, (x, *vectors), (out,) = compiled(self.operator.kernels["numba"]), self.inputs.values(), outputs
-        is_folded = self.operator.name == "folded"
-        return partial(loop, x, *vectors, out) if is_folded else _by_channel_numba(loop, x, tuple(vectors), out)
+        x, *vectors = self.inputs.values()
+        return _by_channel_numba(compiled(_lines_numba), x, tuple(vectors), *outputs)
 
     def launch(self, bench: gb.Bench, out: Any) -> partial[None]:
         """Return the launch of one kernel that writes `out`, whose threads compute the factors of their columns once.
@@ -288,9 +285,7 @@ def layout(bench: gb.Bench, what: str, layout: str, by: str) -> gb.Task:
 
 @topic.case(
     form=FORMS,
-    by=lambda target: (
-        providers.HOST_QUICK if target.is_host else ("cupy", "cupy-fused", "nvrtc", "torch", "inductor", "jax")
-    ),
+    by=lambda target: providers.HOST_QUICK if target.is_host else _GPU_FOLDING,
     runtime=runtime_of,
     when=in_full,
 )
@@ -370,6 +365,7 @@ class ConvolutionProblem(Problem):
         for name, shape in SHAPES.items()
         for layout in LAYOUTS
     }
+    whole = ("filters",)
     most_checked = 2  # images
     quantity = "flops"
 
@@ -391,11 +387,6 @@ class ConvolutionProblem(Problem):
 
     def _scaled(self, name: str, drawn: Any) -> Any:
         return drawn * np.float32(self._taps**-0.5) if name == "filters" else drawn
-
-    def expected(self) -> tuple[Any, ...]:
-        """Return the checked images of the output, computed by NumPy in double precision, as a tuple of one array."""
-        filters = self._to_host(self.inputs["filters"]).astype(np.float64)
-        return self.operator.outputs_of(np, self.rows_of(self.inputs["x"]), filters)
 
 
 @topic.case(

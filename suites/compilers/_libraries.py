@@ -1,4 +1,4 @@
-"""Build operators by array libraries from their plain expressions, by CuPy's fusion, and by the vendor's products."""
+"""Build operators by array libraries from their plain expressions, and by CuPy's own fusion."""
 
 import importlib
 import os
@@ -12,9 +12,7 @@ from gpubench.api import suite as gb
 
 from .._torch import imported
 from ._images import ConvolutionProblem
-from ._layer import LayerProblem
 from ._operators import EPSILON, Problem
-from ._products import ProductProblem
 from ._providers import Built, Expression, Outputs, Varied
 
 _INSTALL_JAX = "pip install 'gpubench-suite[jax]'"
@@ -213,10 +211,3 @@ def _jax_function(jax: Any, problem: Problem) -> Callable[..., Any]:
     strides, padding = (problem.shape.stride,) * 2, ((problem.shape.padding,) * 2,) * 2
     convolve = partial(jax.lax.conv_general_dilated, window_strides=strides, padding=padding, dimension_numbers=layouts)
     return lambda x, filters: jax.nn.relu(convolve(x, filters))
-
-
-def build_vendor(bench: gb.Bench, problem: Problem) -> Built:
-    """Return a product with bias and GELU, or a decoder layer, by the vendor's library; else raise Skip."""
-    if isinstance(problem, LayerProblem | ProductProblem):
-        return problem.vendor(bench)
-    raise gb.Skip(f"vendor has no {problem.operator.name} here")

@@ -37,6 +37,7 @@ class Problem:
     `name` is a key of `operators`."""
 
     operators: ClassVar[Mapping[str, Operator]] = OPERATORS
+    whole: ClassVar[tuple[str, ...]] = VECTORS  # inputs that every checked row needs as a whole
     most_checked: ClassVar[int] = 64  # random rows
     quantity: ClassVar[Literal["moved", "flops"]] = "moved"  # of `work`; its rate is compared with `limit`
     flops: float = 0.0  # operations of a call, if they are counted
@@ -109,11 +110,9 @@ class Problem:
 
     def expected(self) -> Rows:
         """Return the checked rows of every output in double precision, computed by NumPy from the present inputs."""
-        inputs = (
-            self._to_host(array).astype(np.float64) if name in VECTORS else self.rows_of(array)
-            for name, array in self.inputs.items()
-        )
-        return self.operator.outputs_of(np, *inputs)
+        inputs = self.inputs.items()
+        wide = (self._to_host(a).astype(np.float64) if name in self.whole else self.rows_of(a) for name, a in inputs)
+        return self.operator.outputs_of(np, *wide)
 
     def compare(self, outputs: Rows) -> gb.Observation:
         """Compare the checked rows of every output with double precision; return the largest relative error as `error`.
@@ -126,11 +125,12 @@ class Problem:
 
     def notes(self) -> Mapping[str, str]:
         """Return notes on the data and on the check, by name."""
-        bound = f"relative error up to {_BOUNDS[self.dtype]:.2g}"
-        return {
-            "data": "seeded, N(0, 1)",
-            "check": f"{len(self.checked)} random rows against double precision, {bound}",
-        }
+        bound = f"against double precision, relative error up to {_BOUNDS[self.dtype]:.2g}"
+        return {"data": "seeded, N(0, 1)", "check": f"{len(self.checked)} random rows {bound}"}
+
+    def vendor(self, _bench: gb.Bench) -> Any:
+        """Return the operator as the vendor's library builds it, a `Built`; raises Skip if it has no such operator."""
+        raise gb.Skip(f"vendor has no {self.operator.name} here")
 
     def numba_call(self, compiled: Callable[[Any], Any], outputs: tuple[Any, ...]) -> Callable[[], None]:
         """Return a call of the operator's loop, which `compiled` compiles, from the inputs to `outputs`."""

@@ -19,7 +19,6 @@ ct: Any = None
 cuda: Any = None
 constexpr = Any
 Constant = Any
-Tile = Any
 
 GELU, CUBIC = 0.7978845608028654, 0.044715  # of the approximation with tanh (Hendrycks & Gimpel, 2016)
 _ONE, _HALF, _EIGHTH, _QUARTER, _SCALE, _GELU, _CUBIC = (
@@ -50,23 +49,23 @@ def triton_elements(a, b, c, out, count, cols, chain: constexpr, block: constexp
     tl.store(out + place, result, mask=inside)
 
 
-def tile_of(matrix: Array, row: int, part: int, height: int, width: int, padding: Any) -> Tile:
+def tile_of(matrix: Array, row: int, part: int, height: int, width: int, padding: Any) -> Array:
     """Return a tile of cuTile in float32; elements outside of the matrix have the value of `padding`."""
     read = ct.load(matrix, (row, part), (height, width), padding_mode=padding, allow_tma=False)
     return read.astype(ct.float32)
 
 
-def columns_of(vector: Array, part: int, width: int) -> Tile:
+def columns_of(vector: Array, part: int, width: int) -> Array:
     """Return a tile of a vector in float32; elements outside of the vector are zero."""
     read = ct.load(vector, (part,), (width,), padding_mode=ct.PaddingMode.ZERO, allow_tma=False)
     return read.astype(ct.float32)
 
 
-def store_tile(matrix: Array, row: int, part: int, tile: Tile) -> None:
+def store_tile(matrix: Array, row: int, part: int, tile: Array) -> None:
     ct.store(matrix, (row, part), tile.astype(matrix.dtype), allow_tma=False)
 
 
-def _times_logistic(x: Tile, z: Tile) -> Tile:
+def _times_logistic(x: Array, z: Array) -> Array:
     power = ct.exp2(z * -1.4426950408889634, flush_to_zero=True)  # of 1 / ln 2: e^-z
     return ct.truediv(x, 1.0 + power, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
 

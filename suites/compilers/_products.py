@@ -49,19 +49,15 @@ def _fused(fuse: Any, a: Any, weights: Any, bias: Any, out: Any) -> Callable[[],
     return lambda: gelu(a @ weights, bias, out)
 
 
+_KERNELS = {"numba": _GELU.kernels["numba"], "cupy-fused": _fused}
+
+
 class ProductProblem(Problem):
     """GELU(A·B + bias) with A of m × k elements and B of k × n, drawn so that the sums are N(0, 1).
 
     The inputs are `a`, `weights` (B) and `bias`, which has n elements."""
 
-    operators = {  # noqa: RUF012
-        "gemm_gelu": Operator(
-            "gemm_gelu",
-            ("a", "weights", "bias"),
-            _gemm_gelu,
-            {"numba": _GELU.kernels["numba"], "cupy-fused": _fused},
-        )
-    }
+    operators = {"gemm_gelu": Operator("gemm_gelu", ("a", "weights", "bias"), _gemm_gelu, _KERNELS)}  # noqa: RUF012
     quantity = "flops"
 
     def __init__(self, bench: gb.Bench, m: int, n: int, k: int, dtype: str) -> None:
@@ -97,14 +93,10 @@ class ProductProblem(Problem):
         return providers.Built(product.call, outputs.rows, outputs.poison, notes)
 
 
-def _size(host: int, gpu: int, target: gb.Target) -> Any:
-    return (host if target.is_host else gpu,)
-
-
 @topic.case(
-    m=partial(_size, 256, 4096),
-    n=partial(_size, 1024, 14336),
-    k=partial(_size, 512, 4096),
+    m=lambda target: (256 if target.is_host else 4096,),
+    n=lambda target: (1024 if target.is_host else 14336,),
+    k=lambda target: (512 if target.is_host else 4096,),
     dtype=lambda target: (dtype_of(target.is_host),),
     by=lambda target: providers.HOST_QUICK if target.is_host else _PROVIDERS,
     runtime=runtime_of,
@@ -118,25 +110,22 @@ def gemm_gelu(bench: gb.Bench, m: int, n: int, k: int, dtype: str, by: str) -> g
     return task_of(bench, ProductProblem(bench, m, n, k, dtype), by)
 
 
-class EagerProduct:
-    """A product in the operations of an array library: weights are unpacked, scaled and multiplied one by one.
+def _eager_product(xp: Any, weights: Weights, vectors: Vectors, tokens: int) -> Callable[[], None]:
+    """Return a call of Y = X·Wᵀ in operations of the library `xp`: unpacking, scaling and product, one by one.
 
-    `xp` is the library, such as CuPy. A call reads X of shape (tokens, cols) from `vectors` and writes Y to it."""
+    It reads X of shape (tokens, cols) from `vectors` and writes Y to it."""
+    bits, count = weights.kind.bits, weights.rows * weights.cols  # padding rows that fill up a tile lie behind them
+    words, scales = weights.words[: count * bits // 32, None], weights.scales.view("float16")[: count // GROUP, None]
+    x, y = (array.view("float16").reshape(tokens, -1) for array in (vectors.x, vectors.y))
+    places = np.arange(4) if bits == 8 else np.arange(8) // 2 + 4 * (np.arange(8) % 2)  # as gemv.cu has them
+    shifts = xp.asarray((places * bits).astype(np.uint32))
 
-    def __init__(self, xp: Any, weights: Weights, vectors: Vectors, tokens: int) -> None:
-        self._xp, self._shape, self._bits = xp, (weights.rows, weights.cols), weights.kind.bits
-        count = weights.rows * weights.cols  # padding rows that fill up a tile lie behind them
-        self._words = weights.words[: count * self._bits // 32, None]
-        self._scales = weights.scales.view("float16")[: count // GROUP, None]
-        self._x, self._y = (array.view("float16").reshape(tokens, -1) for array in (vectors.x, vectors.y))
-        places = np.arange(4) if self._bits == 8 else np.arange(8) // 2 + 4 * (np.arange(8) % 2)  # as gemv.cu has them
-        self._shifts = xp.asarray((places * self._bits).astype(np.uint32))
+    def call() -> None:
+        numbers = (words >> shifts & np.uint32(2**bits - 1)).astype("float16")
+        centred = (numbers - np.float16(2 ** (bits - 1))).reshape(-1, GROUP)
+        xp.matmul(x, (centred * scales).reshape(weights.rows, weights.cols).T, out=y)
 
-    def __call__(self) -> None:
-        """Compute Y = X·Wᵀ from the packed weights."""
-        numbers = (self._words >> self._shifts & np.uint32(2**self._bits - 1)).astype("float16")
-        centred = (numbers - np.float16(2 ** (self._bits - 1))).reshape(-1, GROUP)
-        self._xp.matmul(self._x, (centred * self._scales).reshape(self._shape).T, out=self._y)
+    return call
 
 
 def _product_of(bench: gb.Bench, by: str, tokens: int) -> Callable[[Weights, Vectors], ProductCall]:
@@ -148,7 +137,7 @@ def _product_of(bench: gb.Bench, by: str, tokens: int) -> Callable[[Weights, Vec
             return ProductCall(tensor_call(bench, weights, vectors, tokens), {"library": "skinny.cu"})
         if by == "cupy":
             notes = {"library": f"CuPy {bench.xp.__version__}", "restored": "operation by operation, in memory"}
-            return ProductCall(EagerProduct(bench.xp, weights, vectors, tokens), notes)
+            return ProductCall(_eager_product(bench.xp, weights, vectors, tokens), notes)
         shape = Shape(tokens, weights.rows, weights.cols, "nt")
         product = vendor(bench, MatrixProduct(PRECISIONS["float16"], shape, vectors.x, halves, vectors.y))
         call = in_turn(partial(weights.restore, halves), product.call)

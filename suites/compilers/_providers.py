@@ -20,7 +20,7 @@ GPU_QUICK = ("cupy-fused", "nvrtc", "triton")
 GPU = ("cupy", *GPU_QUICK, "cutile", "numba-cuda", "torch", "inductor", "jax", "tvm", "iree")
 # providers whose libraries must not share a process with another provider's libraries
 RUNTIMES = {by: by for by in ("triton", "cutile", "numba-cuda", "torch", "inductor", "jax", "tvm", "iree")}
-_LIBRARIES = ("numpy", "cupy", "cupy-fused", "torch", "inductor", "jax", "vendor")
+_LIBRARIES = ("numpy", "cupy", "cupy-fused", "torch", "inductor", "jax")
 _OURS = ("numba", "cupy-fused", "nvrtc", "triton", "cutile", "numba-cuda")  # providers for which we write kernels
 _ATTEMPTS, _QUEUED = 3, 8  # tests of where calls execute, and the calls of each test
 _BESIDE = 0.5  # the share of the calls' time for which the device may still work when our stream has ended
@@ -38,7 +38,7 @@ class Built:
     notes: Mapping[str, str] = field(default_factory=dict)
     temporary: Callable[[], float] | None = None
     wait: Callable[[], None] | None = None
-    static: Callable[[], Mapping[str, gb.Observed]] | None = None
+    static: Callable[[], gb.Observation] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def build(bench: gb.Bench, problem: Problem, by: str) -> Built:
     operator = problem.operator
     if (by in _OURS and by not in operator.kernels) or (by in ("tvm", "iree") and operator.name not in OPERATORS):
         raise gb.Skip(f"{by} has no {operator.name} here")
-    built: Built = _function_of(by, "build")(bench, problem)
+    built: Built = problem.vendor(bench) if by == "vendor" else _function_of(by, "build")(bench, problem)
     return built
 
 
@@ -92,10 +92,6 @@ def expect_on_our_stream(bench: gb.Bench, call: Callable[[], object]) -> None:
     gb.expect(min(beside) < _BESIDE, "the calls do not work on the stream that is timed")
 
 
-def _itself(array: Any) -> Any:
-    return array
-
-
 class Expression:
     """An operator as a function of arrays of some library, which allocates its outputs at each call.
 
@@ -105,8 +101,8 @@ class Expression:
         self,
         problem: Problem,
         function: Callable[..., Any],
-        to_library: Callable[[Any], Any] = _itself,
-        from_library: Callable[[Any], Any] = _itself,
+        to_library: Callable[[Any], Any] = lambda array: array,
+        from_library: Callable[[Any], Any] = lambda array: array,
     ) -> None:
         self._problem, self._function = problem, function
         self._to_library, self._from_library = to_library, from_library

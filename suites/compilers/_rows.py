@@ -2,7 +2,7 @@
 """Define operators on the rows of a matrix: the expression of each, and its kernel for each provider, side by side.
 
 As in `_pointwise.py`, libraries put their modules in the place of `prange`, `tl`, `ct`, `cuda` and `reduce_block`. A
-kernel of numba.cuda or Triton computes row b in block b; one of cuTile computes `height` rows, and `width` is at least
+kernel of numba.cuda or Triton computes row b in block b; one of cuArray computes `height` rows, and `width` is at least
 the number of columns. Every kernel computes in float32."""
 
 from __future__ import annotations  # as texts, which compilers evaluate after their library was loaded
@@ -23,10 +23,8 @@ cuda: Any = None
 reduce_block: Any = None
 constexpr = Any
 Constant = Any
-Tile = Any
 
-THREADS = 256  # of a block of numba.cuda
-_HALF_OF_BLOCK = THREADS // 2
+THREADS, _HALF_OF_BLOCK = 256, 128  # of a block of numba.cuda
 _LOWEST, _ZERO, _ONE, _EPSILON = (np.float32(value) for value in (-1e30, 0, 1, EPSILON))
 
 
@@ -117,6 +115,26 @@ def _softmax_fused(fuse: Any, x: Array, out: Array) -> Callable[[], None]:
     return call
 
 
+def norm_triton(x, add, weight, bias, summed, out, cols, norm: constexpr, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
+    """Write a row of the norm of that name to `out`; an array that the norm does not have is not used."""
+    row = tl.program_id(0).to(tl.int64) * cols
+    col = tl.arange(0, block)
+    inside = col < cols
+    value = tl.load(x + row + col, mask=inside, other=0.0).to(tl.float32)
+    if norm == "residual_norm":
+        value += tl.load(add + row + col, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
+    if norm == "residual_norm":
+        tl.store(summed + row + col, value, mask=inside)
+    if norm == "layernorm":
+        more = tl.load(bias + col, mask=inside, other=0.0).to(tl.float32)
+        value = tl.where(inside, value - tl.sum(value, 0) / cols, 0.0)
+    result = value * (1 / tl.sqrt(tl.sum(value * value, 0) / cols + epsilon)) * factor
+    if norm == "layernorm":
+        result += more
+    tl.store(out + row + col, result, mask=inside)
+
+
 # RMSNorm: a row over √(mean of its squares + ε), times a weight for each column
 def _rmsnorm(xp: Any, x: Array, weight: Array) -> Array:
     return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + EPSILON) * weight
@@ -143,17 +161,7 @@ def _rmsnorm_cuda(x: Array, weight: Array, out: Array, cols: int) -> None:
         out[first + col] = np.float32(x[first + col]) * scale * np.float32(weight[col])
 
 
-def _rmsnorm_triton(x, weight, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    row = tl.program_id(0).to(tl.int64) * cols
-    col = tl.arange(0, block)
-    inside = col < cols
-    value = tl.load(x + row + col, mask=inside, other=0.0).to(tl.float32)
-    factor = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
-    scale = 1 / tl.sqrt(tl.sum(value * value, 0) / cols + epsilon)
-    tl.store(out + row + col, value * scale * factor, mask=inside)
-
-
-def _over_root_mean_square(value: Tile, cols: int, epsilon: float) -> Tile:
+def _over_root_mean_square(value: Array, cols: int, epsilon: float) -> Array:
     """Return rows over √(mean of squares + epsilon); elements beyond the number of columns must be zero."""
     return value * ct.rsqrt(ct.sum(value * value, axis=1, keepdims=True) / cols + epsilon, flush_to_zero=True)
 
@@ -204,18 +212,6 @@ def _layernorm_cuda(x: Array, weight: Array, bias: Array, out: Array, cols: int)
     for col in range(cuda.threadIdx.x, cols, THREADS):
         centred = np.float32(x[first + col]) - mean
         out[first + col] = centred * scale * np.float32(weight[col]) + np.float32(bias[col])
-
-
-def _layernorm_triton(x, weight, bias, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    row = tl.program_id(0).to(tl.int64) * cols
-    col = tl.arange(0, block)
-    inside = col < cols
-    value = tl.load(x + row + col, mask=inside, other=0.0).to(tl.float32)
-    factor = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
-    more = tl.load(bias + col, mask=inside, other=0.0).to(tl.float32)
-    centred = tl.where(inside, value - tl.sum(value, 0) / cols, 0.0)
-    scale = 1 / tl.sqrt(tl.sum(centred * centred, 0) / cols + epsilon)
-    tl.store(out + row + col, centred * scale * factor + more, mask=inside)
 
 
 def _layernorm_tile(x, weight, bias, out, epsilon: Constant, height: Constant, width: Constant) -> None:  # type: ignore[no-untyped-def]
@@ -273,18 +269,6 @@ def _residual_norm_cuda(x: Array, residual: Array, weight: Array, summed: Array,
         out[first + col] = value * scale * np.float32(weight[col])
 
 
-def _residual_norm_triton(x, residual, weight, summed, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    row = tl.program_id(0).to(tl.int64) * cols
-    col = tl.arange(0, block)
-    inside = col < cols
-    value = tl.load(x + row + col, mask=inside, other=0.0).to(tl.float32)
-    value += tl.load(residual + row + col, mask=inside, other=0.0).to(tl.float32)
-    factor = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
-    tl.store(summed + row + col, value, mask=inside)
-    scale = 1 / tl.sqrt(tl.sum(value * value, 0) / cols + epsilon)
-    tl.store(out + row + col, value * scale * factor, mask=inside)
-
-
 def _residual_norm_tile(x, residual, weight, summed, out, epsilon: Constant, height: Constant, width: Constant) -> None:  # type: ignore[no-untyped-def]
     row = ct.bid(0)
     value = tile_of(x, row, 0, height, width, ct.PaddingMode.ZERO)
@@ -306,12 +290,12 @@ def _residual_norm_fused(fuse: Any, x: Array, residual: Array, weight: Array, su
 
 _PROVIDERS = ("numba", "numba-cuda", "triton", "cutile", "cupy-fused", "nvrtc")  # nvrtc: the number in rows.cu
 _SOFTMAX = softmax_numba, _softmax_cuda, softmax_triton, _softmax_tile, _softmax_fused, 4
-_RMSNORM = _rmsnorm_numba, _rmsnorm_cuda, _rmsnorm_triton, _rmsnorm_tile, _rmsnorm_fused, 5
-_LAYERNORM = _layernorm_numba, _layernorm_cuda, _layernorm_triton, _layernorm_tile, _layernorm_fused, 6
+_RMSNORM = _rmsnorm_numba, _rmsnorm_cuda, norm_triton, _rmsnorm_tile, _rmsnorm_fused, 5
+_LAYERNORM = _layernorm_numba, _layernorm_cuda, norm_triton, _layernorm_tile, _layernorm_fused, 6
 _RESIDUAL = (
     _residual_norm_numba,
     _residual_norm_cuda,
-    _residual_norm_triton,
+    norm_triton,
     _residual_norm_tile,
     _residual_norm_fused,
     7,

@@ -51,19 +51,6 @@ def of_triton(compiled: Any, programs: int, device: gb.Device) -> Mapping[str, g
     }
 
 
-def _of_mix(mix: Counter[str], warps: int | None, device: gb.Device) -> dict[str, gb.Observed]:
-    """Return the instruction counts of a kernel without loops by name."""
-    observed = {
-        "instructions": gb.Observed(mix.total()),
-        "memory": gb.Observed(sum(mix[name] for name in _MEMORY)),
-        "special": gb.Observed(mix["MUFU"]),
-    }
-    clock_hz = float(dict(device.details).get("clock.sm_most_hz", 0))
-    if clock_hz and warps is not None:
-        observed["issue"] = gb.Observed(mix.total() * warps / (_ISSUED * device.units * clock_hz), "s")
-    return observed
-
-
 def of_code(code: bytes, kernel: str, warps: int | None, device: gb.Device) -> Mapping[str, gb.Observed]:
     """Return the instruction counts of a kernel by name, and the time in which `warps` warps issue them.
 
@@ -81,7 +68,15 @@ def of_code(code: bytes, kernel: str, warps: int | None, device: gb.Device) -> M
         except (OSError, subprocess.SubprocessError):
             return {}
     mix = listed(done.stdout, kernel)
-    return _of_mix(mix, warps, device) if mix else {}
+    if not mix:
+        return {}
+    memory, special = sum(mix[name] for name in _MEMORY), mix["MUFU"]
+    counts = {"instructions": mix.total(), "memory": memory, "special": special}
+    clock_hz = float(dict(device.details).get("clock.sm_most_hz", 0))
+    observed = {name: gb.Observed(count) for name, count in counts.items()}
+    if clock_hz and warps is not None:
+        observed["issue"] = gb.Observed(mix.total() * warps / (_ISSUED * device.units * clock_hz), "s")
+    return observed
 
 
 def _disassembler() -> str:
