@@ -7,8 +7,8 @@
 #   light   NumPy and numba, on a GPU also CuPy and our own kernels; Triton; with cuda13 also cuTile
 #   torch   torch and its Inductor, compared with the eager library of `light`  (3 GB)
 #   jax     JAX, compared with the same library                                 (3 GB)
-#   tvm     TVM on the host, compared with NumPy
-#   iree    IREE on the host, compared with NumPy
+#   tvm     TVM on the host and on an NVIDIA GPU, compared with the same library
+#   iree    IREE, in the same way
 #
 # Without a name: light, tvm and iree; with an NVIDIA GPU all of them. The tier is `full` unless an option names another.
 #
@@ -17,22 +17,11 @@
 #   GPUBENCH_EXTRA, PYTHON      see bench.sh, _setup.sh
 #
 # An environment that cannot be made is left out. The exit status is the highest of all steps.
-#
-#   bash ci/compilers.sh kernels sm_90 DIR     let TVM and IREE write their kernels for the GPU of another machine. There
-#                                              GPUBENCH_CARRIED_KERNELS=DIR names the copied folder.
 
 # shellcheck source-path=SCRIPTDIR source=_setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"
 # shellcheck source-path=SCRIPTDIR source=_extra.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_extra.sh"
-
-kernels=()
-if [ "${1:-}" = kernels ]; then
-    [ $# -eq 3 ] || fail "kernels takes an architecture and a folder: bash ci/compilers.sh kernels sm_90 DIR"
-    kernels=("$2" "$3")
-    GPUBENCH_EXTRA=host # no GPU is looked for
-    set -- tvm iree
-fi
 
 base=${GPUBENCH_EXTRA:-$(extra_for_this_machine)}
 out=${GPUBENCH_OUT:-gpubench-runs/compilers}
@@ -56,12 +45,13 @@ plan() { # of the environment $1: the `extras` to install, and the `words` (argu
             ;;
         torch) extras=$base,compilers,torch words=(--filter '*by=torch*' --filter '*by=inductor*') ;;
         jax) extras=$base,jax words=(--filter '*by=jax*') ;;
-        tvm | iree) extras=host,$1 words=(--device host --filter "*by=$1*") ;;
+        tvm | iree) extras=$base,$1 words=(--filter "*by=$1*") ;;
         *) fail "unknown environment $1: name light, torch, jax, tvm or iree" ;;
     esac
     case $1,$base in # the eager library of the device
         light,*) ;;
-        tvm,* | iree,* | *,host) words+=(--filter '*by=numpy*') ;;
+        *,host) words+=(--filter '*by=numpy*') ;;
+        tvm,* | iree,*) words+=(--with-host --filter '*by=numpy*' --filter '*by=cupy,*' --filter '*by=cupy]*') ;;
         *) words+=(--filter '*by=cupy,*' --filter '*by=cupy]*') ;;
     esac
 }
@@ -82,15 +72,6 @@ if [ ${#names[@]} -eq 0 ]; then
     esac
 fi
 for name in "${names[@]}"; do plan "$name"; done
-
-if [ ${#kernels[@]} -gt 0 ]; then
-    for name in "${names[@]}"; do
-        plan "$name"
-        make_environment "$name" || fail "pip could not install gpubench-suite[$extras]; its message is above"
-        "$work/$name/bin/python" -m gpubench.suites.compilers._carry "$name" "${kernels[@]}"
-    done
-    exit
-fi
 
 mkdir -p "$out"
 runs=()

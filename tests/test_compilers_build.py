@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import json
 import os
@@ -28,7 +27,7 @@ from gpubench.base.errors import FileError, Skip, Unavailable, Untrustworthy, Wr
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "compilers")
-BUILD, CHILD, FRESH = suite_modules("compilers", "_build", "_build_child", "_fresh")
+(BUILD,) = suite_modules("compilers", "_build")
 (HOST,) = plugins.load("backends", "host").devices()
 PROVIDERS = f"{SUITE.package}._by_"
 
@@ -36,16 +35,16 @@ PROVIDERS = f"{SUITE.package}._by_"
 def order(by="numpy", op="softmax", is_up=False, device=HOST):
     target = Target(Facts((device,)), device)
     case = Case("compilers", "build", (("op", op), ("by", by)))
-    return CHILD.Order(case, target, SUITE.package, 1, op, 64, 128, "float32", by, is_up, None)
+    return BUILD.Order(case, target, SUITE.package, 1, op, 64, 128, "float32", by, is_up, None)
 
 
 def built(made, caches, limit_s):
     """Return the report of a build in a fresh interpreter; the device is opened there."""
-    return FRESH.report_of(Bench(None, made.case, made.target, made.package, 1), made, caches, limit_s)
+    return BUILD.report_of(Bench(None, made.case, made.target, made.package, 1), made, caches, limit_s)
 
 
 def report(before=0, written=0):
-    return CHILD.BuildReport({"first": 1.0}, before, written, 10 * written, 1, 0.0)
+    return BUILD.BuildReport({"first": 1.0}, before, written, 10 * written, 1, 0.0)
 
 
 @pytest.fixture
@@ -113,19 +112,19 @@ def test_entries_are_files_at_any_depth_and_locks_are_none(tmp_path):
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/b/kernel.cubin").write_bytes(b"1234")
     (tmp_path / "a/kernel.lock").write_bytes(b"1")
-    assert CHILD.entries(tmp_path) == {str(tmp_path / "a/b/kernel.cubin"): 4}
+    assert BUILD.entries(tmp_path) == {str(tmp_path / "a/b/kernel.cubin"): 4}
 
 
 def test_an_entry_is_written_when_its_file_is_new_or_has_grown():
     before = {"kept": 4, "grown": 4, "smaller": 4, "gone": 4}
     after = {"kept": 4, "grown": 10, "smaller": 2, "new": 3, "empty": 0}
-    assert CHILD.added(before, after) == {"grown": 6, "new": 3, "empty": 0}
+    assert BUILD.added(before, after) == {"grown": 6, "new": 3, "empty": 0}
 
 
 def test_time_outside_counts_for_nothing(monkeypatch):
     clock = iter([1000.0, 1001.0, 1006.0, 1007.0])
-    monkeypatch.setattr(CHILD, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    ledger = CHILD.Ledger(900.0, 40)
+    monkeypatch.setattr(BUILD, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    ledger = BUILD.Ledger(900.0, 40)
     assert ledger.now() == 60
     with ledger.outside():
         pass  # five seconds by this clock
@@ -133,8 +132,8 @@ def test_time_outside_counts_for_nothing(monkeypatch):
 
 
 def test_caches_are_private_empty_and_gone_afterwards(tmp_path):
-    with FRESH.Caches(tmp_path) as caches:
-        assert CHILD.entries(caches.folder) == {}
+    with BUILD.Caches(tmp_path) as caches:
+        assert BUILD.entries(caches.folder) == {}
         for name in ("TRITON_CACHE_DIR", "NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "XDG_CACHE_HOME"):
             assert caches.environment[name].startswith(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -143,12 +142,12 @@ def test_caches_are_private_empty_and_gone_afterwards(tmp_path):
 def test_a_cache_folder_that_cannot_be_written_is_said_with_the_way_out(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match=r"cannot be written: .*; set TMPDIR"):
-        FRESH.Caches(tmp_path / "file")
+        BUILD.Caches(tmp_path / "file")
 
 
 def test_a_fresh_interpreter_reports_its_parts_and_they_make_up_the_first_result(tmp_path):
     begun = time.monotonic()
-    with FRESH.Caches(tmp_path) as caches:
+    with BUILD.Caches(tmp_path) as caches:
         found = built(order(), caches, 60)
     took = time.monotonic() - begun
     seconds = found.seconds
@@ -161,7 +160,7 @@ def test_a_fresh_interpreter_reports_its_parts_and_they_make_up_the_first_result
 
 def test_an_interpreter_that_crashes_is_said_with_its_signal(tmp_path, provider):
     provider("import os\ndef build(bench, problem):\n    os.abort()\n")
-    with FRESH.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="by numba ended: killed by SIGABRT"):
+    with BUILD.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="by numba ended: killed by SIGABRT"):
         built(order("numba"), caches, 60)
 
 
@@ -170,7 +169,7 @@ def test_an_interpreter_that_crashes_is_said_with_its_signal(tmp_path, provider)
 )
 def test_a_time_to_compile_is_reported_only_where_every_interpreter_measured_one(monkeypatch, compile_s, is_measured):
     reports = [
-        dataclasses.replace(report(), seconds={"first": 2.0, "again": 1.0} | ({"compile": found} if found else {}))
+        report()._replace(seconds={"first": 2.0, "again": 1.0} | ({"compile": found} if found else {}))
         for found in compile_s
     ]
     monkeypatch.setattr(BUILD, "_reports", lambda *_: reports)
@@ -184,9 +183,9 @@ def test_a_time_to_compile_is_reported_only_where_every_interpreter_measured_one
 def test_a_first_call_that_took_no_longer_than_the_second_has_no_time_to_compile(monkeypatch, again_s):
     clock = iter([0.0, 0.0, 1.0, 1.0 + again_s])  # imported, begun, called, checked
     build = SimpleNamespace(first=lambda: None, compared=lambda: 0.0, again=lambda: again_s)
-    monkeypatch.setattr(CHILD, "_Build", lambda *_: build)
+    monkeypatch.setattr(BUILD, "_Build", lambda *_: build)
     ledger = SimpleNamespace(now=lambda: next(clock), outside=contextlib.nullcontext)
-    seconds = CHILD.measured(order(), Path("/nonexistent"), ledger).seconds
+    seconds = BUILD.measured(order(), Path("/nonexistent"), ledger).seconds
     assert seconds.get("compile") == (0.75 if again_s < 1 else None)
     assert seconds["again"] == again_s
 
@@ -202,7 +201,7 @@ def test_an_interpreter_that_hangs_ends_in_time_with_all_that_it_started(tmp_pat
             time.sleep(60)
         """
     )
-    with FRESH.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="did not answer within 2 s and was ended"):
+    with BUILD.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="did not answer within 2 s and was ended"):
         built(order("numba"), caches, 2)
     number = int((tmp_path / "number").read_text())
     assert not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE
@@ -211,7 +210,7 @@ def test_an_interpreter_that_hangs_ends_in_time_with_all_that_it_started(tmp_pat
 @pytest.mark.slow
 def test_what_an_interpreter_finds_reaches_the_case(tmp_path, provider):
     provider("from gpubench.api.suite import Skip\ndef build(bench, problem):\n    raise Skip('pip install it')\n")
-    with FRESH.Caches(tmp_path) as caches, pytest.raises(Skip, match="pip install it"):
+    with BUILD.Caches(tmp_path) as caches, pytest.raises(Skip, match="pip install it"):
         built(order("numba"), caches, 60)
     provider(
         f"""
@@ -223,14 +222,14 @@ def test_what_an_interpreter_finds_reaches_the_case(tmp_path, provider):
             return importlib.import_module({SUITE.package + "._providers"!r}).Built(call, outputs.rows, outputs.poison)
         """
     )
-    with FRESH.Caches(tmp_path) as caches, pytest.raises(WrongAnswer, match="relative error"):
+    with BUILD.Caches(tmp_path) as caches, pytest.raises(WrongAnswer, match="relative error"):
         built(order("numba"), caches, 60)
 
 
 @pytest.mark.slow
 def test_numba_compiles_from_an_empty_cache_and_loads_from_a_full_one():
     pytest.importorskip("numba")
-    with FRESH.Caches() as caches:
+    with BUILD.Caches() as caches:
         cold, warm = (built(order("numba"), caches, 60) for _ in range(2))
         up = built(order("numba", op="swiglu", is_up=True), caches, 60)
     BUILD.expect_state("cold", "numba", cold)
@@ -250,8 +249,9 @@ def test_the_seconds_to_compile_are_those_of_the_same_compile_by_hand():
         import importlib, time, numpy as np, numba
         module = importlib.import_module({PROVIDERS + "numba"!r})
         x, out = np.ones((64, 128), np.float32), np.empty((64, 128), np.float32)
+        softmax = module._loaded(importlib.import_module(module.__package__ + "._rows").softmax_numba)
         begun = time.monotonic()
-        loop = numba.njit(parallel=True, cache=True)(module._softmax)
+        loop = numba.njit(parallel=True, cache=True)(softmax)
         loop(x, out)
         called = time.monotonic()
         loop(x, out)
@@ -260,7 +260,7 @@ def test_the_seconds_to_compile_are_those_of_the_same_compile_by_hand():
     )
     by_hand, ours = [], []
     for _ in range(5):
-        with FRESH.Caches() as caches:
+        with BUILD.Caches() as caches:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", program],
                 env={**os.environ, **caches.environment},
@@ -268,7 +268,7 @@ def test_the_seconds_to_compile_are_those_of_the_same_compile_by_hand():
                 check=True,
             )
             by_hand.append(float(done.stdout))
-        with FRESH.Caches() as caches:
+        with BUILD.Caches() as caches:
             ours.append(built(order("numba"), caches, 60).seconds["compile"])
     assert np.median(ours) == pytest.approx(np.median(by_hand), rel=0.1)
 
@@ -287,18 +287,18 @@ def test_a_compiler_that_crashes_costs_its_case_alone(tmp_path, provider):
 
 @pytest.mark.slow
 def test_a_device_that_is_missing_is_reported_and_not_taken_for_the_host():
-    with FRESH.Caches() as caches, pytest.raises(Unavailable, match="CuPy is not usable here"):
+    with BUILD.Caches() as caches, pytest.raises(Unavailable, match="CuPy is not usable here"):
         built(order("nvrtc", device=PAPER), caches, 60)
 
 
 def test_what_a_library_would_import_without_need_cannot_be_imported_in_its_build(monkeypatch):
     """Triton 3.6 imports torch, where it is installed, at its first launch: seconds that are not Triton's."""
-    monkeypatch.setattr(CHILD, "LIBRARIES", {})
-    monkeypatch.setitem(CHILD._LEFT_OUT, "numpy", ("not_wanted",))
-    CHILD.measured(order(), Path("/nonexistent"), CHILD.Ledger(time.monotonic(), 0))
+    monkeypatch.setattr(BUILD, "LIBRARIES", {})
+    monkeypatch.setitem(BUILD._LEFT_OUT, "numpy", ("not_wanted",))
+    BUILD.measured(order(), Path("/nonexistent"), BUILD.Ledger(time.monotonic(), 0))
     try:
         with pytest.raises(ImportError):
             importlib.import_module("not_wanted")
     finally:
         del sys.modules["not_wanted"]
-    assert CHILD._LEFT_OUT["triton"] == ("torch",)
+    assert BUILD._LEFT_OUT["triton"] == ("torch",)

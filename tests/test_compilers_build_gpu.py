@@ -18,7 +18,7 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "compilers")
-BUILD, CHILD, FRESH = suite_modules("compilers", "_build", "_build_child", "_fresh")
+(BUILD,) = suite_modules("compilers", "_build")
 facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own
 BY_HAND = Path(__file__).with_name("_triton_by_hand.py")
 
@@ -28,17 +28,17 @@ def build_report(by, caches, is_up=False):
     case = Case("compilers", "build", (("op", "softmax"), ("by", by)))
     where = Target(facts(), facts().devices[0])
     usual = os.environ.get("CUPY_CACHE_DIR")
-    order = CHILD.Order(case, where, SUITE.package, 1, "softmax", 4096, 4096, "float16", by, is_up, usual)
-    return FRESH.report_of(Bench(None, case, where, SUITE.package, 1), order, caches, 90)
+    order = BUILD.Order(case, where, SUITE.package, 1, "softmax", 4096, 4096, "float16", by, is_up, usual)
+    return BUILD.report_of(Bench(None, case, where, SUITE.package, 1), order, caches, 90)
 
 
 @pytest.mark.parametrize("by", ["cupy", "cupy-fused", "nvrtc", "triton", "cutile"])
 def test_a_build_misses_an_empty_cache_and_hits_a_full_one(by):
-    if by in CHILD.LIBRARIES:
-        pytest.importorskip(CHILD.LIBRARIES[by][0])
-    with FRESH.Caches() as caches:
+    if by in BUILD.LIBRARIES:
+        pytest.importorskip(BUILD.LIBRARIES[by][0])
+    with BUILD.Caches() as caches:
         cold, warm = build_report(by, caches), build_report(by, caches)
-    with FRESH.Caches() as caches:
+    with BUILD.Caches() as caches:
         up = build_report(by, caches, is_up=True)
     for state, report in (("cold", cold), ("warm", warm), ("process", up)):
         BUILD.expect_state(state, by, report)
@@ -52,10 +52,10 @@ def test_the_seconds_in_which_triton_compiles_are_those_of_the_same_compile_by_h
     pytest.importorskip("triton")
     by_hand, ours = [], []
     for _ in range(3):
-        with FRESH.Caches() as caches:
+        with BUILD.Caches() as caches:
             environment = {**os.environ, **caches.environment}
             done = subprocess.run([sys.executable, str(BY_HAND)], env=environment, capture_output=True, check=True)
             by_hand.append(float(done.stdout))
-        with FRESH.Caches() as caches:
+        with BUILD.Caches() as caches:
             ours.append(build_report("triton", caches).seconds["compile"])
     assert np.median(ours) == pytest.approx(np.median(by_hand), rel=0.1)

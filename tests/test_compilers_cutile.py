@@ -16,9 +16,7 @@ from gpubench import plugins
 from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 
 SUITE = plugins.load("suites", "compilers")
-OPERATORS, PROVIDERS, CROSS, BY, KERNELS = suite_modules(
-    "compilers", "_operators", "_providers", "_cross", "_by_cutile", "_cutile_kernels"
-)
+OPERATORS, PROVIDERS, BY = suite_modules("compilers", "_operators", "_providers", "_by_cutile")
 STREAM = 12345
 
 
@@ -34,7 +32,7 @@ def gpu(**traits):
 def cutile(monkeypatch):
     """cuTile by NumPy, in place of the module that launches on a GPU."""
     paper = PaperCutile()
-    monkeypatch.setattr(BY, "loaded", lambda: KERNELS.load(paper) or paper)
+    monkeypatch.setattr(BY, "loaded", lambda: OPERATORS.load_kernels(ct=paper, Constant=object) or paper)
     monkeypatch.setattr(BY, "settings", lambda: paper)
     return paper
 
@@ -85,7 +83,7 @@ def test_cutile_is_skipped_where_it_has_no_operator_or_does_not_compile(cutile):
         PROVIDERS.build(gpu(arch="sm_75"), made, "cutile")
     with pytest.raises(Skip, match="does not compile for gfx942"):
         PROVIDERS.build(gpu(vendor="amd", arch="gfx942"), made, "cutile")
-    made.operator = dataclasses.replace(made.operator, name="transpose")
+    made.operator = dataclasses.replace(made.operator, name="transpose", kernels={})
     with pytest.raises(Skip, match="cutile has no transpose"):
         PROVIDERS.build(gpu(), made, "cutile")
 
@@ -125,6 +123,22 @@ def test_cutile_that_is_missing_is_skipped_with_the_command_that_installs_it(mon
     assert "inputs" not in vars(made), "no input was drawn for it"
 
 
+def constraint(compilation, dtype, index_dtype, dimensions):
+    """cuTile's description of a vector or a matrix without gaps, with rows of a multiple of 16 elements."""
+    return compilation.ArrayConstraint(
+        dtype,
+        dimensions,
+        index_dtype=index_dtype,
+        stride_lower_bound_incl=0,
+        alias_groups=(),
+        may_alias_internally=False,
+        stride_constant=(None, 1)[-dimensions:],
+        stride_divisible_by=(8 * 16 // dtype.bitwidth, 1)[-dimensions:],
+        shape_divisible_by=(1, 16)[-dimensions:],
+        base_addr_divisible_by=16,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(OPERATORS.OPERATORS))
 def test_every_kernel_is_compiled_for_three_generations_of_gpus_with_no_gpu(name):
@@ -134,11 +148,11 @@ def test_every_kernel_is_compiled_for_three_generations_of_gpus_with_no_gpu(name
     compilation = importlib.import_module("cuda.tile.compilation")
     operator = OPERATORS.OPERATORS[name]
     for dtype, cols, arch in (("float16", 1024, "sm_80"), ("float32", 4096, "sm_100"), ("float16", 32768, "sm_90")):
-        vector, matrix = (CROSS.constraint(compilation, getattr(tile, dtype), tile.int32, n) for n in (1, 2))
+        vector, matrix = (constraint(compilation, getattr(tile, dtype), tile.int32, n) for n in (1, 2))
         launch = BY.configured(tile, name, 64, cols)
         arrays = [vector if one in OPERATORS.VECTORS else matrix for one in operator.inputs]
         parameters = [*arrays, *[matrix] * operator.outputs, *launch.constants]
         convention = compilation.CallingConvention.cutile_python_v1()
         code = BY.compiled_code(launch.kernel, compilation.KernelSignature(parameters, convention), arch)
-        CROSS.expect_code(code, arch)
+        assert code.startswith(b"\x7fELF")
         assert len(code) > 1000

@@ -5,12 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from _modules import suite_module, suite_modules
+from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -24,7 +23,7 @@ from gpubench.model import Case
 # torch 2.11 uses parts of itself that it has deprecated
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")]
 SUITE = plugins.load("suites", "compilers")
-OPERATORS, PROVIDERS, CASES, SHAPES = suite_modules("compilers", "_operators", "_providers", "_cases", "_shapes")
+OPERATORS, PROVIDERS, CASES, BUILD = suite_modules("compilers", "_operators", "_providers", "_cases", "_build")
 facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own
 FUSED = ("nvrtc", "triton", "cutile", "inductor", "numba-cuda", "tvm")  # one kernel for each operator
 
@@ -77,22 +76,6 @@ def test_our_kernels_take_rows_of_any_length_of_the_cases(gpu: Any, by: str, nam
     built.poison()
     built.call()
     assert made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 3e-6}[dtype]
-
-
-@pytest.mark.parametrize(
-    ("by", "name"),
-    [("tvm", "bias-gelu"), ("tvm", "softmax"), ("tvm", "rmsnorm"), ("tvm", "residual_norm"), ("iree", "swiglu")],
-)
-def test_a_kernel_that_was_compiled_elsewhere_is_its_operator_in_one_launch(
-    gpu: Any, by: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if gpu.traits.arch != "sm_90":
-        pytest.skip("the carried kernels are for sm_90")
-    monkeypatch.setenv("GPUBENCH_CARRIED_KERNELS", str(Path(__file__).parent / "carried_kernels"))
-    task = CASES.task_of(bench(gpu), OPERATORS.Problem(bench(gpu), name, 6, 320, "float16"), by)
-    measured = {one.label: one for one in Engine(gpu, POLICIES["smoke"]).measure(task).series}
-    assert 0 < measured["error"].values[0] < 2**-9
-    assert measured["launches"].values == (1.0,)
 
 
 def test_a_kernel_of_cutile_tells_its_registers_and_spills_nothing(gpu: Any) -> None:
@@ -151,13 +134,12 @@ def test_triton_is_as_fast_as_the_same_kernel_driven_by_hand(gpu: Any) -> None:
     torch, triton = pytest.importorskip("torch"), pytest.importorskip("triton")
     made = OPERATORS.Problem(bench(gpu), "softmax", 32768, 4096, "float16")
     built = PROVIDERS.build(bench(gpu), made, "triton")
-    kernels = suite_module("compilers", "_triton_kernels")
     block, warps = (int(built.notes["configuration"].split()[place]) for place in (0, 3))
     warm_up(lambda: gpu.time(built.call, 24))
     ours = [gpu.time(built.call, 24).device[0] for _ in range(15)]
 
     triton.runtime.driver.reset_active()
-    kernel = triton.jit(kernels.softmax)
+    kernel = triton.jit(OPERATORS.OPERATORS["softmax"].kernels["triton"])
     x = torch.randn(32768, 4096, device="cuda", dtype=torch.float16)
     out = torch.empty_like(x)
 
@@ -177,7 +159,7 @@ def test_triton_is_as_fast_as_the_same_kernel_driven_by_hand(gpu: Any) -> None:
 
 @pytest.mark.parametrize("by", ["triton", "inductor"])
 def test_new_lengths_cost_more_than_known_ones_where_they_are_compiled(gpu: Any, by: str) -> None:
-    task = available(partial(SHAPES.shapes, bench(gpu, "shapes"), "softmax", by))
+    task = available(partial(BUILD.shapes, bench(gpu, "shapes"), "softmax", by))
     first, again = (task.stages[name].call() for name in ("first", "again"))
     observed = task.check()
     assert observed["error"] < 2**-9

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import shutil
-import types
-from functools import partial
-
 import _grid
 import numpy as np
 import pytest
@@ -17,8 +12,6 @@ from scipy import stats
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
-from gpubench.model import Device
-from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "compilers")
 PRODUCTS, PROVIDERS = suite_modules("compilers", "_products", "_providers")
@@ -65,12 +58,12 @@ def test_the_vendor_has_a_product_alone():
         PROVIDERS.build(bench(SUITE), product("float16"), "vendor")  # of AMD, where CuPy has no epilogue
 
 
-LAYOUT, FOLDING, CONVOLUTION = suite_modules("compilers", "_layout", "_folding", "_convolution")
+IMAGES = suite_module("compilers", "_images")
 SHAPE = (5, 16, 24)  # images, channels, side
 
 
 def images(what, layout, dtype="float16", shape=SHAPE):
-    return LAYOUT.ImageProblem(bench(SUITE), what, layout, shape, dtype)
+    return IMAGES.ImageProblem(bench(SUITE), what, layout, shape, dtype)
 
 
 def plain(what, layout, x, *vectors):
@@ -101,9 +94,9 @@ def test_an_operator_on_images_is_that_of_its_places(what, layout):
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("name", CONVOLUTION.SHAPES)
+@pytest.mark.parametrize("name", IMAGES.SHAPES)
 def test_a_convolution_is_the_sum_over_the_places_of_its_filter(name, layout):
-    made = CONVOLUTION.ConvolutionProblem(bench(SUITE), name, layout, 2, "float32")
+    made = IMAGES.ConvolutionProblem(bench(SUITE), name, layout, 2, "float32")
     x, filters = (array.astype(float) for array in made.inputs.values())
     (found,) = made.operator.outputs_of(np, x, filters)
     assert found.shape == made.output_shape
@@ -121,7 +114,7 @@ def test_a_convolution_is_the_sum_over_the_places_of_its_filter(name, layout):
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_a_convolution_by_numpy_is_right_and_one_without_relu_is_found(layout):
-    made = CONVOLUTION.ConvolutionProblem(bench(SUITE), "strided", layout, 3, "float32")
+    made = IMAGES.ConvolutionProblem(bench(SUITE), "strided", layout, 3, "float32")
     built, error = computed(made, "numpy")
     assert error < 1e-6
     with pytest.raises(WrongAnswer, match="relative error"):
@@ -141,7 +134,7 @@ def computed(made, by):
 @pytest.mark.parametrize("what", ["transpose", "pool", "batch-norm", "bias"])
 def test_our_kernel_for_images_gives_the_operator_and_writes_all_of_it(what, layout):
     made = images(what, layout)
-    made._checked = np.arange(5)
+    made.checked = np.arange(5)
     _, error = computed(made, "nvrtc")
     assert (error == 0) if what in ("transpose", "pool") else (0 < error < 5e-4)
 
@@ -149,7 +142,7 @@ def test_our_kernel_for_images_gives_the_operator_and_writes_all_of_it(what, lay
 @needs_compiler
 def test_a_transpose_of_sides_that_do_not_fill_their_tiles_is_whole():
     made = images("transpose", "nhwc", shape=(2, 72, 8))
-    made._checked = np.arange(2)
+    made.checked = np.arange(2)
     assert computed(made, "nvrtc")[1] == 0
 
 
@@ -175,7 +168,7 @@ def test_our_kernels_for_images_take_whole_vectors_alone():
 
 
 def folding(form, dtype, cols=96):
-    return FOLDING.FoldingProblem(bench(SUITE), form, 48, cols, dtype)
+    return IMAGES.FoldingProblem(bench(SUITE), form, 48, cols, dtype)
 
 
 @pytest.mark.parametrize("form", ["written", "folded"])
@@ -187,19 +180,16 @@ def test_a_batch_norm_written_and_folded_is_that_of_double_precision(form, by):
 
 def test_folding_leaves_the_result_as_it_is():
     x, mean, variance, weight, bias = (array.astype(float) for array in folding("written", "float32").inputs.values())
-    forms = FOLDING.FoldingProblem.operators
+    forms = IMAGES.FoldingProblem.operators
     scale = weight / np.sqrt(variance + 1e-5)
     written = forms["written"].expression(np, x, mean, variance, weight, bias)
     np.testing.assert_allclose(forms["folded"].expression(np, x, scale, bias - mean * scale), written, atol=1e-12)
 
 
-DEQUANT = suite_module("compilers", "_dequant")
-
-
 @pytest.fixture
 def small_weights(monkeypatch):
-    monkeypatch.setattr(DEQUANT, "_ROWS", 65)
-    monkeypatch.setattr(DEQUANT, "_COLS", 384)
+    monkeypatch.setattr(PRODUCTS, "_ROWS", 65)
+    monkeypatch.setattr(PRODUCTS, "_COLS", 384)
 
 
 @needs_compiler
@@ -208,7 +198,7 @@ def small_weights(monkeypatch):
 @pytest.mark.parametrize(("by", "vendor"), [("cupy", "nvidia"), ("vendor", "amd"), ("nvrtc", "nvidia")])
 def test_quantised_weights_are_multiplied_by_every_provider(weights, by, vendor):
     paper = bench(SUITE, vendor)
-    task = DEQUANT.dequant_gemm(paper, weights, 16, by)
+    task = PRODUCTS.dequant_gemm(paper, weights, 16, by)
     overwrite(task)
     with pytest.raises(WrongAnswer, match="not written"):
         task.check()
@@ -222,9 +212,9 @@ def test_quantised_weights_are_multiplied_by_every_provider(weights, by, vendor)
 @needs_compiler
 @pytest.mark.usefixtures("small_weights")
 def test_many_tokens_are_judged_by_their_operations_and_have_no_kernel_of_ours():
-    task = DEQUANT.dequant_gemm(bench(SUITE), "int4", 2048, "cupy")
+    task = PRODUCTS.dequant_gemm(bench(SUITE), "int4", 2048, "cupy")
     assert (task.stages[""].quantity, task.stages[""].limit) == ("flops", "tensor.float16")
-    assert not DEQUANT._has_kernel(None, {"by": "nvrtc", "tokens": 2048})
+    assert not PRODUCTS._has_kernel(None, {"by": "nvrtc", "tokens": 2048})
 
 
 LAYER = suite_module("compilers", "_layer")
@@ -300,103 +290,3 @@ def test_attention_tells_its_launches_and_the_provider_that_it_is_compared_with(
 def test_the_providers_of_attention_that_need_torch_share_its_process():
     by = {name: LAYER._attention_runtime({"by": name}) for name in ("unfused", "torch", "cudnn")}
     assert by == {"unfused": "", "torch": "torch", "cudnn": "torch"}
-
-
-STATIC = suite_module("compilers", "_static")
-ASSEMBLY = """
-.LBB0_1:
-	vmovss	(%rdi,%rax,4), %xmm0
-	vmovss	%xmm0, (%rsi,%rax,4)
-	incq	%rax
-	jne	.LBB0_1
-.LBB0_2:
-	vaddps	(%rdi,%rax,4), %ymm1, %ymm0
-	vmovups	%ymm0, (%rsi,%rax,4)
-	vmovups	%ymm1, 32(%rsi,%rax,4)
-	vmovups	%ymm1, 64(%rsp)
-	addq	$16, %rax
-	jne	.LBB0_2
-	vmovups	%zmm1, (%rsi)
-	jne	.LBB0_9
-"""
-
-
-def test_the_loop_that_stores_most_is_found_and_its_elements_are_counted():
-    loops = list(STATIC._loops(ASSEMBLY))
-    assert [STATIC._stored_bytes(loop) for loop in loops] == [4, 64]
-
-
-@pytest.mark.skipif(shutil.which("llvm-mca") is None, reason="needs llvm-mca")
-def test_llvm_mca_tells_the_cycles_of_an_element_and_nothing_of_a_loop_with_calls():
-    """A core stores two vectors of eight floats a cycle at most: 16 floats take a cycle or more."""
-    assert 1 / 16 <= STATIC.of_assembly(ASSEMBLY)["mca"].value <= 1
-    assert STATIC.of_assembly(ASSEMBLY.replace("addq", "callq	expf\n	addq")) == {}
-    assert STATIC.of_assembly("") == {}
-
-
-def test_without_llvm_mca_there_is_no_value(monkeypatch):
-    monkeypatch.setattr(STATIC.shutil, "which", lambda name: None)
-    assert STATIC.of_assembly(ASSEMBLY) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("llvm-mca") is None, reason="needs llvm-mca")
-def test_full_has_the_cycles_of_what_numba_compiled():
-    paper = bench(SUITE)
-    paper.target = dataclasses.replace(paper.target, tier="full")
-    operators = suite_module("compilers", "_operators")
-    built = PROVIDERS.build(paper, operators.Problem(paper, "twelve", 48, 256, "float32"), "numba")
-    built.call()
-    assert 0.1 < built.static()["mca"].value < 4  # fourteen operations on eight elements, two or three a cycle
-
-
-SASS = """Function:elements
---:-:-:-:1	LDC R1, c[0x0][0x28];
---:-:0:-:1	S2R R16, SR_CTAID.X;
---:0:2:-:1	@!P1 LDG.E.128 R28, desc[UR4][R2.64];
---:-:-:-:1	MUFU.EX2 R3, R4;
---:-:-:-:2	@P2 BRA `(.L_x_1);
---:-:-:-:1	STG.E.128 desc[UR4][R2.64], R4;
---:-:-:-:5	EXIT;
-BB0_1:
---:-:-:Y:0	BRA `(.L_x_0);
---:-:-:Y:0	NOP;
-"""
-
-
-def compiled(sass):
-    """A kernel as Triton compiled it, with 4 warps."""
-    return types.SimpleNamespace(
-        n_regs=40, n_spills=3, metadata=types.SimpleNamespace(shared=1024, num_warps=4), asm=sass
-    )
-
-
-def test_the_instructions_of_a_kernel_and_the_time_to_issue_them_are_told():
-    device = Device("cuda:0", "cupy", "GPU", "sm_90", units=2, details=(("clock.sm_most_hz", "1e9"),))
-    found = {name: each.value for name, each in STATIC.of_triton(compiled({"sass": SASS}), 100, device).items()}
-    resources = {"registers": 40, "shared": 1024, "spilled": 12}
-    mix = {"instructions": 7, "memory": 2, "special": 1}
-    assert found == {**resources, **mix, "issue": pytest.approx(7 * 400 / (4 * 2 * 1e9))}
-
-
-def test_without_a_disassembler_the_resources_alone_are_told():
-    class WithoutCuobjdump:
-        def __getitem__(self, name):
-            raise RuntimeError("Cannot find cuobjdump")
-
-    device = Device("cuda:0", "cupy", "GPU", "sm_90", units=2)
-    assert set(STATIC.of_triton(compiled(WithoutCuobjdump()), 100, device)) == {"registers", "shared", "spilled"}
-
-
-def test_the_resources_of_a_launch_are_those_of_its_block():
-    class UnlaunchedKernel:
-        def __call__(self, grid, block, args, shared_bytes=0):
-            raise AssertionError("launched")
-
-        def resources(self, threads, shared_bytes=0):
-            assert (threads, shared_bytes) == (256, 4096)
-            return KernelResources(32, 128, 8, 3)
-
-    found = STATIC.of_launch(partial(UnlaunchedKernel(), (7,), (256,), (), 4096))
-    told = {name: each.value for name, each in found.items()}
-    assert told == {"registers": 32, "shared": 4224, "spilled": 8, "resident": 768}

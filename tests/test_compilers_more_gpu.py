@@ -16,9 +16,7 @@ from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "compilers")
-PROVIDERS, LAYOUT, FOLDING, PRODUCTS, LAYER, DEQUANT, CONVOLUTION = suite_modules(
-    "compilers", "_providers", "_layout", "_folding", "_products", "_layer", "_dequant", "_convolution"
-)
+PROVIDERS, IMAGES, PRODUCTS, LAYER = suite_modules("compilers", "_providers", "_images", "_products", "_layer")
 MODELS = room_module("suites", "_models")
 SMALL = MODELS.model(1024, 2048, 8, 2, 2, 2, 150, "nowhere")
 
@@ -50,22 +48,22 @@ def error(bench: Any, made: Any, by: str) -> float:
 @pytest.mark.parametrize("what", ["transpose", "pool", "batch-norm", "bias"])
 def test_operators_on_images(bench: Any, what: str, layout: str, by: str) -> None:
     for shape in ((3, 72, 24), (5, 512, 8)):
-        assert error(bench, LAYOUT.ImageProblem(bench, what, layout, shape, "float16"), by) < 2e-3
+        assert error(bench, IMAGES.ImageProblem(bench, what, layout, shape, "float16"), by) < 2e-3
 
 
 @pytest.mark.parametrize("by", ["cupy", "torch"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("name", CONVOLUTION.SHAPES)
+@pytest.mark.parametrize("name", IMAGES.SHAPES)
 def test_a_convolution_and_relu(bench: Any, name: str, layout: str, by: str) -> None:
     pytest.importorskip(by)
-    assert error(bench, CONVOLUTION.ConvolutionProblem(bench, name, layout, 4, "float16"), by) < 2e-3
+    assert error(bench, IMAGES.ConvolutionProblem(bench, name, layout, 4, "float16"), by) < 2e-3
 
 
 @pytest.mark.parametrize("by", ["cupy", "cupy-fused", "nvrtc"])
 @pytest.mark.parametrize("form", ["written", "folded"])
 def test_a_batch_norm_with_and_without_folding(bench: Any, form: str, by: str) -> None:
     for cols in (96, 4096, 6144):
-        assert error(bench, FOLDING.FoldingProblem(bench, form, 333, cols, "float16"), by) < 2e-3
+        assert error(bench, IMAGES.FoldingProblem(bench, form, 333, cols, "float16"), by) < 2e-3
 
 
 @pytest.mark.parametrize("by", ["cupy", "cupy-fused", "vendor"])
@@ -81,9 +79,9 @@ def test_a_decoder_layer(bench: Any, by: str) -> None:
 @pytest.mark.parametrize("by", ["cupy", "vendor", "nvrtc"])
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_quantised_weights(bench: Any, monkeypatch: pytest.MonkeyPatch, weights: str, by: str) -> None:
-    monkeypatch.setattr(DEQUANT, "_ROWS", 1024)
-    monkeypatch.setattr(DEQUANT, "_COLS", 512)
-    task = DEQUANT.dequant_gemm(bench, weights, 16, by)
+    monkeypatch.setattr(PRODUCTS, "_ROWS", 1024)
+    monkeypatch.setattr(PRODUCTS, "_COLS", 512)
+    task = PRODUCTS.dequant_gemm(bench, weights, 16, by)
     overwrite(task)
     for call in task.stages[""].rotation:
         call()
@@ -92,7 +90,7 @@ def test_quantised_weights(bench: Any, monkeypatch: pytest.MonkeyPatch, weights:
 
 def test_a_kernel_tells_its_resources(bench: Any) -> None:
     target = dataclasses.replace(bench.target, tier="full")
-    made = LAYOUT.ImageProblem(bench, "transpose", "nchw", (2, 64, 16), "float16")
+    made = IMAGES.ImageProblem(bench, "transpose", "nchw", (2, 64, 16), "float16")
     found = PROVIDERS.build(dataclasses.replace(bench, target=target), made, "nvrtc").static()
     assert 16 <= found["registers"].value <= 255
     assert found["shared"].value == 64 * 33 * 4

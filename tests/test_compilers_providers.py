@@ -25,7 +25,7 @@ from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "compilers")
-OPERATORS, PROVIDERS, CASES, SHAPES = suite_modules("compilers", "_operators", "_providers", "_cases", "_shapes")
+OPERATORS, PROVIDERS, CASES, BUILD = suite_modules("compilers", "_operators", "_providers", "_cases", "_build")
 NAMES = list(OPERATORS.OPERATORS)
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
@@ -86,19 +86,19 @@ import numpy as np, numba.cuda as cuda
 from gpubench import plugins
 suite = plugins.load("suites", "compilers")
 operators = importlib.import_module(suite.package + "._operators").OPERATORS
-kernels = importlib.import_module(suite.package + "._numba_cuda_kernels")
-kernels.load(cuda)
-kernels.load_probe(cuda)
+module = importlib.import_module(suite.package + "._by_numba_cuda")
+module.load(cuda)
+module.load_probe(cuda)
 probed = np.full(1, 1.5, np.float16)
-cuda.jit(kernels.probe)[1, 1](probed, 1)
+cuda.jit(module.probe)[1, 1](probed, 1)
 assert probed == [3.0]
 rng = np.random.default_rng(1)
-for name, kernel in {**kernels.ELEMENTS, **kernels.ROWS}.items():
-    operator = operators[name]
+for name, operator in operators.items():
     inputs = [rng.normal(size=40 if n in ("weight", "bias") else (2, 40)).astype(np.float16) for n in operator.inputs]
     outputs = [np.full(80, np.nan, np.float16) for _ in range(operator.outputs)]
-    blocks = 2 if name in kernels.ROWS else 1
-    cuda.jit(kernel)[blocks, kernels.THREADS](*(array.ravel() for array in inputs), *outputs, 40)
+    blocks = 1 if name in module.POINTWISE else 2
+    kernel = cuda.jit(operator.kernels["numba-cuda"])[blocks, module.THREADS]
+    kernel(*(array.ravel() for array in inputs), *outputs, 40)
     exact = operator.outputs_of(np, *(array.astype(float) for array in inputs))
     errors = [np.linalg.norm(o.reshape(2, 40) - e) / np.linalg.norm(e) for o, e in zip(outputs, exact)]
     assert max(errors) < 5e-4, (name, errors)
@@ -192,13 +192,13 @@ def test_numbas_gpu_target_that_compiles_no_kernel_is_skipped_with_the_command_t
 
 
 def test_a_kernel_of_ours_that_numba_does_not_compile_is_a_failure_where_it_compiles_others(monkeypatch):
-    numba_cuda = NumbaCuda(TypeError("a mistake of ours"), broken=("_softmax",))
+    numba_cuda = NumbaCuda(TypeError("a mistake of ours"), broken=("_softmax_cuda",))
     monkeypatch.setitem(sys.modules, "numba.cuda", numba_cuda)
     with pytest.raises(TypeError, match="a mistake of ours"):
         PROVIDERS.build(bench(SUITE, "nvidia"), problem("softmax"), "numba-cuda")
     assert numba_cuda.launched == ["probe"]
     PROVIDERS.build(bench(SUITE, "nvidia"), problem("rmsnorm"), "numba-cuda")
-    assert numba_cuda.launched == ["probe", "_rmsnorm"], "no probe where the kernel is compiled"
+    assert numba_cuda.launched == ["probe", "_rmsnorm_cuda"], "no probe where the kernel is compiled"
 
 
 def test_numbas_gpu_target_whose_import_breaks_off_is_skipped_with_the_command_that_mends_it(tmp_path, monkeypatch):
@@ -333,10 +333,10 @@ class TestShapes:
     """Lengths that change."""
 
     def test_lengths_are_distinct_and_the_same_for_every_provider_of_a_run(self):
-        found = SHAPES.lengths_of(7, "softmax")
+        found = BUILD.lengths_of(7, "softmax")
         assert len(set(found)) == 16
         assert 64 <= min(found) < 512 < max(found) < 8192
-        assert found == SHAPES.lengths_of(7, "softmax") != SHAPES.lengths_of(8, "softmax")
+        assert found == BUILD.lengths_of(7, "softmax") != BUILD.lengths_of(8, "softmax")
 
     def test_each_length_is_called_first_and_again_and_every_output_is_checked(self, monkeypatch):
         paper = host_bench()
@@ -350,10 +350,10 @@ class TestShapes:
             ]
             return PROVIDERS.Varied(counted, lambda: 5)
 
-        monkeypatch.setattr(SHAPES, "varied", varied)
-        monkeypatch.setattr(SHAPES, "_ROWS", 4)
+        monkeypatch.setattr(PROVIDERS, "varied", varied)
+        monkeypatch.setattr(BUILD, "_SHAPES_ROWS", 4)
         before = dict(os.environ)
-        task = SHAPES.shapes(paper, "softmax", "numpy")
+        task = BUILD.shapes(paper, "softmax", "numpy")
         assert dict(os.environ) == before, "the folders of the caches are as they were"
         assert seen == list(range(16))
         assert len(task.stages["first"].call()) == len(task.stages["again"].call()) == 16
@@ -361,15 +361,15 @@ class TestShapes:
         assert seen == 2 * list(range(16)), "what was measured first is not called once more"
         observed = task.check()
         assert observed["recompiles"].value == 4
-        assert observed["lengths"].values == tuple(map(float, SHAPES.lengths_of(1, "softmax")))
+        assert observed["lengths"].values == tuple(map(float, BUILD.lengths_of(1, "softmax")))
         task.poison()
         with pytest.raises((WrongAnswer, TypeError)):
             task.check()
 
     @pytest.mark.slow
     def test_numba_compiles_a_loop_once_for_all_lengths(self, monkeypatch):
-        monkeypatch.setattr(SHAPES, "_ROWS", 4)
-        task = SHAPES.shapes(host_bench(), "softmax", "numba")
+        monkeypatch.setattr(BUILD, "_SHAPES_ROWS", 4)
+        task = BUILD.shapes(host_bench(), "softmax", "numba")
         first, again = (task.stages[name].call() for name in ("first", "again"))
         assert task.check()["recompiles"].value == 0
         assert first[0] > 100 * max(again), "the first call compiles"

@@ -65,12 +65,15 @@ def test_each_environment_runs_its_compiler_beside_the_eager_library_and_the_pag
     assert [(name, extra.partition("[")[2]) for name, extra in installed] == [
         ("light", "cuda13,compilers,cutile]"),
         ("torch", "cuda13,compilers,torch]"),
-        ("tvm", "host,tvm]"),
+        ("tvm", "cuda13,tvm]"),
     ]
     runs = [line for line in log if " run compilers " in line]
     assert runs[0] == "light run compilers --tier full --tier quick --out T/out/light.jsonl"
     assert "--filter *by=torch* --filter *by=inductor* --filter *by=cupy,* --filter *by=cupy]* --tier full" in runs[1]
-    assert "--device host --filter *by=tvm* --filter *by=numpy* --tier full" in runs[2]
+    assert (
+        "--filter *by=tvm* --with-host --filter *by=numpy* --filter *by=cupy,* --filter *by=cupy]* --tier full"
+        in runs[2]
+    )
     files = "T/out/light.jsonl T/out/torch.jsonl T/out/tvm.jsonl"
     assert log[-1] == f"tvm report {files} -o T/out/compilers.html --force"
     assert "tvm report T/out/tvm.jsonl -o T/out/tvm.html --force" in log
@@ -97,18 +100,6 @@ def test_an_environment_that_fails_costs_itself_alone(script):
     assert "jax is left out" in messages
     assert [line.split()[0] for line in log if " run " in line] == ["light", "torch", "tvm", "iree"]
     assert log[-1].count(".jsonl") == 4
-
-
-def test_kernels_for_a_gpu_elsewhere_are_written_by_each_compiler_to_one_folder(script, tmp_path):
-    status, log, _ = script("kernels", "sm_90", str(tmp_path / "carried"))
-    assert status == 0
-    assert [line.partition("[")[2] for line in log[::2]] == ["host,tvm]", "host,iree]"]
-    written = [f"{name} installs T/carried" for name in ("tvm", "iree")]
-    assert log[1::2] == written, "the last argument of the command that writes them"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fake-python", "log"], "nothing is run, nothing is left"
-    status, log, messages = script("kernels", "sm_90")
-    assert (status, len(log)) == (2, 4)
-    assert "kernels takes an architecture and a folder" in messages
 
 
 def test_an_unknown_environment_is_refused_before_anything_is_made(script):

@@ -471,6 +471,6 @@ def test_nothing_right_of_the_seam_spells_the_name_of_a_counter():
 
 def test_kernels_whose_compiler_evaluates_annotations_keep_them_as_texts():
     """`load` puts the compiler's own types in place later; an annotation that is evaluated earlier is `Any`."""
-    for name in ("_triton_kernels", "_cutile_kernels"):
+    for name in ("_pointwise", "_rows"):
         text = (ROOT / "suites" / "compilers" / f"{name}.py").read_text()
         assert "\nfrom __future__ import annotations" in text, name

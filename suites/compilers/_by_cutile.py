@@ -7,18 +7,16 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpubench.api import suite as gb
 
-from . import _cutile_kernels as kernels
-from ._operators import EPSILON, Problem
-from ._providers import Built, Outputs, no_operator
+from ._operators import EPSILON, OPERATORS, POINTWISE, Problem, load_kernels
+from ._providers import Built, Outputs
 from ._static import of_code
 
 _INSTALL = "pip install 'gpubench-suite[cutile]'"
@@ -26,34 +24,24 @@ _OLDEST = gb.Architecture.parse("sm_80")  # Ampere, the oldest GPUs that cuTile'
 _ELEMENTS = 2048  # elements of a tile of a pointwise chain and of short rows: 16 in each of 128 threads
 _BLOCK_ELEMENTS = 4096  # elements of a longer row that a block holds; a cluster of blocks shares the rest
 _MOST_BLOCKS = 8  # of a cluster
+_PRECISION = "computed in float32, multiply-adds fused, exponentials, quotients and roots approximate"
 
 
 def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as one fused kernel of cuTile, compiled by a first call, with preallocated outputs.
 
-    Raises Skip if this module has no kernel for the operator or cuTile does not compile for this GPU, and
-    Unavailable without cuTile or its assembler, tileiras."""
-    name = problem.operator.name
-    if name not in (*kernels.ELEMENTS, *kernels.ROWS):
-        raise no_operator("cutile", problem)
+    Raises Skip if cuTile does not compile for this GPU, and Unavailable without cuTile or its assembler, tileiras."""
     if bench.traits.vendor != "nvidia" or bench.traits.architecture < _OLDEST:
         raise gb.Skip(f"cuTile does not compile for {bench.traits.arch}")
     tile = loaded()
     outputs = Outputs(bench, problem)
-    launch = configured(tile, name, problem.rows, problem.cols)
+    launch = configured(tile, problem.operator.name, problem.rows, problem.cols)
     arguments = (*problem.inputs.values(), *outputs.arrays, *launch.constants)
     call = partial(tile.launch, bench.device.stream, launch.grid, launch.kernel, arguments)
     with _assembler():
         call()
-    notes = {
-        "library": f"cuTile {tile.__version__}",
-        "precision": "computed in float32, multiply-adds fused, exponentials, quotients and roots approximate",
-        "configuration": launch.words,
-    }
-    built = Built(call, outputs.rows, outputs.poison, notes)
-    if bench.target.tier != "full":
-        return built
-    return replace(built, static=partial(_static, bench, launch, arguments))
+    static = partial(_static, bench, launch, arguments) if bench.target.tier == "full" else None
+    return outputs.built(call, f"cuTile {tile.__version__}", _PRECISION, configuration=launch.words, static=static)
 
 
 def loaded() -> Any:
@@ -64,14 +52,12 @@ def loaded() -> Any:
         importlib.import_module("cuda.tile.compilation")
     except ImportError as error:
         raise gb.Unavailable("cuTile is not installed", _INSTALL) from error
-    kernels.load(tile)
+    load_kernels(ct=tile, Constant=tile.Constant)
     return tile
 
 
 def settings() -> Any:
-    """Return the `config` of cuTile's default context, with `cache_dir`, the folder of its code, and `temp_dir`.
-
-    cuTile's assembler works in `temp_dir`."""
+    """Return the `config` of cuTile's default context: `cache_dir` has its code, in `temp_dir` its assembler works."""
     return importlib.import_module("cuda.tile._cext").default_tile_context.config
 
 
@@ -98,8 +84,7 @@ def _assembler() -> Iterator[None]:
         config.temp_dir = usual
 
 
-@dataclass(frozen=True, slots=True)
-class CutileLaunch:
+class CutileLaunch(NamedTuple):
     """How a kernel is launched: its grid of programs, the blocks of a program, and the constants after its arrays.
 
     The last two constants are the height and width of a program's tile."""
@@ -117,17 +102,16 @@ class CutileLaunch:
 
 
 def configured(tile: Any, name: str, rows: int, cols: int) -> CutileLaunch:
-    """Return the launch of the operator `name` (a key of ELEMENTS or ROWS) on a matrix of `rows` × `cols` elements.
+    """Return the launch of the operator `name` on a matrix of `rows` × `cols` elements; `tile` is from `loaded`.
 
     A tile has 2048 elements, or one row if that is longer; then up to eight blocks share the row, with at least 4096
-    elements each. A tile of a pointwise operator is at most 2048 elements wide. `tile` is the module cuda.tile, as
-    `loaded` returns it."""
+    elements each. A tile of a pointwise operator is at most 2048 elements wide."""
     width = 1 << (cols - 1).bit_length()
-    if name in kernels.ELEMENTS:
+    if name in POINTWISE:
         width = min(width, _ELEMENTS)
     height, blocks = max(1, _ELEMENTS // width), min(_MOST_BLOCKS, max(1, width // _BLOCK_ELEMENTS))
-    epsilon = () if name in kernels.ELEMENTS or name == "softmax" else (EPSILON,)
-    kernel = _kernel(tile, (kernels.ELEMENTS | kernels.ROWS)[name], blocks)
+    epsilon = () if name in POINTWISE or name == "softmax" else (EPSILON,)
+    kernel = _kernel(tile, OPERATORS[name].kernels["cutile"], blocks)
     return CutileLaunch(kernel, (-(-rows // height), -(-cols // width)), blocks, (*epsilon, height, width))
 
 

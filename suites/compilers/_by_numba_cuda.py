@@ -12,67 +12,79 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from . import _numba_cuda_kernels as kernels
-from ._operators import Problem
-from ._providers import Built, Outputs, no_operator
+from ._operators import POINTWISE, Problem, load_kernels
+from ._providers import Built, Outputs
+from ._rows import THREADS, block_reduction
 
 _INSTALL = "pip install 'numba-cuda[cu13]' (or [cu12])"
 _TRIED = "pip install 'numba==0.68.*' 'numba-cuda[cu13]==0.30.*' 'numpy<2.5' (or [cu12])"
+
+cuda: Any = None
+doubled: Any = None
 
 
 def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as one fused kernel on the stream that is timed, with preallocated outputs.
 
-    Raises Skip if this module has no kernel for the operator, and Unavailable without numba for this GPU."""
-    name = problem.operator.name
-    if name not in (*kernels.ELEMENTS, *kernels.ROWS):
-        raise no_operator("numba-cuda", problem)
-    cuda = _imported()
+    Raises Unavailable without numba for this GPU."""
+    numba_cuda = _imported()
     outputs = Outputs(bench, problem)
     try:
-        kernels.load(cuda)
-        launch = _launch(bench, problem, cuda, outputs)
+        load(numba_cuda)
+        kernel = _compiled(numba_cuda, problem.operator.kernels["numba-cuda"])
+        arrays = (numba_cuda.as_cuda_array(array.ravel()) for array in (*problem.inputs.values(), *outputs.arrays))
+        blocks = -(-problem.rows * problem.cols // THREADS) if problem.operator.name in POINTWISE else problem.rows
+        stream = numba_cuda.external_stream(bench.device.stream)
+        launch = partial(kernel[blocks, THREADS, stream], *arrays, problem.cols)
         launch()  # compiles the kernel
     except _mismatches():
-        expect_compiler(cuda)
+        _expect_compiler(numba_cuda)
         raise
-    notes = {"library": f"numba {_version()}", "precision": "computed in float32", "kernels": "1"}
-    return Built(launch, outputs.rows, outputs.poison, notes)
+    return outputs.built(launch, f"numba {_version()}", "computed in float32", kernels="1")
 
 
-def _launch(bench: gb.Bench, problem: Problem, cuda: Any, outputs: Outputs) -> Callable[[], object]:
-    name = problem.operator.name
-    is_pointwise = name in kernels.ELEMENTS
-    kernel = _compiled(cuda, (kernels.ELEMENTS if is_pointwise else kernels.ROWS)[name])
-    arrays = (cuda.as_cuda_array(array.ravel()) for array in (*problem.inputs.values(), *outputs.arrays))
-    blocks = -(-problem.elements // kernels.THREADS) if is_pointwise else problem.rows
-    return partial(kernel[blocks, kernels.THREADS, cuda.external_stream(bench.device.stream)], *arrays, problem.cols)
+def load(numba_cuda: Any) -> None:
+    """Let the kernels use numba.cuda and its function that reduces the values of a block."""
+    load_kernels(cuda=numba_cuda, reduce_block=numba_cuda.jit(device=True)(block_reduction))
 
 
 def _imported() -> Any:
     """Return the module numba.cuda."""
     try:
-        cuda = importlib.import_module("numba.cuda")
+        numba_cuda = importlib.import_module("numba.cuda")
     except ImportError as error:
         raise gb.Unavailable(f"numba has no GPU target that can be imported here ({error})", _INSTALL) from error
     except (AttributeError, TypeError) as error:
         raise _misfit(error) from error
-    if not cuda.is_available():
+    if not numba_cuda.is_available():
         raise gb.Unavailable("numba finds no GPU, or no compiler for it", _INSTALL)
     importlib.import_module("numba").config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # for the operator that is small on purpose
-    return cuda
+    return numba_cuda
 
 
-def expect_compiler(cuda: Any) -> None:
+def _expect_compiler(numba_cuda: Any) -> None:
     """Raise Unavailable if numba's GPU target cannot compile even a kernel of three lines.
 
     It is asked after a kernel of ours was not compiled, so that a build's times hold no second kernel. numba-cuda
     0.30.4 uses `row_stack`, for example, which NumPy 2.5 has dropped."""
     try:
-        kernels.load_probe(cuda)
-        cuda.jit(kernels.probe)[1, 1](cuda.to_device(np.zeros(1, np.float16)), 1)
+        load_probe(numba_cuda)
+        numba_cuda.jit(probe)[1, 1](numba_cuda.to_device(np.zeros(1, np.float16)), 1)
     except _mismatches() as error:
         raise _misfit(error) from error
+
+
+def load_probe(numba_cuda: Any) -> None:
+    """Let `probe` use numba.cuda, by globals, which numba's simulator exchanges."""
+    globals().update(cuda=numba_cuda, doubled=numba_cuda.jit(device=True)(lambda value: value + value))
+
+
+def probe(out: Any, count: Any) -> None:
+    """Double numbers with what our kernels use: a function on the device, shared memory and a number."""
+    parts = cuda.shared.array(1, np.float32)
+    if cuda.threadIdx.x < count:
+        parts[0] = doubled(np.float32(out[0]))
+        out[0] = parts[0]
 
 
 def _mismatches() -> tuple[type[Exception], ...]:
@@ -81,10 +93,8 @@ def _mismatches() -> tuple[type[Exception], ...]:
 
 
 def _misfit(error: Exception) -> gb.Unavailable:
-    message = str(error).partition("\n")[0]
-    return gb.Unavailable(
-        f"numba's GPU target does not fit the installed numba or NumPy {np.__version__} ({message})", _TRIED
-    )
+    versions = f"the installed numba or NumPy {np.__version__} ({str(error).splitlines()[0]})"
+    return gb.Unavailable(f"numba's GPU target does not fit {versions}", _TRIED)
 
 
 def _version() -> str:
@@ -95,5 +105,5 @@ def _version() -> str:
 
 
 @functools.cache
-def _compiled(cuda: Any, kernel: kernels.Kernel) -> Any:
-    return cuda.jit(kernel)
+def _compiled(numba_cuda: Any, kernel: Callable[..., None]) -> Any:
+    return numba_cuda.jit(kernel)

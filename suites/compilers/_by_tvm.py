@@ -1,9 +1,9 @@
 """Build operators by TVM from its tensor expressions: its LLVM compiles for the host, and it writes CUDA C++ for GPUs.
 
-Rows are parallel on the host. On a GPU TVM's own rules schedule the operator, here or on the machine that carried
-it."""
+Rows are parallel on the host. On a GPU TVM's own rules schedule the operator, and NVRTC compiles what TVM writes."""
 
 import importlib
+import re
 from functools import partial
 from typing import Any
 
@@ -11,37 +11,49 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._carried import carried_or_compiled
-from ._operators import OPERATORS, Problem
-from ._providers import Built, no_operator
-from ._tvm_cuda import TensorExpressions, compiled, imported
+from ._generated import GeneratedKernels, GeneratedLaunch, expect_nvidia
+from ._operators import Problem
+from ._providers import Built
 
-_DATA_PARALLEL = 0  # the kind of an axis that is not reduced (tirx.IterVar.DataPar)
+_INSTALL = "pip install 'gpubench-suite[tvm]'"
+_RULES = "Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback"  # tvm.relax.backend.cuda.pipeline
+_THREADS = 256  # of the block of a row, as in TVM's rule GeneralReduction
+_DECLARED = re.compile(r'^extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\((.*)\);$', re.MULTILINE)
+_OUTPUTS = {"output": "output0", "output_v0": "output0", "output_v1": "output1"}  # as TVM names them
+
+
+class TensorExpressions:
+    """The functions that operators' expressions call, in TVM's tensor expressions; `topi` is the module tvm.topi."""
+
+    def __init__(self, topi: Any) -> None:
+        self.exp, self.tanh, self.sqrt = topi.exp, topi.tanh, topi.sqrt
+        self.amax, self.sum = topi.max, topi.sum
+
+    def mean(self, x: Any, axis: int, keepdims: bool) -> Any:
+        return self.sum(x, axis, keepdims) / float(int(x.shape[axis]))
 
 
 def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as TVM compiles it: one function over all rows in parallel, or one kernel on a GPU.
 
     The kernel computes in float32."""
-    if problem.operator.name not in OPERATORS:
-        raise no_operator("tvm", problem)
-    if bench.traits.is_gpu:
-        return carried_or_compiled(bench, problem, "tvm", "cu", compiled)
-    return _on_host(problem)
+    arch = expect_nvidia(bench, "tvm") if bench.traits.is_gpu else ""
+    try:
+        tvm = importlib.import_module("tvm")
+    except ImportError as error:
+        raise gb.Unavailable("TVM is not installed", _INSTALL) from error
+    return kernels_of(tvm, problem, arch).built(bench, problem) if arch else _on_host(tvm, problem)
 
 
-def _on_host(problem: Problem) -> Built:
-    """Compile `problem`'s operator by TVM, and return it as a function that runs on all threads of the host."""
-    tvm = imported()
+def _on_host(tvm: Any, problem: Problem) -> Built:
+    """Return `problem`'s operator as a function on all threads of the host."""
     processor = tvm.target.codegen.llvm_get_system_cpu()
-    module = tvm.compile(scheduled(tvm, problem), target=tvm.target.Target({"kind": "llvm", "mcpu": processor}))
-    shapes = [array.shape for array in problem.inputs.values()]
-    tensors = [  # TVM allocates them with the alignment that its code needs
-        tvm.runtime.empty(shape, problem.dtype)
-        for shape in (*shapes, *[problem.output_shape] * problem.operator.outputs)
-    ]
+    module = tvm.compile(_for_host(tvm, problem), target=tvm.target.Target({"kind": "llvm", "mcpu": processor}))
+    shapes = [*map(problem.shape_of, problem.operator.inputs), *[problem.output_shape] * problem.operator.outputs]
+    # TVM allocates them with the alignment that its code needs
+    tensors = [tvm.runtime.empty(shape, problem.dtype) for shape in shapes]
     arrays = [np.from_dlpack(tensor) for tensor in tensors]  # the same memory
-    inputs, outputs = arrays[: len(shapes)], arrays[len(shapes) :]
+    inputs, outputs = arrays[: len(problem.inputs)], arrays[len(problem.inputs) :]
 
     def poison() -> None:
         for copied, array in zip(inputs, problem.inputs.values(), strict=True):
@@ -51,29 +63,24 @@ def _on_host(problem: Problem) -> Built:
 
     poison()
     notes = {"library": f"TVM {tvm.__version__}, LLVM for {processor}", "precision": f"computed in {problem.dtype}"}
-    return Built(
-        partial(module["main"], *tensors),
-        lambda: tuple(problem.rows_of(array) for array in outputs),
-        poison,
-        notes,
-    )
+    return Built(partial(module["main"], *tensors), lambda: tuple(map(problem.rows_of, outputs)), poison, notes)
 
 
-def scheduled(tvm: Any, problem: Problem) -> Any:
-    """Return `problem`'s operator as TVM's module of one function: rows in parallel, the steps of a row in order.
+def _placeholders(tvm: Any, problem: Problem) -> list[Any]:
+    return [tvm.te.placeholder(problem.shape_of(name), problem.dtype, name) for name in problem.operator.inputs]
 
-    `tvm` is the module tvm."""
-    te, topi = tvm.te, tvm.topi
-    inputs = [te.placeholder(problem.shape_of(name), problem.dtype, name) for name in problem.operator.inputs]
-    outputs = problem.operator.outputs_of(TensorExpressions(topi), *inputs)
-    function = te.create_prim_func([*inputs, *outputs])
+
+def _for_host(tvm: Any, problem: Problem) -> Any:
+    """Return `problem`'s operator as TVM's module of one function: rows in parallel, the steps of a row in order."""
+    inputs = _placeholders(tvm, problem)
+    outputs = problem.operator.outputs_of(TensorExpressions(tvm.topi), *inputs)
+    function = tvm.te.create_prim_func([*inputs, *outputs])
     schedule = importlib.import_module("tvm.s_tir").Schedule(tvm.IRModule({"main": function}))
     root = schedule.get_sblock("root")
     results = {schedule.get(block).name_hint for block in schedule.get_output_blocks(root)}
     for block in schedule.get_child_blocks(root):
         step = schedule.get(block)
-        is_elementwise = all(axis.iter_type == _DATA_PARALLEL for axis in step.iter_vars)
-        if is_elementwise and step.name_hint not in results and len(schedule.get_consumers(block)) == 1:
+        if _is_elementwise(step) and step.name_hint not in results and len(schedule.get_consumers(block)) == 1:
             schedule.compute_inline(block)
     *before, last = schedule.get_child_blocks(root)
     row = schedule.get_loops(last)[0]
@@ -84,3 +91,76 @@ def scheduled(tvm: Any, problem: Problem) -> Any:
         else:
             schedule.compute_at(block, row, preserve_unit_loops=True)
     return schedule.mod
+
+
+def kernels_of(tvm: Any, problem: Problem, arch: str) -> GeneratedKernels:
+    """Return the kernel of `problem`'s operator in CUDA C++, as TVM writes it for the architecture `arch`."""
+    operator, topi = problem.operator, tvm.topi
+    target, inputs = tvm.target.Target({"kind": "cuda", "arch": arch}), _placeholders(tvm, problem)
+    results = operator.outputs_of(TensorExpressions(topi), *(topi.cast(values, "float32") for values in inputs))
+    narrow = lambda *at: tuple(result(*at).astype(problem.dtype) for result in results)  # noqa: E731
+    outputs = tvm.te.compute(problem.output_shape, narrow, "output")
+    function = tvm.te.create_prim_func([*inputs, *([outputs] if len(results) == 1 else outputs)])
+    unscheduled = tvm.IRModule({"main": function})
+    module = _by_rules(unscheduled, target) if operator.outputs == 1 else _by_rows(unscheduled)
+    # TVM would call NVRTC or nvcc here; its text is compiled as all other kernels are
+    importlib.import_module("tvm_ffi").register_global_func("tvm_callback_cuda_compile", str.encode, override=True)
+    (device,) = tvm.compile(module, target=target).mod.imports
+    source = str(device.inspect_source("cuda"))
+    kernels = _DECLARED.findall(source)
+    if len(kernels) != 1:
+        raise gb.Skip(f"TVM gives {operator.name} {len(kernels)} kernels with memory between them")
+    ((name, parameters),) = kernels
+    names = (parameter.rpartition(" ")[2].removesuffix("_ptr") for parameter in parameters.split(", "))
+    launch = GeneratedLaunch(name, *_extents(tvm, module["main"]), tuple(_OUTPUTS.get(name, name) for name in names))
+    return GeneratedKernels(f"TVM {tvm.__version__}", "cu", source, (launch,))
+
+
+def _by_rules(module: Any, target: Any) -> Any:
+    """Return the module scheduled for the target `target` by the rules that TVM applies to models for CUDA."""
+    dlight = importlib.import_module("tvm.s_tir.dlight")
+    with target:
+        return dlight.ApplyDefaultSchedule(*(getattr(dlight.gpu, rule)() for rule in _RULES))(module)
+
+
+def _by_rows(module: Any) -> Any:
+    """Return the module scheduled with a block for each row, which computes all steps of the row."""
+    schedule = importlib.import_module("tvm.s_tir").Schedule(module)
+    root = schedule.get_sblock("root")
+    results = schedule.get_output_blocks(root)
+    names = {schedule.get(block).name_hint for block in results}
+    steps = [block for block in schedule.get_child_blocks(root) if schedule.get(block).name_hint not in names]
+    reductions = [block for block in steps if not _is_elementwise(schedule.get(block))]
+    for block in steps:
+        if _is_elementwise(schedule.get(block)):
+            schedule.compute_inline(block)
+    row, *_ = schedule.get_loops(results[0])
+    schedule.bind(row, "blockIdx.x")
+    for block in reversed(reductions):
+        schedule.set_scope(block, 0, "shared")
+        schedule.compute_at(block, row, preserve_unit_loops=True)
+    for block in (*reductions, results[0]):
+        pass_, thread = schedule.split(schedule.get_loops(block)[-1], [None, _THREADS])
+        schedule.reorder(thread, pass_)
+        schedule.bind(thread, "threadIdx.x")
+    return schedule.mod
+
+
+def _is_elementwise(step: Any) -> bool:
+    """Return whether no axis of a step (an SBlock of TVM) is reduced: tirx.IterVar.DataPar is 0."""
+    return all(axis.iter_type == 0 for axis in step.iter_vars)
+
+
+def _extents(tvm: Any, function: Any) -> tuple[int, int]:
+    """Return the number of blocks and the number of threads in each block of a scheduled function."""
+    extents: dict[str, int] = {}
+
+    def visit(loop: Any) -> None:
+        if loop.thread_binding is not None:
+            extents[str(loop.thread_binding.thread_tag)] = int(loop.extent)
+
+    importlib.import_module("tvm_ffi").structural_walk(function.body, (tvm.tirx.For, visit), order="post")
+    blocks, threads = extents.pop("blockIdx.x"), extents.pop("threadIdx.x")
+    if extents:
+        raise gb.Skip(f"TVM's schedule has further dimensions: {', '.join(sorted(extents))}")
+    return blocks, threads

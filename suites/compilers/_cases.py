@@ -12,25 +12,34 @@ from . import _providers as providers
 from ._operators import POINTWISE, Problem
 
 _ROWWISE = ("softmax", "rmsnorm", "layernorm", "residual_norm")
+_COMPARED = ("pointwise", *_ROWWISE, "gemm_gelu", "build")
 _BATCH = 100  # calls per sample of a library that does not use our stream
-SMALL = 8, 1024  # rows and columns of an operator whose call costs more than its work
-_EAGER = {"inductor": ("torch",)}  # the eager library of the same framework
+_SMALL = 8, 1024  # rows and columns of an operator whose call costs more than its work
 _L2_SHARE = 4  # arrays below this share of the last-level cache are also timed after a flush
 
 topic = gb.Topic(
     views=[
-        gb.View(
-            "amortisation",
-            "Calls after which compiling pays",
-            ("pointwise", *_ROWWISE, "gemm_gelu", "build"),
-            x="chain",
-            by=("by",),
-        ),
+        gb.View("amortisation", "Calls after which compiling pays", _COMPARED, x="chain", by=("by",)),
         gb.View("bars", "Pointwise chains: throughput by provider", ("pointwise",), by=("chain", "by")),
         gb.View("bars", "Operators on rows: throughput by provider", _ROWWISE, by=("by",)),
         gb.View("bars", "Time of a call on a small operator by provider", ("dispatch",), by=("by",)),
     ],
 )
+
+
+def dtype_of(is_host: bool) -> str:
+    """Return the type of the elements in all tiers."""
+    return "float32" if is_host else "float16"
+
+
+def in_full(target: gb.Target) -> bool:
+    """Return whether the tier is `full`."""
+    return target.tier == "full"
+
+
+def runtime_of(params: Mapping[str, Any]) -> str:
+    """Return the name of a provider's own process, or an empty string for providers that share a process."""
+    return providers.RUNTIMES.get(params["by"], "")
 
 
 def _by(target: gb.Target) -> Any:
@@ -45,22 +54,6 @@ def _by_few(target: gb.Target) -> Any:
     return _by(target) if target.is_host else gb.points(("nvrtc", "triton"), ("nvrtc",), providers.GPU)
 
 
-def _rows(target: gb.Target) -> Any:
-    return (2048,) if target.is_host else gb.points((32768,), (4096,))
-
-
-def _cols(target: gb.Target) -> Any:
-    return gb.points((4096,), (1024,)) if target.is_host else gb.points((4096,), full=(1024, 4096, 32768))
-
-
-def _chains(_target: gb.Target) -> Any:
-    return gb.points(("swiglu",), full=POINTWISE)
-
-
-def _dtypes(target: gb.Target) -> Any:
-    return ("float32",) if target.is_host else gb.points(("float16",), full=("float16", "float32"))
-
-
 def _has_size(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: on a GPU in the full tier only rows of 4096 elements, else all."""
     return target.is_host or target.tier != "full" or params["cols"] == 4096
@@ -71,34 +64,20 @@ def _of_interest(target: gb.Target, params: Mapping[str, Any]) -> bool:
     return target.is_host or params["dtype"] == "float16" or params["cols"] == 4096
 
 
-def runtime_of(params: Mapping[str, Any]) -> str:
-    """Return the name of a provider's own process, or an empty string for providers that share a process."""
-    return providers.RUNTIMES.get(params["by"], "")
-
-
-def _task(bench: gb.Bench, name: str, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
-    return task_of(bench, Problem(bench, name, rows, cols, dtype), by)
-
-
 def task_of(bench: gb.Bench, problem: Problem, by: str) -> gb.Task:
     """Return `problem`'s operator, built by the provider `by`, as a task.
 
     Its rate counts the work that no implementation can avoid."""
     built = providers.build(bench, problem, by)
     stages = {}
-    if built.is_ours:
+    if built.wait is None:
         stages[""] = _stage(bench, problem, built)
         providers.expect_on_our_stream(bench, built.call)
-    if bench.traits.is_gpu or not built.is_ours:
+    if bench.traits.is_gpu or built.wait is not None:
         stages["host"] = _host_stage(built, problem)
-    notes = {**problem.notes(), **built.notes, "eager": ", ".join(_eager_libraries(bench, by))}
+    eager = (*(["torch"] if by == "inductor" else []), "cupy" if bench.traits.is_gpu else "numpy")
+    notes = {**problem.notes(), **built.notes, "eager": ", ".join(eager)}  # the libraries that it is compared with
     return gb.Task(stages, _check_of(bench, problem, built), built.poison, notes=notes)
-
-
-def _eager_libraries(bench: gb.Bench, by: str) -> tuple[str, ...]:
-    """Return the names of the eager libraries with which the provider `by` is compared."""
-    plain = "cupy" if bench.traits.is_gpu else "numpy"
-    return (*_EAGER.get(by, ()), plain)
 
 
 def _stage(bench: gb.Bench, problem: Problem, built: providers.Built) -> gb.Stage:
@@ -134,7 +113,7 @@ def _check_of(bench: gb.Bench, problem: Problem, built: providers.Built) -> Call
     def check() -> gb.Observation:
         """Compare the last results, change an input, call and compare again; return the observed values by name."""
         observed = {**problem.compare(built.rows()), **static()}
-        launches = bench.device.launches_of(built.call) if built.is_ours else None
+        launches = bench.device.launches_of(built.call) if built.wait is None else None
         if launches is not None:
             observed["launches"] = gb.Observed(launches)
         if built.temporary is not None:
@@ -149,53 +128,51 @@ def _check_of(bench: gb.Bench, problem: Problem, built: providers.Built) -> Call
     return check
 
 
-def _on_host_or_in_full(target: gb.Target) -> bool:
-    return target.is_host or in_full(target)
+_COLS = {True: gb.points((4096,), (1024,)), False: gb.points((4096,), full=(1024, 4096, 32768))}  # on the host or not
+_DTYPES = {True: ("float32",), False: gb.points(("float16",), full=("float16", "float32"))}
+_MATRIX: dict[str, Any] = {
+    "rows": lambda target: (2048,) if target.is_host else gb.points((32768,), (4096,)),
+    "cols": lambda target: _COLS[target.is_host],
+    "dtype": lambda target: _DTYPES[target.is_host],
+}
 
 
-@topic.case(chain=_chains, rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_has_size, runtime=runtime_of)
+@topic.case(
+    chain=lambda _target: gb.points(("swiglu",), full=tuple(POINTWISE)),
+    **_MATRIX,
+    by=_by,
+    where=_has_size,
+    runtime=runtime_of,
+)
 def pointwise(bench: gb.Bench, chain: str, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
     """Bandwidth of a chain of pointwise operations: each input is read once, the output is written once."""
-    return _task(bench, chain, rows, cols, dtype, by)
+    return task_of(bench, Problem(bench, chain, rows, cols, dtype), by)
 
 
-@topic.case(
-    rows=_rows,
-    cols=_cols,
-    dtype=_dtypes,
-    by=_by_few,
-    where=_of_interest,
-    runtime=runtime_of,
-    headline={"by": "nvrtc", "cols": 4096},
-)
+@topic.case(**_MATRIX, by=_by_few, runtime=runtime_of, where=_of_interest, headline={"by": "nvrtc", "cols": 4096})
 def softmax(bench: gb.Bench, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
     """Bandwidth of the softmax of every row: the matrix is read once and written once."""
-    return _task(bench, "softmax", rows, cols, dtype, by)
+    return task_of(bench, Problem(bench, "softmax", rows, cols, dtype), by)
 
 
 @topic.case(
-    rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=_on_host_or_in_full
+    **_MATRIX, by=_by_few, runtime=runtime_of, where=_of_interest, when=lambda target: target.is_host or in_full(target)
 )
 def rmsnorm(bench: gb.Bench, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
     """Bandwidth of RMSNorm, every row over its root mean square, times a weight per column: read and written once."""
-    return _task(bench, "rmsnorm", rows, cols, dtype, by)
+    return task_of(bench, Problem(bench, "rmsnorm", rows, cols, dtype), by)
 
 
-def in_full(target: gb.Target) -> bool:
-    """Return whether the tier is `full`."""
-    return target.tier == "full"
-
-
-@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=in_full)
+@topic.case(**_MATRIX, by=_by_few, runtime=runtime_of, where=_of_interest, when=in_full)
 def layernorm(bench: gb.Bench, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
     """Bandwidth of layer norm with a weight and a bias per column: the matrix is read once and written once."""
-    return _task(bench, "layernorm", rows, cols, dtype, by)
+    return task_of(bench, Problem(bench, "layernorm", rows, cols, dtype), by)
 
 
-@topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=in_full)
+@topic.case(**_MATRIX, by=_by_few, runtime=runtime_of, where=_of_interest, when=in_full)
 def residual_norm(bench: gb.Bench, rows: int, cols: int, dtype: str, by: str) -> gb.Task:
     """Bandwidth of the sum of two matrices and its RMSNorm: two matrices are read, two are written."""
-    return _task(bench, "residual_norm", rows, cols, dtype, by)
+    return task_of(bench, Problem(bench, "residual_norm", rows, cols, dtype), by)
 
 
 @topic.case(by=_by_few, runtime=runtime_of, when=gb.on_gpu)
@@ -203,8 +180,7 @@ def dispatch(bench: gb.Bench, by: str) -> gb.Task:
     """Seconds of a call on a matrix of 8 × 1024 elements by the host's clock: the overhead of the code of `by`.
 
     `by` names the compiler or library; the operator is RMSNorm."""
-    rows, cols = SMALL
-    problem = Problem(bench, "rmsnorm", rows, cols, "float16")
+    problem = Problem(bench, "rmsnorm", *_SMALL, "float16")
     built = providers.build(bench, problem, by)
     stage = replace(_host_stage(built, problem), work=gb.Work(), quantity="value", limit="")
     return gb.Task.of(stage, check=lambda: problem.compare(built.rows()), poison=built.poison, notes=built.notes)

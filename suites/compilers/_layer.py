@@ -10,15 +10,18 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .. import inference
+from .._checks import in_turn
 from .._models import MODELS, Layer, Model
-from ..inference._chain import prefill_bytes
+from ..inference._chain import PrefillChain, prefill_bytes
 from ..inference._exact import turns
 from ..inference._prefill_attention import PROVIDERS, PrefillAttention, PromptShape
 from ..inference._weights import ModelWeights
 from ._cases import in_full, runtime_of, task_of
-from ._operators import EPSILON, Operator, Problem, Rows
+from ._operators import OPERATORS, Operator, Problem, Rows
+from ._providers import Built
 
 _MASKED = -30000.0  # added to the score of a later token: its exponential is 0
+_NORMED = OPERATORS["rmsnorm"].expression
 _MATRICES, _NORMS = ("qkv", "out", "up", "down"), ("first", "second")
 
 topic = gb.Topic(
@@ -29,7 +32,7 @@ topic = gb.Topic(
 )
 
 
-def inference_bench(bench: gb.Bench) -> gb.Bench:
+def _inference_bench(bench: gb.Bench) -> gb.Bench:
     """Return `bench` with the package of the suite inference, so that it compiles that suite's kernels."""
     return replace(bench, package=inference.__name__)
 
@@ -71,7 +74,7 @@ def attention(bench: gb.Bench, tokens: int, heads: int, kv_heads: int, dim: int,
 
     Pairs that the causal mask removes do not count. `unfused` is two batched products of the vendor's library and a
     softmax between them. The others are one kernel: ours in Triton, torch's, and cuDNN's."""
-    prefill_attention = PrefillAttention(inference_bench(bench), PromptShape(tokens, heads, kv_heads, dim), by)
+    prefill_attention = PrefillAttention(_inference_bench(bench), PromptShape(tokens, heads, kv_heads, dim), by)
     return with_launches(bench, prefill_attention.task(), "unfused")
 
 
@@ -81,7 +84,7 @@ def decoder_layer(model: Model, xp: Any, x: Any, *parts: Any) -> Any:
     `xp` is the library's module."""
     qkv, out, up, down, first, second, cosine, sine, mask = parts
     tokens, heads, kv_heads, dim = x.shape[0], model.heads, model.kv_heads, model.dim
-    projected = xp.matmul(_normed(xp, x, first), qkv.T).reshape(tokens, heads + 2 * kv_heads, dim)
+    projected = xp.matmul(_NORMED(xp, x, first), qkv.T).reshape(tokens, heads + 2 * kv_heads, dim)
     projected = projected.swapaxes(0, 1)
     turned = _rotated(xp, projected[: heads + kv_heads], cosine, sine)
     queries = turned[:heads].reshape(kv_heads, heads // kv_heads * tokens, dim)
@@ -92,13 +95,9 @@ def decoder_layer(model: Model, xp: Any, x: Any, *parts: Any) -> Any:
     attended = xp.matmul(shares.reshape(kv_heads, heads // kv_heads * tokens, tokens), projected[heads + kv_heads :])
     attended = attended.reshape(heads, tokens, dim).swapaxes(0, 1).reshape(tokens, heads * dim)
     x = x + xp.matmul(attended, out.T)
-    gated = xp.matmul(_normed(xp, x, second), up.T)
+    gated = xp.matmul(_NORMED(xp, x, second), up.T)
     gate, values = gated[:, : gated.shape[1] // 2], gated[:, gated.shape[1] // 2 :]
     return x + xp.matmul(gate / (1 + xp.exp(-gate)) * values, down.T)
-
-
-def _normed(xp: Any, x: Any, factors: Any) -> Any:
-    return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + EPSILON) * factors
 
 
 def _rotated(xp: Any, x: Any, cosine: Any, sine: Any) -> Any:
@@ -126,7 +125,6 @@ class LayerProblem(Problem):
         norms[:] = norms.astype("float16")  # so that all providers have the same
         super().__init__(bench, "layer", tokens, hidden, "float16")
         self.operator = replace(self.operator, expression=partial(decoder_layer, self.model))
-        self._exact: Rows = ()
 
     def _drawn(self, bench: gb.Bench, name: str) -> Any:
         """Return the input `name` as a device array in float16."""
@@ -160,16 +158,6 @@ class LayerProblem(Problem):
         flops = 2.0 * tokens * matrices + 4.0 * model.heads * model.dim * pairs
         return gb.Work(moved=2.0 * (matrices + 2 * tokens * self.cols), flops=flops)
 
-    @property
-    def limit(self) -> str:
-        """The peak of products of halves."""
-        return "tensor.float16"
-
-    def change(self) -> None:
-        """Negate the tokens."""
-        super().change()
-        self._exact = ()
-
     def expected(self) -> Rows:
         """Return the checked rows in double precision, computed on the device once for the same inputs."""
         if not self._exact:
@@ -177,6 +165,17 @@ class LayerProblem(Problem):
             (output,) = self.operator.outputs_of(self.weights.make.xp, *wide)
             self._exact = (self.rows_of(output),)
         return self._exact
+
+    def vendor(self, bench: gb.Bench) -> Built:
+        """Return the layer as all calls of the suite inference's prefill but the last, which is the head."""
+        prefill, tokens = PrefillChain(_inference_bench(bench), self.weights, self.rows), self.rows
+        chain, device = prefill.chain, bench.device
+        device.copy(chain.device_input, np.arange(tokens, dtype=np.uint32))
+        chain.turns[..., 0], chain.turns[..., 1] = self.inputs["cosine"], self.inputs["sine"]
+        stream = chain.stream.reshape(tokens, self.cols)
+        notes = {"library": "the vendor's products, chain.cu", "precision": "sums and the residual stream in float32"}
+        poison = partial(bench.poison, *prefill.outputs)
+        return Built(in_turn(*prefill.calls[:-1]), lambda: (self.rows_of(stream),), poison, notes)
 
 
 @topic.case(

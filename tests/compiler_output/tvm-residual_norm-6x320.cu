@@ -1,5 +1,3 @@
-// SHA-256 of the lines below: dc1b71f0a0dc887fced88040c3ff4980358f242e1b62a29155291ecf4e0c884f
-// {"library": "TVM 0.27.0.post1", "language": "cu", "shape": ["residual_norm", 6, 320, "float16", "sm_90"], "launches": [["main_kernel", 6, 256, ["output0", "output1", "residual", "weight", "x"]]], "scratch": [], "order": [0, 1]}
 // Instead of the definitions that TVM writes ahead of its kernels.
 #include <cuda_fp16.h>
 typedef unsigned int uint;

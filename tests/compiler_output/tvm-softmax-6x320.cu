@@ -1,5 +1,3 @@
-// SHA-256 of the lines below: 60a87c92b3b5c555b990e47238f075b4925c6cac58d4679eea1bff795548ccdc
-// {"library": "TVM 0.27.0.post1", "language": "cu", "shape": ["softmax", 6, 320, "float16", "sm_90"], "launches": [["main_kernel", 6, 256, ["output0", "x"]]], "scratch": [], "order": [0]}
 // Instead of the definitions that TVM writes ahead of its kernels.
 #include <cuda_fp16.h>
 typedef unsigned int uint;
