@@ -170,8 +170,8 @@ def test_the_answer_is_checked_before_and_after_the_timing_on_poisoned_outputs()
         return {}
 
     Engine(device, RULE).measure(Task.of(Stage(call), check=check, poison=lambda: events.append("poison")))
-    before, while_sampling = ["poison", "call", "check"], ["poison", "call", "poison", "call", "check"]
-    assert events == before + while_sampling
+    checked = ["poison", "call", "check"]
+    assert events == [*checked, "poison", "call", *checked, "call", *checked, "call", *checked]
 
 
 def test_a_wrong_answer_is_never_timed():
@@ -211,9 +211,11 @@ def test_a_self_timed_call_gives_its_own_seconds():
     assert series["self"].values[0] == 0.5
 
 
-@pytest.mark.parametrize(("is_checked", "further"), [(False, 2), (True, 0)])
+@pytest.mark.parametrize(("is_checked", "further"), [(False, 8), (True, 0)])
 def test_a_call_that_compares_its_own_answer_is_not_called_again_for_a_check(is_checked, further):
-    """It is called before the timing, in the warm-up and for samples; without `checked` also after the samples."""
+    """It is called before the timing, in the warm-up and for samples; without `checked` also after the samples.
+
+    These are three checks of each series, with two calls between those of its own."""
     device = clockwork()
     calls = []
 
@@ -413,7 +415,8 @@ def test_every_rank_tries_the_batch_that_the_deciding_rank_chose():
     device.time = time
     Engine(device, RULE, decided).measure(Task.of(stage(device, seconds=1e-5), check=passing))
     assert tried[0] == 1
-    assert set(tried[1:-1]) == {7}, "calls that wait for another rank's would else wait for ever"
+    assert set(tried[1:10]) == {7}, "calls that wait for another rank's would else wait for ever"
+    assert max(tried) == 7
 
 
 def test_throttled_samples_are_discarded_by_their_reason_and_the_rest_stays():
@@ -460,6 +463,52 @@ def test_a_call_that_skips_work_on_correct_outputs_is_found():
     task = Task.of(Stage(call, modes=("hot",)), check=passing, poison=lambda: overwritten.append(True))
     with pytest.raises(Untrustworthy, match=r"2\.0 times as long as otherwise: the timed calls skip work"):
         Engine(device, RULE).measure(task)
+
+
+def test_a_series_is_checked_at_random_places_within_a_tenth_of_its_time_and_says_how_often():
+    device = clockwork()
+    places = []
+    task = Task.of(stage(device, seconds=1e-5), check=lambda: places.append(device.now()))
+    hot = measured(device, task, dataclasses.replace(RULE, least_s=2.0, budget_s=2.0))["hot"]
+    assert 15 < hot.checks <= 31, "at most 30 while it is sampled, and one after the last sample"
+    within = places[2:]
+    assert len(within) == hot.checks, "two are made before the timing"
+    assert within[0] < 0.5 < 1.5 < within[-2], "they are spread over the two seconds"
+    gaps = [after - before for before, after in itertools.pairwise(within)]
+    assert len({round(gap, 4) for gap in gaps}) > 15, "no call can know when"
+    assert device.now() < 2.0 * 1.1 + 0.5
+
+
+def test_three_calls_are_checked_after_the_samples_where_a_check_takes_long():
+    device = clockwork()
+    hot = measured(device, Task.of(stage(device, seconds=0.01), check=lambda: device.spend(1.0)))["hot"]
+    assert hot.checks == 3
+
+
+def test_each_of_an_exact_number_of_samples_is_checked_itself():
+    device, calls, checks = clockwork(), [], []
+    timed = Stage(lambda: calls.append(1) or 5.0, clock="self", effort=Effort.exactly(4))
+    series = measured(device, Task.of(timed, check=lambda: checks.append(1)))["self"]
+    assert (series.checks, len(calls), len(checks)) == (4, 6, 7), "two calls are checked before the timing"
+
+
+def test_a_paranoid_engine_checks_each_batch_and_labels_the_case():
+    device, faulty = clockwork(), [False]
+
+    def check():
+        expect(not faulty[0], "a fault in a single batch")
+
+    def call():
+        device.spend(0.01)
+        faulty[0] = device.now() > 0.2
+
+    with pytest.raises(WrongAnswer, match="single batch"):
+        Engine(device, RULE, is_paranoid=True).measure(Task.of(Stage(call), check=check))
+    assert device.now() < 0.22
+    done = Engine(device := clockwork(), RULE, is_paranoid=True).measure(
+        Task.of(stage(device, seconds=0.01), check=passing)
+    )
+    assert (done.labels, done.series[0].checks) == (("paranoid",), len(done.series[0].values))
 
 
 class LabelWatch:

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from gpubench.authoring.bench import poison
-from gpubench.authoring.task import Observed, Profile, Stage, Task, observed
+from gpubench.authoring.task import Observed, Profile, Stage, Task, nothing, observed
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.plugins.backend import OpenDevice
 
@@ -50,6 +50,7 @@ class AnswerChecks:
         self.seconds = 0.0
         self.is_stale = True  # whether something was timed since the last check
         self._device = device
+        self._outputs = [array for stage in task.stages.values() for array in stage.outputs]
         self._agree = agree
         self._rng = rng
         self._allowed_s = allowed_s
@@ -92,6 +93,39 @@ class AnswerChecks:
         overwrite(self.task, self._device)
         self._device.synchronize()
         self._agree(None)
+
+    def around(self, timed: Stage, action: Callable[[], T]) -> T:
+        """Overwrite the outputs, call every stage, `timed` by `action`, check, and return what `action` returned."""
+        self._limits.calling(self.task.stages.values())
+        self.overwrite()
+        returned = self._call_stages(timed, action)
+        self.check()
+        return returned
+
+    @property
+    def can_touch(self) -> bool:
+        """Return whether `beside` leaves the caches as `around` does: what a task poisons itself cannot be imitated."""
+        is_gpu = self._device.traits.is_gpu
+        return self.task.poison is nothing and not any(is_gpu and isinstance(out, np.ndarray) for out in self._outputs)
+
+    def beside(self, timed: Stage, action: Callable[[], T]) -> T:
+        """Do as `around`, but write the outputs with what they hold, and do not check: the control of its time."""
+        for array in {id(array): array for array in self._outputs}.values():
+            bits = array.view(f"i{min(array.itemsize, 8)}")
+            bits |= 0
+        self._device.synchronize()
+        self._agree(None)
+        return self._call_stages(timed, action)
+
+    def _call_stages(self, timed: Stage, action: Callable[[], T]) -> T:
+        """Call every stage that does not check itself, in order, with `action` in place of the call of `timed`."""
+        returned: list[T] = []
+        for stage in self.task.stages.values():
+            if stage is timed:
+                returned.append(action())
+            elif not stage.checked:
+                stage.call()
+        return returned[0]
 
     def check(self) -> dict[str, Observed | Profile]:
         """Check the outputs that the stages have written, and return what the task's check observed, by name.

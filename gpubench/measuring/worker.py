@@ -45,6 +45,7 @@ class CaseOrder:
     devices: tuple[Device, ...] = ()  # every device of the case
     suite: str = ""  # the file of the case's suite, if it is not found by its name
     node_host: str = ""  # for a case on several nodes: the address by which other nodes reach this one
+    is_paranoid: bool = False  # check the answer of each batch
 
 
 class OfferedValue(bytes):
@@ -253,7 +254,16 @@ class Worker:
         try:
             rule = POLICIES[order.target.tier]
             with bench.device.ranged(order.case.id):
-                engine = Engine(bench.device, rule, ranks.agree, order.rank, self._watches, bench.rng, self._limits)
+                engine = Engine(
+                    bench.device,
+                    rule,
+                    ranks.agree,
+                    order.rank,
+                    self._watches,
+                    bench.rng,
+                    self._limits,
+                    order.is_paranoid,
+                )
                 measured = engine.measure(task)
         finally:
             self._limits.closing()

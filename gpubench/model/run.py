@@ -108,6 +108,7 @@ class Settings(Strict):
     headline: bool = False  # only the headline cases of each suite
     links: Many[NamedLink] = ()
     nodes: Count = 1  # machines that measured together, each with its own run file
+    paranoid: bool = False  # the answer of each batch was checked
 
 
 @dataclass(frozen=True, slots=True)
