@@ -211,11 +211,9 @@ def test_a_self_timed_call_gives_its_own_seconds():
     assert series["self"].values[0] == 0.5
 
 
-@pytest.mark.parametrize(("is_checked", "further"), [(False, 8), (True, 0)])
+@pytest.mark.parametrize(("is_checked", "further"), [(False, 2), (True, 0)])
 def test_a_call_that_compares_its_own_answer_is_not_called_again_for_a_check(is_checked, further):
-    """It is called before the timing, in the warm-up and for samples; without `checked` also after the samples.
-
-    These are three checks of each series, with two calls between those of its own."""
+    """It is called before the timing, in the warm-up and for samples; without `checked` also after each series."""
     device = clockwork()
     calls = []
 
@@ -481,8 +479,10 @@ def test_a_series_is_checked_at_random_places_within_a_tenth_of_its_time_and_say
 
 def test_three_calls_are_checked_after_the_samples_where_a_check_takes_long():
     device = clockwork()
-    hot = measured(device, Task.of(stage(device, seconds=0.01), check=lambda: device.spend(1.0)))["hot"]
+    hot = measured(device, Task.of(stage(device, seconds=0.01), check=lambda: device.spend(0.3)))["hot"]
     assert hot.checks == 3
+    hot = measured(device, Task.of(stage(device, seconds=0.01), check=lambda: device.spend(1.0)))["hot"]
+    assert hot.checks == 1, "unless they would take longer than the budget of the series"
 
 
 def test_each_of_an_exact_number_of_samples_is_checked_itself():
@@ -509,6 +509,24 @@ def test_a_paranoid_engine_checks_each_batch_and_labels_the_case():
         Task.of(stage(device, seconds=0.01), check=passing)
     )
     assert (done.labels, done.series[0].checks) == (("paranoid",), len(done.series[0].values))
+
+
+@pytest.mark.parametrize("modes", [("hot",), ("graph",), ("cold",)])
+def test_work_on_another_stream_that_is_not_waited_for_makes_the_case_invalid(modes):
+    device = clockwork()
+    task = Task.of(stage(device, modes, seconds=1e-4, beside=5e-3), check=passing)
+    with pytest.raises(Untrustworthy, match="works .* ms longer than the timed batch of ") as raised:
+        Engine(device, RULE).measure(task)
+    assert raised.value.cause == "not-waited-for"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "beside"), [(0.01, 0.0125), (1e-4, 1.9e-4)], ids=["less than a third more", "less than 1 ms"]
+)
+def test_a_little_work_on_another_stream_is_not_suspicious(seconds, beside):
+    device, rule = clockwork(), dataclasses.replace(RULE, most_calls=10)
+    task = Task.of(stage(device, seconds=seconds, beside=beside), check=passing)
+    Engine(device, rule).measure(task)
 
 
 class LabelWatch:

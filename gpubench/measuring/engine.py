@@ -15,6 +15,7 @@ import numpy as np
 from gpubench import stats
 from gpubench.authoring import checks
 from gpubench.authoring.task import Observed, Profile, Stage, Task, observed, observed_series
+from gpubench.base import units
 from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
 from gpubench.measuring.answers import Agree, AnswerChecks, agree_alone, overwrite
@@ -128,6 +129,8 @@ class TimedSeries:
 PARANOID = "paranoid"  # the label of figures whose every batch was checked, behind caches that hold the outputs
 _MOST_VALUES = 500_000  # the most values of a case: a record takes up to 16 MiB, and a number up to 25 bytes
 _CHECK_SHARE = 0.02  # share of a series' time budget that further checks before the timing may take
+_ATTEMPTS = 3  # other work may delay the device once
+_BEYOND, _BEYOND_S = 0.3, 1e-3  # share of a batch, and seconds, for which the device may work on after its end
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
 
 
@@ -258,11 +261,29 @@ class Engine:
             if not stop and self._agree(not is_each and checking.is_due(elapsed_s)):
                 begin += checking.make(elapsed_s)
                 self._limits.sampling(timed.label, timed.batch_s)
+        self._check_waited(timed)
         if not is_each:
             checking.finish()
         timed.checks = len(timed.values) if stage.checked else checking.made
         self._drop_first(timed, self._agree(policy.transient(timed.values)))
         return timed
+
+    def _check_waited(self, timed: TimedSeries) -> None:
+        """Raise Untrustworthy if the device works on far beyond the end of a timed batch, three times in a row."""
+        if timed.stage.clock != "device" or timed.stage.waits:
+            return
+        batch_s = timed.calls * sum(timed.values[-1:])  # of the last sample, which has just ended
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                batch_s = timed.calls * self._time_batch(timed, timed.calls)
+            beyond_s = self._device.elsewhere()
+            if self._agree(not beyond_s > max(_BEYOND * batch_s, _BEYOND_S)):
+                return
+        raise Untrustworthy(
+            "not-waited-for",
+            f"{timed.label}: the device works {units.quantity(beyond_s, 's')} longer than the timed batch of "
+            f"{units.quantity(batch_s, 's')}: the call queues work that the timed stream does not wait for",
+        )
 
     def _checks_of(self, answers: AnswerChecks, timed: TimedSeries) -> SeriesChecks:
         """Return the checks of one series; in the smoke tier a single one is enough."""

@@ -39,7 +39,7 @@ class CheckedSeries(Protocol):
 
 
 class SeriesChecks:
-    """The checks of one series: up to 30 while sampling, within 10 % of its time, and the rest of 3 after it.
+    """The checks of one series: up to 30 while sampling, within 10 % of its time, and one to three after it.
 
     All methods are collective: every rank that times something must call them."""
 
@@ -90,10 +90,12 @@ class SeriesChecks:
         return self._last_s
 
     def finish(self) -> None:
-        """Check after the last sample: once, or as often as checks are missing."""
+        """Check after the last sample: as often as checks are missing, but no longer than the budget of the series."""
+        start = self._device.now()
         while not self._timed.stage.checked:
             self._check_call()
-            if self.made >= self._least:
+            is_over = self._device.now() - start > self._timed.policy.budget_s
+            if self._agree(self.made >= self._least or is_over):
                 return
             self._time_calls(self._whole(int(self._rng.integers(1, self._timed.calls + 1))))
 
