@@ -515,7 +515,7 @@ def test_a_paranoid_engine_checks_each_batch_and_labels_the_case():
 def test_work_on_another_stream_that_is_not_waited_for_makes_the_case_invalid(modes):
     device = clockwork()
     task = Task.of(stage(device, modes, seconds=1e-4, beside=5e-3), check=passing)
-    with pytest.raises(Untrustworthy, match="works .* ms longer than the timed batch of ") as raised:
+    with pytest.raises(Untrustworthy, match=r"works .* ms longer than the timed batch of ") as raised:
         Engine(device, RULE).measure(task)
     assert raised.value.cause == "not-waited-for"
 
@@ -527,6 +527,33 @@ def test_a_little_work_on_another_stream_is_not_suspicious(seconds, beside):
     device, rule = clockwork(), dataclasses.replace(RULE, most_calls=10)
     task = Task.of(stage(device, seconds=seconds, beside=beside), check=passing)
     Engine(device, rule).measure(task)
+
+
+def test_two_inputs_alternate_before_each_check_so_that_an_earlier_answer_is_wrong():
+    device, present, answers, seen = clockwork(), [0], {}, []
+
+    def memoised():
+        device.spend(0.01)
+        answers.setdefault("first", present[0])
+
+    def other():
+        present[0] = 1 - present[0]
+        seen.append((present[0], device.now()))
+
+    def check():
+        expect(answers["first"] == present[0], "an earlier answer")
+
+    task = Task.of(Stage(memoised, inputs=other), check=check)
+    with pytest.raises(WrongAnswer, match="an earlier answer"):
+        Engine(device, RULE).measure(task)
+    seen.clear()
+    honest = Stage(lambda: (device.spend(0.01), answers.update(first=present[0])), inputs=other)
+    both = {"one": honest, "another": dataclasses.replace(honest, quantity="item", work=Work(items=1))}
+    series = measured(device, Task(both, check=check))
+    assert [turn for turn, _ in seen] == [turn % 2 for turn in range(len(seen))], "once a check, though stages share it"
+    assert len(seen) == series["one.hot"].checks + series["another.hot"].checks + 1, (
+        "the first check has the first input"
+    )
 
 
 class LabelWatch:
