@@ -1,12 +1,14 @@
 """Check the answers of a task: overwrite its outputs, call its stages, and compare, in step with the other ranks."""
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from gpubench.authoring.bench import poison
-from gpubench.authoring.task import Observed, Profile, Stage, Task, nothing, observed
+from gpubench.authoring.task import Observed, Profile, Stage, Task, no_values, nothing, observed
+from gpubench.base.errors import WrongAnswer
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.plugins.backend import OpenDevice
 
@@ -29,6 +31,13 @@ def overwrite(task: Task, device: OpenDevice) -> None:
     outputs = {id(array): array for stage in task.stages.values() for array in stage.outputs}
     poison(device, outputs.values())
     task.poison()
+
+
+UNCHECKED = "unchecked"  # the label of a case without a check, or whose check does not notice a corrupted output
+_ELEMENTS = 3  # elements that are corrupted, one at a time, before a check counts as dead
+_DRAWS = 30  # places that are tried, because some outputs or parts of them are not written
+# What a check may raise on a wrong value that it, or a decoder, does not expect.
+_FINDINGS = (WrongAnswer, AssertionError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class AnswerChecks:
@@ -70,6 +79,46 @@ class AnswerChecks:
         for name, stage in self.task.stages.items():
             self._verify_rotation(name, stage)
         return observations
+
+    def is_dead(self) -> bool:
+        """Return whether nothing is checked: there is no check, or it passes with a corrupted element of an output.
+
+        The outputs must hold their answers. A case without declared outputs has nothing to corrupt."""
+        if self.task.check is no_values:
+            return not all(stage.checked for stage in self.task.stages.values())
+        outputs = [output for output in self._outputs if output.size]
+        corrupted = 0
+        for _ in range(_DRAWS if outputs else 0):
+            output = outputs[int(self._rng.integers(len(outputs)))]
+            place = tuple(int(self._rng.integers(size)) for size in output.shape)
+            element = output[tuple(slice(index, index + 1) for index in place)]
+            if not self._is_written(element):
+                continue
+            corrupted += 1
+            if self._finds(element):
+                return False
+            if corrupted == _ELEMENTS:
+                return True
+        return False
+
+    def _is_written(self, element: Any) -> bool:
+        """Return whether the element has another value than `poison` gives."""
+        return bool((self._device.to_host(element).view(np.uint8) != 0xFF).any())
+
+    def _finds(self, element: Any) -> bool:
+        """Return whether the check fails while every bit of the element is set, or flipped if it is a whole number."""
+        kept, bits = element.copy(), element.view(f"i{min(element.itemsize, 8)}")
+        if element.dtype.kind in "fc":
+            bits.fill(-1)
+        else:
+            bits ^= -1
+        try:
+            values = observed("the check", self.task.check()).values()
+        except _FINDINGS:
+            return True
+        finally:
+            element[...] = kept
+        return not all(math.isfinite(value.value) for value in values if isinstance(value, Observed))
 
     def _verify_rotation(self, name: str, stage: Stage) -> None:
         """Check further calls in the rotation of the stage `name`, in random order, until the allowed time is over."""

@@ -18,7 +18,7 @@ from gpubench.authoring.task import Observed, Profile, Stage, Task, observed, ob
 from gpubench.base import units
 from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
-from gpubench.measuring.answers import Agree, AnswerChecks, agree_alone, overwrite
+from gpubench.measuring.answers import UNCHECKED, Agree, AnswerChecks, agree_alone, overwrite
 from gpubench.measuring.series_checks import SeriesChecks
 from gpubench.measuring.stopping import SampleTrace, StoppingPolicy
 from gpubench.measuring.time_limits import TimeLimits
@@ -177,6 +177,8 @@ class Engine:
         Raises WrongAnswer, Untrustworthy (disturbed, calls skip work), SuiteError (too many values), Skip (no mode)."""
         answers = self._answers_of(task)
         observations = answers.verify()
+        if self._agree is agree_alone and answers.is_dead():  # ranks may exchange values in their checks
+            self._labels.add(UNCHECKED)
         overwrite(task, self._device)
         for watch in self._watches:
             watch.begin()

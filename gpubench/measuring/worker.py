@@ -22,7 +22,7 @@ from gpubench.authoring.task import Task
 from gpubench.base.errors import DeviceError, PeerDied, Skip, SuiteError, Unavailable, Untrustworthy, WrongAnswer
 from gpubench.devices import interposed
 from gpubench.measuring import boundary, keeper, plain
-from gpubench.measuring.answers import T
+from gpubench.measuring.answers import T, agree_alone
 from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded, to_parent
 from gpubench.measuring.engine import Engine, RankMeasurement
 from gpubench.measuring.plan import load_suite
@@ -257,7 +257,7 @@ class Worker:
                 engine = Engine(
                     bench.device,
                     rule,
-                    ranks.agree,
+                    ranks.agree if ranks.world > 1 else agree_alone,
                     order.rank,
                     self._watches,
                     bench.rng,
