@@ -13,7 +13,7 @@ from gpubench.api import suite as gb
 class CheckedCall:
     """A call to time, the check of its result, and its outputs, which are overwritten before a check.
 
-    `rotation` and `inputs` are as in a Stage; `poison` overwrites what is not in `outputs`."""
+    `rotation`, `inputs` and `doubled` are as in a Stage; `poison` overwrites what is not in `outputs`."""
 
     call: Callable[[], object]
     check: Callable[[], None]
@@ -21,6 +21,7 @@ class CheckedCall:
     rotation: tuple[Callable[[], object], ...] = ()
     poison: Callable[[], None] = lambda: None
     inputs: Callable[[], object] | None = None
+    doubled: Callable[[], object] | None = None
 
     def overwrite(self, bench: gb.Bench) -> None:
         """Overwrite the outputs, for a call that the engine does not check."""

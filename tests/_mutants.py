@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -283,15 +284,15 @@ class ClockworkOutputs:
         """Put the other one of two inputs in place."""
         self._first = 1000 - self._first
 
-    def call(self, copy: int = 0) -> None:
-        """Write the chunks, as far as the fault lets it."""
+    def call(self, copy: int = 0, passes: int = 1) -> None:
+        """Write the chunks, as far as the fault lets it, in a number of passes."""
         number = next(self._numbers)
         written, seconds = CLOCKWORK_FAULTS[self._fault](number, copy, self.chunks)
         first = 0 if self._fault == "an earlier answer" and number > _LONG_AGO else self._first
         self.chunks[written] = first + np.arange(_CHUNKS)[written]
         if "wrong" in self._fault and len(written) == _CHUNKS - 1:
             self.chunks[_CHUNKS - 1] = 0
-        self._device.spend(seconds)
+        self._device.spend(seconds * (1 if self._fault == "the last pass of many alone" else passes))
 
     def check(self) -> None:
         """Compare every chunk."""
@@ -351,5 +352,6 @@ def clockwork_task(device: Any, fault: str) -> Task:
         rotation=copies,
         outputs=(outputs.chunks,),
         inputs=outputs.redraw,
+        doubled=partial(outputs.call, passes=2),
     )
     return Task.of(stage, check=outputs.check)

@@ -556,6 +556,23 @@ def test_two_inputs_alternate_before_each_check_so_that_an_earlier_answer_is_wro
     )
 
 
+@pytest.mark.parametrize(
+    ("twice", "noise", "is_found"),
+    [(0.02, 0.0, False), (0.0181, 0.0, False), (0.0175, 0.0, True), (0.01, 0.0, True), (0.0175, 0.05, False)],
+)
+def test_twice_the_passes_take_at_least_1_8_times_as_long_or_what_the_spread_allows(twice, noise, is_found):
+    device = clockwork()
+    kernel = device.kernel(json.dumps({"seconds": twice}), "launch", {})
+    once = stage(device, seconds=0.01, noise=noise)
+    task = Task.of(dataclasses.replace(once, doubled=lambda: kernel((1,), (1,), ())), check=passing)
+    if not is_found:
+        assert measured(device, task)["hot"].values
+        return
+    with pytest.raises(Untrustworthy, match=r"twice the passes takes 1\.\d\d times as long, at least 1\.80") as raised:
+        Engine(device, RULE).measure(task)
+    assert raised.value.cause == "dropped-passes"
+
+
 class LabelWatch:
     """A watch that reads no clock and gives every sample these labels."""
 

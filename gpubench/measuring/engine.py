@@ -131,6 +131,9 @@ _MOST_VALUES = 500_000  # the most values of a case: a record takes up to 16 MiB
 _CHECK_SHARE = 0.02  # share of a series' time budget that further checks before the timing may take
 _ATTEMPTS = 3  # other work may delay the device once
 _BEYOND, _BEYOND_S = 0.3, 1e-3  # share of a batch, and seconds, for which the device may work on after its end
+_GROWTH = 1.8  # twice the passes take at least so many times as long, or less if neighbouring samples differ
+_NEIGHBOURS = 9  # samples whose spread lowers it
+_LAUNCH_S = 1.4e-6  # an empty kernel behind the gate of an H200 (gpubench.knowledge.launches)
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
 
 
@@ -264,6 +267,7 @@ class Engine:
                 begin += checking.make(elapsed_s)
                 self._limits.sampling(timed.label, timed.batch_s)
         self._check_waited(timed)
+        self._check_passes(timed)
         if not is_each:
             checking.finish()
         timed.checks = len(timed.values) if stage.checked else checking.made
@@ -286,6 +290,28 @@ class Engine:
             f"{timed.label}: the device works {units.quantity(beyond_s, 's')} longer than the timed batch of "
             f"{units.quantity(batch_s, 's')}: the call queues work that the timed stream does not wait for",
         )
+
+    def _check_passes(self, timed: TimedSeries) -> None:
+        """Raise Untrustworthy if the call with twice its passes does not take twice as long, in two tries of three."""
+        if timed.stage.doubled is None or timed.stage.clock != "device":
+            return
+        doubled = replace(timed, call=timed.stage.doubled)
+        near = timed.values[-_NEIGHBOURS:] or [math.nan]
+        limit = min(_GROWTH, 2 * min(near) / max(near))
+        launch_s = _LAUNCH_S if self._device.traits.is_gpu else 0.0
+        growths: list[float] = []
+        while len(growths) < _ATTEMPTS and sum(growth >= limit for growth in growths) < 2:
+            once_s = np.fmin(
+                self._time_batch(timed, timed.calls), min(near)
+            )  # a slow moment makes no growth seem small
+            twice_s = self._time_batch(doubled, timed.calls)
+            growths.append(self._agree((twice_s - launch_s) / (once_s - launch_s)))
+        small = [growth for growth in growths if growth < limit]
+        if len(small) >= 2:
+            message = (
+                f"a call with twice the passes takes {max(small):.2f} times as long, at least {limit:.2f} is expected"
+            )
+            raise Untrustworthy("dropped-passes", f"{timed.label}: {message}: passes are left out")
 
     def _checks_of(self, answers: AnswerChecks, timed: TimedSeries) -> SeriesChecks:
         """Return the checks of one series; in the smoke tier a single one is enough."""
