@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import time
 
 import pytest
 from coverage_of_intervals import covered
@@ -12,6 +13,7 @@ from gpubench import plugins, stats
 from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.task import Observed, Profile, Stage, Task, expect
 from gpubench.base.errors import GateTimedOut, SuiteError, Untrustworthy, WrongAnswer
+from gpubench.measuring import clocks
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES, StoppingPolicy
 from gpubench.model import Work
@@ -571,6 +573,30 @@ def test_twice_the_passes_take_at_least_1_8_times_as_long_or_what_the_spread_all
     with pytest.raises(Untrustworthy, match=r"twice the passes takes 1\.\d\d times as long, at least 1\.80") as raised:
         Engine(device, RULE).measure(task)
     assert raised.value.cause == "dropped-passes"
+
+
+@pytest.mark.parametrize("work", [Work(moved=2e10), Work(payload=2e10), Work(flops=3e11)])
+def test_a_rate_that_one_compute_unit_cannot_reach_is_invalid_though_no_peak_is_declared(work):
+    """One core at 6.5 GHz moves at most 256 B and makes at most 4096 operations in a cycle."""
+    device, (quantity,) = clockwork(), [name for name in ("moved", "payload", "flops") if getattr(work, name)]
+    fast = dataclasses.replace(stage(device, seconds=0.01), work=work, quantity=quantity)
+    with pytest.raises(Untrustworthy, match=r"is more than 1 compute units can do at best") as raised:
+        Engine(device, RULE).measure(Task.of(fast, check=passing))
+    assert raised.value.cause == "impossible-rate"
+    fine = dataclasses.replace(stage(device, seconds=0.02), work=work, quantity=quantity)
+    assert measured(device, Task.of(fine, check=passing))
+
+
+def test_a_case_that_replaces_clock_functions_spoils_neither_the_engine_nor_its_neighbour(monkeypatch):
+    backend = plugins.load("backends", "host")
+    host, real = backend.open(backend.devices()[0]), time.perf_counter
+    for name in ("perf_counter", "perf_counter_ns", "monotonic", "time"):
+        monkeypatch.setattr(time, name, lambda: 0)
+    assert host.time(lambda: sum(range(1000)), 3).device[0] > 0
+    assert host.now() > 0
+    clocks.restore()
+    assert time.perf_counter is real
+    assert time.monotonic() > 0
 
 
 class LabelWatch:

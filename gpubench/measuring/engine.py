@@ -19,6 +19,7 @@ from gpubench.base import units
 from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
 from gpubench.measuring.answers import UNCHECKED, Agree, AnswerChecks, agree_alone, overwrite
+from gpubench.measuring.ceilings import check_rates
 from gpubench.measuring.series_checks import SeriesChecks
 from gpubench.measuring.stopping import SampleTrace, StoppingPolicy
 from gpubench.measuring.time_limits import TimeLimits
@@ -201,6 +202,7 @@ class Engine:
             series.append(observed_series(name, values, value, rank=self._rank))
         self._check_count(sum(len(one_series.values) for one_series in series))
         _check_finite(series)
+        check_rates(self._device.device, self._device.traits.is_gpu, series)
         return RankMeasurement(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
 
     def verify(self, task: Task) -> dict[str, Observed | Profile]:
