@@ -13,13 +13,15 @@ from gpubench.api import suite as gb
 class CheckedCall:
     """A call to time, the check of its result, and its outputs, which are overwritten before a check.
 
-    `rotation` is the same call on other buffers, as in a Stage; `poison` overwrites what is not in `outputs`."""
+    `rotation`, `inputs` and `doubled` are as in a Stage; `poison` overwrites what is not in `outputs`."""
 
     call: Callable[[], object]
     check: Callable[[], None]
     outputs: tuple[Any, ...] = ()
     rotation: tuple[Callable[[], object], ...] = ()
     poison: Callable[[], None] = lambda: None
+    inputs: Callable[[], object] | None = None
+    doubled: Callable[[], object] | None = None
 
     def overwrite(self, bench: gb.Bench) -> None:
         """Overwrite the outputs, for a call that the engine does not check."""

@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,9 +42,11 @@ class LaunchShape:
 BEST_SHAPE = LaunchShape()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drawn:
-    """An array of random data of the device's array module, and the seed from which the data can be computed again."""
+    """An array of random data of the device's array module, and the seed from which the data can be computed again.
+
+    `Stream.redraw` changes both."""
 
     array: Any
     seed: np.uint64
@@ -120,6 +121,12 @@ class Stream(ABC):
         self.call("fill", filled.array, self.count, filled.seed)()
         return filled
 
+    def redraw(self, *arrays: Drawn) -> None:
+        """Fill the arrays with the data of another seed; a second call restores the first ones."""
+        for drawn in arrays:
+            drawn.seed ^= np.uint64(1)
+            self.call("fill", drawn.array, self.count, drawn.seed)()
+
     def partial(self, dtype: type[np.uint64] | type[np.float64]) -> Any:
         """Return a zeroed array for the partial results of `read` (uint64) or of `dot` and checks (float64)."""
         return self.bench.xp.zeros(self.parts, dtype)
@@ -135,10 +142,15 @@ class Stream(ABC):
 
         `inputs` are b and c, only b, or none; `factors` are (k, kb, kc). kb and kc are powers of two or zero:
         nothing is then rounded more than once, in any order."""
-        seeds = [*(drawn.seed for drawn in inputs), np.uint64(0), np.uint64(0)][:2]
         mistakes = self.partial(np.float64)
-        count = self.call("mistakes", a, self.count, *seeds, *(self.real(factor) for factor in factors), mistakes)
-        return partial(expect_no_mistakes, self.bench, count, mistakes, self._elements, "elements")
+        self.call("mistakes")  # compiles it before anything is timed
+
+        def check() -> None:
+            seeds = [*(drawn.seed for drawn in inputs), np.uint64(0), np.uint64(0)][:2]
+            count = self.call("mistakes", a, self.count, *seeds, *(self.real(factor) for factor in factors), mistakes)
+            expect_no_mistakes(self.bench, count, mistakes, self._elements, "elements")
+
+        return check
 
     def _seed(self) -> np.uint64:
         return np.uint64(self._rng.integers(2**64, dtype=np.uint64))

@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -144,7 +145,7 @@ def _trip(name: str, method: str, mutant: Callable[[Function], Function]) -> Hos
 
 def _collective(case: str, name: str, method: str, mutant: Callable[[Function], Function]) -> HostMutation:
     """Return a mutation of a collective of two ranks."""
-    return HostMutation("collectives", case, name, "collectives._host", "HostRank", method, mutant, 2)
+    return HostMutation("collectives", case, name, "collectives._cases", "HostRank", method, mutant, 2)
 
 
 def _one_copy_only(original: Function) -> Function:
@@ -277,19 +278,25 @@ class ClockworkOutputs:
         self._fault = fault
         self.chunks = np.full(_CHUNKS, _OVERWRITTEN)
         self._numbers = itertools.count()
+        self._first = 0
 
-    def call(self, copy: int = 0) -> None:
-        """Write the chunks, as far as the fault lets it."""
+    def redraw(self) -> None:
+        """Put the other one of two inputs in place."""
+        self._first = 1000 - self._first
+
+    def call(self, copy: int = 0, passes: int = 1) -> None:
+        """Write the chunks, as far as the fault lets it, in a number of passes."""
         number = next(self._numbers)
         written, seconds = CLOCKWORK_FAULTS[self._fault](number, copy, self.chunks)
-        self.chunks[written] = np.arange(_CHUNKS)[written]
+        first = 0 if self._fault == "an earlier answer" and number > _LONG_AGO else self._first
+        self.chunks[written] = first + np.arange(_CHUNKS)[written]
         if "wrong" in self._fault and len(written) == _CHUNKS - 1:
             self.chunks[_CHUNKS - 1] = 0
-        self._device.spend(seconds)
+        self._device.spend(seconds * (1 if self._fault == "the last pass of many alone" else passes))
 
     def check(self) -> None:
         """Compare every chunk."""
-        wrong = int(np.count_nonzero(self.chunks != np.arange(_CHUNKS)))
+        wrong = int(np.count_nonzero(self.chunks != self._first + np.arange(_CHUNKS)))
         expect(wrong == 0, f"{wrong} of {_CHUNKS} chunks are wrong")
 
 
@@ -322,6 +329,10 @@ CLOCKWORK_FAULTS: dict[str, Callable[[int, int, Any], tuple[list[int], float]]] 
     "nothing unless overwritten": lambda _n, _copy, out: _written_if(out[0] != _OVERWRITTEN),
     "half the time unless overwritten": lambda _n, _copy, out: _written_if(out[0] != _OVERWRITTEN, _ALL, 0.5),
     "every second call does nothing": lambda n, _copy, _out: _written_if(n % 2 == 1),
+    "every tenth call does nothing": lambda n, _copy, _out: _written_if(n % 10 == 9),
+    "nothing from call 120 on": lambda n, _copy, _out: _written_if(n >= 120),
+    "a fifth less time unless overwritten": lambda _n, _copy, out: _written_if(out[0] != _OVERWRITTEN, _ALL, 0.8),
+    "an earlier answer": lambda n, _copy, _out: _written_if(n > _LONG_AGO, _ALL),
     "rotation: nothing on all copies but one": lambda _n, copy, _out: _written_if(copy > 0),
     "rotation: nothing on one copy": lambda _n, copy, _out: _written_if(copy == 2),
     "the last pass of many alone": lambda _n, _copy, _out: _written_if(True, _ALL, 0.1),
@@ -333,5 +344,14 @@ def clockwork_task(device: Any, fault: str) -> Task:
     outputs = ClockworkOutputs(device, fault)
     copies = tuple((lambda copy=copy: outputs.call(copy)) for copy in range(4)) if fault.startswith("rotation") else ()
     modes: tuple[Any, ...] = () if copies else ("hot",)
-    stage = Stage(outputs.call, Work(items=1), "item", modes=modes, rotation=copies, outputs=(outputs.chunks,))
+    stage = Stage(
+        outputs.call,
+        Work(items=1),
+        "item",
+        modes=modes,
+        rotation=copies,
+        outputs=(outputs.chunks,),
+        inputs=outputs.redraw,
+        doubled=partial(outputs.call, passes=2),
+    )
     return Task.of(stage, check=outputs.check)

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import time
 
 import pytest
 from coverage_of_intervals import covered
@@ -12,6 +13,7 @@ from gpubench import plugins, stats
 from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.task import Observed, Profile, Stage, Task, expect
 from gpubench.base.errors import GateTimedOut, SuiteError, Untrustworthy, WrongAnswer
+from gpubench.measuring import clocks
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES, StoppingPolicy
 from gpubench.model import Work
@@ -170,8 +172,8 @@ def test_the_answer_is_checked_before_and_after_the_timing_on_poisoned_outputs()
         return {}
 
     Engine(device, RULE).measure(Task.of(Stage(call), check=check, poison=lambda: events.append("poison")))
-    before, while_sampling = ["poison", "call", "check"], ["poison", "call", "poison", "call", "check"]
-    assert events == before + while_sampling
+    checked = ["poison", "call", "check"]
+    assert events == [*checked, "poison", "call", *checked, "call", *checked, "call", *checked]
 
 
 def test_a_wrong_answer_is_never_timed():
@@ -213,7 +215,7 @@ def test_a_self_timed_call_gives_its_own_seconds():
 
 @pytest.mark.parametrize(("is_checked", "further"), [(False, 2), (True, 0)])
 def test_a_call_that_compares_its_own_answer_is_not_called_again_for_a_check(is_checked, further):
-    """It is called before the timing, in the warm-up and for samples; without `checked` also after the samples."""
+    """It is called before the timing, in the warm-up and for samples; without `checked` also after each series."""
     device = clockwork()
     calls = []
 
@@ -413,7 +415,8 @@ def test_every_rank_tries_the_batch_that_the_deciding_rank_chose():
     device.time = time
     Engine(device, RULE, decided).measure(Task.of(stage(device, seconds=1e-5), check=passing))
     assert tried[0] == 1
-    assert set(tried[1:-1]) == {7}, "calls that wait for another rank's would else wait for ever"
+    assert set(tried[1:10]) == {7}, "calls that wait for another rank's would else wait for ever"
+    assert max(tried) == 7
 
 
 def test_throttled_samples_are_discarded_by_their_reason_and_the_rest_stays():
@@ -460,6 +463,140 @@ def test_a_call_that_skips_work_on_correct_outputs_is_found():
     task = Task.of(Stage(call, modes=("hot",)), check=passing, poison=lambda: overwritten.append(True))
     with pytest.raises(Untrustworthy, match=r"2\.0 times as long as otherwise: the timed calls skip work"):
         Engine(device, RULE).measure(task)
+
+
+def test_a_series_is_checked_at_random_places_within_a_tenth_of_its_time_and_says_how_often():
+    device = clockwork()
+    places = []
+    task = Task.of(stage(device, seconds=1e-5), check=lambda: places.append(device.now()))
+    hot = measured(device, task, dataclasses.replace(RULE, least_s=2.0, budget_s=2.0))["hot"]
+    assert 15 < hot.checks <= 31, "at most 30 while it is sampled, and one after the last sample"
+    within = places[2:]
+    assert len(within) == hot.checks, "two are made before the timing"
+    assert within[0] < 0.5 < 1.5 < within[-2], "they are spread over the two seconds"
+    gaps = [after - before for before, after in itertools.pairwise(within)]
+    assert len({round(gap, 4) for gap in gaps}) > 15, "no call can know when"
+    assert device.now() < 2.0 * 1.1 + 0.5
+
+
+def test_three_calls_are_checked_after_the_samples_where_a_check_takes_long():
+    device = clockwork()
+    hot = measured(device, Task.of(stage(device, seconds=0.01), check=lambda: device.spend(0.3)))["hot"]
+    assert hot.checks == 3
+    hot = measured(device, Task.of(stage(device, seconds=0.01), check=lambda: device.spend(1.0)))["hot"]
+    assert hot.checks == 1, "unless they would take longer than the budget of the series"
+
+
+def test_each_of_an_exact_number_of_samples_is_checked_itself():
+    device, calls, checks = clockwork(), [], []
+    timed = Stage(lambda: calls.append(1) or 5.0, clock="self", effort=Effort.exactly(4))
+    series = measured(device, Task.of(timed, check=lambda: checks.append(1)))["self"]
+    assert (series.checks, len(calls), len(checks)) == (4, 6, 7), "two calls are checked before the timing"
+
+
+def test_a_paranoid_engine_checks_each_batch_and_labels_the_case():
+    device, faulty = clockwork(), [False]
+
+    def check():
+        expect(not faulty[0], "a fault in a single batch")
+
+    def call():
+        device.spend(0.01)
+        faulty[0] = device.now() > 0.2
+
+    with pytest.raises(WrongAnswer, match="single batch"):
+        Engine(device, RULE, is_paranoid=True).measure(Task.of(Stage(call), check=check))
+    assert device.now() < 0.22
+    done = Engine(device := clockwork(), RULE, is_paranoid=True).measure(
+        Task.of(stage(device, seconds=0.01), check=passing)
+    )
+    assert (done.labels, done.series[0].checks) == (("paranoid",), len(done.series[0].values))
+
+
+@pytest.mark.parametrize("modes", [("hot",), ("graph",), ("cold",)])
+def test_work_on_another_stream_that_is_not_waited_for_makes_the_case_invalid(modes):
+    device = clockwork()
+    task = Task.of(stage(device, modes, seconds=1e-4, beside=5e-3), check=passing)
+    with pytest.raises(Untrustworthy, match=r"works .* ms longer than the timed batch of ") as raised:
+        Engine(device, RULE).measure(task)
+    assert raised.value.cause == "not-waited-for"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "beside"), [(0.01, 0.0125), (1e-4, 1.9e-4)], ids=["less than a third more", "less than 1 ms"]
+)
+def test_a_little_work_on_another_stream_is_not_suspicious(seconds, beside):
+    device, rule = clockwork(), dataclasses.replace(RULE, most_calls=10)
+    task = Task.of(stage(device, seconds=seconds, beside=beside), check=passing)
+    Engine(device, rule).measure(task)
+
+
+def test_two_inputs_alternate_before_each_check_so_that_an_earlier_answer_is_wrong():
+    device, present, answers, seen = clockwork(), [0], {}, []
+
+    def memoised():
+        device.spend(0.01)
+        answers.setdefault("first", present[0])
+
+    def other():
+        present[0] = 1 - present[0]
+        seen.append((present[0], device.now()))
+
+    def check():
+        expect(answers["first"] == present[0], "an earlier answer")
+
+    task = Task.of(Stage(memoised, inputs=other), check=check)
+    with pytest.raises(WrongAnswer, match="an earlier answer"):
+        Engine(device, RULE).measure(task)
+    seen.clear()
+    honest = Stage(lambda: (device.spend(0.01), answers.update(first=present[0])), inputs=other)
+    both = {"one": honest, "another": dataclasses.replace(honest, quantity="item", work=Work(items=1))}
+    series = measured(device, Task(both, check=check))
+    assert [turn for turn, _ in seen] == [turn % 2 for turn in range(len(seen))], "once a check, though stages share it"
+    assert len(seen) == series["one.hot"].checks + series["another.hot"].checks + 1, (
+        "the first check has the first input"
+    )
+
+
+@pytest.mark.parametrize(
+    ("twice", "noise", "is_found"),
+    [(0.02, 0.0, False), (0.0181, 0.0, False), (0.0175, 0.0, True), (0.01, 0.0, True), (0.0175, 0.05, False)],
+)
+def test_twice_the_passes_take_at_least_1_8_times_as_long_or_what_the_spread_allows(twice, noise, is_found):
+    device = clockwork()
+    kernel = device.kernel(json.dumps({"seconds": twice}), "launch", {})
+    once = stage(device, seconds=0.01, noise=noise)
+    task = Task.of(dataclasses.replace(once, doubled=lambda: kernel((1,), (1,), ())), check=passing)
+    if not is_found:
+        assert measured(device, task)["hot"].values
+        return
+    with pytest.raises(Untrustworthy, match=r"twice the passes takes 1\.\d\d times as long, at least 1\.80") as raised:
+        Engine(device, RULE).measure(task)
+    assert raised.value.cause == "dropped-passes"
+
+
+@pytest.mark.parametrize("work", [Work(moved=2e10), Work(payload=2e10), Work(flops=3e11)])
+def test_a_rate_that_one_compute_unit_cannot_reach_is_invalid_though_no_peak_is_declared(work):
+    """One core at 6.5 GHz moves at most 256 B and makes at most 4096 operations in a cycle."""
+    device, (quantity,) = clockwork(), [name for name in ("moved", "payload", "flops") if getattr(work, name)]
+    fast = dataclasses.replace(stage(device, seconds=0.01), work=work, quantity=quantity)
+    with pytest.raises(Untrustworthy, match=r"is more than 1 compute units can do at best") as raised:
+        Engine(device, RULE).measure(Task.of(fast, check=passing))
+    assert raised.value.cause == "impossible-rate"
+    fine = dataclasses.replace(stage(device, seconds=0.02), work=work, quantity=quantity)
+    assert measured(device, Task.of(fine, check=passing))
+
+
+def test_a_case_that_replaces_clock_functions_spoils_neither_the_engine_nor_its_neighbour(monkeypatch):
+    backend = plugins.load("backends", "host")
+    host, real = backend.open(backend.devices()[0]), time.perf_counter
+    for name in ("perf_counter", "perf_counter_ns", "monotonic", "time"):
+        monkeypatch.setattr(time, name, lambda: 0)
+    assert host.time(lambda: sum(range(1000)), 3).device[0] > 0
+    assert host.now() > 0
+    clocks.restore()
+    assert time.perf_counter is real
+    assert time.monotonic() > 0
 
 
 class LabelWatch:

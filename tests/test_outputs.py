@@ -123,3 +123,45 @@ def test_a_list_of_arrays_of_the_host_or_a_device_is_accepted():
     arrays = [np.zeros(2), np.frombuffer(bytearray(8), np.uint8), np.zeros((3, 4))[:, 1], on_device]
     made = Task.of(Stage(nothing, outputs=arrays), check=no_values)
     assert [id(array) for array in made.stages[""].outputs] == [id(array) for array in arrays]
+
+
+def labels(check, *outputs, call=None, **stage):
+    """Return the labels of a case whose call fills its outputs with 1."""
+    clockwork = plugins.load("backends", "clockwork")
+    device = clockwork.open(clockwork.devices()[0])
+
+    def fill():
+        device.spend(0.001)
+        for output in outputs:
+            output[...] = 1
+
+    timed = Stage(call or fill, outputs=outputs, effort=Effort.exactly(3), **stage)
+    return Engine(device, POLICIES["smoke"]).measure(Task.of(timed, check=check)).labels
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "complex128", "int8", "uint64"])
+def test_a_check_that_does_not_notice_a_corrupted_element_leaves_the_case_unchecked(dtype):
+    out = np.zeros((3, 4), dtype)
+    assert labels(lambda: expect(bool((out == 1).all()), "an element is wrong"), out) == ()
+    assert labels(lambda: expect(out.size == 12, "never wrong"), out) == ("unchecked",)
+    assert (out == 1).all(), "the element has its value again"
+
+
+def test_a_case_without_a_check_is_unchecked_unless_each_call_checks_itself():
+    assert labels(no_values) == ("unchecked",)
+    assert labels(no_values, call=lambda: 1.0, clock="self", checked=True) == ()
+
+
+def test_a_check_that_observes_nan_for_a_corrupted_element_or_fails_in_its_own_way_is_no_dead_one():
+    out = np.zeros(8)
+
+    def decode():
+        [0][int(out.max()) - 1]
+
+    assert labels(lambda: {"sum": float(out.sum())}, out) == ()
+    assert labels(decode, out) == ()
+
+
+def test_outputs_of_which_nothing_is_written_are_not_corrupted():
+    unwritten, calls = np.zeros(8), []
+    assert labels(nothing, unwritten, call=lambda: calls.append(1) or 1.0, clock="self") == ()

@@ -120,6 +120,25 @@ def test_a_test_times_a_call_and_prints_its_figure(measured):
     assert re.search("^ +median +95 % interval +case$", done.stdout, re.MULTILINE)
 
 
+def test_a_timing_without_a_check_is_called_unchecked_and_one_that_no_device_can_reach_fails(project):
+    source = """
+        def test_bare(gpubench):
+            gpubench(lambda: sum(range(1000)))
+
+        def test_checked(gpubench):
+            gpubench(lambda: sum(range(1000)), check=lambda: None)
+
+        def test_absurd(gpubench):
+            gpubench(lambda: None, moved=1e12, check=lambda: None)
+    """
+    done = project(*SMOKE, test_it=source)
+    rows = {line.split("test_it/")[1] for line in done.stdout.splitlines() if " test_it/" in line}
+    assert any(row.startswith("test_bare (") and "unchecked" in row for row in rows)
+    assert not any("unchecked" in row for row in rows if not row.startswith("test_bare"))
+    assert "compute units can do at best" in done.stdout
+    assert "1 failed, 2 passed" in done.stdout
+
+
 def test_the_run_file_of_the_tests_is_an_ordinary_run_file(measured):
     _, run, _ = measured
     assert run.complete
@@ -271,9 +290,9 @@ def clockwork(monkeypatch):
     return MeasuringSession(Options("", "quick", None, 1, (), ()), None, ["tests/test_it.py::test_it"])
 
 
-def spending(device, seconds):
+def spending(device, seconds, moved=1e9):
     """Return a task whose call takes `seconds`."""
-    return Task.of(Stage(lambda: device.spend(seconds), Work(moved=1e9), "moved"), check=dict)
+    return Task.of(Stage(lambda: device.spend(seconds), Work(moved=moved), "moved"), check=dict)
 
 
 def test_timings_are_exact_on_a_device_with_exact_time_and_without_a_run_file_nothing_is_written(
@@ -317,8 +336,8 @@ def test_work_on_another_stream_is_refused_and_not_timed_as_zero(clockwork, monk
 def test_a_batch_that_takes_no_time_on_a_gpu_is_refused(clockwork):
     clockwork.device.traits = dataclasses.replace(clockwork.device.traits, is_gpu=True)
     with pytest.raises(UsageError, match=r"256 calls took 2\.560 µs on the stream that is timed: they launch nothing"):
-        clockwork.measure(spending(clockwork.device, 1e-8), make.case())
-    result = clockwork.measure(spending(clockwork.device, 1e-6), make.case())  # an empty kernel
+        clockwork.measure(spending(clockwork.device, 1e-8, 8), make.case())
+    result = clockwork.measure(spending(clockwork.device, 1e-6, 8), make.case())  # an empty kernel
     assert median(result.series[0].values) == pytest.approx(1e-6)
 
 

@@ -62,6 +62,7 @@ def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
         *_unwatched(summary),
         *_interposed(summary),
         *_unsettled(summary),
+        *_unchecked(summary),
         *_skipped(summary.run.results),
     ]
 
@@ -160,6 +161,13 @@ def _unsettled(summary: Summary) -> Iterator[str]:
     count = sum("unsettled" in result.labels for result in summary.run.results)
     if count:
         yield f"{_case_count(count)} still drifted at the end of the measuring time (unsettled)"
+
+
+def _unchecked(summary: Summary) -> Iterator[str]:
+    """Yield one clause with the number of cases, if any, whose answers nothing checks."""
+    count = sum("unchecked" in result.labels for result in summary.run.results)
+    if count:
+        yield f"nothing checks the answers of {_case_count(count)} (unchecked)"
 
 
 def _skipped(results: Iterable[Result]) -> Iterator[str]:

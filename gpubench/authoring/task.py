@@ -92,7 +92,10 @@ class Stage:
     if the quantity is `items`: the figure is then in `token/s`. `checked` marks a call that times itself, overwrites
     its output and compares all of it in each call: it is not called again for a check. `outputs` are the arrays that
     the call writes, on the host or the device: the engine overwrites them before each checked call, floats with NaN
-    and whole numbers with all bits set."""
+    and whole numbers with all bits set. `inputs` puts the other one of two inputs in place, whose answer differs and
+    which costs the same: the engine calls it before each checked call, and the check expects the present one's answer,
+    so that no call can return an earlier answer. `doubled` is the call with twice its passes, for a kernel that repeats
+    passes over its data: it must take twice as long, or passes are left out. It may leave other outputs."""
 
     call: Callable[[], object]
     work: Work = field(default_factory=Work)
@@ -111,14 +114,17 @@ class Stage:
     item: str = "item"
     checked: bool = False
     outputs: Sequence[Any] = ()
+    inputs: Callable[[], object] | None = None  # puts the other one of two inputs in place
+    doubled: Callable[[], object] | None = None  # the call with twice its passes
 
     def __post_init__(self) -> None:
         """Check every field, and convert numbers and sequences to plain floats, ints, bools and tuples."""
         put = object.__setattr__
         for name in ("call", "lead"):
             checks.function(f"Stage.{name}", getattr(self, name))
-        if self.probe is not None:
-            checks.function("Stage.probe", self.probe)
+        for name in ("probe", "inputs", "doubled"):
+            if getattr(self, name) is not None:
+                checks.function(f"Stage.{name}", getattr(self, name))
         checks.choice("Stage.quantity", self.quantity, _QUANTITIES)
         checks.limit("Stage.limit", self.limit)
         checks.choice("Stage.clock", self.clock, _CLOCKS)

@@ -105,6 +105,7 @@ def settings(
     replicates: int = 1,
     seed: int = 0,
     links: list[str] | None = None,
+    paranoid: bool = False,
 ) -> Settings:
     """Return the settings of a run from the command's options; None means that an option was not given.
 
@@ -128,6 +129,7 @@ def settings(
         headline=planning.is_headline(suites or []),
         links=tuple(map(breakeven.named_link, dict.fromkeys(links or []))),
         nodes=nodes.group_size(),
+        paranoid=paranoid,
     )
 
 

@@ -49,6 +49,15 @@ Mps = Annotated[
     ),
 ]
 
+Paranoid = Annotated[
+    bool,
+    typer.Option(
+        "--paranoid",
+        help="Check the answer of each batch, for CI. Outputs are overwritten before each sample, so the figures are "
+        "labelled and not comparable with others.",
+    ),
+]
+
 
 class ProfilerName(StrEnum):
     """A vendor's profiler."""
@@ -82,6 +91,7 @@ def run(
     link: options.Links = None,
     exclusive: Exclusive = False,
     mps: Mps = False,
+    paranoid: Paranoid = False,
     print_profiler_command: Profiler = None,
 ) -> None:
     """Measure suites on this machine, write a run file, and print a summary."""
@@ -97,7 +107,7 @@ def run(
         raise UsageError("--resume continues a run file: name it with --out")
     options.check_suites(suites)
     facts = inventory.facts()
-    settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed, link)
+    settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed, link, paranoid)
     planned = plan.make(facts, settings)
     if print_profiler_command:
         _print_command(print_profiler_command, planned, suites or [])

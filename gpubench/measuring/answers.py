@@ -1,12 +1,14 @@
 """Check the answers of a task: overwrite its outputs, call its stages, and compare, in step with the other ranks."""
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from gpubench.authoring.bench import poison
-from gpubench.authoring.task import Observed, Profile, Stage, Task, observed
+from gpubench.authoring.task import Observed, Profile, Stage, Task, no_values, nothing, observed
+from gpubench.base.errors import WrongAnswer
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.plugins.backend import OpenDevice
 
@@ -31,6 +33,13 @@ def overwrite(task: Task, device: OpenDevice) -> None:
     task.poison()
 
 
+UNCHECKED = "unchecked"  # the label of a case without a check, or whose check does not notice a corrupted output
+_ELEMENTS = 3  # elements that are corrupted, one at a time, before a check counts as dead
+_DRAWS = 30  # places that are tried, because some outputs or parts of them are not written
+# What a check may raise on a wrong value that it, or a decoder, does not expect.
+_FINDINGS = (WrongAnswer, AssertionError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+
+
 class AnswerChecks:
     """Overwrites the outputs of one task and checks them.
 
@@ -50,6 +59,8 @@ class AnswerChecks:
         self.seconds = 0.0
         self.is_stale = True  # whether something was timed since the last check
         self._device = device
+        self._is_first = True
+        self._outputs = [array for stage in task.stages.values() for array in stage.outputs]
         self._agree = agree
         self._rng = rng
         self._allowed_s = allowed_s
@@ -69,6 +80,46 @@ class AnswerChecks:
             self._verify_rotation(name, stage)
         return observations
 
+    def is_dead(self) -> bool:
+        """Return whether nothing is checked: there is no check, or it passes with a corrupted element of an output.
+
+        The outputs must hold their answers. A case without declared outputs has nothing to corrupt."""
+        if self.task.check is no_values:
+            return not all(stage.checked for stage in self.task.stages.values())
+        outputs = [output for output in self._outputs if output.size]
+        corrupted = 0
+        for _ in range(_DRAWS if outputs else 0):
+            output = outputs[int(self._rng.integers(len(outputs)))]
+            place = tuple(int(self._rng.integers(size)) for size in output.shape)
+            element = output[tuple(slice(index, index + 1) for index in place)]
+            if not self._is_written(element):
+                continue
+            corrupted += 1
+            if self._finds(element):
+                return False
+            if corrupted == _ELEMENTS:
+                return True
+        return False
+
+    def _is_written(self, element: Any) -> bool:
+        """Return whether the element has another value than `poison` gives."""
+        return bool((self._device.to_host(element).view(np.uint8) != 0xFF).any())
+
+    def _finds(self, element: Any) -> bool:
+        """Return whether the check fails while every bit of the element is set, or flipped if it is a whole number."""
+        kept, bits = element.copy(), element.view(f"i{min(element.itemsize, 8)}")
+        if element.dtype.kind in "fc":
+            bits.fill(-1)
+        else:
+            bits ^= -1
+        try:
+            values = observed("the check", self.task.check()).values()
+        except _FINDINGS:
+            return True
+        finally:
+            element[...] = kept
+        return not all(math.isfinite(value.value) for value in values if isinstance(value, Observed))
+
     def _verify_rotation(self, name: str, stage: Stage) -> None:
         """Check further calls in the rotation of the stage `name`, in random order, until the allowed time is over."""
         start = self._device.now()
@@ -87,10 +138,52 @@ class AnswerChecks:
         return self.check()
 
     def overwrite(self) -> None:
-        """Poison the outputs, so that a call that writes nothing is found; return when all ranks have done so."""
+        """Put the other input in place, and poison the outputs; return when all ranks have done so.
+
+        A call that writes nothing is found, and one that returns an earlier answer."""
+        is_first, self._is_first = self._is_first, False
+        for other_input in (
+            () if is_first else dict.fromkeys(stage.inputs for stage in self.task.stages.values() if stage.inputs)
+        ):
+            self._device.synchronize()
+            self._agree(None)  # no rank reads the present input any more
+            other_input()
         overwrite(self.task, self._device)
         self._device.synchronize()
         self._agree(None)
+
+    def around(self, timed: Stage, action: Callable[[], T]) -> T:
+        """Overwrite the outputs, call every stage, `timed` by `action`, check, and return what `action` returned."""
+        self._limits.calling(self.task.stages.values())
+        self.overwrite()
+        returned = self._call_stages(timed, action)
+        self.check()
+        return returned
+
+    @property
+    def can_touch(self) -> bool:
+        """Return whether `beside` leaves the caches as `around` does: what a task poisons itself cannot be imitated."""
+        is_gpu = self._device.traits.is_gpu
+        return self.task.poison is nothing and not any(is_gpu and isinstance(out, np.ndarray) for out in self._outputs)
+
+    def beside(self, timed: Stage, action: Callable[[], T]) -> T:
+        """Do as `around`, but write the outputs with what they hold, and do not check: the control of its time."""
+        for array in {id(array): array for array in self._outputs}.values():
+            bits = array.view(f"i{min(array.itemsize, 8)}")
+            bits |= 0
+        self._device.synchronize()
+        self._agree(None)
+        return self._call_stages(timed, action)
+
+    def _call_stages(self, timed: Stage, action: Callable[[], T]) -> T:
+        """Call every stage that does not check itself, in order, with `action` in place of the call of `timed`."""
+        returned: list[T] = []
+        for stage in self.task.stages.values():
+            if stage is timed:
+                returned.append(action())
+            elif not stage.checked:
+                stage.call()
+        return returned[0]
 
     def check(self) -> dict[str, Observed | Profile]:
         """Check the outputs that the stages have written, and return what the task's check observed, by name.

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -14,9 +15,12 @@ import numpy as np
 from gpubench import stats
 from gpubench.authoring import checks
 from gpubench.authoring.task import Observed, Profile, Stage, Task, observed, observed_series
+from gpubench.base import units
 from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
-from gpubench.measuring.answers import Agree, AnswerChecks, agree_alone, overwrite
+from gpubench.measuring.answers import UNCHECKED, Agree, AnswerChecks, agree_alone, overwrite
+from gpubench.measuring.ceilings import check_rates
+from gpubench.measuring.series_checks import SeriesChecks
 from gpubench.measuring.stopping import SampleTrace, StoppingPolicy
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.model import Series, SeriesMode, limits
@@ -52,8 +56,7 @@ class TimedSeries:
     warmup_s: float = 0.0
     batch_s: float = 0.0  # elapsed seconds of a batch with its rest, on average over the warm-up
     stop: str = ""
-    check_at: float = 0.0  # a random share (0 to 1) of the first samples, after which a batch is checked
-    is_checked: bool = False
+    checks: int = 0  # calls of this series whose answers were checked
 
     @property
     def label(self) -> str:
@@ -70,16 +73,6 @@ class TimedSeries:
     def trace(self) -> SampleTrace:
         """Return all samples since warm-up was steady, with their elapsed times."""
         return SampleTrace([*self.warm.values, *self.values], [*self.warm.times, *self.times], len(self.warm.values))
-
-    def is_check_due(self, elapsed_s: float) -> bool:
-        """Return whether sampling has reached the random place at which a batch is checked, and none was checked yet.
-
-        `elapsed_s` is the time since sampling began."""
-        count = len(self.values)
-        is_reached = (
-            count >= max(1.0, self.check_at * self.policy.least) and elapsed_s >= self.check_at * self.policy.least_s
-        )
-        return is_reached and not self.is_checked
 
     def count_discard(self, reason: str) -> None:
         """Count a discarded batch."""
@@ -118,6 +111,7 @@ class TimedSeries:
             stop=self.stop,
             warmup_s=self.warmup_s,
             clock_hz=self.clock_hz,
+            checks=self.checks,
         )
         series = [timed]
         if mode in ("hot", "host", "self"):
@@ -133,12 +127,14 @@ class TimedSeries:
         return series
 
 
+PARANOID = "paranoid"  # the label of figures whose every batch was checked, behind caches that hold the outputs
 _MOST_VALUES = 500_000  # the most values of a case: a record takes up to 16 MiB, and a number up to 25 bytes
-_CHECK_SHARE = 0.02  # share of a series' time budget: a check that takes no longer is made while sampling
-_MOST_PAUSE_S = 0.01
-_NEIGHBOURS = 9  # samples before a checked batch, with which its time is compared
-_LONGER = 1.75  # a checked batch that takes this many times its neighbours' time shows skipped work
-_ATTEMPTS = 3  # a single batch may be late by chance
+_CHECK_SHARE = 0.02  # share of a series' time budget that further checks before the timing may take
+_ATTEMPTS = 3  # other work may delay the device once
+_BEYOND, _BEYOND_S = 0.3, 1e-3  # share of a batch, and seconds, for which the device may work on after its end
+_GROWTH = 1.8  # twice the passes take at least so many times as long, or less if neighbouring samples differ
+_NEIGHBOURS = 9  # samples whose spread lowers it
+_LAUNCH_S = 1.4e-6  # an empty kernel behind the gate of an H200 (gpubench.knowledge.launches)
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
 
 
@@ -163,8 +159,11 @@ class Engine:
         watches: Sequence[Watch] = (),
         rng: np.random.Generator | None = None,
         limits: TimeLimits | None = None,
+        is_paranoid: bool = False,
     ) -> None:
-        """Set up an engine; every rank that times something needs one, and must call its methods."""
+        """Set up an engine; every rank that times something needs one, and must call its methods.
+
+        With `is_paranoid` each sample is taken on overwritten outputs and checked, and the figure labelled so."""
         self._device = device
         self._policy = policy
         self._agree = agree
@@ -173,7 +172,8 @@ class Engine:
         self._rng = rng or np.random.default_rng(0)  # seeded by run and case: where answers are checked
         self._limits = limits or TimeLimits()
         self._discarded: dict[str, int] = {}
-        self._labels: set[str] = set()
+        self._is_paranoid = is_paranoid
+        self._labels: set[str] = {PARANOID} if is_paranoid else set()
 
     def measure(self, task: Task) -> RankMeasurement:
         """Check the answers, time every stage in every mode, and check again; the first series is the headline.
@@ -181,6 +181,8 @@ class Engine:
         Raises WrongAnswer, Untrustworthy (disturbed, calls skip work), SuiteError (too many values), Skip (no mode)."""
         answers = self._answers_of(task)
         observations = answers.verify()
+        if self._agree is agree_alone and answers.is_dead():  # ranks may exchange values in their checks
+            self._labels.add(UNCHECKED)
         overwrite(task, self._device)
         for watch in self._watches:
             watch.begin()
@@ -200,6 +202,7 @@ class Engine:
             series.append(observed_series(name, values, value, rank=self._rank))
         self._check_count(sum(len(one_series.values) for one_series in series))
         _check_finite(series)
+        check_rates(self._device.device, self._device.traits.is_gpu, series)
         return RankMeasurement(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
 
     def verify(self, task: Task) -> dict[str, Observed | Profile]:
@@ -211,48 +214,6 @@ class Engine:
         allowed_s = _CHECK_SHARE * self._policy.budget_s
         return AnswerChecks(task, self._device, self._agree, self._rng, allowed_s, self._limits)
 
-    def _check_batch(self, answers: AnswerChecks, timed: TimedSeries) -> None:
-        """Check a batch of this series on overwritten outputs."""
-        # The batch is no sample, because the caches now hold other lines. Work that is skipped on repeats shows as a
-        # wrong answer, or as a batch that takes longer than its neighbours. Cold caches make it longer too, so a batch
-        # behind a flush is the control. The batch is untrustworthy if it takes 1.75 times as long as its neighbours and
-        # the control, three times in a row.
-        timed.is_checked = True
-        if timed.stage.checked:
-            return
-        self._limits.calling([timed.stage], timed.batch_s)
-        neighbours_s = max(timed.values[-_NEIGHBOURS:], default=math.inf)
-        calls = int(self._rng.choice((1, timed.calls)))  # a single call shows whether every second call does nothing
-        if timed.mode == "rotated":  # whole rotations, so that each buffer is written
-            calls = len(timed.stage.rotation) * math.ceil(calls / len(timed.stage.rotation))
-        for _ in range(_ATTEMPTS):
-            batch_s = self._time_checked_batch(answers, timed, calls)
-            is_timed = timed.stage.clock == "device"  # a host call may have to allocate its output again
-            if self._agree(not is_timed or not batch_s > _LONGER * neighbours_s):
-                return
-            self._device.flush()
-            self._device.synchronize()  # a call that is not gated would begin while the flush runs, and seem shorter
-            batch_s /= max(self._time_batch(timed, calls), neighbours_s)
-            if self._agree(not batch_s > _LONGER):
-                return
-        raise Untrustworthy(
-            "skipped-work",
-            f"{timed.label}: on overwritten outputs a call takes {batch_s:.1f} times as long as otherwise: "
-            "the timed calls skip work",
-        )
-
-    def _time_checked_batch(self, answers: AnswerChecks, timed: TimedSeries, calls: int) -> float:
-        """Return the median seconds per call of a batch of `calls` calls on overwritten outputs, and check these."""
-        answers.overwrite()
-        seconds = math.nan
-        for stage in answers.task.stages.values():
-            if stage is timed.stage:
-                seconds = self._time_batch(timed, calls)
-            elif not stage.checked:
-                stage.call()
-        answers.check()
-        return seconds
-
     def _time_batch(self, timed: TimedSeries, calls: int) -> float:
         """Return the median seconds per call of a batch of `calls` calls that is no sample; NaN if it was disturbed."""
         try:
@@ -260,19 +221,6 @@ class Engine:
         except GateTimedOut:
             return math.nan
         return math.nan if self._read_watches()[0] else seconds
-
-    def _check_while_sampling(self, answers: AnswerChecks, timed: TimedSeries) -> float:
-        """Check a batch while sampling, warm the caches with one more, and return the seconds that both took."""
-        start = self._device.now()
-        self._check_batch(answers, timed)
-        self._time_batch(timed, timed.calls)
-        self._limits.sampling(timed.label, timed.batch_s)
-        return self._device.now() - start
-
-    def _is_check_cheap(self, answers: AnswerChecks, timed: TimedSeries) -> bool:
-        """Return whether a check would take at most 10 ms and 2 % of the time budget: the device stays warm."""
-        batches_s = 2 * timed.calls * stats.median(timed.values)
-        return answers.seconds + batches_s <= min(_CHECK_SHARE * timed.policy.budget_s, _MOST_PAUSE_S)
 
     def _modes_of(self, stage: Stage) -> Iterator[tuple[SeriesMode, Callable[[], object]]]:
         """Yield each mode in which the stage is timed on this device, which may be none, with the function to call."""
@@ -292,15 +240,22 @@ class Engine:
         """Choose a batch, warm up, sample a stage in one mode until a stopping rule applies, and return the series."""
         policy = self._policy.for_effort(stage.effort)
         timed = TimedSeries(name, stage, mode, 1, not stage.waits, call, policy, policy.least)
-        timed.check_at = self._rng.random()
         self._limits.warming_up(timed.label, stage.rest_s)
         self._choose_batch(timed)
         if policy.warmup_most_s:
             self._warm_up(timed)
         self._limits.sampling(timed.label, timed.batch_s)
+        checking = self._checks_of(answers, timed)
+        is_each = not stage.checked and (
+            self._is_paranoid or (policy.least > policy.most and len(answers.task.stages) < 2)
+        )
         begin = self._device.now()
         while not timed.stop:
-            self._take_sample(timed)
+            if is_each:
+                answers.around(stage, partial(self._take_sample, timed))
+                checking.made += 1
+            else:
+                self._take_sample(timed)
             self._limits.report_progress()
             answers.is_stale = True
             elapsed_s = self._device.now() - begin
@@ -310,12 +265,61 @@ class Engine:
                 self._labels.add("unsettled")
             self._drop_first(timed, round(dropped * len(timed.values)))
             timed.stop = stop
-            if not stop and self._agree(timed.is_check_due(elapsed_s) and self._is_check_cheap(answers, timed)):
-                begin += self._check_while_sampling(answers, timed)
-        if not timed.is_checked:
-            self._check_batch(answers, timed)
+            if not stop and self._agree(not is_each and checking.is_due(elapsed_s)):
+                begin += checking.make(elapsed_s)
+                self._limits.sampling(timed.label, timed.batch_s)
+        self._check_waited(timed)
+        self._check_passes(timed)
+        if not is_each:
+            checking.finish()
+        timed.checks = len(timed.values) if stage.checked else checking.made
         self._drop_first(timed, self._agree(policy.transient(timed.values)))
         return timed
+
+    def _check_waited(self, timed: TimedSeries) -> None:
+        """Raise Untrustworthy if the device works on far beyond the end of a timed batch, three times in a row."""
+        if timed.stage.clock != "device" or timed.stage.waits:
+            return
+        batch_s = timed.calls * sum(timed.values[-1:])  # of the last sample, which has just ended
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                batch_s = timed.calls * self._time_batch(timed, timed.calls)
+            beyond_s = self._device.elsewhere()
+            if self._agree(not beyond_s > max(_BEYOND * batch_s, _BEYOND_S)):
+                return
+        raise Untrustworthy(
+            "not-waited-for",
+            f"{timed.label}: the device works {units.quantity(beyond_s, 's')} longer than the timed batch of "
+            f"{units.quantity(batch_s, 's')}: the call queues work that the timed stream does not wait for",
+        )
+
+    def _check_passes(self, timed: TimedSeries) -> None:
+        """Raise Untrustworthy if the call with twice its passes does not take twice as long, in two tries of three."""
+        if timed.stage.doubled is None or timed.stage.clock != "device":
+            return
+        doubled = replace(timed, call=timed.stage.doubled)
+        near = timed.values[-_NEIGHBOURS:] or [math.nan]
+        limit = min(_GROWTH, 2 * min(near) / max(near))
+        launch_s = _LAUNCH_S if self._device.traits.is_gpu else 0.0
+        growths: list[float] = []
+        while len(growths) < _ATTEMPTS and sum(growth >= limit for growth in growths) < 2:
+            once_s = np.fmin(
+                self._time_batch(timed, timed.calls), min(near)
+            )  # a slow moment makes no growth seem small
+            twice_s = self._time_batch(doubled, timed.calls)
+            growths.append(self._agree((twice_s - launch_s) / (once_s - launch_s)))
+        small = [growth for growth in growths if growth < limit]
+        if len(small) >= 2:
+            message = (
+                f"a call with twice the passes takes {max(small):.2f} times as long, at least {limit:.2f} is expected"
+            )
+            raise Untrustworthy("dropped-passes", f"{timed.label}: {message}: passes are left out")
+
+    def _checks_of(self, answers: AnswerChecks, timed: TimedSeries) -> SeriesChecks:
+        """Return the checks of one series; in the smoke tier a single one is enough."""
+        time_calls = partial(self._time_batch, timed)
+        is_brief = self._policy.least_s == 0
+        return SeriesChecks(answers, timed, self._device, self._agree, self._rng, time_calls, is_brief)
 
     def _check_count(self, values: int) -> None:
         """Raise SuiteError if a case yields more values than a record holds."""

@@ -257,11 +257,12 @@ class Runner(AbstractContextManager["Runner"]):
         spread = self._group.begin(local_ranks) if self._group and job.nodes > 1 else None
         ranks = JobRanks(self._pool.workers_for(devices, job.runtime), spread)
         first_rank, host = (spread.first, spread.host) if spread else (0, "")
-        target, suite = self._plan.target(job), self._plan.suite(job.case)
+        target, suite, settings = self._plan.target(job), self._plan.suite(job.case), self._plan.settings
         for rank, worker in enumerate(ranks.workers):
             peers = devices * job.nodes  # every node has devices of the same names
+            number = first_rank + rank
             order = CaseOrder(
-                job.case, target, self._plan.settings.seed, first_rank + rank, peers, job.devices, suite, host
+                job.case, target, settings.seed, number, peers, job.devices, suite, host, settings.paranoid
             )
             ranks.begin(rank, time_limits.STARTING)
             self._send(ranks, rank, order, worker)

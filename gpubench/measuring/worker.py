@@ -9,10 +9,10 @@ import gc
 import os
 import pickle
 import sys
-import time
 import traceback
 from dataclasses import dataclass, field, replace
 from functools import partial
+from time import monotonic  # kept from import on: a case may replace them
 from typing import Any
 
 from gpubench import plugins
@@ -21,8 +21,8 @@ from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
 from gpubench.base.errors import DeviceError, PeerDied, Skip, SuiteError, Unavailable, Untrustworthy, WrongAnswer
 from gpubench.devices import interposed
-from gpubench.measuring import boundary, keeper, plain
-from gpubench.measuring.answers import T
+from gpubench.measuring import boundary, clocks, keeper, plain
+from gpubench.measuring.answers import T, agree_alone
 from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded, to_parent
 from gpubench.measuring.engine import Engine, RankMeasurement
 from gpubench.measuring.plan import load_suite
@@ -45,6 +45,7 @@ class CaseOrder:
     devices: tuple[Device, ...] = ()  # every device of the case
     suite: str = ""  # the file of the case's suite, if it is not found by its name
     node_host: str = ""  # for a case on several nodes: the address by which other nodes reach this one
+    is_paranoid: bool = False  # check the answer of each batch
 
 
 class OfferedValue(bytes):
@@ -164,6 +165,7 @@ class Worker:
             except EOFError:
                 return
             part = self.measure_case(order)
+            clocks.restore()
             gc.collect()  # reference cycles may hold a task's arrays: free the device's memory now
             gc.freeze()  # the remaining objects stay: the next collection then visits the next case's objects only
             if self._open is not None and not part.needs_new_worker:
@@ -225,7 +227,7 @@ class Worker:
         device = bench.device
         if not ranks.choose_decider(bool(task.stages)):
             raise SuiteError("no rank of the case has a stage: nothing would be timed")
-        start = time.monotonic()
+        start = monotonic()
         measured = self._measure_task(task, bench, order, ranks)
         unwatched = () if self._watches or not device.traits.is_gpu else ("unwatched",)
         through = interposed.labels() if device.traits.is_gpu else ()
@@ -237,7 +239,7 @@ class Worker:
             discarded=measured.discarded,
             labels=(*measured.labels, *task.labels, *unwatched, *through),
             notes=tuple(task.notes.items()),
-            window=(start, time.monotonic()),
+            window=(start, monotonic()),
             informed=tuple(ranks.informed),
         )
 
@@ -253,7 +255,16 @@ class Worker:
         try:
             rule = POLICIES[order.target.tier]
             with bench.device.ranged(order.case.id):
-                engine = Engine(bench.device, rule, ranks.agree, order.rank, self._watches, bench.rng, self._limits)
+                engine = Engine(
+                    bench.device,
+                    rule,
+                    ranks.agree if ranks.world > 1 else agree_alone,
+                    order.rank,
+                    self._watches,
+                    bench.rng,
+                    self._limits,
+                    order.is_paranoid,
+                )
                 measured = engine.measure(task)
         finally:
             self._limits.closing()

@@ -93,7 +93,8 @@ class Series(Strict):
     second (`item` names one: token), and otherwise the rate of that part of `work`. `limit` names the peak that it is
     compared with (`dram`, `tensor.float16`, …). `stop` is the reason why sampling ended (docs/method.md), and `rank`
     the process that took it. `calls` is the number of calls in one sample. `clock_hz` is the median clock of the
-    device's compute units after its samples, None if it was not read."""
+    device's compute units after its samples, None if it was not read. `checks` is the number of its calls whose answers
+    were checked, None in a file of an earlier version or of another tool."""
 
     name: Word
     unit: Word
@@ -112,6 +113,7 @@ class Series(Strict):
     stop: Word = ""
     warmup_s: Seconds = 0.0
     clock_hz: Rate | None = None
+    checks: Count | None = None
 
     @property
     def label(self) -> str:
@@ -249,6 +251,7 @@ class Settings(Strict):
     headline: bool = False  # only the headline cases of each suite
     links: Many[NamedLink] = ()
     nodes: Count = 1  # machines that measured together, each with its own run file
+    paranoid: bool = False  # the answer of each batch was checked
 
 
 @dataclass(frozen=True, slots=True)

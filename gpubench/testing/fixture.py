@@ -13,8 +13,9 @@ import pytest
 
 from gpubench import stats
 from gpubench.analysis.figure import Figure
-from gpubench.authoring.task import Observation, Stage, Task, nothing
+from gpubench.authoring.task import Observation, Stage, Task, no_values, nothing
 from gpubench.base.errors import GpubenchError, Skip, UsageError, WrongAnswer
+from gpubench.measuring.ceilings import IMPOSSIBLE
 from gpubench.model import Case, Params, Quantity, Result, Work
 from gpubench.plugins.backend import Kernel, Mode, OpenDevice, Traits
 from gpubench.testing.session import MeasuringSession, suite_of
@@ -114,14 +115,16 @@ class Gpubench:
         is the question. waits: the call waits for the device itself. name: distinguishes several timings in one test.
         version: increase it when the method changes.
 
-        Fails the test if a check fails, or if the call is slower than the baseline or cannot be compared with it. Skips
+        Without a check the table calls the case unchecked. Fails the test if a check fails, if the rate is more than
+        the device can do, or if the call is slower than the baseline or cannot be compared with it. Skips
         the test if most samples had to be discarded, or if the device lacks a capability. Returns the timing; its
         `value` is the return value of one more call."""
         __tracebackhide__ = True  # pytest shows a failing check from the check on
         work = Work(moved, payload, flops, items)
         timed = functools.partial(call, *args) if args else call
         stage = Stage(timed, work, _quantity(work), limit, modes, clock, waits, item=item)
-        task = Task.of(stage, check=lambda: _observations(check()), poison=poison)
+        checked = no_values if check is nothing else lambda: _observations(check())  # without a check: `unchecked`
+        task = Task.of(stage, check=checked, poison=poison)
         try:
             return self._time_and_judge(task, self._new_case(name, version), timed)
         except (AssertionError, WrongAnswer) as error:
@@ -137,6 +140,8 @@ class Gpubench:
         It fails the test if the case fails against the baseline, and skips it if the samples cannot be trusted and
         there is no baseline."""
         result = self._session.measure(task, case)
+        if result.cause == IMPOSSIBLE:
+            pytest.fail(result.reason, pytrace=False)
         if result.status == "invalid" and not self._session.has_baseline:
             pytest.skip(f"the samples cannot be trusted: {result.reason}")
         value = self._session.call_once(call) if result.status == "ok" else None

@@ -125,6 +125,7 @@ class Operands:
         m, n, k, batch = shape.m, shape.n, shape.k, shape.batch
         kind_a, kind_b, kind_c = precision.formats
         seeds = [int(seed) for seed in self.rng.integers(2**63, size=2)]
+        self._drawn = seeds[0], data
         self.a = self._make.drawn(kind_a, batch * m * k, seeds[0], data)
         self.b = self._make.drawn(kind_b, batch * k * n, seeds[1], data)
         self.c = bench.xp.empty(batch * m * n, kind_c.storage)
@@ -141,6 +142,12 @@ class Operands:
     def stage(self, call: Callable[[], None], effort: gb.Effort = gb.TIER) -> gb.Stage:
         """Return one product as a stage, judged by its operations."""
         return gb.Stage(call, self.work(), "flops", self.precision.limit, max_calls=64, effort=effort)
+
+    def redraw(self) -> None:
+        """Fill A with the data of another seed; a second call restores the first ones."""
+        seed, data = self._drawn
+        self._drawn = seed ^ 1, data
+        self._make.fill(self.a, self.precision.formats[0], seed ^ 1, data)
 
     def poison(self) -> None:
         """Fill C with a pattern that is no result, so that the check finds elements that were not written."""

@@ -84,7 +84,8 @@ def _gpu_task(bench: gb.Bench, kernel: str, size_bytes: int) -> gb.Task:
     passes = _GpuPasses(bench, size_bytes // arrays, size_bytes <= cache)
     checked = {"read": passes.read, "write": passes.write, "copy": passes.copy}[kernel]()
     work = gb.Work(moved=arrays * passes.nbytes, payload=passes.nbytes)
-    stage = gb.Stage(checked.call, work, "moved", limit, effort=gb.POINT, outputs=checked.outputs)
+    doubled = checked.doubled
+    stage = gb.Stage(checked.call, work, "moved", limit, effort=gb.POINT, outputs=checked.outputs, doubled=doubled)
     return gb.Task.of(stage, check=checked.check)
 
 
@@ -109,6 +110,7 @@ class _GpuPasses:
         *numbers, self._grid = layout(max(1, bench.target.device.units), size_bytes, cached)
         _, tile, turns, _ = numbers
         self._layout = tuple(np.uint32(number) for number in numbers)
+        self._twice = (*self._layout[:2], np.uint32(2 * turns), self._layout[3])
         self.nbytes = self._grid * turns * tile * _VECTOR_BYTES
         self._words = random_words(bench, size_bytes)
 
@@ -127,21 +129,26 @@ class _GpuPasses:
             compute()
             expect_equal(to_host(parts), to_host(expected), "partial results")
 
-        call = self._launch("cached_read", self._words.array, *self._layout, parts)
-        return CheckedCall(call, check, (parts,))
+        once, twice = (
+            self._launch("cached_read", self._words.array, *layout, parts) for layout in (self._layout, self._twice)
+        )
+        return CheckedCall(once, check, (parts,), doubled=twice)
 
     def write(self) -> CheckedCall:
         array, key = self._words.array, np.uint32(self._bench.rng.integers(2**32))
         mistakes, vectors = self._bench.xp.zeros(1, np.uint64), self._layout[0]
         count = self._launch("cached_mistakes", array, vectors, key, mistakes)
         check = partial(expect_no_mistakes, self._bench, count, mistakes, int(vectors), "vectors")
-        return CheckedCall(self._launch("cached_write", array, *self._layout, key), check, (array,))
+        once, twice = (self._launch("cached_write", array, *layout, key) for layout in (self._layout, self._twice))
+        return CheckedCall(once, check, (array,), doubled=twice)
 
     def copy(self) -> CheckedCall:
         """Return the passes as copies of the array to a second one of the same size, with their check."""
         target = self._bench.xp.zeros_like(self._words.array)
-        call = self._launch("cached_copy", target, self._words.array, *self._layout)
-        return CheckedCall(call, partial(expect_words, self._words, target), (target,))
+        once, twice = (
+            self._launch("cached_copy", target, self._words.array, *layout) for layout in (self._layout, self._twice)
+        )
+        return CheckedCall(once, partial(expect_words, self._words, target), (target,), doubled=twice)
 
 
 @topic.case(access=("read", "write"), width_bytes=WIDTHS, when=gb.on_gpu)
@@ -157,7 +164,7 @@ def shared(bench: gb.Bench, access: str, width_bytes: int) -> gb.Task:
     parts = bench.xp.zeros((grid, _SHARED_THREADS), np.uint64)
     cycles = bench.xp.zeros(grid, np.uint64)
     kernel = bench.kernel(_SOURCE, f"shared_{access}_{width_bytes}")
-    args = (bench.xp.asarray(drawn), np.uint32(passes), np.uint32(0), parts, cycles)
+    data = bench.xp.asarray(drawn)
     expected = _expected(access, drawn, width_bytes, passes)
 
     def per_clock() -> gb.Observation:
@@ -165,14 +172,15 @@ def shared(bench: gb.Bench, access: str, width_bytes: int) -> gb.Task:
         clocks = float(np.median(bench.device.to_host(cycles)))
         return {"per_clock": gb.Observed(passes * block_bytes / clocks, "B/clock", "more")}
 
-    def call() -> None:
-        kernel((grid,), (_SHARED_THREADS,), args, block_bytes)
+    def call(count: int = passes) -> None:
+        kernel((grid,), (_SHARED_THREADS,), (data, np.uint32(count), np.uint32(0), parts, cycles), block_bytes)
 
     def check() -> None:
         expect_equal(bench.device.to_host(parts), expected, "threads' results")
 
     work = gb.Work(moved=grid * passes * block_bytes, payload=grid * passes * block_bytes)
-    stage = gb.Stage(call, work, "moved", "shared", probe=per_clock, effort=gb.POINT, outputs=(parts,))
+    doubled = partial(call, 2 * passes)
+    stage = gb.Stage(call, work, "moved", "shared", probe=per_clock, effort=gb.POINT, outputs=(parts,), doubled=doubled)
     return gb.Task.of(stage, check=check)
 
 

@@ -126,7 +126,7 @@ def working_set(bench: gb.Bench, kernel: str, size_bytes: int) -> gb.Task:
         checked = _write_passes(rows, passes, np.uint64(bench.rng.integers(2**63)))
     moved = passes * rows.nbytes * (2 if kernel == "copy" else 1)
     work = gb.Work(moved=moved, payload=passes * rows.nbytes)
-    stage = gb.Stage(checked.call, work, "moved", effort=gb.POINT, outputs=checked.outputs)
+    stage = gb.Stage(checked.call, work, "moved", effort=gb.POINT, outputs=checked.outputs, doubled=checked.doubled)
     return gb.Task.of(stage, check=checked.check, poison=checked.poison)
 
 
@@ -135,7 +135,8 @@ def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
     factor = np.uint64((5**passes - 1) // 4 % 2**64)  # closed form of `passes` times x = 5·x + xor of the row, from 0
     expected = np.bitwise_xor.reduce(rows, axis=1) * factor
     check = partial(expect_equal, parts, expected, "threads' results")
-    return CheckedCall(lambda: _read(rows, passes, parts), check, (parts,))
+    doubled = partial(_read, rows, 2 * passes, parts)
+    return CheckedCall(lambda: _read(rows, passes, parts), check, (parts,), doubled=doubled)
 
 
 def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
@@ -150,13 +151,15 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
         expect_equal(back, rows + turns, "words")
         expect_equal(there, last, "words")
 
-    return CheckedCall(lambda: _copy(there, back, passes), check, (there,), poison=partial(np.copyto, back, rows))
+    poison, doubled = partial(np.copyto, back, rows), partial(_copy, there, back, 2 * passes)
+    return CheckedCall(lambda: _copy(there, back, passes), check, (there,), poison=poison, doubled=doubled)
 
 
 def _write_passes(rows: _Rows, passes: int, value: np.uint64) -> CheckedCall:
     """Return the call that writes all of `rows` `passes` times, with its check for the word of the last pass."""
     check = partial(expect_equal, rows, value + np.uint64(passes - 1), "words")
-    return CheckedCall(lambda: _write(rows, passes, value), check, (rows,))
+    doubled = partial(_write, rows, 2 * passes, value)
+    return CheckedCall(lambda: _write(rows, passes, value), check, (rows,), doubled=doubled)
 
 
 def accesses(bench: gb.Bench, access: str, pattern: AccessPattern) -> CheckedCall:

@@ -123,7 +123,7 @@ def _linear(stream: Stream, name: str, factors: tuple[float, float, float], *sca
     """Return the call of a kernel that leaves a = k + kb·b + kc·c in its first array, with its check."""
     a, inputs = stream.empty(), tuple(stream.drawn() for factor in factors[1:] if factor)
     call = stream.call(name, a, *(drawn.array for drawn in inputs), stream.count, *map(stream.real, scalars))
-    return CheckedCall(call, stream.verifier(a, inputs, factors), (a,))
+    return CheckedCall(call, stream.verifier(a, inputs, factors), (a,), inputs=partial(stream.redraw, *inputs))
 
 
 @_kernel(arrays=1, sizes=_floor_sizes, headline={"dtype": "float32"}, has_floor=_is_floor_size)
@@ -134,7 +134,8 @@ def read(stream: Stream) -> CheckedCall:
     def check() -> None:
         expect_equal(stream.bench.device.to_host(parts), stream.expected_xor(b), "partial results")
 
-    return CheckedCall(stream.call("read", b.array, stream.count, parts), check, (parts,))
+    call = stream.call("read", b.array, stream.count, parts)
+    return CheckedCall(call, check, (parts,), inputs=partial(stream.redraw, b))
 
 
 @_kernel(arrays=1)
@@ -189,7 +190,8 @@ def dot(stream: Stream) -> CheckedCall:
         error, bound = float(np.max(np.abs(sums - stream.expected_dot(b, c)))), stream.bound()
         gb.expect(error <= bound, f"a partial sum is off by {error:.3g}, more than {bound:.3g}")
 
-    return CheckedCall(stream.call("dot", b.array, c.array, stream.count, parts), check, (parts,))
+    call = stream.call("dot", b.array, c.array, stream.count, parts)
+    return CheckedCall(call, check, (parts,), inputs=partial(stream.redraw, b, c))
 
 
 def _runtime_copy(stream: Stream) -> CheckedCall:
@@ -211,7 +213,13 @@ def _runtime_copy(stream: Stream) -> CheckedCall:
         for place in [place for place, first in enumerate(firsts) if not math.isnan(first)] or [0]:
             verifiers[place]()
 
-    return CheckedCall(calls[0], check, tuple(targets), rotation=calls if len(calls) > 1 else ())
+    def redraw() -> None:
+        """Put other data into every source."""
+        stream.redraw(b)
+        for _, source in pairs[1:]:
+            source[...] = b.array
+
+    return CheckedCall(calls[0], check, tuple(targets), calls if len(calls) > 1 else (), inputs=redraw)
 
 
 _KERNELS["memcpy"] = StreamKernel(_runtime_copy, arrays=2, payload=1, flops=0)
@@ -234,8 +242,17 @@ def stream_task(
     size, limit = stream.size_bytes, _sizes.memory_limit(bench.target, stream.size_bytes)
     work = gb.Work(moved=kernel.arrays * size, payload=kernel.payload * size, flops=kernel.flops * float(stream.count))
     modes: Any = ("hot", "cold") if bench.traits.is_gpu and not limit else ("hot",)
-    turns, outputs = prepared.rotation, prepared.outputs
-    stage = gb.Stage(prepared.call, work, "moved", limit, modes, effort=effort, rotation=turns, outputs=outputs)
+    stage = gb.Stage(
+        prepared.call,
+        work,
+        "moved",
+        limit,
+        modes,
+        effort=effort,
+        rotation=prepared.rotation,
+        outputs=prepared.outputs,
+        inputs=prepared.inputs,
+    )
     notes = {} if name == "memcpy" else dict(stream.notes)
     if not limit:
         cache = gb.units.size(_sizes.cache_bytes(bench.target))

@@ -18,6 +18,7 @@ from ._operations import COLLECTIVES, WORD_BYTES, Collective
 _PATIENCE_S = 5.0
 _HEAD_BYTES = 4096  # before the data stand this rank's last step and the last check for which it was late
 _LATE_S = 1e-3
+_OTHER_SEED = 2**32  # no rank's seed then equals another one's
 
 
 def drawn(seed: int, first: int, count: int) -> npt.NDArray[np.float32]:
@@ -42,17 +43,22 @@ class HostRank:
         self._world, self._rank = bench.world, bench.rank
         self._words = size_bytes // WORD_BYTES
         self._seed = int(bench.rng.integers(2**62, dtype=np.uint64))
-        sent = drawn(self._seed + bench.rank, 0, operation.sends(self._words, bench.world))
-
-        def fill(array: Any) -> None:
-            array[_HEAD_BYTES:].view(np.float32)[:] = sent
-
-        self._memory = RankMemory(bench, _HEAD_BYTES + sent.nbytes, fill)
+        self._sends = operation.sends(self._words, bench.world)
+        self._memory = RankMemory(bench, _HEAD_BYTES + self._sends * WORD_BYTES, self._fill)
         self._shared = self._memory.buffers
         self.received = np.empty(operation.receives(self._words, bench.world), np.float32)
         self._steps = 0
         self._checks = 0
         bench.barrier()
+
+    def _fill(self, array: Any) -> None:
+        """Write the words that this rank sends to its shared memory `array`."""
+        array[_HEAD_BYTES:].view(np.float32)[:] = drawn(self._seed + self._rank, 0, self._sends)
+
+    def redraw(self) -> None:
+        """Send the words of another seed; a second call restores the first ones."""
+        self._seed ^= _OTHER_SEED
+        self._fill(self._memory.local)
 
     def _sent(self, rank: int, first: int, count: int) -> Any:
         return self._shared[rank].array[_HEAD_BYTES:].view(np.float32)[first : first + count]
@@ -221,7 +227,7 @@ def _task(bench: gb.Bench, name: str, by: str, of: int, size_bytes: int) -> gb.T
     also = {"algbw": gb.Work(payload=size_bytes, items=1)}
     tail = gb.POINT.with_tail(_TAIL if size_bytes <= _TAIL_BYTES else 0)
     limit = "" if is_host else LIMIT
-    stage = partial(gb.Stage, rank.call, work, lead=rank.meet, outputs=(rank.received,))
+    stage = partial(gb.Stage, rank.call, work, lead=rank.meet, outputs=(rank.received,), inputs=rank.redraw)
     stages = {
         "": stage("payload", limit, modes, also=also, effort=gb.POINT),
         "tail": stage("item", modes=("each",), effort=tail),

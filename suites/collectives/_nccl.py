@@ -19,6 +19,7 @@ _THREADS = 256
 _BLOCKS = 1056
 _SPARE_BYTES = 2**28
 _ROOT = 0
+_OTHER_SEED = np.uint64(2**32)  # no rank's seed then equals another one's
 _EXACT_RANKS = 16  # up to this number of ranks the sum is exact with the shift of collectives.cu
 _SHM, _SHM_LEAST = "/dev/shm", 2**25
 
@@ -100,10 +101,8 @@ class NcclRank:
         self._seed = np.uint64(bench.rng.integers(2**62, dtype=np.uint64))
         shift = {"SHIFT": _shift(world)} if world > _EXACT_RANKS else {}
         self._mistakes = bench.kernel("collectives.cu", "mistakes", **shift)
-        seed = self._seed + np.uint64(bench.rank)
-        bench.kernel("collectives.cu", "fill", **shift)(
-            (_BLOCKS,), (_THREADS,), (self._sent, np.uint64(self._sent.size), seed)
-        )
+        self._filler = bench.kernel("collectives.cu", "fill", **shift)
+        self._fill()
         bench.device.synchronize()
         bench.barrier()  # all ranks have their memory here, so that no rank waits for one that was skipped
         start = time.perf_counter()
@@ -115,6 +114,16 @@ class NcclRank:
             self.call()
             bench.device.synchronize()
             self.setup_s = time.perf_counter() - start
+
+    def _fill(self) -> None:
+        """Queue the kernel that draws the words that this rank sends."""
+        seed = self._seed + np.uint64(self._bench.rank)
+        self._filler((_BLOCKS,), (_THREADS,), (self._sent, np.uint64(self._sent.size), seed))
+
+    def redraw(self) -> None:
+        """Send the words of another seed; a second call restores the first ones."""
+        self._seed ^= _OTHER_SEED
+        self._fill()
 
     @property
     def notes(self) -> dict[str, str]:

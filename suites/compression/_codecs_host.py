@@ -217,7 +217,13 @@ class HostRoundTrip:
         """Divide `source`, a NumPy array of dtype uint8, into chunks of `chunk_bytes`, and drop both outputs."""
         self.codec, self.source, self.threads, self._chunk_bytes = codec, source, threads, chunk_bytes
         self.sizes, self.chunks = lengths(source.size, chunk_bytes), chunks_of(source, chunk_bytes)
+        self._other = np.roll(source, -chunk_bytes)
         self.poison()
+
+    def redraw(self) -> None:
+        """Put the same chunks in another order into the buffer; a second call restores the first one."""
+        self.source, self._other = self._other, self.source
+        self.chunks = chunks_of(self.source, self._chunk_bytes)
 
     def poison(self) -> None:
         """Replace every chunk of both outputs by an empty one."""

@@ -1,6 +1,7 @@
 """Time round trips of a buffer: through every codec, by batch and threads, by the Python binding, in shared formats."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -65,7 +66,8 @@ def _stage(
 ) -> gb.Stage:
     """Return the stage of one direction of a round trip, whose rate counts its uncompressed bytes."""
     call: Callable[[], object] = getattr(trip, way)
-    return gb.Stage(call, gb.Work(payload=nbytes), "payload", waits=waits, clock=clock, max_calls=4, effort=gb.POINT)
+    stage = gb.Stage(call, gb.Work(payload=nbytes), "payload", waits=waits, clock=clock, max_calls=4, effort=gb.POINT)
+    return replace(stage, inputs=trip.redraw) if isinstance(trip, host.HostRoundTrip) else stage
 
 
 def _open(bench: gb.Bench, source: _corpora.Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> Any:

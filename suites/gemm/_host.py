@@ -74,7 +74,13 @@ def host_product(bench: gb.Bench, precision: Precision, shape: Shape) -> gb.Task
         return judged(precision, shape.k, c[rows][:, columns], wide_a @ wide_b, scale)
 
     work = gb.Work(flops=shape.flops, moved=shape.moved(precision))
-    stage = gb.Stage(lambda: np.matmul(a, b, out=c), work, "flops", precision.a, max_calls=64, outputs=(c,))
+
+    def negate() -> None:
+        np.negative(a, out=a)
+
+    stage = gb.Stage(
+        lambda: np.matmul(a, b, out=c), work, "flops", precision.a, max_calls=64, outputs=(c,), inputs=negate
+    )
     return gb.Task.of(stage, check=check, notes=_notes())
 
 

@@ -4,7 +4,8 @@ A kernel's source is JSON: `{"seconds": 1e-3}` and these optional fields: `warmu
 `noise` (relative sigma), `rho` (its lag-one correlation: AR(1)), `seed`, `drift` (relative growth per launch), `cold`
 (factor after a flush), `outlier_every` (each n-th launch takes three times as long), `throttled` (launches [from, to)
 that take twice as long, and show as `thermal` in the device's condition), `backwards_every` (each n-th launch moves the
-clock back), `begin` (seconds before a launch that finds the device idle), `hangs` (the launch never ends)."""
+clock back), `begin` (seconds before a launch that finds the device idle), `beside` (seconds of work that a launch
+leaves to another queue), `hangs` (the launch never ends)."""
 
 import json
 import time
@@ -40,6 +41,7 @@ class _KernelProgram:
     cold: float = 1.0
     backwards_every: int = 0
     begin: float = 0.0
+    beside: float = 0.0
 
 
 class ClockworkDevice(NumpyDevice):
@@ -53,6 +55,7 @@ class ClockworkDevice(NumpyDevice):
         self._flushed = False
         self._throttled = False
         self._is_busy = False
+        self._beside_until = 0.0  # when the other queue has ended its work
 
     def now(self) -> float:
         return self._now
@@ -60,6 +63,15 @@ class ClockworkDevice(NumpyDevice):
     def spend(self, seconds: float) -> None:
         """Advance the clock by these seconds."""
         self._now += seconds
+
+    def leave_beside(self, seconds: float) -> None:
+        """Queue work of these seconds beside the clock's queue."""
+        self._beside_until = max(self._beside_until, self._now) + seconds
+
+    def elsewhere(self) -> float:
+        seconds = max(self._beside_until - self._now, 0.0)
+        self.spend(seconds)
+        return seconds
 
     def rest(self, seconds: float) -> None:
         self.spend(seconds)
@@ -126,6 +138,8 @@ class _ClockworkKernel:
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
         del grid, block, args, shared_bytes
+        if self._program.beside:
+            self._device.leave_beside(self._program.beside)
         self._device.spend(self._duration())
         self._launches += 1
 

@@ -2,9 +2,9 @@
 
 import contextlib
 import importlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
+from time import perf_counter, sleep  # kept from import on: a case may replace them
 from typing import Any, ClassVar
 
 import numpy as np
@@ -239,12 +239,12 @@ class CupyDevice:
 
     def elsewhere(self) -> float:
         self.synchronize()
-        start = time.perf_counter()
+        start = perf_counter()
         self._runtime.deviceSynchronize()
-        return time.perf_counter() - start
+        return perf_counter() - start
 
     def now(self) -> float:
-        return time.perf_counter()
+        return perf_counter()
 
     def time(
         self,
@@ -268,7 +268,7 @@ class CupyDevice:
 
     def rest(self, seconds: float) -> None:
         self.synchronize()
-        time.sleep(seconds)
+        sleep(seconds)
 
     def flush(self) -> None:
         self._cache_flush.queue(self._stream.ptr)

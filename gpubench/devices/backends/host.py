@@ -4,10 +4,10 @@ import importlib.util
 import os
 import platform
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import perf_counter, perf_counter_ns, sleep  # kept from import on: a case may replace them
 from typing import Any
 
 import numpy as np
@@ -36,25 +36,25 @@ class HostDevice(NumpyDevice):
         self._evictor: Any = None
 
     def now(self) -> float:
-        return time.perf_counter()
+        return perf_counter()
 
     def _mean_seconds(self, call: Callable[[], object], calls: int) -> float:
         """Return the mean seconds of `calls` calls of `call` in a row, timed as a whole."""
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         for _ in range(calls):
             call()
-        return (time.perf_counter_ns() - start) * 1e-9 / calls
+        return (perf_counter_ns() - start) * 1e-9 / calls
 
     def _timed_call(self, call: Callable[[], object], cold: bool) -> float:
         """Return the seconds of one call of `call`; if `cold`, the caches are flushed before, outside the time."""
         if cold:
             self.flush()
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         call()
-        return (time.perf_counter_ns() - start) * 1e-9
+        return (perf_counter_ns() - start) * 1e-9
 
     def rest(self, seconds: float) -> None:
-        time.sleep(seconds)
+        sleep(seconds)
 
     def flush(self) -> None:
         if self._evictor is None:

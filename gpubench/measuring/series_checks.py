@@ -1,0 +1,145 @@
+"""Check single calls of a series at random places while it is taken, and compare their times with unchecked calls."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from gpubench import stats
+from gpubench.authoring.task import Stage
+from gpubench.base.errors import Untrustworthy
+from gpubench.measuring.answers import Agree, AnswerChecks
+from gpubench.measuring.stopping import StoppingPolicy
+from gpubench.plugins.backend import OpenDevice
+
+_MOST, _LEAST = 30, 3  # checks of a series
+_SHARE = 0.1  # share of the sampling time that checks may take
+_MOST_PAUSE_S = 0.01  # a longer check would cool a GPU
+_NEIGHBOURS = 9  # samples before a checked call, with which its time is compared
+_LONGER, _MOST_LONGER = 1.2, 1.75  # a checked call that takes so many times the controls' time shows skipped work
+_CONTROLS = 3  # control calls, whose spread sets the limit between these two
+_ATTEMPTS = 3  # a single call may be late by chance
+
+
+class CheckedSeries(Protocol):
+    """The properties of a series that its checks need: `values` are the samples in seconds."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def stage(self) -> Stage: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def policy(self) -> StoppingPolicy: ...
+    @property
+    def values(self) -> list[float]: ...
+
+
+class SeriesChecks:
+    """The checks of one series: up to 30 while sampling, within 10 % of its time, and one to three after it.
+
+    All methods are collective: every rank that times something must call them."""
+
+    def __init__(
+        self,
+        answers: AnswerChecks,
+        timed: CheckedSeries,
+        device: OpenDevice,
+        agree: Agree,
+        rng: np.random.Generator,
+        time_calls: Callable[[int], float],
+        is_brief: bool = False,
+    ) -> None:
+        """Set up the checks; `time_calls` gives the median seconds of that many calls, NaN if they were disturbed.
+
+        With `is_brief` a single check is enough."""
+        self.made = 0
+        self._answers, self._timed, self._device = answers, timed, device
+        self._agree, self._rng, self._time_calls = agree, rng, time_calls
+        self._least = 1 if is_brief else _LEAST
+        self._spent_s = self._last_s = 0.0
+        self._next_s = self._draw_gap()
+
+    def _draw_gap(self) -> float:
+        """Return the random seconds of sampling until the next check; on average they suit the allowed share."""
+        mean_s = max(self._timed.policy.budget_s / _MOST, self._last_s / _SHARE)
+        return float(self._rng.uniform(0, 2)) * mean_s
+
+    def is_due(self, elapsed_s: float) -> bool:
+        """Return whether a check is to be made after `elapsed_s` seconds of sampling: its random place is reached."""
+        if elapsed_s < self._next_s or self.made >= _MOST or not self._timed.values or self._timed.stage.checked:
+            return False
+        batches_s = 2 * self._timed.calls * stats.median(self._timed.values)
+        cost_s = self._last_s or self._answers.seconds + batches_s
+        pause_s = _MOST_PAUSE_S if self._device.traits.is_gpu else cost_s
+        return self._spent_s + cost_s <= _SHARE * max(elapsed_s, self._timed.policy.least_s) and cost_s <= pause_s
+
+    def make(self, elapsed_s: float) -> float:
+        """Check a call, warm the caches with a random number of further ones, and return the seconds that it took.
+
+        No call can know its number: a call that is idle in a regular rhythm is found too."""
+        start = self._device.now()
+        self._check_call()
+        self._time_calls(self._whole(int(self._rng.integers(1, self._timed.calls + 1))))
+        self._last_s = self._device.now() - start
+        self._spent_s += self._last_s
+        self._next_s = elapsed_s + self._draw_gap()
+        return self._last_s
+
+    def finish(self) -> None:
+        """Check after the last sample: as often as checks are missing, but no longer than the budget of the series."""
+        start = self._device.now()
+        while not self._timed.stage.checked:
+            self._check_call()
+            is_over = self._device.now() - start > self._timed.policy.budget_s
+            if self._agree(self.made >= self._least or is_over):
+                return
+            self._time_calls(self._whole(int(self._rng.integers(1, self._timed.calls + 1))))
+
+    def _whole(self, calls: int) -> int:
+        """Return the number of calls that are timed in place of `calls`: whole rotations, and whole graphs."""
+        if self._timed.mode == "graph":
+            return self._timed.calls
+        turns = len(self._timed.stage.rotation) if self._timed.mode == "rotated" else 1
+        return -(-calls // turns) * turns
+
+    def _check_call(self) -> None:
+        """Check a call on overwritten outputs. Raises WrongAnswer, or Untrustworthy if it takes longer than others."""
+        # It is no sample, because the caches now hold other lines. Work that is skipped on repeats shows as a wrong
+        # answer, or as a call that takes longer than its neighbours. Other caches make it longer too, so the controls
+        # are calls whose outputs were written with what they hold, and last a call behind a flush.
+        self.made += 1
+        calls, longer = self._whole(1), 0.0
+        neighbours_s = max(self._timed.values[-_NEIGHBOURS:], default=np.inf)
+        is_timed = self._timed.stage.clock == "device"  # a host call may have to allocate its output again
+        for _ in range(_ATTEMPTS):
+            checked_s = self._answers.around(self._timed.stage, lambda: self._time_calls(calls))
+            if self._agree(not is_timed or not checked_s > _LONGER * neighbours_s):
+                return
+            limit, slowest_s = self._take_controls(calls)
+            longer = checked_s / max(slowest_s, neighbours_s)
+            if self._agree(not longer > limit):
+                return
+            self._device.flush()
+            self._device.synchronize()  # a call that is not gated would begin while the flush runs, and seem shorter
+            longer = min(longer, checked_s / self._time_calls(calls))
+            if self._agree(not longer > limit):
+                return
+        raise Untrustworthy(
+            "skipped-work",
+            f"{self._timed.label}: on overwritten outputs a call takes {longer:.1f} times as long as otherwise: "
+            "the timed calls skip work",
+        )
+
+    def _take_controls(self, calls: int) -> tuple[float, float]:
+        """Return the limit that the spread of the control calls allows, and the seconds of the slowest of them.
+
+        Without an imitation of the poisoning the limit is the wide one."""
+        if not self._answers.can_touch:
+            return _MOST_LONGER, 0.0
+        times = [self._answers.beside(self._timed.stage, lambda: self._time_calls(calls)) for _ in range(_CONTROLS)]
+        slowest_s = max(times)
+        return float(np.fmin(_MOST_LONGER, _LONGER * slowest_s / min(times))), slowest_s
