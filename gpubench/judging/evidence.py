@@ -183,10 +183,26 @@ class Side:
         """Return the side with only the processes of some run files.
 
         `readings` are the indices of these run files, as in the field `readings`."""
-        selected = [index for index, reading in enumerate(self.readings) if reading in readings]
+        return self._at([index for index, reading in enumerate(self.readings) if reading in readings])
+
+    def without(self, processes: Collection[tuple[int, int]]) -> Side:
+        """Return the side without the processes with these `numbers`."""
+        return self._at([index for index, number in enumerate(self.numbers) if number not in processes])
+
+    def _at(self, selected: Sequence[int]) -> Side:
         columns = (self.processes, self.readings, self.sessions)
         processes, sources, sessions = (tuple(column[index] for index in selected) for column in columns)
         return Side(self.case, self.devices, processes, sources, sessions)  # type: ignore[arg-type]
+
+    @property
+    def numbers(self) -> list[tuple[int, int]]:
+        """For each process its run file and its place among the processes of this case in that file, from 0."""
+        seen = Counter[int]()
+        places = []
+        for reading in self.readings:
+            places.append((reading, seen[reading]))
+            seen[reading] += 1
+        return places
 
     @property
     def is_measured(self) -> bool:
@@ -248,6 +264,12 @@ class Evidence:
     def with_repeats(self, more: Sequence[Reading]) -> Evidence:
         """Return new evidence in which the readings of a repeated measurement are added to the last session."""
         return Evidence((*self.sessions[:-1], (*self.sessions[-1], *more)))
+
+    def without(self, processes: Collection[tuple[int, int]]) -> Evidence:
+        """Return the evidence without these processes of all cases, given as `Side.numbers`."""
+        evidence = Evidence(self.sessions)
+        evidence.sides = {key: side.without(processes) for key, side in self.sides.items()}
+        return evidence
 
     def clocks(self, side: Side, measure: Measure = Measure.CORE_CLOCK) -> tuple[float, ...]:
         """Return for each ok process of `side` the median that a clock had in the window of the process, in Hz.

@@ -17,6 +17,7 @@ from gpubench.base import units
 from gpubench.judging.effect import Effect
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.noise import LEAST_REPLICATES
+from gpubench.judging.sessions import SessionSpreads
 from gpubench.model import Manifest, Measure, Verdict
 
 # If other work disturbed this share of a side's processes or more, that work may decide the verdict. With a smaller
@@ -53,6 +54,7 @@ class Grounds:
         """Set up comparisons of sides of the baseline `before` with sides of the candidate `after`."""
         self._before = before
         self._after = after
+        self.spreads = SessionSpreads(before.sides.values())
         self._allow_mismatch = allow_mismatch
         self._machines: dict[_Sources, tuple[str, ...]] = {}
         self._cards: dict[_Sources, bool] = {}
@@ -138,13 +140,20 @@ class Grounds:
         reason = f"measured on another card, and cards of one model differ by {units.percent(_CARDS_DIFFER, 0)}"
         return Objection(Verdict.INCONCLUSIVE, "card", f"{reason}: use a baseline of this card")
 
-    def explanation(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
+    def explanation(
+        self, old: Side, new: Side, verdict: Verdict, threshold: float, effect: Effect
+    ) -> Objection | None:
         """Return an explanation of `verdict` other than the code, or a slowdown that a faster clock hides; else None.
 
-        `threshold` is the finding's threshold, a logarithm."""
+        `threshold` is the finding's threshold, a logarithm. Other work explains a slowdown up to the difference that
+        sessions of the machine, or the disturbed processes of the baseline, have shown."""
         if verdict in (Verdict.SAME, Verdict.INCONCLUSIVE):
             return self._hidden_slowdown(old, new, threshold)
         if disturbed := _disturbance_text(old, new):
+            bound = max(self.spreads.bound(old), _disturbed_by(old))
+            if verdict is Verdict.SLOWER and effect.low > bound:
+                doubt = f"{disturbed}; that explains at most {units.percent(math.expm1(bound))}"
+                return Objection(Verdict.SLOWER, "contended", doubt)
             return Objection(_verdict_if_explained(verdict), "contended", disturbed)
         explained = self._explained_by_clock(old, new, verdict, threshold)
         return explained or (self._hidden_slowdown(old, new, threshold) if verdict is Verdict.SUSPECT else None)
@@ -238,6 +247,13 @@ def _with_clock(side: Side, hertz: Sequence[float]) -> npt.NDArray[np.float64]:
 def _verdict_if_explained(verdict: Verdict) -> Verdict:
     """Return the verdict on an explained change: a suspect if it looked slower, which is worth measuring again."""
     return Verdict.INCONCLUSIVE if verdict is Verdict.FASTER else Verdict.SUSPECT
+
+
+def _disturbed_by(side: Side) -> float:
+    """Return how much slower the disturbed processes of a side are than its others; 0 if all or none are disturbed."""
+    disturbed = [bool(side.processes[index].neighbours) for index in side.ok]
+    groups = [[log for log, bad in zip(side.logs, disturbed, strict=True) if bad is state] for state in (True, False)]
+    return max(float(np.median(groups[0]) - np.median(groups[1])), 0.0) if all(groups) else 0.0
 
 
 def _disturbance_text(old: Side, new: Side) -> str:

@@ -1,0 +1,107 @@
+"""Learn from the baseline how much sessions of a machine differ, and which processes are out for most cases.
+
+docs/gate.md states the rules. Values are logarithms whose sign makes more worse, as in `judging.effect`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpubench.judging.effect import Scatter
+from gpubench.judging.evidence import Evidence, Side
+from gpubench.judging.noise import chance_errors_of
+
+UNKNOWN = math.log1p(0.05)  # what the machine may explain where a single session has shown nothing
+_LEAST_VARIATION = 0.005  # two sessions can agree by chance; by so much sessions of an H200 differ at least
+_MOST_FREEDOM = 20  # the pooled variance counts as so many degrees of freedom at most, since cases move together
+_UNLIKE = 7.0  # the 99 % quantile of chi-square with one degree of freedom: a case that varies more has its own variance
+_OUT = 4.0  # a process is out in a case if it lies this many robust deviations from the median of its side
+_LEAST_CASES = 5  # a process can be out for most cases only if there are this many
+_LEAST_PROCESSES = 5  # and only among this many processes, of which at most a fifth is left out
+_MAD_TO_SIGMA = 1.4826  # makes the median absolute deviation of a normal sample estimate its standard deviation
+
+
+def resource(limit: str) -> str:
+    """Return the part of a machine that a limit belongs to: `tensor` of `tensor.float16`. Links are kept apart."""
+    return limit if limit.startswith("link.") else limit.partition(".")[0]
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The squared deviations of the sessions' means of all cases of a resource, their freedom, and the widest range."""
+
+    squares: float = 0.0
+    freedom: int = 0
+    range: float = 0.0
+
+
+class SessionSpreads:
+    """The differences between the sessions of a baseline, pooled over the cases that the same resource bounds."""
+
+    def __init__(self, sides: Iterable[Side]) -> None:
+        """Pool the sessions of the baseline's sides."""
+        self._pools: dict[tuple[tuple[str, ...], str], _Pool] = {}
+        for side in sides:
+            centres = side.centres
+            if len(centres) > 1:
+                pool = self._pools.setdefault(_pool_key(side), _Pool())
+                pool.squares += _squares(centres)
+                pool.freedom += len(centres) - 1
+                pool.range = max(pool.range, max(centres) - min(centres))
+
+    def bound(self, side: Side) -> float:
+        """Return how much the machine may explain: the widest difference of sessions of the resource, else 5 %."""
+        pool = self._pools.get(_pool_key(side))
+        return max(pool.range, _LEAST_VARIATION) if pool else UNKNOWN
+
+    def scatter(self, before: Side, after: Side) -> Scatter | None:
+        """Return the scatter between sessions of one case; None if the baseline has one session of it."""
+        centres = before.centres
+        pool = self._pools.get(_pool_key(before))
+        if pool is None or len(centres) < 2:
+            return None
+        own_freedom = len(centres) - 1
+        own = _squares(centres) / own_freedom
+        pooled = pool.squares / pool.freedom
+        weight = min(pool.freedom, _MOST_FREEDOM)
+        variance = own if own > _UNLIKE * pooled else (weight * pooled + own_freedom * own) / (weight + own_freedom)
+        deviation = math.sqrt(variance + _LEAST_VARIATION**2 / own_freedom)
+        error = deviation * math.sqrt(1 / len(centres) + 1 / len(set(after.sessions)))
+        return Scatter(error, chance_errors_of(weight), deviation, f"{len(centres)} sessions of the baseline")
+
+
+def _pool_key(side: Side) -> tuple[tuple[str, ...], str]:
+    return side.devices, resource(side.kinds[0].limit) if side.kinds else ""
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values)
+
+
+def without_outlying_processes(evidence: Evidence, name: str) -> tuple[Evidence, list[str]]:
+    """Return the evidence without processes that are out for most of their cases, and a note for each of them.
+
+    `name` is `baseline` or `candidate`, for the notes. At most a fifth of the processes is left out."""
+    measured, out = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    for side in evidence.sides.values():
+        numbers = side.numbers
+        if len(side.logs) >= _LEAST_PROCESSES and len(side.logs) == len(side.ok):
+            distances = np.abs(np.array(side.logs) - np.median(side.logs))
+            deviation = _MAD_TO_SIGMA * float(np.median(distances))
+            measured.update(numbers[index] for index in side.ok)
+            is_far = distances > max(_OUT * deviation, 1e-9)
+            out.update(numbers[index] for index, far in zip(side.ok, is_far.tolist(), strict=True) if far)
+    bad = sorted(process for process, count in out.items() if count > max(measured[process] / 2, _LEAST_CASES - 1))
+    if not bad or 5 * len(bad) > len(measured):
+        return evidence, []
+    notes = [
+        f"{name}: process {number + 1} of {evidence.readings[reading].source or 'the run'} is out for "
+        f"{out[reading, number]} of {measured[reading, number]} cases and is left out"
+        for reading, number in bad
+    ]
+    return evidence.without(bad), notes
