@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from gpubench.analysis.quantities import headline, judged_better, judged_median,
 from gpubench.model import Better, Case, Manifest, Measure, Remark, Result, Run, Samples, Status
 
 Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
+_SESSION_GAP = timedelta(hours=1)  # between the starts of two runs; after it the machine may be in another state
 _CLOCKS = (Measure.CORE_CLOCK, Measure.MEMORY_CLOCK)
 
 
@@ -237,6 +239,30 @@ class Side:
         reason = next((f": {process.reason}" for process in bad if process.reason), "")
         share = "" if len(bad) == len(self.processes) else f"{len(bad)} of {len(self.processes)} "
         return f"{share}{statuses}{reason}"
+
+
+def by_session(readings: Iterable[Reading]) -> list[list[Reading]]:
+    """Return readings grouped by session: those of one machine and its cards that started within an hour of another.
+
+    The order of the files does not matter; sessions are in the order of their first file."""
+    machines: dict[tuple[str, ...], list[Reading]] = {}
+    for reading in readings:
+        facts = reading.manifest.facts
+        machine = (
+            *(value for name, value in facts.host if name == "hostname"),
+            *(device.uuid for device in facts.devices),
+        )
+        machines.setdefault(machine, []).append(reading)
+    sessions: list[list[Reading]] = []
+    for group in machines.values():
+        last = None
+        for reading in sorted(group, key=lambda reading: reading.manifest.started):
+            started = datetime.fromisoformat(reading.manifest.started)
+            if last is None or started - last > _SESSION_GAP:
+                sessions.append([])
+            sessions[-1].append(reading)
+            last = started
+    return sorted(sessions, key=lambda session: session[0].manifest.started)
 
 
 class Evidence:

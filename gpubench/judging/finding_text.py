@@ -50,15 +50,18 @@ def figure(median: float, unit: str) -> str:
 
 
 def signed(fraction: float) -> str:
-    """Return a change as a percentage with its sign: `−4.8 %`."""
+    """Return a change as a percentage with its sign, `−4.8 %`; from a factor of 2 on as a ratio, `2.1 times`."""
     size = abs(fraction)
+    if fraction >= 1:
+        return f"{fraction + 1:.2g} times" if fraction < 99 else "over 100 times"
     return f"{'−' if fraction < 0 else '+'}{units.percent(size, 1 if size >= 0.001 or not size else 2)}"
 
 
 def interval(finding: Finding) -> str:
     """Return the 95 % interval of the change: `−6.2 to −1.0 %`."""
     low, high = finding.bounds
-    return f"{signed(low).removesuffix(' %')} to {signed(high)}"
+    unit = " times" if low >= 1 else " %" if high < 1 else ""
+    return f"{signed(low).removesuffix(unit)} to {signed(high)}"
 
 
 def name(finding: Finding) -> str:

@@ -306,10 +306,7 @@ def _findings_with_effects(
     """Return the findings of comparable pairs of sides (baseline, candidate), with effects and verdicts."""
     noises = noise.sides if noise else {}
     effects = effect.effects(
-        [
-            effect.pair(old, new, noises.get((old.case.id, old.devices)), spreads.scatter(old, new))
-            for old, new in pairs
-        ]
+        [effect.pair(old, new, noises.get((old.case.id, old.devices)), spreads.scatter(old, new)) for old, new in pairs]
     )
     plain = [_finding(old, new, Verdict.INCONCLUSIVE) for old, new in pairs]
     return decide(plain, effects, threshold)

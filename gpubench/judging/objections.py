@@ -140,9 +140,7 @@ class Grounds:
         reason = f"measured on another card, and cards of one model differ by {units.percent(_CARDS_DIFFER, 0)}"
         return Objection(Verdict.INCONCLUSIVE, "card", f"{reason}: use a baseline of this card")
 
-    def explanation(
-        self, old: Side, new: Side, verdict: Verdict, threshold: float, effect: Effect
-    ) -> Objection | None:
+    def explanation(self, old: Side, new: Side, verdict: Verdict, threshold: float, effect: Effect) -> Objection | None:
         """Return an explanation of `verdict` other than the code, or a slowdown that a faster clock hides; else None.
 
         `threshold` is the finding's threshold, a logarithm. Other work explains a slowdown up to the difference that

@@ -18,7 +18,9 @@ from gpubench.judging.noise import chance_errors_of
 UNKNOWN = math.log1p(0.05)  # what the machine may explain where a single session has shown nothing
 _LEAST_VARIATION = 0.005  # two sessions can agree by chance; by so much sessions of an H200 differ at least
 _MOST_FREEDOM = 20  # the pooled variance counts as so many degrees of freedom at most, since cases move together
-_UNLIKE = 7.0  # the 99 % quantile of chi-square with one degree of freedom: a case that varies more has its own variance
+_UNLIKE = (
+    7.0  # the 99 % quantile of chi-square with one degree of freedom: a case that varies more has its own variance
+)
 _OUT = 4.0  # a process is out in a case if it lies this many robust deviations from the median of its side
 _LEAST_CASES = 5  # a process can be out for most cases only if there are this many
 _LEAST_PROCESSES = 5  # and only among this many processes, of which at most a fifth is left out

@@ -130,18 +130,22 @@ def check_name(name: str) -> None:
         )
 
 
-def save(name: str, files: Sequence[Path]) -> Path:
-    """Copy these run files into the baseline of that name, which replaces an earlier one, and return its folder.
+def save(name: str, files: Sequence[Path], append: bool = False) -> Path:
+    """Copy these run files into the baseline of that name, and return its folder.
 
-    If copying fails, the earlier baseline stays."""
+    They replace an earlier baseline, or with `append` are added to it as a further session. If copying fails, the
+    earlier baseline stays. Raises UsageError if `append` adds files of another schema, card or method."""
     check_name(name)
     folder = Path(FOLDER) / name
+    earlier = sorted(folder.iterdir()) if append and folder.is_dir() else []
     try:
         folder.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".saving-") as beside:
             new, old = Path(beside) / "new", Path(beside) / "old"
             new.mkdir()
-            for number, file in enumerate(files, 1):
+            for file in earlier:
+                shutil.copyfile(file, new / file.name)
+            for number, file in enumerate(files, len(earlier) + 1):
                 shutil.copyfile(file, new / f"{number:02d}-{file.name}")
             if folder.exists():
                 folder.rename(old)
