@@ -81,7 +81,8 @@ def policy(
     """Return the policy in `file`, changed by the command's options.
 
     If `file` is None, the policy is in gpubench.toml or pyproject.toml in the current folder, or the built-in one.
-    `threshold` is in per cent; None keeps the policy's threshold. The others are the options of these names. Raises UsageError if the file is invalid."""
+    `threshold` is in per cent; None keeps the policy's threshold. The others are the options of these names. Raises
+    UsageError if the file is invalid."""
     from dataclasses import replace
 
     from gpubench.judging.policy import load

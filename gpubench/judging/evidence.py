@@ -318,6 +318,14 @@ class Evidence:
         return float(np.median(values)) if values else math.nan
 
 
+def in_turn(before: Evidence, after: Evidence) -> bool:
+    """Return whether both sides were measured in turn, so that they share a session: each began before the other ended.
+
+    The moments are those when the run files were started."""
+    first, second = ([reading.manifest.started for reading in side.readings] for side in (before, after))
+    return bool(first and second) and min(first) < max(second) and min(second) < max(first)
+
+
 def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
     """Return the side of each case and device set."""
     columns: dict[Key, tuple[Case, list[Process], list[int], list[int]]] = {}

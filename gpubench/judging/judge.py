@@ -15,10 +15,10 @@ from gpubench import stats
 from gpubench.base.patterns import matches
 from gpubench.judging import effect
 from gpubench.judging.effect import Effect
-from gpubench.judging.evidence import Evidence, Key, Side, paired
+from gpubench.judging.evidence import Evidence, Key, Side, in_turn, paired
 from gpubench.judging.noise import LEAST_TO_FAIL, percent
 from gpubench.judging.objections import Grounds
-from gpubench.judging.sessions import SessionSpreads, without_outlying_processes
+from gpubench.judging.sessions import SessionSpreads, between_two_sessions, without_outlying_processes
 from gpubench.model import Better, Case, Verdict
 
 _WORST_FIRST = tuple(Verdict)
@@ -127,7 +127,7 @@ class Judgement:
     """The findings, the worst first; the cases that only one side has, and notes.
 
     `missing` are cases with a figure of the baseline and none of the candidate, which the candidate's selection still
-    names; a policy may remove cases from it that it does not require. `partial` says whether a candidate ended early."""
+    names; a policy may remove cases that it does not require. `partial` says whether a candidate ended early."""
 
     findings: tuple[Finding, ...]
     missing: tuple[Case, ...] = ()
@@ -210,7 +210,7 @@ def judge(
         if objection is not None
     ]
     ready = [sides for sides, objection in zip(both, objections, strict=True) if objection is None]
-    compared = _findings_with_effects(ready, threshold, noise, grounds.spreads)
+    compared = _findings_with_effects(ready, threshold, noise, None if in_turn(before, after) else grounds.spreads)
     explained = (with_explanation(finding, grounds, *sides) for finding, sides in zip(compared, ready, strict=True))
     findings += map(_by_enough_processes, explained)
     other_cards = any(grounds.are_other_cards(old, new) for old, new in both)
@@ -301,13 +301,18 @@ def _findings_with_effects(
     pairs: Sequence[tuple[Side, Side]],
     threshold: Callable[[str], float],
     noise: Evidence | None,
-    spreads: SessionSpreads,
+    spreads: SessionSpreads | None,
 ) -> list[Finding]:
     """Return the findings of comparable pairs of sides (baseline, candidate), with effects and verdicts."""
     noises = noise.sides if noise else {}
-    effects = effect.effects(
-        [effect.pair(old, new, noises.get((old.case.id, old.devices)), spreads.scatter(old, new)) for old, new in pairs]
-    )
+    scatters = [spreads.scatter(old, new) if spreads else None for old, new in pairs]
+    side_pairs = [
+        effect.pair(old, new, noises.get((old.case.id, old.devices)), scatter)
+        for (old, new), scatter in zip(pairs, scatters, strict=True)
+    ]
+    effects = effect.effects(side_pairs)
+    if spreads and not any(scatters):
+        effects = between_two_sessions([new for _, new in pairs], effects)
     plain = [_finding(old, new, Verdict.INCONCLUSIVE) for old, new in pairs]
     return decide(plain, effects, threshold)
 

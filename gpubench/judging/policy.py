@@ -36,8 +36,8 @@ class Policy:
 
     `references` are patterns of cases that no change of the user's code can reach; if they become slower together, the
     machine did. `allow_missing` and `allow_undecided` let a gate pass without cases that vanished, and with suites of
-    which nothing is decided. With `allow_mismatch`, runs of other machines or settings are compared. `noise` is a run of identical code, whose
-    deviation counts if it is larger than the deviation of the two sides."""
+    which nothing is decided. With `allow_mismatch`, runs of other machines or settings are compared. `noise` is a run
+    of identical code, whose deviation counts if it is larger than the deviation of the two sides."""
 
     threshold_percent: float = THRESHOLD_PERCENT
     thresholds_percent: tuple[tuple[str, float], ...] = ()

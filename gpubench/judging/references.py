@@ -20,7 +20,7 @@ import numpy as np
 
 from gpubench import stats
 from gpubench.base import units
-from gpubench.judging.evidence import Evidence, Key, Side, paired
+from gpubench.judging.evidence import Evidence, Key, Side, in_turn, paired
 from gpubench.judging.judge import CONFIRM, Finding, Judgement, badness, verdict_of, with_explanation
 from gpubench.judging.objections import Grounds
 from gpubench.judging.sessions import resource, without_outlying_processes
@@ -39,7 +39,7 @@ _MOST_PAIRED = 200  # with more cases the plain median is precise enough, and th
 _FIRST = frozenset({0})  # the candidate's first run file, which holds all its cases
 _LOOKS_SLOWER = (Verdict.SLOWER, Verdict.SUSPECT)
 _MOST_Q = 0.05  # beyond it a case that looks slower may be a chance find among all cases
-_OPEN = ("", "chance")  # causes of a verdict that is about the figures alone
+_OPEN = ("", "chance", "contended")  # causes of a verdict that a step of the machine may explain as well
 CAUSE = "machine-step"
 
 
@@ -154,12 +154,7 @@ class CaseGroup:
         agreeing = [case for case in members if abs(case.moved - middle) <= max(case.room, room)]
         together = len(agreeing) >= max(LEAST_REFERENCES, _TOGETHER * len(members))
         self.witnesses = agreeing if together else []
-        self._keys = frozenset(case.finding.key for case in self.witnesses)
         self._repeated: dict[frozenset[int], CommonShift] = {}
-
-    def can_judge(self, finding: Finding) -> bool:
-        """Return whether enough witnesses other than the case itself moved together."""
-        return len(self._keys - {finding.key}) >= LEAST_REFERENCES
 
     @cached_property
     def first(self) -> CommonShift:
@@ -200,6 +195,7 @@ class MachineSteps:
         """Group the judged cases of a baseline and a candidate by their devices and the resource that bounds them."""
         before, after = (without_outlying_processes(side, "")[0] for side in (before, after))
         self._judgement = judgement
+        self._in_turn = in_turn(before, after)
         self._grounds = Grounds(before, after)
         self._sides = {
             (new.case.id, new.devices): (self._grounds.of_same_card(old, new), new)
@@ -266,7 +262,9 @@ class MachineSteps:
         """Return the settled judgement, where slower cases have the doubt beside them.
 
         A slow-down within the bound of what the machine may explain is only to be confirmed if the baseline has one
-        session of the case. A slow-down beyond it is slower."""
+        session of the case. A slow-down beyond it is slower. Sides that were measured in turn have no doubt."""
+        if self._in_turn:
+            return self._judgement
         findings = [
             self._with_doubt(finding) if _is_slower(finding) else finding for finding in self._judgement.findings
         ]
@@ -283,7 +281,7 @@ class MachineSteps:
             return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=CONFIRM, reason=reason)
         case = self._cases.get(finding.key)
         group = self._resources.get((finding.devices, case.resource)) if case else None
-        if group is None or not group.can_judge(finding) or not group.first.is_step(finding.threshold):
+        if group is None or not group.witnesses or not group.first.is_step(finding.threshold):
             return finding
         doubt = f"{group} became {_shift_text(group.first)} together, of which the machine may explain {most}"
         return replace(finding, reason="; ".join(filter(None, (finding.reason, doubt))))
@@ -294,7 +292,7 @@ class MachineSteps:
         if case is None:
             return None
         groups = (self._references.get((key[1], name)) for name in (case.resource, ""))
-        return next((group for group in groups if group and group.can_judge(case.finding)), None)
+        return next((group for group in groups if group and group.witnesses), None)
 
     def _step(self, finding: Finding) -> CommonShift | None:
         """Return the step to subtract from a finding: one that slowed the references of a case that looks slower."""

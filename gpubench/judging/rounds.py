@@ -5,9 +5,9 @@ docs/gate.md gives the reason: the first measurement only has to find the cases 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpubench.judging.references import CAUSE, MachineSteps
 from gpubench.judging.evidence import Evidence, Key
 from gpubench.judging.judge import Finding, Judgement, settled
+from gpubench.judging.references import CAUSE, MachineSteps
 from gpubench.model import Verdict
 
 ROUNDS = 3  # 5 processes become 20: what docs/gate.md promises (tests/studies/gate_simulation.py)

@@ -7,15 +7,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpubench.judging.effect import Scatter
+from gpubench.judging.effect import Effect, Scatter
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.noise import chance_errors_of
 
 UNKNOWN = math.log1p(0.05)  # what the machine may explain where a single session has shown nothing
+_SQUARED_QUARTILE = 0.4549  # the median of chi-square with one degree of freedom
 _LEAST_VARIATION = 0.005  # two sessions can agree by chance; by so much sessions of an H200 differ at least
 _MOST_FREEDOM = 20  # the pooled variance counts as so many degrees of freedom at most, since cases move together
 _UNLIKE = (
@@ -74,6 +75,37 @@ class SessionSpreads:
         deviation = math.sqrt(variance + _LEAST_VARIATION**2 / own_freedom)
         error = deviation * math.sqrt(1 / len(centres) + 1 / len(set(after.sessions)))
         return Scatter(error, chance_errors_of(weight), deviation, f"{len(centres)} sessions of the baseline")
+
+
+def between_two_sessions(sides: Sequence[Side], effects: Sequence[Effect]) -> list[Effect]:
+    """Return the effects against a baseline of one session, with the scatter that the cases of a resource show.
+
+    `sides` are the candidate's. Most cases are unchanged, so that the scatter of all shifts about their median, less
+    their noise, shows how much the two sessions differ by case. It counts where it is wider than a case's own noise,
+    and where five cases or more show it: those of the resource, or else all of the devices."""
+    groups: dict[tuple[tuple[str, ...], str], list[int]] = {}
+    for index, side in enumerate(sides):
+        for key in {_pool_key(side), (side.devices, "")}:
+            groups.setdefault(key, []).append(index)
+    scatters = {key: _scatter_of_shifts([effects[index] for index in indices]) for key, indices in groups.items()}
+    widened = []
+    for side, own in zip(sides, effects, strict=True):
+        scatter = scatters[_pool_key(side)] or scatters[side.devices, ""]
+        is_wider = scatter is not None and scatter.least_threshold > own.least_threshold
+        widened.append(replace(own, **scatter._asdict()) if scatter and is_wider else own)
+    return widened
+
+
+def _scatter_of_shifts(effects: Sequence[Effect]) -> Scatter | None:
+    """Return the scatter of shifts about their median beyond their noise; None of fewer than five."""
+    if len(effects) < _LEAST_CASES:
+        return None
+    shifts = np.array([effect.shift for effect in effects])
+    noise = np.array([effect.margin / 2 for effect in effects])  # about one standard error
+    squares = (shifts - np.median(shifts)) ** 2 - _SQUARED_QUARTILE * noise**2
+    deviation = math.sqrt(max(float(np.median(squares)), 0.0) / _SQUARED_QUARTILE)
+    errors = chance_errors_of(min(len(effects) - 1, _MOST_FREEDOM))
+    return Scatter(deviation, errors, deviation / math.sqrt(2), f"two sessions, by {len(effects)} cases")
 
 
 def _pool_key(side: Side) -> tuple[tuple[str, ...], str]:
