@@ -138,7 +138,9 @@ def test_the_variance_between_sessions_is_pooled_over_the_cases_of_a_resource():
     after = Evidence([[measured(same_median(1.04))]])
     spreads = SessionSpreads(before.sides.values())
     (side, other) = (evidence.sides[make.case("case0").id, ("cuda:0",)] for evidence in (before, after))
-    assert spreads.scatter(side, other).deviation == pytest.approx(0.0150, abs=1e-3)  # √(0.02²/2), and 0.5 % assumed
+    assert spreads.scatter(side, other).deviation == pytest.approx(
+        0.0119, abs=1e-3
+    )  # √((8 · 0.02²/2 + 4 · 0.005²) / 12)
     assert spreads.bound(side) == pytest.approx(0.02, abs=1e-3)
     assert Verdict.SLOWER not in verdicts(judge(before, after, lambda _: 0.02)).values()
 

@@ -17,12 +17,14 @@ from gpubench.judging.noise import chance_errors_of
 
 UNKNOWN = math.log1p(0.05)  # what the machine may explain where a single session has shown nothing
 _SQUARED_QUARTILE = 0.4549  # the median of chi-square with one degree of freedom
-_LEAST_VARIATION = 0.005  # two sessions can agree by chance; by so much sessions of an H200 differ at least
+_PRIOR_DEVIATION = 0.005  # two sessions can agree by chance; sessions of an H200 differ by at least about this
+_PRIOR_FREEDOM = 4  # the weight of this knowledge beside the sessions that were measured
 _MOST_FREEDOM = 20  # the pooled variance counts as so many degrees of freedom at most, since cases move together
 _UNLIKE = (
     7.0  # the 99 % quantile of chi-square with one degree of freedom: a case that varies more has its own variance
 )
 _OUT = 4.0  # a process is out in a case if it lies this many robust deviations from the median of its side
+_LEAST_SHIFTS = 8  # the scatter of fewer cases is too uncertain
 _LEAST_CASES = 5  # a process can be out for most cases only if there are this many
 _LEAST_PROCESSES = 5  # and only among this many processes, of which at most a fifth is left out
 _MAD_TO_SIGMA = 1.4826  # makes the median absolute deviation of a normal sample estimate its standard deviation
@@ -59,7 +61,7 @@ class SessionSpreads:
     def bound(self, side: Side) -> float:
         """Return how much the machine may explain: the widest difference of sessions of the resource, else 5 %."""
         pool = self._pools.get(_pool_key(side))
-        return max(pool.range, _LEAST_VARIATION) if pool else UNKNOWN
+        return max(pool.range, _PRIOR_DEVIATION) if pool else UNKNOWN
 
     def scatter(self, before: Side, after: Side) -> Scatter | None:
         """Return the scatter between sessions of one case; None if the baseline has one session of it."""
@@ -69,12 +71,13 @@ class SessionSpreads:
             return None
         own_freedom = len(centres) - 1
         own = _squares(centres) / own_freedom
-        pooled = pool.squares / pool.freedom
-        weight = min(pool.freedom, _MOST_FREEDOM)
+        freedom = pool.freedom + _PRIOR_FREEDOM
+        pooled = (pool.squares + _PRIOR_FREEDOM * _PRIOR_DEVIATION**2) / freedom
+        weight = min(freedom, _MOST_FREEDOM)
         variance = own if own > _UNLIKE * pooled else (weight * pooled + own_freedom * own) / (weight + own_freedom)
-        deviation = math.sqrt(variance + _LEAST_VARIATION**2 / own_freedom)
+        deviation, errors = math.sqrt(variance), chance_errors_of(weight)
         error = deviation * math.sqrt(1 / len(centres) + 1 / len(set(after.sessions)))
-        return Scatter(error, chance_errors_of(weight), deviation, f"{len(centres)} sessions of the baseline")
+        return Scatter(error, errors, deviation, f"{len(centres)} sessions of the baseline")
 
 
 def between_two_sessions(sides: Sequence[Side], effects: Sequence[Effect]) -> list[Effect]:
@@ -82,7 +85,7 @@ def between_two_sessions(sides: Sequence[Side], effects: Sequence[Effect]) -> li
 
     `sides` are the candidate's. Most cases are unchanged, so that the scatter of all shifts about their median, less
     their noise, shows how much the two sessions differ by case. It counts where it is wider than a case's own noise,
-    and where five cases or more show it: those of the resource, or else all of the devices."""
+    up to 5 %, and where eight cases or more show it: the cases of the resource, or else all of the devices."""
     groups: dict[tuple[tuple[str, ...], str], list[int]] = {}
     for index, side in enumerate(sides):
         for key in {_pool_key(side), (side.devices, "")}:
@@ -97,15 +100,16 @@ def between_two_sessions(sides: Sequence[Side], effects: Sequence[Effect]) -> li
 
 
 def _scatter_of_shifts(effects: Sequence[Effect]) -> Scatter | None:
-    """Return the scatter of shifts about their median beyond their noise; None of fewer than five."""
-    if len(effects) < _LEAST_CASES:
+    """Return the scatter of shifts about their median beyond their noise; None of fewer than eight."""
+    if len(effects) < _LEAST_SHIFTS:
         return None
     shifts = np.array([effect.shift for effect in effects])
     noise = np.array([effect.margin / 2 for effect in effects])  # about one standard error
     squares = (shifts - np.median(shifts)) ** 2 - _SQUARED_QUARTILE * noise**2
     deviation = math.sqrt(max(float(np.median(squares)), 0.0) / _SQUARED_QUARTILE)
     errors = chance_errors_of(min(len(effects) - 1, _MOST_FREEDOM))
-    return Scatter(deviation, errors, deviation / math.sqrt(2), f"two sessions, by {len(effects)} cases")
+    error = min(deviation, UNKNOWN / errors)
+    return Scatter(error, errors, error / math.sqrt(2), f"two sessions, by {len(effects)} cases")
 
 
 def _pool_key(side: Side) -> tuple[tuple[str, ...], str]:
