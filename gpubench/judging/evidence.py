@@ -242,7 +242,7 @@ class Side:
 
 
 def by_session(readings: Iterable[Reading]) -> list[list[Reading]]:
-    """Return readings grouped by session: those of one machine and its cards that started within an hour of another.
+    """Return readings grouped by session: one machine, the same cards, and starts at most an hour apart.
 
     The order of the files does not matter; sessions are in the order of their first file."""
     machines: dict[tuple[str, ...], list[Reading]] = {}
@@ -321,7 +321,7 @@ class Evidence:
 def in_turn(before: Evidence, after: Evidence) -> bool:
     """Return whether both sides were measured in turn, so that they share a session: each began before the other ended.
 
-    The moments are those when the run files were started."""
+    The moments are the starts of the run files."""
     first, second = ([reading.manifest.started for reading in side.readings] for side in (before, after))
     return bool(first and second) and min(first) < max(second) and min(second) < max(first)
 

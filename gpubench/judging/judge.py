@@ -266,11 +266,10 @@ def settled(judgement: Judgement) -> Judgement:
 def exit_status(
     judgement: Judgement, strict: bool = False, allow_missing: bool = False, allow_undecided: bool = False
 ) -> int:
-    """Return the exit status of a gate: 3 a case failed, 1 a case is slower, 4 it cannot judge, 0 it passes.
+    """Return the exit status of a gate, of which the first counts: 3 failed, 1 slower, 4 cannot judge, 0 passes.
 
-    If several apply, the first of 3, 1, 4 and 0 counts. It is 4 if a case vanished that the candidate's selection
-    names, unless `allow_missing`; if a suite has no decided case or the candidate is partial, unless
-    `allow_undecided`; and with `strict` if any case is inconclusive."""
+    It is 4 also if a case vanished, unless `allow_missing`; if nothing is decided in a suite or the candidate is
+    partial, unless `allow_undecided`; and with `strict` if any case is inconclusive."""
     required = [finding for finding in judgement.findings if finding.required]
     verdicts = {finding.verdict for finding in required}
     if any(finding.cause == "failed" for finding in judgement.findings):

@@ -287,7 +287,7 @@ class MachineSteps:
         return replace(finding, reason="; ".join(filter(None, (finding.reason, doubt))))
 
     def _group(self, key: Key) -> CaseGroup | None:
-        """Return the references that a case is compared with: those of its resource, or all."""
+        """Return the references that a case is compared with: the ones of its resource, or all."""
         case = self._cases.get(key)
         if case is None:
             return None

@@ -19,7 +19,7 @@ UNKNOWN = math.log1p(0.05)  # what the machine may explain where a single sessio
 _SQUARED_QUARTILE = 0.4549  # the median of chi-square with one degree of freedom
 _PRIOR_DEVIATION = 0.005  # two sessions can agree by chance; sessions of an H200 differ by at least about this
 _PRIOR_FREEDOM = 4  # the weight of this knowledge beside the sessions that were measured
-_MOST_FREEDOM = 20  # the pooled variance counts as so many degrees of freedom at most, since cases move together
+_MOST_FREEDOM = 20  # the pooled variance has at most this many degrees of freedom, since cases move together
 _UNLIKE = (
     7.0  # the 99 % quantile of chi-square with one degree of freedom: a case that varies more has its own variance
 )
@@ -83,9 +83,10 @@ class SessionSpreads:
 def between_two_sessions(sides: Sequence[Side], effects: Sequence[Effect]) -> list[Effect]:
     """Return the effects against a baseline of one session, with the scatter that the cases of a resource show.
 
-    `sides` are the candidate's. Most cases are unchanged, so that the scatter of all shifts about their median, less
-    their noise, shows how much the two sessions differ by case. It counts where it is wider than a case's own noise,
-    up to 5 %, and where eight cases or more show it: the cases of the resource, or else all of the devices."""
+    `sides` are the candidate's. The scatter counts where it is wider than a case's own noise, up to 5 %, and where
+    eight cases or more show it: the cases of the resource, or else all of the devices."""
+    # Most cases are unchanged: the scatter of all shifts about their median, less their noise, is how much the two
+    # sessions differ by case.
     groups: dict[tuple[tuple[str, ...], str], list[int]] = {}
     for index, side in enumerate(sides):
         for key in {_pool_key(side), (side.devices, "")}:
