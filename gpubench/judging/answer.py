@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpubench.judging.decidable import MOST_PROCESSES, deciding_threshold, processes_needed
-from gpubench.judging.finding_text import UNDECIDED, explanation, first, plural
+from gpubench.judging.finding_text import UNDECIDED, explanation, first, plural, verdict_text
 from gpubench.judging.judge import CONFIRM, Finding, Judgement
 from gpubench.judging.noise import HOPELESS, LEAST_TO_FAIL, percent
 from gpubench.judging.references import CAUSE as MACHINE_STEP
@@ -65,7 +65,7 @@ def tally(judgement: Judgement) -> str:
     counts = [f"{count} {verdict}" for verdict, count in judgement.counts().items()]
     if confirm := len(judgement.to_confirm):
         left = judgement.counts()[Verdict.INCONCLUSIVE] - confirm
-        replaced = [f"{confirm} slower to be confirmed", *([f"{left} {Verdict.INCONCLUSIVE}"] if left else [])]
+        replaced = [f"{confirm} to be confirmed", *([f"{left} {Verdict.INCONCLUSIVE}"] if left else [])]
         counts = [text for count in counts for text in (replaced if count.endswith(Verdict.INCONCLUSIVE) else [count])]
     missing = [f"{len(judgement.missing)} missing"] if judgement.missing else []
     return ", ".join([*counts, *missing]) or "nothing to judge"
@@ -146,10 +146,10 @@ def _reason_lines(judgement: Judgement) -> Iterator[str]:
     yield from (f"no case matches the required pattern {pattern}" for pattern in judgement.unmet)
     noisy = _undecided_by_noise(judgement.findings)
     summarised = {finding.key for finding in noisy} if len(noisy) > _MANY else set()
-    cases_by_reason: dict[tuple[Verdict, str], list[str]] = {}
+    cases_by_reason: dict[tuple[str, str], list[str]] = {}
     for finding in judgement.findings:
         if finding.verdict not in PASSING and finding.key not in summarised and (reason := explanation(finding)):
-            cases_by_reason.setdefault((finding.verdict, reason), []).append(finding.case.id)
+            cases_by_reason.setdefault((verdict_text(finding), reason), []).append(finding.case.id)
     yield from (f"{verdict}: {first(ids)}: {reason}" for (verdict, reason), ids in cases_by_reason.items())
     if summarised:
         noises = sorted(math.expm1(finding.effect.between) for finding in noisy if finding.effect)
@@ -177,6 +177,8 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
     for finding in judgement.findings:
         causes.setdefault(finding.cause, []).append(finding)
     steps: list[NextStep] = []
+    if confirm := causes.get(CONFIRM):
+        steps.append(NextStep("confirm or refute it with both builds measured in turn", _ab_command(confirm)))
     if failed := causes.get("failed"):
         steps.append(NextStep("correct the failed cases, then measure again", f"gpubench run {selection(failed)}"))
     if title != COMPARE and (
@@ -186,8 +188,6 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
     steps += _deciding_steps(_undecided_by_noise(judgement.findings), title)
     if few := [finding for finding in causes.get("few-processes", ()) if not finding.effect]:
         steps.append(_measure_again(few, title, LEAST_TO_FAIL, "fewer processes do not show how much processes differ"))
-    if confirm := causes.get(CONFIRM):
-        steps.append(NextStep("confirm or refute it with both builds measured in turn", _ab_command(confirm)))
     if moved := causes.get(MACHINE_STEP):
         steps.append(NextStep("measure both builds in turn, which tells the machine from the code", _ab_command(moved)))
     return (*steps, *_corrections(judgement, causes))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpubench.base import units
 from gpubench.judging.decidable import processes_needed
-from gpubench.judging.judge import Finding
+from gpubench.judging.judge import CONFIRM, Finding
 from gpubench.judging.noise import percent
 from gpubench.model import Verdict
 
@@ -34,7 +34,7 @@ def finding_cells(finding: Finding) -> FindingCells:
     A cell is MISSING if there is no figure, or, for the last three numbers, no effect."""
     fraction = finding.observed_change
     return FindingCells(
-        str(finding.verdict),
+        verdict_text(finding),
         figure(finding.before.median, finding.unit),
         figure(finding.after.median, finding.unit),
         signed(fraction) if math.isfinite(fraction) else MISSING,
@@ -42,6 +42,11 @@ def finding_cells(finding: Finding) -> FindingCells:
         percent(math.expm1(finding.threshold)) if finding.effect else MISSING,
         explanation(finding),
     )
+
+
+def verdict_text(finding: Finding) -> str:
+    """Return the verdict as text; a slowdown that one session is too little to prove is `to be confirmed`."""
+    return CONFIRM.replace("-", " ") if finding.cause == CONFIRM else str(finding.verdict)
 
 
 def figure(median: float, unit: str) -> str:

@@ -251,7 +251,8 @@ def _partial_run_notes(name: str, evidence: Evidence) -> list[str]:
 def badness(finding: Finding) -> tuple[int, float, str]:
     """Return the sort key that puts the worst finding first: verdict, effect, case id."""
     shift = finding.effect.shift if finding.effect else 0.0
-    return (_WORST_FIRST.index(finding.verdict), -shift, finding.case.id)
+    place = 2 * _WORST_FIRST.index(finding.verdict) - (finding.cause == CONFIRM)
+    return (place, -shift, finding.case.id)
 
 
 def settled(judgement: Judgement) -> Judgement:

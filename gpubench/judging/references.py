@@ -277,7 +277,7 @@ class MachineSteps:
         most = units.percent(math.expm1(bound))
         assert finding.effect is not None  # `_is_slower` demands it
         if len(old.centres) == 1 and finding.effect.low <= bound:
-            reason = f"slower, to be confirmed: the baseline has one session, and sessions may differ by {most}"
+            reason = f"slower, but the baseline has one session, and sessions may differ by {most}"
             return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=CONFIRM, reason=reason)
         case = self._cases.get(finding.key)
         group = self._resources.get((finding.devices, case.resource)) if case else None
