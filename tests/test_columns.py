@@ -90,7 +90,7 @@ def test_two_runs_are_judged_where_they_have_cases_in_common():
     for title in ("Memory read", "read [size=1GiB]"):
         assert re.fullmatch(r"3\d+ GB/s −9\.1 % \(−9\.\d to −\d\.\d %\) slower", rows[title][1].split(" of data")[0])
     written = rendering.report("md").compare(side_by_side(timed(1e-3), timed(1.1e-3)))
-    assert "**B against A: 1 slower; 1 of 1 case is decided**" in written
+    assert "9.1 % worse; proven: 1 slower (1 of 1 case is decided)**" in written
     nothing = replace(run(1e-3), results=())
     assert "slower" not in rendering.report("md").compare(side_by_side(run(1e-3), nothing))
 

@@ -148,6 +148,27 @@ def test_a_mean_is_better_or_worse_only_where_its_cases_are(ratio, direction, ve
     assert comparison.Geomean("gemm", ratio, 3, 1, direction).text == verdict
 
 
+def test_two_ordinary_runs_get_one_line_that_says_what_differs_and_that_once_proves_nothing():
+    sides = [
+        reading(name, *(make.result(make.timing(t, moved=1e9), of=make.case(case)) for case, t in times))
+        for name, times in (("a", (("triad", 1e-3), ("copy", 1e-3))), ("b", (("triad", 1.2e-3), ("copy", 1.001e-3))))
+    ]
+    reply = comparison.answer(compared(*sides).against[0], "B")
+    assert reply.verdict == "B against A: bandwidth/triad −16.7 % (+ is better); seen once, which proves nothing"
+    (step,) = reply.next_steps
+    assert step.command.startswith("gpubench run bandwidth --filter")
+    assert step.command.endswith("--replicates 5")
+    (copy,) = [finding for finding in compared(*sides).against[0].judgement.findings if comparison.is_small(finding)]
+    assert copy.case.name == "copy"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(1.02, "2.0 % better"), (2.1, "2.1 times as good"), (0.4, "over 50 % worse")]
+)
+def test_ratios_from_two_on_are_written_as_times(ratio, text):
+    assert comparison.better_or_worse(ratio) == text
+
+
 def test_run_letters_never_end():
     assert (comparison.letter(0), comparison.letter(25), comparison.letter(26)) == ("A", "Z", "run 27")
 
@@ -214,7 +235,7 @@ def files(tmp_path):
 def test_the_terminal_names_the_runs_the_differences_and_the_changes(call, files):
     status, out, said = call("compare", *files)
     assert (status, said) == (0, "")
-    assert out.startswith("B against A: 1 slower; 1 of 1 case is decided\n")
+    assert out.startswith("B against A: bandwidth/triad 17 % worse; proven: 1 slower (1 of 1 case is decided)\n")
     assert "\nA: old, " in out
     assert "no known environment differences" in out
     assert re.search(r"slower +bandwidth/triad +998\.0 GB/s +831\.7 GB/s +−16\.7 %", out)

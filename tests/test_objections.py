@@ -41,9 +41,9 @@ def evidence_beside_work(values, disturbed, labels=("loaded",), discarded=()):
 
 
 @pytest.mark.parametrize("label", ["shared-device", "loaded", "migrated"])
-def test_a_slow_down_beside_other_work_on_both_sides_is_inconclusive(label):
+def test_a_small_slow_down_beside_other_work_on_both_sides_is_inconclusive(label):
     """A two-core host that is always busy: the same code was called slower in five of six verdicts."""
-    before, after = (evidence_beside_work(noisy(centre, QUIET), 5, (label,)) for centre in (1.0, 1.4))
+    before, after = (evidence_beside_work(noisy(centre, QUIET), 5, (label,)) for centre in (1.0, 1.04))
     finding = only_finding(before, after)
     assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "contended")
     assert finding.reason == (
@@ -56,16 +56,26 @@ def test_a_slow_down_beside_other_work_on_both_sides_is_inconclusive(label):
 @pytest.mark.parametrize(
     ("medians", "disturbed", "verdict", "cause"),
     [
-        *[((1.0, 1.1), disturbed, "suspect", "contended") for disturbed in ((2, 0), (0, 2), (5, 0))],
+        *[((1.0, 1.04), disturbed, "suspect", "contended") for disturbed in ((2, 0), (0, 2), (5, 0))],
+        *[((1.0, 1.1), disturbed, "slower", "contended") for disturbed in ((2, 0), (0, 2), (5, 5))],
         ((1.0, 1.1), (1, 1), "slower", ""),
         ((1.4, 1.0), (5, 0), "inconclusive", "contended"),
         ((1.0, 1.0005), (5, 5), "same", ""),
     ],
 )
-def test_from_a_third_of_a_side_on_other_work_decides_nothing_but_equality(medians, disturbed, verdict, cause):
+def test_from_a_third_of_a_side_on_other_work_explains_changes_within_its_bound(medians, disturbed, verdict, cause):
     sides = (evidence_beside_work(noisy(m, QUIET), count) for m, count in zip(medians, disturbed, strict=True))
     finding = only_finding(*sides)
     assert (finding.verdict, finding.cause) == (verdict, cause)
+
+
+def test_other_work_explains_what_it_did_to_processes_of_the_baseline():
+    before = [
+        make.result(make.timing(value), of=TRIAD, replicate=index, labels=("loaded",) if index < 3 else ())
+        for index, value in enumerate([*noisy(1.12, QUIET, 3), *noisy(1.0, QUIET, 5)])
+    ]
+    finding = only_finding(Evidence([[Reading.of(make.run(*before))]]), evidence_beside_work(noisy(1.14, QUIET), 5))
+    assert (finding.verdict, finding.cause) != (Verdict.SLOWER, "")
 
 
 @pytest.mark.parametrize(

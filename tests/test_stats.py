@@ -177,12 +177,23 @@ def test_the_quantile_of_student_equals_that_of_scipy_and_without_variance_that_
     assert stats.student_quantile(np.array([math.inf])) == pytest.approx(1.959964, rel=1e-5)
 
 
-def test_the_pooled_deviation_is_that_of_students_test_with_one_variance():
-    rng = np.random.default_rng(8)
-    before, after = rng.normal(1, 1, (20, 5)), rng.normal(2, 3, (20, 8))
-    expected = scipy.stats.ttest_ind(after, before, axis=-1)
-    error = stats.pooled_deviation(before, after) * math.sqrt(1 / 5 + 1 / 8)
-    assert (after.mean(-1) - before.mean(-1)) / error == pytest.approx(expected.statistic)
+@pytest.mark.parametrize(("first", "second"), [(10, 10), (8, 20), (5, 9)])
+def test_the_trimmed_test_equals_yuens_of_scipy_and_trims_only_eight_values_or_more(first, second):
+    rng = np.random.default_rng(1)
+    before, after = rng.standard_normal((3, first)), rng.standard_normal((3, second)) * 2
+    ours, pooled = stats.trimmed_welch(before, after)
+    if min(first, second) >= 8:
+        expected = scipy.stats.ttest_ind(after, before, axis=-1, equal_var=False, trim=0.2)
+        assert ours.p == pytest.approx(expected.pvalue)
+    untrimmed = stats.trimmed_welch(before[:, :5], after[:, :7])[1]
+    student = scipy.stats.ttest_ind(after[:, :7], before[:, :5], axis=-1)
+    difference = after[:, :7].mean(-1) - before[:, :5].mean(-1)
+    assert difference / untrimmed == pytest.approx(student.statistic)
+    assert pooled.shape == (3,)
+
+
+def test_quantised_values_keep_the_variance_that_trimming_would_remove():
+    assert stats.trimmed_welch(np.array([1.0] * 9 + [1.1]), np.array([1.0] * 10))[1] > 0
 
 
 def test_welchs_test_equals_that_of_scipy_along_the_last_axis():

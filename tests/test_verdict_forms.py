@@ -109,7 +109,7 @@ def test_cases_that_pass_are_counted_and_with_all_they_are_listed(lines):
     assert not any("bandwidth/copy" in line for line in lines(lambda: gate_parts(judgement), 140))
     assert any("bandwidth/copy" in line for line in lines(lambda: gate_parts(judgement, every=True), 140))
     assert lines(lambda: gate_parts(judged("fine")), 80)[0] == (
-        "PASSED: none of 1 case is slower (exit status 0: nothing is slower)"
+        "PASSED: none of 1 case is slower (exit status 0: the gate passes)"
     )
     nothing = lines(lambda: gate_parts(Judgement(())), 80)
     assert nothing == ["CANNOT JUDGE: no case has a figure on both sides (exit status 4: the gate cannot", "judge)"]
@@ -193,7 +193,7 @@ def test_a_decided_change_of_all_cases_of_a_suite_is_better(monkeypatch):
 
 
 def test_chart_and_table_show_one_number_for_a_time_and_for_a_rate():
-    """A time that doubles is +100 % in chart and table, not a ratio of 50 %."""
+    """A time that doubles is 2 times in chart and table, not a ratio of 50 %."""
 
     def run(name, seconds):
         results = [
@@ -205,7 +205,7 @@ def test_chart_and_table_show_one_number_for_a_time_and_for_a_rate():
 
     page = rendering.report("html").compare(compared(run("a", 1e-3), run("b", 2e-3)))
     drawing = re.search(r"<figure>.*?</figure>", page, re.DOTALL)[0]
-    for change in ("+100.0 %", "−50.0 %"):
+    for change in ("2 times", "−50.0 %"):
         assert f"<b>{change}</b>" in page
         assert f">{change}</text>" in drawing
     assert "times as good" not in page
@@ -217,8 +217,8 @@ def test_a_comparison_says_its_verdict_first_and_keeps_every_figure_whole(lines,
     comparison = compared(
         *(replace(reading, source=str(number)) for number, reading in enumerate(readings.read_all(paths)))
     )
-    text = lines(lambda: compare._parts(comparison), width)
-    assert text[0].startswith("B against A: nothing is slower or")
+    text = lines(lambda: compare._parts(comparison, compare.CaseSelection(every=True)), width)
+    assert text[0].startswith("B against A: no case differs by 1 % or")
     assert [line for line in text if len(line) > width and not is_command(line)] == []
     for finding in comparison.against[0].judgement.findings:
         cells = finding_cells(finding)

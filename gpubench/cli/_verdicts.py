@@ -149,6 +149,15 @@ Strict = Annotated[
     bool,
     typer.Option("--strict", help="Exit with status 4 if a case is inconclusive or missing in the candidate."),
 ]
+AllowMissing = Annotated[
+    bool, typer.Option("--allow-missing", help="Pass although cases vanished that the candidate's selection names.")
+]
+AllowUndecided = Annotated[
+    bool,
+    typer.Option(
+        "--allow-undecided", help="Pass although a suite has no decided case, or the candidate is a partial run."
+    ),
+]
 Rounds = Annotated[
     int | None,
     typer.Option(
@@ -170,19 +179,33 @@ Markdown = Annotated[
 ]
 
 
-def policy(file: Path | None, threshold: float | None, strict: bool, allow_mismatch: bool) -> Policy:
+def policy(
+    file: Path | None,
+    threshold: float | None,
+    strict: bool,
+    allow_mismatch: bool,
+    allow_missing: bool,
+    allow_undecided: bool,
+) -> Policy:
     """Return the policy in `file`, changed by the command's options.
 
     If `file` is None, the policy is in gpubench.toml or pyproject.toml in the current folder, or the built-in one.
-    `threshold` is in per cent; None keeps the policy's threshold. `strict` and `allow_mismatch` are the options of
-    these names. Raises UsageError if the file is invalid."""
+    `threshold` is in per cent; None keeps the policy's threshold. The others are the options of these names. Raises
+    UsageError if the file is invalid."""
     from dataclasses import replace
 
     from gpubench.judging.policy import load
 
     loaded = load(file)
     percent = loaded.threshold_percent if threshold is None else threshold
-    return replace(loaded, threshold_percent=percent, strict=strict or loaded.strict, allow_mismatch=allow_mismatch)
+    return replace(
+        loaded,
+        threshold_percent=percent,
+        strict=strict or loaded.strict,
+        allow_mismatch=allow_mismatch,
+        allow_missing=allow_missing or loaded.allow_missing,
+        allow_undecided=allow_undecided or loaded.allow_undecided,
+    )
 
 
 def publish(

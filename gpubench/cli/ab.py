@@ -44,6 +44,7 @@ def ab(
     threshold: _verdicts.Threshold = None,
     policy: _verdicts.PolicyFile = None,
     strict: _verdicts.Strict = False,
+    allow_undecided: _verdicts.AllowUndecided = False,
     all_: _verdicts.All = False,
     wide: _verdicts.Wide = False,
     json: options.Json = False,
@@ -67,7 +68,7 @@ def ab(
 
     request = gating.GateRequest(
         plugins.load("gates", "regression"),
-        _verdicts.policy(policy, threshold, strict, False),
+        _verdicts.policy(policy, threshold, strict, False, False, allow_undecided),
         ROUNDS if rounds is None else rounds,
     )
     devices = [argument for text in device or [] for argument in ("--device", text)]
@@ -78,7 +79,7 @@ def ab(
     pair = BuildPair(builds, arguments, tuple(filter or []), _make_folder(out), tell)
     judged = gating.measure_and_judge_pair(request, pair, replicates)
     health.refuse_recorded(judged.files)
-    status = judged.exit_status(request.policy.strict)
+    status = judged.exit_status(request.policy)
     _verdicts.publish(judged, status, "gpubench ab", json, junit, markdown, no_redact, all_, wide)
     _print.say(sharing.for_terminal(f"run files: {pair.folder}"))
     raise typer.Exit(status)

@@ -197,7 +197,7 @@ def _run_parts(comparison: Comparison, letters: Sequence[str]) -> list[Part]:
 def _suite_parts(against: RunComparison, name: str) -> list[Part]:
     """Return the table of each suite's geometric mean; an undecided change has a sign but no verb."""
     rows = [(mean.suite, _print.plain(mean.text, _COLORS[mean.direction]), mean.counts) for mean in against.geomeans]
-    heads = ("suite", f"{name} against A", "cases")
+    heads = ("suite", f"{name} against A, + is better", "cases")
     return [_print.table(heads, rows, right=heads[1:2])] if rows else []
 
 
@@ -206,16 +206,16 @@ def _case_parts(against: RunComparison, name: str, selection: CaseSelection) -> 
     from gpubench.base.patterns import matches
     from gpubench.cli import _verdicts
     from gpubench.cli._summary import FEW_CASES
+    from gpubench.judging.comparison import is_small
     from gpubench.judging.finding_text import plural
-    from gpubench.model import Verdict
 
     selected = [
         finding for finding in against.judgement.findings if matches(finding.case.id, selection.filters or ("",))
     ]
     is_whole = selection.every or len(selected) <= FEW_CASES
-    printed = selected if is_whole else [finding for finding in selected if finding.verdict is not Verdict.SAME]
+    printed = [finding for finding in selected if selection.every or not is_small(finding)]
     hidden = len(selected) - len(printed)
-    note = _print.plain(f"not listed: {plural(hidden)} with the verdict same; --all lists them", "dim")
+    note = _print.plain(f"not listed: {plural(hidden)} with less than 1 % of difference; --all lists them", "dim")
     return [
         *_verdicts.finding_parts(printed[: selection.top], ("A", name), is_whole, selection.wide),
         *([note] if hidden else []),

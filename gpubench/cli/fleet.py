@@ -72,7 +72,7 @@ def judge(
     from gpubench.judging.fleet import fleet_status
     from gpubench.tools.fleet import judging
 
-    rules = _verdicts.policy(policy, threshold, strict, False)
+    rules = _verdicts.policy(policy, threshold, strict, False, False, False)
     judgement = judging.judge(judging.read(folder), rules, judging.read_baseline(baseline) if baseline else None, floor)
     publish(judgement, out or [], force, no_redact, json)
     raise typer.Exit(fleet_status(judgement, rules.strict))

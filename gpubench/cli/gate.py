@@ -42,6 +42,9 @@ Save = Annotated[
     str | None,
     typer.Option("--save-baseline", help="Save the candidate as a baseline of this name, if the gate passes."),
 ]
+Append = Annotated[
+    bool, typer.Option("--append", help="With --save-baseline: add the candidate to the baseline as a further session.")
+]
 Noise = Annotated[
     list[Path] | None,
     typer.Option(
@@ -74,11 +77,14 @@ def gate(
     run: Run = False,
     floor: Floor = False,
     save_baseline: Save = None,
+    append: Append = False,
     noise: Noise = None,
     threshold: _verdicts.Threshold = None,
     policy: _verdicts.PolicyFile = None,
     allow_mismatch: Mismatch = False,
     strict: _verdicts.Strict = False,
+    allow_missing: _verdicts.AllowMissing = False,
+    allow_undecided: _verdicts.AllowUndecided = False,
     all_: _verdicts.All = False,
     wide: _verdicts.Wide = False,
     json: options.Json = False,
@@ -97,10 +103,11 @@ def gate(
     from gpubench.tools import health
     from gpubench.tools.gating import baselines
 
-    _check_arguments(arguments, baseline, run, floor, save_baseline)
+    _check_arguments(arguments, baseline, run, floor, save_baseline, append)
     if not run:
         _check_no_run_options(replicates=replicates, rounds=rounds, device=device, tier=tier, filter=filter, out=out)
-    request = _request(floor, _verdicts.policy(policy, threshold, strict, allow_mismatch), noise, rounds)
+    given = (threshold, strict, allow_mismatch, allow_missing, allow_undecided)
+    request = _request(floor, _verdicts.policy(policy, *given), noise, rounds)
     if run:
         planned = _plan(arguments, device, tier or options.TierName.QUICK, filter, replicates or _REPLICATES)
         judged = _measure_and_judge(request, baseline, planned, options.run_file(out, "-gate"))
@@ -109,19 +116,24 @@ def gate(
     health.refuse_recorded(judged.files)
     status = 3 if judged.failed else 0
     if baseline or floor:
-        status = judged.exit_status(request.policy.strict)
+        status = judged.exit_status(request.policy)
         _verdicts.publish(judged, status, "gpubench gate", json, junit, markdown, no_redact, all_, wide)
     if save_baseline and status == 0 and not judged.measured:
         raise CannotJudge(f"not saved as the baseline {save_baseline}: no case has a figure to compare with")
     if save_baseline and status == 0:
-        _print_message(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files)}")
+        _print_message(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files, append)}")
     elif save_baseline:
         _print_message(f"not saved as the baseline {save_baseline}: the gate did not pass")
     raise typer.Exit(status)
 
 
 def _check_arguments(
-    arguments: list[str] | None, baseline: list[str] | None, run: bool, floor: bool, save: str | None
+    arguments: list[str] | None,
+    baseline: list[str] | None,
+    run: bool,
+    floor: bool,
+    save: str | None,
+    append: bool,
 ) -> None:
     """Check that the arguments fit together; `save` is the name of a baseline to save, or None."""
     from gpubench.base.errors import UsageError
@@ -133,6 +145,8 @@ def _check_arguments(
         raise UsageError("name a baseline: --baseline FILE, FOLDER, NAME or last:N; or --floor")
     if not arguments and not run:
         raise UsageError("name the candidate's run files, or measure it: --run SUITE…")
+    if append and not save:
+        raise UsageError("--append: only with --save-baseline NAME")
     if save:
         baselines.check_name(save)
 

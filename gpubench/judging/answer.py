@@ -6,15 +6,15 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpubench.judging.canaries import CAUSE as MACHINE_STEP
 from gpubench.judging.decidable import MOST_PROCESSES, deciding_threshold, processes_needed
-from gpubench.judging.finding_text import UNDECIDED, explanation, first, plural
-from gpubench.judging.judge import Finding, Judgement
-from gpubench.judging.noise import LEAST_TO_FAIL, percent
+from gpubench.judging.finding_text import UNDECIDED, explanation, first, plural, verdict_text
+from gpubench.judging.judge import CONFIRM, Finding, Judgement
+from gpubench.judging.noise import HOPELESS, LEAST_TO_FAIL, percent
+from gpubench.judging.references import CAUSE as MACHINE_STEP
 from gpubench.model import Verdict
 
 AB, COMPARE = "gpubench ab", "gpubench compare"  # these commands recommend other next steps than a gate
-STATUS_TEXTS = {0: "nothing is slower", 1: "a case is slower", 3: "a case failed", 4: "the gate cannot judge"}
+STATUS_TEXTS = {0: "the gate passes", 1: "a case is slower", 3: "a case failed", 4: "the gate cannot judge"}
 PASSING = (Verdict.SAME, Verdict.FASTER)  # verdicts that need no action
 _MOST_REASONS = 8
 _MANY = 3  # if noise leaves more cases than this undecided, one line summarises their noise
@@ -63,6 +63,10 @@ def tally(judgement: Judgement) -> str:
 
     Missing cases come last. If there are neither findings nor missing cases, the text is `nothing to judge`."""
     counts = [f"{count} {verdict}" for verdict, count in judgement.counts().items()]
+    if confirm := len(judgement.to_confirm):
+        left = judgement.counts()[Verdict.INCONCLUSIVE] - confirm
+        replaced = [f"{confirm} to be confirmed", *([f"{left} {Verdict.INCONCLUSIVE}"] if left else [])]
+        counts = [text for count in counts for text in (replaced if count.endswith(Verdict.INCONCLUSIVE) else [count])]
     missing = [f"{len(judgement.missing)} missing"] if judgement.missing else []
     return ", ".join([*counts, *missing]) or "nothing to judge"
 
@@ -96,6 +100,15 @@ def _obstacle(judgement: Judgement) -> str:
         return f"no case matches the required pattern {judgement.unmet[0]}"
     if not judgement.findings:
         return "no case has a figure on both sides"
+    if judgement.to_confirm:
+        count = len(judgement.to_confirm)
+        return f"{plural(count)} of {judgement.cases} {'is' if count == 1 else 'are'} slower, to be confirmed"
+    if judgement.undecided_suites:
+        return f"nothing is decided in {', '.join(judgement.undecided_suites)}: {tally(judgement)}"
+    if judgement.missing:
+        return f"{plural(len(judgement.missing))} vanished: {tally(judgement)}"
+    if judgement.partial:
+        return f"the candidate is a partial run: {tally(judgement)}"
     return f"{decided(judgement)}: {tally(judgement)}"
 
 
@@ -133,10 +146,10 @@ def _reason_lines(judgement: Judgement) -> Iterator[str]:
     yield from (f"no case matches the required pattern {pattern}" for pattern in judgement.unmet)
     noisy = _undecided_by_noise(judgement.findings)
     summarised = {finding.key for finding in noisy} if len(noisy) > _MANY else set()
-    cases_by_reason: dict[tuple[Verdict, str], list[str]] = {}
+    cases_by_reason: dict[tuple[str, str], list[str]] = {}
     for finding in judgement.findings:
         if finding.verdict not in PASSING and finding.key not in summarised and (reason := explanation(finding)):
-            cases_by_reason.setdefault((finding.verdict, reason), []).append(finding.case.id)
+            cases_by_reason.setdefault((verdict_text(finding), reason), []).append(finding.case.id)
     yield from (f"{verdict}: {first(ids)}: {reason}" for (verdict, reason), ids in cases_by_reason.items())
     if summarised:
         noises = sorted(math.expm1(finding.effect.between) for finding in noisy if finding.effect)
@@ -164,6 +177,8 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
     for finding in judgement.findings:
         causes.setdefault(finding.cause, []).append(finding)
     steps: list[NextStep] = []
+    if confirm := causes.get(CONFIRM):
+        steps.append(NextStep("confirm or refute it with both builds measured in turn", _ab_command(confirm)))
     if failed := causes.get("failed"):
         steps.append(NextStep("correct the failed cases, then measure again", f"gpubench run {selection(failed)}"))
     if title != COMPARE and (
@@ -180,8 +195,12 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
 
 def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) -> Iterator[NextStep]:
     """Yield the next steps for disturbed cases, other machines, other methods, and required cases that do not exist."""
-    if "contended" in causes:
-        yield NextStep("measure again while no other work runs on the machine")
+    if "contended" in causes or "too-noisy" in causes:
+        yield NextStep("measure again while no other work runs on the machine; `gpubench doctor --noise` measures it")
+    if judgement.missing:
+        yield NextStep("measure the cases that vanished, or pass --allow-missing")
+    if judgement.partial:
+        yield NextStep("complete the candidate with `gpubench run --resume`, or pass --allow-undecided")
     if others := causes.get("machine"):
         command = f"gpubench gate --run {_suites(others)} --save-baseline NAME"
         yield NextStep("compare anyway with --allow-mismatch, or measure a baseline here", command)
@@ -221,9 +240,11 @@ def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
         )
     if hopeless := [finding for finding in estimated if not needed[finding.key]]:
         names, enough = first([finding.case.id for finding in hopeless]), max(map(deciding_threshold, hopeless))
+        advice = f"with --threshold {math.ceil(enough * 1000) / 10:g} the changes seen here are within the threshold"
+        if enough > HOPELESS:
+            advice = "measure on a quieter machine, since no useful threshold would decide it"
         yield NextStep(
-            f"{names}: {MOST_PROCESSES} processes per side decide this with a probability below 80 %; "
-            f"with --threshold {math.ceil(enough * 1000) / 10:g} the changes seen here are within the threshold"
+            f"{names}: {MOST_PROCESSES} processes per side decide this with a probability below 80 %; {advice}"
         )
 
 

@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 
 from gpubench.base import units
 from gpubench.base.errors import UsageError
-from gpubench.judging.answer import COMPARE, GateAnswer, decided, next_steps, reasons, tally
+from gpubench.judging.answer import COMPARE, GateAnswer, NextStep, decided, next_steps, reasons, selection, tally
 from gpubench.judging.evidence import Evidence, Reading
 from gpubench.judging.finding_text import plural, signed
 from gpubench.judging.judge import DECIDED, Finding, Judgement, badness, judge, settled
-from gpubench.judging.noise import percent
+from gpubench.judging.noise import LEAST_REPLICATES, LEAST_TO_FAIL, percent
 from gpubench.model import Device, Manifest, Run, Verdict
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NAMED = 3  # the most cases of only one side that are named
+_NAMED = 3  # the most cases of only one side that are named, and the most differences in the first line
+SMALL = 0.01  # cases that differ by less are not listed unless the difference is decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,7 @@ class Geomean:
     @property
     def text(self) -> str:
         """The mean as text: `2.0 % better`; if `direction` is 0 only `+2.0 %`, where + means better."""
-        if not self.direction:
-            return signed(self.ratio - 1)
-        return f"{percent(abs(self.ratio - 1))} {'better' if self.direction > 0 else 'worse'}"
+        return better_or_worse(self.ratio) if self.direction else signed(self.ratio - 1)
 
     @property
     def counts(self) -> str:
@@ -163,16 +162,56 @@ def ratio(finding: Finding) -> float:
     return grown if finding.better == "more" else 1 / grown
 
 
+def better_or_worse(times_as_good: float) -> str:
+    """Return how much better or worse a figure is, whatever its unit: `2.0 % better`, `2.1 times as good`."""
+    if times_as_good >= 2:  # as a percentage it would be hard to read
+        return f"{times_as_good:.2g} times as good"
+    return f"{percent(abs(times_as_good - 1))} {'better' if times_as_good >= 1 else 'worse'}"
+
+
+def is_small(finding: Finding) -> bool:
+    """Return whether a case differs by less than 1 %, and not in a decided way, or cannot be compared."""
+    is_change = finding.verdict in (Verdict.SLOWER, Verdict.FASTER)
+    times_as_good = ratio(finding)
+    return not is_change and math.isfinite(times_as_good) and abs(times_as_good - 1) < SMALL
+
+
 def answer(against: RunComparison, name: str) -> GateAnswer:
-    """Return the answer of a comparison: verdict, reasons and next steps; its exit status is 0.
+    """Return the answer of a comparison: the largest differences and their proof, reasons, next steps; status 0.
 
     `name` is the letter of the run that was compared with run A."""
     judgement = replace(against.judgement, missing=())  # `one_sided_cases` already lists the missing cases
+    seen = [finding for finding in judgement.findings if ratio(finding) > 0 and not is_small(finding)]
+    largest = sorted(seen, key=lambda finding: -abs(math.log(ratio(finding))))[:_NAMED]
+    summary = ", ".join(f"{finding.case.id} {_difference_text(finding)}" for finding in largest)
+    verdict = f"{name} against A: {summary or 'no case differs by 1 % or more'}; {_proof(judgement)}"
+    return GateAnswer(COMPARE, 0, verdict, reasons(judgement), _next_steps(judgement))
+
+
+def _difference_text(finding: Finding) -> str:
+    """Return `2.0 % better` for a decided difference; for an undecided one only `+2.0 %`, where + means better."""
+    is_decided = finding.verdict in DECIDED
+    return better_or_worse(ratio(finding)) if is_decided else f"{signed(ratio(finding) - 1)} (+ is better)"
+
+
+def _proof(judgement: Judgement) -> str:
+    """Return what the two runs prove, in words."""
+    compared = [finding for finding in judgement.findings if ratio(finding) > 0]
+    processes = [count for finding in compared for count in (finding.before.processes, finding.after.processes)]
+    if processes and max(processes) < LEAST_REPLICATES:
+        return "seen once, which proves nothing"
     counts = judgement.counts()
     changes = [f"{counts[verdict]} {verdict}" for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdict in counts]
-    summary = ", ".join(changes) or ("nothing is slower or faster" if judgement.decided else "inconclusive")
-    verdict = f"{name} against A: {summary}; {decided(judgement)}"
-    return GateAnswer(COMPARE, 0, verdict, reasons(judgement), next_steps(judgement, COMPARE))
+    return f"proven: {', '.join(changes) or 'no change'} ({decided(judgement)})"
+
+
+def _next_steps(judgement: Judgement) -> tuple[NextStep, ...]:
+    """Return the next steps that two runs allow: several processes of each, or the steps of a gate."""
+    few = [finding for finding in judgement.findings if finding.cause == "few-processes" and not finding.effect]
+    if not few:
+        return next_steps(judgement, COMPARE)
+    command = f"gpubench run {selection(few)} --replicates {LEAST_TO_FAIL}"
+    return (NextStep(f"measure each side in {LEAST_TO_FAIL} processes, then compare these two files", command),)
 
 
 def _geomeans(findings: Sequence[Finding]) -> Iterator[Geomean]:

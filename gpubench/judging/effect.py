@@ -14,8 +14,6 @@ from gpubench import stats
 from gpubench.judging.evidence import Side
 from gpubench.judging.noise import ERRORS, LEAST_REPLICATES, chance_errors, chance_errors_of
 
-_LEAST_SESSIONS = 3  # the deviation of two sessions has one degree of freedom, which is too uncertain
-
 
 class Scatter(NamedTuple):
     """How much identical code scatters, on logarithms.
@@ -80,26 +78,18 @@ def is_judgeable(side: Side) -> bool:
     return len(side.logs) >= LEAST_REPLICATES
 
 
-def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
+def pair(before: Side, after: Side, noise: Side | None = None, sessions: Scatter | None = None) -> SidePair:
     """Return the logarithms of two judgeable sides, with the scatters that other measurements show for the same case.
 
-    `noise` is the case in a run of identical code, or None; a noise run that is not judgeable does not count."""
-    scatters = []
+    `noise` is the case in a run of identical code, or None; a noise run that is not judgeable does not count.
+    `sessions` is the scatter between the baseline's sessions, or None if it has one session."""
+    scatters = [] if sessions is None else [sessions]
     if noise is not None and is_judgeable(noise):
-        counted = f"{len(noise.logs)} processes of the noise run"
-        scatters.append(_scatter(noise.logs, len(before.logs), len(after.logs), counted))
-    if len(set(before.sessions)) >= _LEAST_SESSIONS and len(centres := before.centres) >= _LEAST_SESSIONS:
-        counted = f"{len(centres)} sessions of the baseline"
-        scatters.append(_scatter(centres, len(centres), len(set(after.sessions)), counted))
+        logs = np.array(noise.logs)
+        error = float(logs.std(ddof=1)) * math.sqrt(1 / len(before.logs) + 1 / len(after.logs))
+        counted = f"{len(logs)} processes of the noise run"
+        scatters.append(Scatter(error, chance_errors_of(len(logs) - 1), float(logs.std(ddof=1)), counted))
     return SidePair(before.logs, after.logs, tuple(scatters))
-
-
-def _scatter(logs: Sequence[float], before: int, after: int, counted: str) -> Scatter:
-    """Return the scatter of the difference between the means of `before` values and of `after` values."""
-    mean = sum(logs) / len(logs)
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
-    error = deviation * math.sqrt(1 / before + 1 / after)
-    return Scatter(error, chance_errors_of(len(logs) - 1), deviation, counted)
 
 
 def effects(pairs: Sequence[SidePair]) -> list[Effect]:
@@ -117,11 +107,8 @@ def effects(pairs: Sequence[SidePair]) -> list[Effect]:
 
 def _effects_of_equal_counts(pairs: Sequence[SidePair]) -> list[Effect]:
     """Return the effects of pairs that all have the same number of processes on each side, in order."""
-    before, after = (
-        np.array([side_pair.before for side_pair in pairs]),
-        np.array([side_pair.after for side_pair in pairs]),
-    )
-    welch = stats.welch(before, after)
+    before, after = (np.array([getattr(side_pair, name) for side_pair in pairs]) for name in ("before", "after"))
+    welch, pooled = stats.trimmed_welch(before, after)
     margin, shifts = welch.margin, stats.hodges_lehmann(before, after)
     rows = np.stack((shifts, welch.difference - margin, welch.difference + margin, welch.p), axis=-1).tolist()
     return [
@@ -134,19 +121,18 @@ def _effects_of_equal_counts(pairs: Sequence[SidePair]) -> list[Effect]:
             between=of_processes.deviation,
         )
         for side_pair, (shift, low, high, p), of_processes in zip(
-            pairs, rows, _scatters_of_processes(before, after, welch), strict=True
+            pairs, rows, _scatters_of_processes(before.shape[-1], after.shape[-1], welch, pooled), strict=True
         )
     ]
 
 
-def _scatters_of_processes(before: stats.Vector, after: stats.Vector, welch: stats.Welch) -> Iterator[Scatter]:
-    """Yield for each pair of sides the scatter between the processes of both sides."""
-    old, new = before.shape[-1], after.shape[-1]
-    deviations = stats.pooled_deviation(before, after)
-    pooled, unequal = deviations * math.sqrt(1 / old + 1 / new), welch.error
-    pooled_errors, unequal_errors = chance_errors_of(old + new - 2), chance_errors(welch.freedom)
-    is_pooled = pooled * pooled_errors >= unequal * unequal_errors
-    columns = np.where(is_pooled, pooled, unequal), np.where(is_pooled, pooled_errors, unequal_errors), deviations
+def _scatters_of_processes(old: int, new: int, welch: stats.Welch, pooled: stats.Vector) -> Iterator[Scatter]:
+    """Yield for each pair of sides the scatter between the processes of both sides: Student's or Welch's, if wider."""
+    freedom = old + new - 2 * (stats.trimmed_count(old) + stats.trimmed_count(new)) - 2
+    pooled_errors, unequal_errors = chance_errors_of(freedom), chance_errors(welch.freedom)
+    is_pooled = pooled * pooled_errors >= welch.error * unequal_errors
+    deviations = pooled / math.sqrt(1 / old + 1 / new)
+    columns = np.where(is_pooled, pooled, welch.error), np.where(is_pooled, pooled_errors, unequal_errors), deviations
     counted = f"{old} and {new} processes"
     rows = np.stack(columns, axis=-1).tolist()
     return (Scatter(error, errors, deviation, counted) for error, errors, deviation in rows)

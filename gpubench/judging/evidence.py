@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from gpubench.analysis.quantities import headline, judged_better, judged_median,
 from gpubench.model import Better, Case, Manifest, Measure, Remark, Result, Run, Samples, Status
 
 Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
+_SESSION_GAP = timedelta(hours=1)  # between the starts of two runs; after it the machine may be in another state
 _CLOCKS = (Measure.CORE_CLOCK, Measure.MEMORY_CLOCK)
 
 
@@ -182,10 +184,26 @@ class Side:
         """Return the side with only the processes of some run files.
 
         `readings` are the indices of these run files, as in the field `readings`."""
-        selected = [index for index, reading in enumerate(self.readings) if reading in readings]
+        return self._at([index for index, reading in enumerate(self.readings) if reading in readings])
+
+    def without(self, processes: Collection[tuple[int, int]]) -> Side:
+        """Return the side without the processes with these `numbers`."""
+        return self._at([index for index, number in enumerate(self.numbers) if number not in processes])
+
+    def _at(self, selected: Sequence[int]) -> Side:
         columns = (self.processes, self.readings, self.sessions)
         processes, sources, sessions = (tuple(column[index] for index in selected) for column in columns)
         return Side(self.case, self.devices, processes, sources, sessions)  # type: ignore[arg-type]
+
+    @property
+    def numbers(self) -> list[tuple[int, int]]:
+        """For each process its run file and its place among the processes of this case in that file, from 0."""
+        seen = Counter[int]()
+        places = []
+        for reading in self.readings:
+            places.append((reading, seen[reading]))
+            seen[reading] += 1
+        return places
 
     @property
     def is_measured(self) -> bool:
@@ -222,6 +240,30 @@ class Side:
         return f"{share}{statuses}{reason}"
 
 
+def by_session(readings: Iterable[Reading]) -> list[list[Reading]]:
+    """Return readings grouped by session: one machine, the same cards, and starts at most an hour apart.
+
+    The order of the files does not matter; sessions are in the order of their first file."""
+    machines: dict[tuple[str, ...], list[Reading]] = {}
+    for reading in readings:
+        facts = reading.manifest.facts
+        machine = (
+            *(value for name, value in facts.host if name == "hostname"),
+            *(device.uuid for device in facts.devices),
+        )
+        machines.setdefault(machine, []).append(reading)
+    sessions: list[list[Reading]] = []
+    for group in machines.values():
+        last = None
+        for reading in sorted(group, key=lambda reading: reading.manifest.started):
+            started = datetime.fromisoformat(reading.manifest.started)
+            if last is None or started - last > _SESSION_GAP:
+                sessions.append([])
+            sessions[-1].append(reading)
+            last = started
+    return sorted(sessions, key=lambda session: session[0].manifest.started)
+
+
 class Evidence:
     """The results of several runs by case.
 
@@ -248,6 +290,12 @@ class Evidence:
         """Return new evidence in which the readings of a repeated measurement are added to the last session."""
         return Evidence((*self.sessions[:-1], (*self.sessions[-1], *more)))
 
+    def without(self, processes: Collection[tuple[int, int]]) -> Evidence:
+        """Return the evidence without these processes of all cases, given as `Side.numbers`."""
+        evidence = Evidence(self.sessions)
+        evidence.sides = {key: side.without(processes) for key, side in self.sides.items()}
+        return evidence
+
     def clocks(self, side: Side, measure: Measure = Measure.CORE_CLOCK) -> tuple[float, ...]:
         """Return for each ok process of `side` the median that a clock had in the window of the process, in Hz.
 
@@ -267,6 +315,14 @@ class Evidence:
             for value in track.during(*process.window).values
         ]
         return float(np.median(values)) if values else math.nan
+
+
+def in_turn(before: Evidence, after: Evidence) -> bool:
+    """Return whether both sides were measured in turn, so that they share a session: each began before the other ended.
+
+    The moments are the starts of the run files."""
+    first, second = ([reading.manifest.started for reading in side.readings] for side in (before, after))
+    return bool(first and second) and min(first) < max(second) and min(second) < max(first)
 
 
 def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:

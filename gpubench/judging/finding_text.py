@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpubench.base import units
 from gpubench.judging.decidable import processes_needed
-from gpubench.judging.judge import Finding
+from gpubench.judging.judge import CONFIRM, Finding
 from gpubench.judging.noise import percent
 from gpubench.model import Verdict
 
@@ -34,7 +34,7 @@ def finding_cells(finding: Finding) -> FindingCells:
     A cell is MISSING if there is no figure, or, for the last three numbers, no effect."""
     fraction = finding.observed_change
     return FindingCells(
-        str(finding.verdict),
+        verdict_text(finding),
         figure(finding.before.median, finding.unit),
         figure(finding.after.median, finding.unit),
         signed(fraction) if math.isfinite(fraction) else MISSING,
@@ -44,21 +44,29 @@ def finding_cells(finding: Finding) -> FindingCells:
     )
 
 
+def verdict_text(finding: Finding) -> str:
+    """Return the verdict as text; a slowdown that one session is too little to prove is `to be confirmed`."""
+    return CONFIRM.replace("-", " ") if finding.cause == CONFIRM else str(finding.verdict)
+
+
 def figure(median: float, unit: str) -> str:
     """Return a side's median with its unit as text; MISSING if it is not finite."""
     return units.quantity(median, unit) if math.isfinite(median) else MISSING
 
 
 def signed(fraction: float) -> str:
-    """Return a change as a percentage with its sign: `−4.8 %`."""
+    """Return a change as a percentage with its sign, `−4.8 %`; from a factor of 2 on as a ratio, `2.1 times`."""
     size = abs(fraction)
+    if fraction >= 1:
+        return f"{fraction + 1:.2g} times" if fraction < 99 else "over 100 times"
     return f"{'−' if fraction < 0 else '+'}{units.percent(size, 1 if size >= 0.001 or not size else 2)}"
 
 
 def interval(finding: Finding) -> str:
     """Return the 95 % interval of the change: `−6.2 to −1.0 %`."""
     low, high = finding.bounds
-    return f"{signed(low).removesuffix(' %')} to {signed(high)}"
+    unit = " times" if low >= 1 else " %" if high < 1 else ""
+    return f"{signed(low).removesuffix(unit)} to {signed(high)}"
 
 
 def name(finding: Finding) -> str:

@@ -8,19 +8,25 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 from gpubench import stats
+from gpubench.base.patterns import matches
 from gpubench.judging import effect
 from gpubench.judging.effect import Effect
-from gpubench.judging.evidence import Evidence, Key, Side, paired
-from gpubench.judging.noise import LEAST_TO_FAIL
+from gpubench.judging.evidence import Evidence, Key, Side, in_turn, paired
+from gpubench.judging.noise import LEAST_TO_FAIL, percent
 from gpubench.judging.objections import Grounds
+from gpubench.judging.sessions import SessionSpreads, between_two_sessions, without_outlying_processes
 from gpubench.model import Better, Case, Verdict
 
 _WORST_FIRST = tuple(Verdict)
 _MOST_Q = 0.05  # the largest share of chance findings among the cases that are called slower or faster
+_ABSURD = math.log1p(0.5)  # a machine whose threshold would be above 50 % cannot judge
+_STATES = 0.01  # medians and pairs of processes that disagree about the direction by this much show two states
 DECIDED = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME)
+CONFIRM = "to-be-confirmed"  # the cause of a slowdown that the baseline's one session is too little to prove
 _OTHER_CARDS = (
     "baseline and candidate were measured on different cards of one model, and such cards differ by several per cent"
 )
@@ -120,14 +126,27 @@ class Finding:
 class Judgement:
     """The findings, the worst first; the cases that only one side has, and notes.
 
-    `missing` are cases with a figure of the baseline and none of the candidate; a policy may remove cases from it that
-    it does not require."""
+    `missing` are cases with a figure of the baseline and none of the candidate, which the candidate's selection still
+    names; a policy may remove cases that it does not require. `partial` says whether a candidate ended early."""
 
     findings: tuple[Finding, ...]
     missing: tuple[Case, ...] = ()
     new: tuple[Case, ...] = ()  # cases with a figure of the candidate and none of the baseline
     unmet: tuple[str, ...] = ()  # patterns of required cases that match no case
     notes: tuple[str, ...] = ()
+    partial: bool = False
+
+    @property
+    def to_confirm(self) -> tuple[Finding, ...]:
+        """The findings that are slower, to be confirmed."""
+        return tuple(finding for finding in self.findings if finding.cause == CONFIRM)
+
+    @property
+    def undecided_suites(self) -> tuple[str, ...]:
+        """The suites with required cases of which none is decided, sorted."""
+        required = [finding for finding in self.findings if finding.required]
+        suites = {finding.case.suite for finding in required}
+        return tuple(sorted(suites - {finding.case.suite for finding in required if finding.verdict in DECIDED}))
 
     @property
     def decided(self) -> int:
@@ -158,7 +177,8 @@ def verdict_of(measured: Effect, user_threshold: float) -> Verdict:
         return Verdict.FASTER
     if -user_threshold <= measured.low and measured.high <= user_threshold:
         return Verdict.SAME
-    return Verdict.SUSPECT if measured.shift > threshold / 2 else Verdict.INCONCLUSIVE
+    is_suspect = measured.shift > min(threshold / 2, user_threshold)  # a noisy case is worth more processes too
+    return Verdict.SUSPECT if is_suspect and threshold <= _ABSURD else Verdict.INCONCLUSIVE
 
 
 def judge(
@@ -174,6 +194,8 @@ def judge(
     is never below the smallest difference that noise leaves decidable (`Effect.least_threshold`). `noise` is a run of
     identical code, whose deviation counts if it is larger. With `allow_mismatch`, runs of other machines or settings
     are compared."""
+    before, left_out = without_outlying_processes(before, "baseline")
+    after, left_out_after = without_outlying_processes(after, "candidate")
     pairs = paired(before, after)
     grounds = Grounds(before, after, allow_mismatch)
     both = [
@@ -188,19 +210,34 @@ def judge(
         if objection is not None
     ]
     ready = [sides for sides, objection in zip(both, objections, strict=True) if objection is None]
-    compared = _findings_with_effects(ready, threshold, noise)
-    explained = (_with_explanation(finding, grounds, *sides) for finding, sides in zip(compared, ready, strict=True))
+    compared = _findings_with_effects(ready, threshold, noise, None if in_turn(before, after) else grounds.spreads)
+    explained = (with_explanation(finding, grounds, *sides) for finding, sides in zip(compared, ready, strict=True))
     findings += map(_by_enough_processes, explained)
     other_cards = any(grounds.are_other_cards(old, new) for old, new in both)
+    vanished = (old.case for old, new in pairs if new is None and old is not None and old.is_measured)
     return Judgement(
         tuple(sorted(findings, key=badness)),
-        tuple(old.case for old, new in pairs if new is None and old is not None and old.is_measured),
+        tuple(case for case in vanished if _names(after, case)),
         tuple(new.case for old, new in pairs if new is not None and (old is None or not old.is_measured)),
         notes=(
             *_partial_run_notes("baseline", before),
             *_partial_run_notes("candidate", after),
+            *left_out,
+            *left_out_after,
             *([_OTHER_CARDS] if other_cards else []),
         ),
+        partial=not all(reading.complete for reading in after.readings),
+    )
+
+
+def _names(evidence: Evidence, case: Case) -> bool:
+    """Return whether the selection of any run names a case: its suite, and its id if the run has filters."""
+    settings = [reading.manifest.settings for reading in evidence.readings]
+    return any(
+        case.suite in (Path(suite).stem for suite in chosen.suites)
+        and (not chosen.filters or matches(case.id, chosen.filters))
+        and not chosen.headline
+        for chosen in settings
     )
 
 
@@ -214,7 +251,8 @@ def _partial_run_notes(name: str, evidence: Evidence) -> list[str]:
 def badness(finding: Finding) -> tuple[int, float, str]:
     """Return the sort key that puts the worst finding first: verdict, effect, case id."""
     shift = finding.effect.shift if finding.effect else 0.0
-    return (_WORST_FIRST.index(finding.verdict), -shift, finding.case.id)
+    place = 2 * _WORST_FIRST.index(finding.verdict) - (finding.cause == CONFIRM)
+    return (place, -shift, finding.case.id)
 
 
 def settled(judgement: Judgement) -> Judgement:
@@ -226,18 +264,29 @@ def settled(judgement: Judgement) -> Judgement:
     return replace(judgement, findings=tuple(sorted(findings, key=badness)))
 
 
-def exit_status(judgement: Judgement, strict: bool = False) -> int:
-    """Return the exit status of a gate: 3 a case failed, 1 a case is slower, 4 it cannot judge, 0 nothing is slower.
+def exit_status(
+    judgement: Judgement, strict: bool = False, allow_missing: bool = False, allow_undecided: bool = False
+) -> int:
+    """Return the exit status of a gate, of which the first counts: 3 failed, 1 slower, 4 cannot judge, 0 passes.
 
-    If several apply, the first of 3, 1, 4 and 0 counts."""
-    silent = {Verdict.INVALID, Verdict.NOT_COMPARABLE, *([Verdict.INCONCLUSIVE, Verdict.SUSPECT] if strict else [])}
-    required = [finding.verdict for finding in judgement.findings if finding.required]
+    It is 4 also if a case vanished, unless `allow_missing`; if nothing is decided in a suite or the candidate is
+    partial, unless `allow_undecided`; and with `strict` if any case is inconclusive."""
+    required = [finding for finding in judgement.findings if finding.required]
+    verdicts = {finding.verdict for finding in required}
     if any(finding.cause == "failed" for finding in judgement.findings):
         return 3
     if any(finding.verdict is Verdict.SLOWER for finding in judgement.findings):
         return 1
-    vanished = bool(judgement.missing) and strict
-    return 4 if judgement.unmet or not judgement.findings or vanished or silent.intersection(required) else 0
+    cannot_judge = (
+        judgement.unmet
+        or not judgement.findings
+        or judgement.to_confirm
+        or verdicts & {Verdict.INVALID, Verdict.NOT_COMPARABLE}
+        or (judgement.missing and not allow_missing)
+        or ((judgement.undecided_suites or judgement.partial) and not allow_undecided)
+        or (strict and (judgement.missing or verdicts & {Verdict.INCONCLUSIVE, Verdict.SUSPECT}))
+    )
+    return 4 if cannot_judge else 0
 
 
 def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: str = "") -> Finding:
@@ -249,11 +298,21 @@ def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: st
 
 
 def _findings_with_effects(
-    pairs: Sequence[tuple[Side, Side]], threshold: Callable[[str], float], noise: Evidence | None
+    pairs: Sequence[tuple[Side, Side]],
+    threshold: Callable[[str], float],
+    noise: Evidence | None,
+    spreads: SessionSpreads | None,
 ) -> list[Finding]:
     """Return the findings of comparable pairs of sides (baseline, candidate), with effects and verdicts."""
     noises = noise.sides if noise else {}
-    effects = effect.effects([effect.pair(old, new, noises.get((old.case.id, old.devices))) for old, new in pairs])
+    scatters = [spreads.scatter(old, new) if spreads else None for old, new in pairs]
+    side_pairs = [
+        effect.pair(old, new, noises.get((old.case.id, old.devices)), scatter)
+        for (old, new), scatter in zip(pairs, scatters, strict=True)
+    ]
+    effects = effect.effects(side_pairs)
+    if spreads and not any(scatters):
+        effects = between_two_sessions([new for _, new in pairs], effects)
     plain = [_finding(old, new, Verdict.INCONCLUSIVE) for old, new in pairs]
     return decide(plain, effects, threshold)
 
@@ -268,14 +327,33 @@ def decide(plain: Sequence[Finding], effects: Sequence[Effect], threshold: Calla
         user_threshold = math.log1p(threshold(finding.case.id))
         verdict = verdict_of(case_effect, user_threshold)
         used = user_threshold if verdict is Verdict.SAME else max(user_threshold, case_effect.least_threshold)
-        decided.append(
-            _beyond_chance(
-                replace(
-                    finding, verdict=verdict, effect=case_effect, threshold=used, user_threshold=user_threshold, q=q
-                )
-            )
+        judged = replace(
+            finding, verdict=verdict, effect=case_effect, threshold=used, user_threshold=user_threshold, q=q
         )
+        decided.append(_of_one_state(_on_quiet_machine(_beyond_chance(judged))))
     return decided
+
+
+def _on_quiet_machine(finding: Finding) -> Finding:
+    """Return the finding, but as too noisy to judge if it is undecided and its threshold would exceed 50 %."""
+    if finding.verdict in DECIDED or finding.threshold <= _ABSURD or finding.effect is None:
+        return finding
+    reason = f"this machine is too noisy to judge: identical code varies by {percent(finding.effect.deviation)} "
+    reason += f"({finding.effect.counted}); stop other work on it, and see `gpubench doctor --noise`"
+    return replace(finding, verdict=Verdict.INCONCLUSIVE, cause="too-noisy", reason=reason)
+
+
+def _of_one_state(finding: Finding) -> Finding:
+    """Return the finding, but undecided if the medians moved in the other direction than the pairs of processes."""
+    before, after, estimate = finding.before.median, finding.after.median, finding.effect
+    if estimate is None or finding.cause or not (before > 0 and after > 0) or finding.verdict is Verdict.SAME:
+        return finding
+    moved = math.log(after / before) * (-1.0 if finding.better == "more" else 1.0)
+    if moved * estimate.shift >= 0 or min(abs(moved), abs(estimate.shift)) < _STATES:
+        return finding
+    verdict = Verdict.SUSPECT if finding.verdict in (Verdict.SLOWER, Verdict.SUSPECT) else Verdict.INCONCLUSIVE
+    reason = "the processes have two states: their medians moved in the other direction than most pairs of processes"
+    return replace(finding, verdict=verdict, cause="two-states", reason=reason)
 
 
 def _beyond_chance(finding: Finding) -> Finding:
@@ -304,14 +382,14 @@ def _as_undecided(finding: Finding, cause: str, reason: str) -> Finding:
     return replace(finding, verdict=verdict, cause=cause, reason=reason)
 
 
-def _with_explanation(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
+def with_explanation(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
     """Return the finding; if something other than the code may explain its change, with that as verdict and reason."""
-    if finding.effect is None:
+    if finding.effect is None or finding.cause == "too-noisy":
         return finding
     is_change = finding.verdict not in (Verdict.SAME, Verdict.INCONCLUSIVE)
     objection = grounds.other_card(old, new, finding.effect) if is_change else None
     if objection is None:
-        objection = grounds.explanation(old, new, finding.verdict, finding.threshold)
+        objection = grounds.explanation(old, new, finding.verdict, finding.threshold, finding.effect)
     return (
         replace(finding, verdict=objection.verdict, cause=objection.cause, reason=objection.reason)
         if objection

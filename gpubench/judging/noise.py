@@ -19,7 +19,7 @@ LEAST_REPLICATES = 3  # the deviation of two values has one degree of freedom, w
 LEAST_TO_FAIL = 5  # fewer processes on a side call nothing slower or faster: too few for five per cent at 1 % of noise
 ERRORS = 3.0  # a threshold is at least this number of standard errors if the error itself is known exactly
 CHANCE = 0.0027  # the probability that a normal value lies farther than that from its mean, either way
-HOPELESS = 1.0  # a threshold above this is useless, because a case that is twice as slow would pass
+HOPELESS = 0.5  # a threshold above this is useless, because a case that is half slower again would pass
 COARSE = 0.1  # a threshold above this is too coarse for a gate, because real regressions are a few per cent
 
 
@@ -41,12 +41,16 @@ class NoiseFloor:
     def detectable(self) -> str:
         """The smallest detectable change as text: `0.6 %`, `95 % (too noisy for a gate)`."""
         if self.threshold > HOPELESS:
-            return "none: not even a factor of 2"
+            return "none below 50 %: this machine is too noisy to judge"
         return percent(self.threshold) + (" (too noisy for a gate)" if self.threshold > COARSE else "")
 
 
 def percent(fraction: float) -> str:
-    """Return a non-negative fraction as a percentage: two decimals below 0.1 %, none from 10 %, otherwise one."""
+    """Return a non-negative fraction as a percentage: two decimals below 0.1 %, none from 10 %, otherwise one.
+
+    Beyond 50 % a noise or a threshold has no size worth a digit: `over 50 %`."""
+    if fraction > HOPELESS:
+        return f"over {HOPELESS:.0%}".replace("%", " %")
     return units.percent(fraction, 0 if fraction >= COARSE else 1 if fraction >= 0.001 else 2)
 
 

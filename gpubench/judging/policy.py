@@ -34,14 +34,19 @@ class Policy:
     threshold of the other cases. `required` and `allowed_skips` are patterns of case ids. With `strict`, a gate cannot
     judge if a required case is inconclusive or any is missing. `floors` are the expected figures of GPU models.
 
-    With `allow_mismatch`, runs of other machines or settings are compared. `noise` is a run of identical code, whose
-    deviation counts if it is larger than the deviation of the two sides."""
+    `references` are patterns of cases that no change of the user's code can reach; if they become slower together, the
+    machine did. `allow_missing` and `allow_undecided` let a gate pass without cases that vanished, and with suites of
+    which nothing is decided. With `allow_mismatch`, runs of other machines or settings are compared. `noise` is a run
+    of identical code, whose deviation counts if it is larger than the deviation of the two sides."""
 
     threshold_percent: float = THRESHOLD_PERCENT
     thresholds_percent: tuple[tuple[str, float], ...] = ()
     required: tuple[str, ...] = ()
     allowed_skips: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
     strict: bool = False
+    allow_missing: bool = False
+    allow_undecided: bool = False
     floors: tuple[Floor, ...] = ()
     allow_mismatch: bool = False
     noise: Evidence | None = None
@@ -54,6 +59,10 @@ class Policy:
     def is_required(self, case_id: str) -> bool:
         """Return whether a gate needs a verdict on this case; if no case is listed as required, every case is."""
         return not self.required or matches(case_id, self.required)
+
+    def is_reference(self, case_id: str) -> bool:
+        """Return whether no change of the user's code can reach this case."""
+        return matches(case_id, self.references)
 
     def allows_skip(self, cause: str, case_id: str) -> bool:
         """Return whether `cause` is `skipped` and the policy allows that for the case, so that a gate leaves it out."""
@@ -68,7 +77,12 @@ class Policy:
     @property
     def patterns(self) -> tuple[str, ...]:
         """All patterns of cases in the policy; the user is warned about patterns that match no case."""
-        return (*(pattern for pattern, _ in self.thresholds_percent), *self.required, *self.allowed_skips)
+        return (
+            *(pattern for pattern, _ in self.thresholds_percent),
+            *self.required,
+            *self.references,
+            *self.allowed_skips,
+        )
 
 
 def load(path: Path | None = None, folder: Path | None = None) -> Policy:
@@ -92,15 +106,19 @@ def _of_file(path: Path) -> Policy:
     top = _PolicyTable(str(path), "", _document(path))
     top.only("gate", "floor")
     gate = top.table("gate")
-    gate.only("threshold_percent", "thresholds_percent", "required", "allowed_skips", "strict")
+    flags = ("strict", "allow_missing", "allow_undecided")
+    gate.only("threshold_percent", "thresholds_percent", "required", "reference", "allowed_skips", *flags)
     thresholds = gate.table("thresholds_percent")
     return replace(
         built_in(),
         threshold_percent=gate.percent("threshold_percent", THRESHOLD_PERCENT),
         thresholds_percent=tuple((pattern, thresholds.percent(pattern, 0.0)) for pattern in thresholds.values),
         required=gate.texts("required"),
+        references=gate.texts("reference"),
         allowed_skips=gate.texts("allowed_skips"),
         strict=gate.flag("strict"),
+        allow_missing=gate.flag("allow_missing"),
+        allow_undecided=gate.flag("allow_undecided"),
         floors=(*built_in().floors, *_floors(top.tables("floor"))),
     )
 

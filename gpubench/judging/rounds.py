@@ -5,9 +5,9 @@ docs/gate.md gives the reason: the first measurement only has to find the cases 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpubench.judging.canaries import CAUSE, MachineSteps
 from gpubench.judging.evidence import Evidence, Key
 from gpubench.judging.judge import Finding, Judgement, settled
+from gpubench.judging.references import CAUSE, MachineSteps
 from gpubench.model import Verdict
 
 ROUNDS = 3  # 5 processes become 20: what docs/gate.md promises (tests/studies/gate_simulation.py)
@@ -27,37 +27,40 @@ def settle(
     again: Callable[[Sides, tuple[Finding, ...]], Sides],
     rounds: int = ROUNDS,
     undecided: bool = False,
-    canaries: Callable[[Sides, Judgement, tuple[Finding, ...]], tuple[Finding, ...]] = lambda *_: (),
+    references: Callable[[Sides, Judgement, tuple[Finding, ...]], tuple[Finding, ...]] = lambda *_: (),
+    conclude: Callable[[Sides, Judgement], Judgement] = lambda _, judgement: judgement,
 ) -> Judgement:
     """Return the judgement after at most `rounds` rounds; in each of them `again` measures the suspects once more.
 
-    `judge` judges all measurements so far."""
+    `judge` judges all measurements so far, `references` names further cases to measure, and `conclude` has the last
+    word on the settled judgement."""
     judgement = judge(sides)
     confirmed: set[Key] = set()
     for _ in range(rounds):
         suspects = tuple(finding for finding in judgement.findings if _is_asked_again(finding, confirmed, undecided))
         if not suspects:
             break
-        sides = again(sides, (*suspects, *canaries(sides, judgement, suspects)))
+        sides = again(sides, (*suspects, *references(sides, judgement, suspects)))
         confirmed |= {finding.key for finding in suspects}
         judgement = judge(sides)
-    return settled(judgement)
+    return conclude(sides, settled(judgement))
 
 
-def settle_beside_canaries(
+def settle_stored(
     sides: Sides,
     judge: Callable[[Sides], Judgement],
     again: Callable[[Sides, tuple[Finding, ...]], Sides],
     rounds: int = ROUNDS,
     undecided: bool = False,
+    is_reference: Callable[[str], bool] = lambda _: False,
 ) -> Judgement:
-    """Return the judgement of `settle` against a stored baseline, with canaries measured in each round.
+    """Return the judgement of `settle` against a stored baseline, with reference cases measured in each round.
 
-    It has the parameters of `settle`."""
+    `is_reference` says of the id of a case whether no change of the code can reach it."""
 
     def steps(now: Sides, judgement: Judgement) -> MachineSteps:
         """Return the steps of the machine in a judgement of the measurements so far."""
-        return MachineSteps(judgement, now.before, now.after)
+        return MachineSteps(judgement, now.before, now.after, is_reference)
 
     return settle(
         sides,
@@ -65,7 +68,8 @@ def settle_beside_canaries(
         again,
         rounds,
         undecided,
-        lambda now, judgement, suspects: steps(now, judgement).canaries(suspects),
+        lambda now, judgement, suspects: steps(now, judgement).references(suspects),
+        lambda now, judgement: steps(now, judgement).confirmed(),
     )
 
 

@@ -13,6 +13,7 @@ from gpubench.base.errors import FileError, UsageError
 from gpubench.judging.evidence import Evidence
 from gpubench.measuring.plan import Plan
 from gpubench.tools import history
+from gpubench.tools.gating.readings import read
 
 FOLDER = "gpubench-baselines"  # the folder of the saved baselines, in the working directory
 _NAME = re.compile(r"\w[\w.+-]*")
@@ -130,18 +131,36 @@ def check_name(name: str) -> None:
         )
 
 
-def save(name: str, files: Sequence[Path]) -> Path:
-    """Copy these run files into the baseline of that name, which replaces an earlier one, and return its folder.
+def _check_same_machine(name: str, files: Sequence[Path]) -> None:
+    """Raise UsageError if the first run of a baseline has other cards, drivers or settings than a run to append."""
+    first, *others = (read(path).manifest for path in files)
+    for other in others:
+        devices = other.settings.devices
+        cards = [{device.uuid for device in run.facts.devices if device.id in devices} for run in (first, other)]
+        differences = fingerprint(other.facts, devices).differences(fingerprint(first.facts, devices))
+        if first.settings.tier != other.settings.tier or differences or cards[0] != cards[1]:
+            reason = "; ".join(differences) or "another card or tier"
+            raise UsageError(f"not appended to the baseline {name}: {reason}; save it under another name")
 
-    If copying fails, the earlier baseline stays."""
+
+def save(name: str, files: Sequence[Path], append: bool = False) -> Path:
+    """Copy these run files into the baseline of that name, and return its folder.
+
+    They replace an earlier baseline, or with `append` are added to it as a further session. If copying fails, the
+    earlier baseline stays. Raises UsageError if `append` adds files of another schema, card or method."""
     check_name(name)
     folder = Path(FOLDER) / name
+    earlier = sorted(folder.iterdir()) if append and folder.is_dir() else []
+    if earlier:
+        _check_same_machine(name, [*earlier, *files])
     try:
         folder.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".saving-") as beside:
             new, old = Path(beside) / "new", Path(beside) / "old"
             new.mkdir()
-            for number, file in enumerate(files, 1):
+            for file in earlier:
+                shutil.copyfile(file, new / file.name)
+            for number, file in enumerate(files, len(earlier) + 1):
                 shutil.copyfile(file, new / f"{number:02d}-{file.name}")
             if folder.exists():
                 folder.rename(old)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from gpubench.analysis.fingerprint import fingerprint
 from gpubench.base.errors import CannotJudge
-from gpubench.judging.evidence import Evidence, Reading
-from gpubench.judging.judge import Finding, Judgement, exit_status, settled
+from gpubench.judging.evidence import Evidence, Reading, by_session
+from gpubench.judging.judge import Finding, Judgement, exit_status
 from gpubench.judging.policy import Policy
-from gpubench.judging.rounds import ROUNDS, Sides, settle, settle_beside_canaries
+from gpubench.judging.rounds import ROUNDS, Sides, settle, settle_stored
 from gpubench.measuring.plan import Plan
 from gpubench.measuring.progress import Observer
 from gpubench.model import Manifest
@@ -42,11 +42,12 @@ class GateResult:
         after = sides.after
         return cls(judgement, tuple(files), after.has_failed, after.has_figures, tuple(manifests))
 
-    def exit_status(self, strict: bool) -> int:
-        """Return the gate's exit status: 3 failed, 1 slower, 4 cannot judge, 0 nothing is slower.
+    def exit_status(self, policy: Policy) -> int:
+        """Return the gate's exit status: 3 failed, 1 slower, 4 cannot judge, 0 passed.
 
         A failed case of the candidate counts even without a baseline."""
-        return 3 if self.failed else exit_status(self.judgement, strict)
+        flags = policy.strict, policy.allow_missing, policy.allow_undecided
+        return 3 if self.failed else exit_status(self.judgement, *flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +68,21 @@ class GateRequest:
         A strict gate also measures inconclusive cases again."""
         return settle(sides, self.judge, measure_again, self.rounds, undecided=self.policy.strict)
 
-    def settle_stored(self, sides: Sides, measure_again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
-        """Return the verdicts against a stored baseline, as `settle` does, but with canaries in each round.
+    def settle_stored(
+        self, sides: Sides, measure_again: Callable[[Sides, tuple[Finding, ...]], Sides], rounds: int | None = None
+    ) -> Judgement:
+        """Return the verdicts against a stored baseline, as `settle` does, but with reference cases in each round.
 
-        Canaries are other cases that are measured again."""
+        `rounds` replaces the request's number of rounds if it is not None."""
+        most = self.rounds if rounds is None else rounds
         if not sides.before.sides:  # the gate compares with floors and has no baseline
-            return self.settle(sides, measure_again)
-        return settle_beside_canaries(sides, self.judge, measure_again, self.rounds, undecided=self.policy.strict)
+            return settle(sides, self.judge, measure_again, most, undecided=self.policy.strict)
+        policy = self.policy
+        return settle_stored(sides, self.judge, measure_again, most, policy.strict, policy.is_reference)
 
 
 def read_evidence(paths: Sequence[Path]) -> Evidence:
-    """Return the evidence in these run files; each file counts once and as a separate session.
+    """Return the evidence in these run files, each of which counts once; files of one session are grouped.
 
     Raises FileError if a file cannot be read or is invalid."""
     return read_evidence_groups(paths)[0]
@@ -90,7 +95,7 @@ def read_evidence_groups(*groups: Sequence[Path]) -> list[Evidence]:
     distinct = [list({path.resolve(): path for path in paths}.values()) for paths in groups]
     readings = iter(read_all([path for paths in distinct for path in paths]))
     with garbage_collection_off():
-        return [Evidence([[reading] for reading in islice(readings, len(paths))]) for paths in distinct]
+        return [Evidence(by_session(islice(readings, len(paths)))) for paths in distinct]
 
 
 def judge_files(request: GateRequest, baseline: Evidence, candidate: Evidence, files: Sequence[Path]) -> GateResult:
@@ -99,7 +104,7 @@ def judge_files(request: GateRequest, baseline: Evidence, candidate: Evidence, f
     Nothing is measured again."""
     sides = Sides(baseline, candidate)
     with garbage_collection_off():
-        judgement = settled(request.judge(sides))
+        judgement = request.settle_stored(sides, lambda now, _: now, rounds=0)
     return GateResult.of(judgement, files, sides)
 
 
@@ -125,7 +130,7 @@ def measure_and_judge(
 ) -> GateResult:
     """Measure a plan into the run file `path`, judge it against a stored baseline, and return the result.
 
-    Suspects and canaries are measured again, in another order, into files beside `path`."""
+    Suspects and reference cases are measured again, in another order, into files beside `path`."""
     files = [path]
     first_reading = Reading.of(session.measure(plan, path, argv, watch), str(path))
 

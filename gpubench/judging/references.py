@@ -1,8 +1,10 @@
-"""Tell a step of the machine from a change of the code by canaries: other cases that became slower at the same time.
+"""Tell a step of the machine from a change of the code by reference cases, which no change of the code can reach.
 
 A stored baseline comes from another session. Between two sessions a machine can become slower as a whole, because of
-its temperature, another load, or a setting that nobody records. Cases that move together are the sign of such a step,
-because a change of the code rarely slows all cases alike. docs/gate.md ("A step of the machine") states the rule.
+its temperature, another load, or a setting that nobody records. The policy names cases that the user's code cannot
+reach (`reference`); if they moved together, their shift is subtracted from the cases that look slower, and a case that
+does not look slower never becomes slower. Without such a witness, what the machine may explain has a bound, and a
+slow-down within it is to be confirmed if the baseline is of one session. docs/gate.md states the rule.
 
 Shifts are on logarithms, signed so that more is worse, as in `judging.effect`."""
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,13 +20,14 @@ import numpy as np
 
 from gpubench import stats
 from gpubench.base import units
-from gpubench.judging.evidence import Evidence, Key, Side, paired
-from gpubench.judging.judge import Finding, Judgement, badness, verdict_of
+from gpubench.judging.evidence import Evidence, Key, Side, in_turn, paired
+from gpubench.judging.judge import CONFIRM, Finding, Judgement, badness, verdict_of, with_explanation
 from gpubench.judging.objections import Grounds
+from gpubench.judging.sessions import resource, without_outlying_processes
 from gpubench.model import Verdict
 
-LEAST_CANARIES = 3  # a median of fewer follows a single case
-MOST_CANARIES = 5  # at most this many are measured again with the suspects of one resource
+LEAST_REFERENCES = 3  # a median of fewer follows a single case
+MOST_REFERENCES = 5  # at most this many are measured again with the suspects of one resource
 _TOGETHER = 0.75  # the share of a group that has to agree before its median counts as a common shift
 _ERRORS = 2.0  # a common shift counts if it exceeds this number of its standard errors
 _RELEVANT = 0.1  # it must also exceed this share of a case's threshold; a smaller one changes no verdict
@@ -36,18 +39,13 @@ _MOST_PAIRED = 200  # with more cases the plain median is precise enough, and th
 _FIRST = frozenset({0})  # the candidate's first run file, which holds all its cases
 _LOOKS_SLOWER = (Verdict.SLOWER, Verdict.SUSPECT)
 _MOST_Q = 0.05  # beyond it a case that looks slower may be a chance find among all cases
-_OPEN = ("", "chance")  # causes of a verdict that is about the figures alone
+_OPEN = ("", "chance", "contended")  # causes of a verdict that a step of the machine may explain as well
 CAUSE = "machine-step"
-
-
-def resource(limit: str) -> str:
-    """Return the part of a machine that a limit belongs to: `tensor` of `tensor.float16`. Links are kept apart."""
-    return limit if limit.startswith("link.") else limit.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class CommonShift:
-    """The shift that the canaries have in common between baseline and candidate.
+    """The shift that cases have in common between baseline and candidate.
 
     `error` is the standard error of the shift."""
 
@@ -145,7 +143,7 @@ class CaseShift:
 class CaseGroup:
     """Cases on the same devices, bound by the same resource if `name` is not empty.
 
-    `canaries` are the members that moved together; it is empty if too few did."""
+    `witnesses` are the members that moved together; it is empty if too few did."""
 
     def __init__(self, name: str, members: Sequence[CaseShift]) -> None:
         """Find the members that moved together: their shifts agree with the median shift of all members."""
@@ -154,19 +152,14 @@ class CaseGroup:
         middle = statistics.median(case.moved for case in members)
         room = _LIKE * abs(middle)
         agreeing = [case for case in members if abs(case.moved - middle) <= max(case.room, room)]
-        together = len(agreeing) >= max(LEAST_CANARIES, _TOGETHER * len(members))
-        self.canaries = agreeing if together else []
-        self._keys = frozenset(case.finding.key for case in self.canaries)
+        together = len(agreeing) >= max(LEAST_REFERENCES, _TOGETHER * len(members))
+        self.witnesses = agreeing if together else []
         self._repeated: dict[frozenset[int], CommonShift] = {}
-
-    def can_judge(self, case: CaseShift) -> bool:
-        """Return whether enough canaries other than the case itself moved together."""
-        return len(self._keys - {case.finding.key}) >= LEAST_CANARIES
 
     @cached_property
     def first(self) -> CommonShift:
         """The common shift of the first measurement."""
-        return CommonShift.of([case.moved for case in self.canaries], [case.error**2 for case in self.canaries])
+        return CommonShift.of([case.moved for case in self.witnesses], [case.error**2 for case in self.witnesses])
 
     def shift_of(self, case: CaseShift) -> CommonShift:
         """Return the common shift that applied while the processes of `case` were measured, at first and again.
@@ -180,130 +173,146 @@ class CaseGroup:
         return self.first.mixed(self._repeated[case.repeat_readings], share)
 
     def _repeated_common_shift(self, readings: frozenset[int]) -> CommonShift:
-        """Return the common shift of the canaries in the run files `readings`, or `first` with fewer than three."""
-        moved = [shift for case in self.canaries if (shift := case.repeated_shift(readings, self.first.shift))]
-        if len(moved) < LEAST_CANARIES:
+        """Return the common shift of the witnesses in the run files `readings`, or `first` with fewer than three."""
+        moved = [shift for case in self.witnesses if (shift := case.repeated_shift(readings, self.first.shift))]
+        if len(moved) < LEAST_REFERENCES:
             return self.first
         return CommonShift.of([shift for shift, _ in moved], [variance for _, variance in moved])
 
     def __str__(self) -> str:
         bound = f" bound by {self.name}" if self.name else ""
-        return f"{len(self.canaries)} of {len(self.members)} cases{bound}"
+        return f"{len(self.witnesses)} of {len(self.members)} cases{bound}"
 
 
 class MachineSteps:
-    """The steps of the machine that the canaries of a candidate show, and the canaries to measure again.
+    """The steps of the machine that the reference cases of a candidate show, and the references to measure again.
 
-    A case is compared with the cases that are bound by the same resource."""
+    A case is compared with the references that are bound by the same resource, or with all if these are too few."""
 
-    def __init__(self, judgement: Judgement, before: Evidence, after: Evidence) -> None:
+    def __init__(
+        self, judgement: Judgement, before: Evidence, after: Evidence, is_reference: Callable[[str], bool]
+    ) -> None:
         """Group the judged cases of a baseline and a candidate by their devices and the resource that bounds them."""
+        before, after = (without_outlying_processes(side, "")[0] for side in (before, after))
         self._judgement = judgement
-        self._cases = _case_shifts(judgement, before, after)
-        members: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
+        self._in_turn = in_turn(before, after)
+        self._grounds = Grounds(before, after)
+        self._sides = {
+            (new.case.id, new.devices): (self._grounds.of_same_card(old, new), new)
+            for old, new in paired(before, after)
+            if old is not None and new is not None
+        }
+        self._cases = self._case_shifts()
+        references: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
+        resources: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
         for key, case in self._cases.items():
-            for name in dict.fromkeys(("", case.resource)):
-                members.setdefault((key[1], name), []).append(case)
-        self._groups = {key: CaseGroup(key[1], cases) for key, cases in members.items()}
+            resources.setdefault((key[1], case.resource), []).append(case)
+            for name in dict.fromkeys(("", case.resource)) if is_reference(key[0]) else ():
+                references.setdefault((key[1], name), []).append(case)
+        self._references = {key: CaseGroup(key[1], cases) for key, cases in references.items()}
+        self._resources = {key: CaseGroup(key[1], cases) for key, cases in resources.items()}
 
-    def canaries(self, suspects: Sequence[Finding]) -> tuple[Finding, ...]:
-        """Return the cases to measure again with `suspects`: up to five canaries of each group, none of them a suspect.
+    def _case_shifts(self) -> dict[Key, CaseShift]:
+        """Return by key the cases whose figures were compared and that have enough processes to show a shift."""
+        cases = {}
+        for finding in self._judgement.findings:
+            if (finding.effect is not None or finding.cause == "identical") and finding.key in self._sides:
+                old, new = self._sides[finding.key]
+                case = CaseShift(finding, old.logs, new, new.only(_FIRST).logs)
+                if min(len(case.before), len(case.first)) > 1:
+                    cases[finding.key] = case
+        return cases
 
-        Canaries that were already measured again come first, so that all rounds have the same, then the least noisy
+    def references(self, suspects: Sequence[Finding]) -> tuple[Finding, ...]:
+        """Return the cases to measure again with `suspects`: up to five references of each group, none a suspect.
+
+        References that were already measured again come first, so that all rounds have the same, then the least noisy
         ones."""
         suspect_keys = {finding.key for finding in suspects}
         groups = {id(group): group for finding in suspects if (group := self._group(finding.key))}
         chosen: dict[Key, Finding] = {}
         for group in groups.values():
-            candidates = [case for case in group.canaries if case.finding.key not in suspect_keys]
+            candidates = [case for case in group.witnesses if case.finding.key not in suspect_keys]
             candidates.sort(key=lambda case: (-len(case.repeat_readings), case.variance, case.finding.case.id))
-            chosen |= {case.finding.key: case.finding for case in candidates[:MOST_CANARIES]}
+            chosen |= {case.finding.key: case.finding for case in candidates[:MOST_REFERENCES]}
         return tuple(chosen.values())
 
     def judgement(self) -> Judgement:
-        """Return the judgement after the steps of the machine are subtracted from the cases that look slower.
+        """Return the judgement after the steps that references show are subtracted from the cases that look slower.
 
-        A case is inconclusive if the shift of its canaries explains its slowdown."""
+        A case is inconclusive if the step explains its slow-down. What may else explain it is tested again after the
+        subtraction."""
         raw = self._judgement.findings
         steps = {finding.key: step for finding in raw if (step := self._step(finding))}
         if not steps:
-            return replace(self._judgement, notes=(*self._judgement.notes, *self._unguarded_notes(raw)))
+            return self._judgement
         remaining = _without_steps([self._cases[key] for key in steps], list(steps.values()))
         findings = [
             self._finding_to_report(old, new, steps[old.key]) if old.key in steps else old
             for old, new in zip(raw, _with_q_values([remaining.get(old.key, old) for old in raw]), strict=True)
         ]
-        notes = (*self._judgement.notes, *self._step_notes(raw, findings), *self._unguarded_notes(findings))
-        return replace(self._judgement, findings=tuple(sorted(findings, key=badness)), notes=notes)
+        groups = {str(group): group for key in steps if (group := self._group(key))}
+        moved = ", ".join(f"{name} became {_shift_text(group.first)}" for name, group in groups.items())
+        note = f"step of the machine: the reference cases, {moved}; it is subtracted from the cases that look slower"
+        return replace(
+            self._judgement, findings=tuple(sorted(findings, key=badness)), notes=(*self._judgement.notes, note)
+        )
+
+    def confirmed(self) -> Judgement:
+        """Return the settled judgement, where slower cases have the doubt beside them.
+
+        A slow-down within the bound of what the machine may explain is only to be confirmed if the baseline has one
+        session of the case. A slow-down beyond it is slower. Sides that were measured in turn have no doubt."""
+        if self._in_turn:
+            return self._judgement
+        findings = [
+            self._with_doubt(finding) if _is_slower(finding) else finding for finding in self._judgement.findings
+        ]
+        return replace(self._judgement, findings=tuple(sorted(findings, key=badness)))
+
+    def _with_doubt(self, finding: Finding) -> Finding:
+        """Return a slower finding with the doubt beside it, and as to be confirmed if the doubt may explain it."""
+        old, _ = self._sides[finding.key]
+        bound = self._grounds.spreads.bound(old)
+        most = units.percent(math.expm1(bound))
+        assert finding.effect is not None  # `_is_slower` demands it
+        if len(old.centres) == 1 and finding.effect.low <= bound:
+            reason = f"slower, but the baseline has one session, and sessions may differ by {most}"
+            return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=CONFIRM, reason=reason)
+        case = self._cases.get(finding.key)
+        group = self._resources.get((finding.devices, case.resource)) if case else None
+        if group is None or not group.witnesses or not group.first.is_step(finding.threshold):
+            return finding
+        doubt = f"{group} became {_shift_text(group.first)} together, of which the machine may explain {most}"
+        return replace(finding, reason="; ".join(filter(None, (finding.reason, doubt))))
 
     def _group(self, key: Key) -> CaseGroup | None:
-        """Return the group that a case is compared with: the cases of its resource."""
+        """Return the references that a case is compared with: the ones of its resource, or all."""
         case = self._cases.get(key)
         if case is None:
             return None
-        groups = (self._groups[key[1], name] for name in (case.resource, ""))
-        return next((group for group in groups if group.can_judge(case)), None)
+        groups = (self._references.get((key[1], name)) for name in (case.resource, ""))
+        return next((group for group in groups if group and group.witnesses), None)
 
     def _step(self, finding: Finding) -> CommonShift | None:
-        """Return the step of the machine that a finding contains; None if no group can judge it or it is too small."""
+        """Return the step to subtract from a finding: one that slowed the references of a case that looks slower."""
         group = self._group(finding.key)
-        if group is None or finding.effect is None or finding.cause not in _OPEN:
+        is_open = finding.verdict in _LOOKS_SLOWER and finding.effect is not None and finding.cause in _OPEN
+        if group is None or not is_open:
             return None
         common = group.shift_of(self._cases[finding.key])
-        return common if common.is_step(finding.threshold) and (common.shift > 0 or group.name) else None
+        return common if common.shift > 0 and common.is_step(finding.threshold) else None
 
     def _finding_to_report(self, raw: Finding, remaining: Finding, step: CommonShift) -> Finding:
         """Return the finding to report for a case with `step`; `raw` is its finding before the step is subtracted."""
         verdict = _verdict(remaining)
         moved = f"{self._group(raw.key)} became {_shift_text(step)} together"
         if verdict in _LOOKS_SLOWER:
-            return replace(remaining, verdict=verdict, cause="", reason=f"{moved}; the change shown exceeds that")
-        if raw.verdict not in _LOOKS_SLOWER:
-            return raw
-        reason = (
-            f"{moved}, and this case exceeds that by less than the threshold: the cause is the machine or common to all"
-        )
+            reason = f"{moved}; the change shown exceeds that"
+            left = replace(remaining, verdict=verdict, cause="", reason=reason)
+            return with_explanation(left, self._grounds, *self._sides[raw.key])
+        reason = f"{moved}, and this case exceeds that by less than the threshold: the cause is the machine"
         return replace(raw, verdict=Verdict.INCONCLUSIVE, cause=CAUSE, reason=reason)
-
-    def _step_notes(self, raw: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
-        """Return a list of one note about the steps that changed a finding, or an empty list if none did."""
-        changed = [old.key for old, new in zip(raw, findings, strict=True) if old is not new]
-        groups = {str(group): group for key in changed if (group := self._group(key))}
-        if not groups:
-            return []
-        moved = ", ".join(f"{name} became {_shift_text(group.first)}" for name, group in groups.items())
-        return [f"step of the machine or common cause: {moved}; `gpubench ab` measures both builds in turn to decide"]
-
-    def _unguarded_notes(self, findings: Sequence[Finding]) -> list[str]:
-        """Return one note if any of `findings` is slower and no canaries could test it for a step of the machine."""
-        alone = [finding.case.id for finding in findings if _is_slower(finding) and not self._group(finding.key)]
-        if not alone:
-            return []
-        more = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
-        missing = (
-            f"no {LEAST_CANARIES} other cases moved together that could show a step of the machine since the baseline"
-        )
-        return [f"{alone[0]}{more}: slower, but {missing}; `gpubench ab` tells the machine from the code"]
-
-
-def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dict[Key, CaseShift]:
-    """Return by key the cases whose figures were compared and that have enough processes to show a shift."""
-    grounds = Grounds(before, after)
-    sides = {
-        (new.case.id, new.devices): (grounds.of_same_card(old, new), new)
-        for old, new in paired(before, after)
-        if old is not None and new is not None
-    }
-    cases = {}
-    for finding in judgement.findings:
-        is_figured = finding.effect is not None or finding.cause == "identical"
-        if not is_figured or finding.key not in sides:
-            continue
-        old, new = sides[finding.key]
-        case = CaseShift(finding, old.logs, new, new.only(_FIRST).logs)
-        if min(len(case.before), len(case.first)) > 1:
-            cases[finding.key] = case
-    return cases
 
 
 def _without_steps(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key, Finding]:
