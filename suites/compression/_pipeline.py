@@ -313,6 +313,23 @@ class Link:
         """Release the resources of the link."""
 
 
+class InOrderLink(Link):
+    """A link that carries one block at a time each way, in the order of their indices (`_sent`, `_received`)."""
+
+    schedule: Schedule = "a thread per step"
+
+    def __init__(self) -> None:
+        self._sent, self._received = InOrder(), InOrder()
+
+    def begin(self) -> None:
+        self._sent.reset()
+        self._received.reset()
+
+    def stop(self) -> None:
+        self._sent.stop()
+        self._received.stop()
+
+
 def queue_copy(bench: gb.Bench, target: Any, source: Any) -> Any:
     """Copy `source` to the beginning of `target`, or queue that on a GPU's current stream; return that part.
 
