@@ -44,7 +44,6 @@ class PinnedMemory(Link):
     schedule: Schedule = "one thread"
 
     def __init__(self, bench: gb.Bench, places: Sequence[int]) -> None:
-        """Allocate a place for each block; `places` are their sizes in bytes."""
         starts = list(itertools.accumulate((-(-nbytes // _PAGE_BYTES) * _PAGE_BYTES for nbytes in places), initial=0))
         memory = bench.device.pinned(max(starts[-1], 1))
         self._places = [memory[start : start + nbytes] for start, nbytes in zip(starts, places, strict=False)]
@@ -130,7 +129,6 @@ class FileLink(Link):
     """A link that writes blocks into one file in any order; the message is complete when fsync has returned."""
 
     def __init__(self, descriptor: int, where: Path | str) -> None:
-        """Keep the file with the descriptor `descriptor`; `where` is its folder, for messages."""
         self._file, self._where, self._lock = descriptor, where, threading.Lock()
         self._end, self._places = 0, dict[int, tuple[int, int]]()  # offset and size in bytes by the block's index
 

@@ -200,16 +200,13 @@ class Cut:
 
     @property
     def count(self) -> int:
-        """The number of blocks; 0 for an empty message."""
         return len(lengths(self.total, self.block))
 
     @property
     def max_chunks(self) -> int:
-        """The number of chunks of a whole block."""
         return -(-min(self.block, self.total) // self.chunk)
 
     def span(self, index: int) -> slice:
-        """Return the slice of the message that block `index` holds."""
         return slice(index * self.block, min((index + 1) * self.block, self.total))
 
     def chunks(self, index: int) -> list[int]:

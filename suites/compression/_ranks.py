@@ -86,7 +86,6 @@ class SharedSender(InOrderLink):
     Raw blocks stay in their places and need no confirmation (`is_reused`)."""
 
     def __init__(self, base: int, wire: RankSocket, is_reused: bool) -> None:
-        """Keep the address of the shared memory (`base`) and the socket to rank 1 (`wire`)."""
         super().__init__()
         self._base, self._wire, self._is_reused, self._answers = base, wire, is_reused, threading.Lock()
         self._unread: dict[int, int] = {}  # by slot, the index of the block in its buffer
@@ -124,7 +123,6 @@ class SharedReceiver(InOrderLink):
     If `is_reused`, it confirms each block, so that rank 0 may overwrite the buffer of the block."""
 
     def __init__(self, bench: gb.Bench, shared: Any, wire: RankSocket, depth: int, is_reused: bool) -> None:
-        """Keep the shared memory (`shared`, uint8) and the socket to rank 0 (`wire`)."""
         super().__init__()
         self._shared, self._wire, self._is_reused, self._answers = shared, wire, is_reused, threading.Lock()
         self._copy = partial(_pipeline.queue_copy, bench)
@@ -272,7 +270,6 @@ def mpi_task(bench: gb.Bench, message: Message, codec: MessageCodec, depth: int)
         sent_bytes = float(helper.ask(_LIMIT_S, "answer", "open", *plan))
 
     def close() -> None:
-        """Ask the processes to end, and kill mpirun if they have not within 10 s."""
         helper.tell("answer", "end")
         helper.end(_END_S)
 
