@@ -326,9 +326,16 @@ def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
     close(*sent)
 
 
-def test_too_little_disk_space_is_a_skip_that_states_the_free_bytes(tmp_path):
-    with pytest.raises(Skip, match=r"needs 1024 TiB in .*, .* are free; set TMPDIR to another folder"):
-        links.open_file(2**50, tmp_path)
+@pytest.mark.parametrize(
+    ("nbytes", "folder", "message"),
+    [
+        (2**50, ".", r"needs 1024 TiB in .*, .* are free; set TMPDIR to another folder"),
+        (1, "gone", "No such file or directory"),
+    ],
+)
+def test_too_little_disk_space_and_a_missing_folder_are_skips_that_say_so(tmp_path, nbytes, folder, message):
+    with pytest.raises(Skip, match=message):
+        links.open_file(nbytes, tmp_path / folder)
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS])
@@ -339,11 +346,6 @@ def test_a_folder_that_cannot_be_written_is_a_skip_that_says_why(tmp_path, monke
     monkeypatch.setattr(links.tempfile, "TemporaryFile", refuse)
     with pytest.raises(Skip, match=f"cannot write a file in {tmp_path}: {os.strerror(error)}; set TMPDIR"):
         links.open_file(1, tmp_path)
-
-
-def test_a_folder_that_is_not_there_is_a_skip_too(tmp_path):
-    with pytest.raises(Skip, match="No such file or directory"):
-        links.open_file(1, tmp_path / "gone")
 
 
 def test_a_file_that_was_cut_short_is_a_wrong_answer(tmp_path):

@@ -40,19 +40,12 @@ suite = gb.Suite(
         gb.View("bars", "Compression ratio by codec", ("roundtrip",), series="ratio", by=("corpus",)),
         *_of_both_ways("transfer", "by batch size", "filling", x="size_bytes", by=("codec",), log_x=True, log_y=True),
         *_of_both_ways("curve", "by threads", "threads", x="threads", by=("codec",)),
-        gb.View(
-            "bars",
-            "Host decompression throughput of GPU output",
-            ("formats",),
-            series="host.decompress.host",
-            by=("corpus",),
-        ),
-        gb.View(
-            "bars",
-            "GPU decompression throughput of host output",
-            ("formats",),
-            series="gpu.decompress.hot",
-            by=("corpus",),
+        *(
+            gb.View("bars", f"{reader} output", ("formats",), series=series, by=("corpus",))
+            for reader, series in (
+                ("Host decompression throughput of GPU", "host.decompress.host"),
+                ("GPU decompression throughput of host", "gpu.decompress.hot"),
+            )
         ),
     ],
     topics=[_roundtrip.topic, _send.topic],

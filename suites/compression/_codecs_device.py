@@ -106,7 +106,6 @@ class DeviceChunks:
         return cls(memory, stride, xp.asarray(np.tile(sizes, times)), xp.asarray(np.tile(places, times)))
 
     def first(self, count: int) -> DeviceChunks:
-        """Return the first `count` chunks, in the same memory."""
         return DeviceChunks(self.memory, self.stride, self.sizes[:count], self.pointers[:count])
 
     def at_device(self) -> lib.nvcomp.Chunks:
@@ -278,7 +277,6 @@ class GpuRoundTrip:
         self._bytes.fill(self._statuses["restored"], NO_STATUS)
 
     def compress(self) -> None:
-        """Queue compressing every chunk."""
         key = ("compress", current_stream(self._xp))
         if key not in self._calls:
             args = (self.source, self.compressed, self.chunk_bytes, self._scratch, self._statuses["compressed"])
@@ -286,7 +284,6 @@ class GpuRoundTrip:
         self._calls[key]()
 
     def restore(self) -> None:
-        """Queue restoring every compressed chunk."""
         key = ("restore", current_stream(self._xp))
         if key not in self._calls:
             self._calls[key] = self.restoring(self.compressed, key[1])

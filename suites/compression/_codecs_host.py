@@ -106,7 +106,6 @@ def _inflate(start: Callable[[], Any], error: type[Exception]) -> Callable[[Chun
 
 
 def _zlib(level: int, kind: str = "zlib") -> HostCodec:
-    """Return the codec of Python's zlib at a compression level, in the format `kind`."""
     window, header = {
         "zlib": (_ZLIB, "6 bytes of header and checksum per chunk"),
         "deflate": (_RAW, "bare Deflate, no header, no checksum"),
@@ -120,7 +119,6 @@ def _zlib(level: int, kind: str = "zlib") -> HostCodec:
 
 
 def _isal(level: int) -> HostCodec:
-    """Return the codec of ISA-L at a compression level, which writes zlib's format."""
     isal, version = _imported("isal.isal_zlib"), _imported("isal").__version__
     description = f"ISA-L by isal {version}, level {level}: zlib's format, 6 bytes of header and checksum per chunk"
     squeeze = lambda: lambda chunk: isal.compress(chunk, level)  # noqa: E731
@@ -128,7 +126,6 @@ def _isal(level: int) -> HostCodec:
 
 
 def _zstd(level: int) -> HostCodec:
-    """Return the codec of Zstandard at a compression level."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     zstd = _imported(name)
 
@@ -142,7 +139,6 @@ def _zstd(level: int) -> HostCodec:
 
 
 def _lz4(mode: str = "default", speed: str = "default speed") -> HostCodec:
-    """Return the codec of raw LZ4 blocks in a mode of lz4.block."""
     block, version = _imported("lz4.block"), _imported("lz4").library_version_string()
     return HostCodec(
         "lz4",
@@ -214,7 +210,6 @@ class HostRoundTrip:
     An output has one bytes object per chunk, as the binding returns it, and is not copied into one buffer."""
 
     def __init__(self, codec: HostCodec, source: Any, chunk_bytes: int, threads: int = 1) -> None:
-        """Divide `source`, a NumPy array of dtype uint8, into chunks of `chunk_bytes`, and drop both outputs."""
         self.codec, self.source, self.threads, self._chunk_bytes = codec, source, threads, chunk_bytes
         self.sizes, self.chunks = lengths(source.size, chunk_bytes), chunks_of(source, chunk_bytes)
         self._other = np.roll(source, -chunk_bytes)
@@ -226,12 +221,10 @@ class HostRoundTrip:
         self.chunks = chunks_of(self.source, self._chunk_bytes)
 
     def poison(self) -> None:
-        """Replace every chunk of both outputs by an empty one."""
         self.compressed: list[bytes] = [b""] * len(self.chunks)
         self.restored: list[bytes] = [b""] * len(self.chunks)
 
     def compress(self) -> None:
-        """Compress every chunk of the buffer."""
         self.compressed = self.codec.compress(self.chunks, self.threads)
 
     def restore(self) -> None:

@@ -78,7 +78,6 @@ class HostBlocks(Coder):
     """Compresses the blocks of `array` by a codec of the host, or restores them into it, in the calling thread."""
 
     def __init__(self, codec: HostCodec, cut: Cut, slots: Slots, array: Any, rooms: Sequence[Any] = ()) -> None:
-        """Make a compressor and, unless `rooms` has them, room for a packed block in each slot."""
         super().__init__(cut, slots)
         self._codec, self._array = codec, array
         self._compressors = [codec.squeeze() for _ in range(slots.depth)]
@@ -107,7 +106,6 @@ class _GpuBlocks(Coder):
     def __init__(
         self, bench: gb.Bench, codec: DeviceCodec, cut: Cut, slots: Slots, array: Any, way: int, rooms: Sequence[Any]
     ) -> None:
-        """Allocate the memory; `way` is 0 for compressing and 1 for restoring."""
         super().__init__(cut, slots)
         xp, count = bench.xp, cut.max_chunks
         self._xp, self._codec, self._to_host = xp, codec, bench.device.to_host
@@ -151,7 +149,6 @@ class GpuEncoder(_GpuBlocks):
             kernel((grid,), (_THREADS,), args)
 
     def _prepare(self, block: InFlight) -> tuple[Callable[[], None], list[_Launch]]:
-        """Return the function that queues compressing a block, and the launches of two kernels that pack it."""
         chunks, room, count = self._blocks[block.index], self._rooms[block.slot], len(self._blocks[block.index].sizes)
         compressed, statuses = self._compressed[block.slot].first(count), self._of(self._statuses, block.index)
         scratch, stream = self._scratch[block.slot], current_stream(self._xp)
@@ -193,7 +190,6 @@ class GpuDecoder(_GpuBlocks):
         decompress()
 
     def _prepare(self, block: InFlight) -> tuple[Callable[[], None], list[_Launch]]:
-        """Return the function that queues restoring a block, and the launch that reads its table."""
         chunks, count = self._blocks[block.index], len(self._blocks[block.index].sizes)
         sizes, pointers = (column[:count] for column in self._tables[block.slot])
         arrived = DeviceChunks(self._rooms[block.slot], 0, sizes, pointers)

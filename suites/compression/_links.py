@@ -16,7 +16,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .. import _files
-from ._pipeline import InFlight, InOrder, Link, Schedule, StoppedError, queue_copy
+from ._pipeline import InFlight, InOrderLink, Link, Schedule, StoppedError, queue_copy
 
 _PAGE_BYTES = 4096
 _LENGTH = struct.Struct("<Q")  # the length that precedes each block in a stream
@@ -44,7 +44,6 @@ class PinnedMemory(Link):
     schedule: Schedule = "one thread"
 
     def __init__(self, bench: gb.Bench, places: Sequence[int]) -> None:
-        """Allocate a place for each block; `places` are their sizes in bytes."""
         starts = list(itertools.accumulate((-(-nbytes // _PAGE_BYTES) * _PAGE_BYTES for nbytes in places), initial=0))
         memory = bench.device.pinned(max(starts[-1], 1))
         self._places = [memory[start : start + nbytes] for start, nbytes in zip(starts, places, strict=False)]
@@ -61,23 +60,17 @@ class PinnedMemory(Link):
         return self._copy(arrived, self._sent[block.index])
 
 
-class Loopback(Link):
+class Loopback(InOrderLink):
     """A TCP connection of this machine with itself (127.0.0.1): blocks go in order, each preceded by its length."""
-
-    schedule: Schedule = "a thread per step"
 
     def __init__(self) -> None:
         """Open both ends of the connection on a free port."""
+        super().__init__()
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self._sending = socket.create_connection(listener.getsockname())
             self._receiving, _ = listener.accept()
         for connection in (self._sending, self._receiving):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sent, self._received = InOrder(), InOrder()
-
-    def begin(self) -> None:
-        self._sent.reset()
-        self._received.reset()
 
     def send(self, block: InFlight, packed: Any) -> None:
         with self._sent.turn(block.index):
@@ -92,8 +85,7 @@ class Loopback(Link):
 
     def stop(self) -> None:
         """End the connection, which releases the threads that wait for their turn or for bytes."""
-        self._sent.stop()
-        self._received.stop()
+        super().stop()
         for connection in (self._sending, self._receiving):
             connection.shutdown(socket.SHUT_RDWR)
 
@@ -137,7 +129,6 @@ class FileLink(Link):
     """A link that writes blocks into one file in any order; the message is complete when fsync has returned."""
 
     def __init__(self, descriptor: int, where: Path | str) -> None:
-        """Keep the file with the descriptor `descriptor`; `where` is its folder, for messages."""
         self._file, self._where, self._lock = descriptor, where, threading.Lock()
         self._end, self._places = 0, dict[int, tuple[int, int]]()  # offset and size in bytes by the block's index
 

@@ -200,16 +200,13 @@ class Cut:
 
     @property
     def count(self) -> int:
-        """The number of blocks; 0 for an empty message."""
         return len(lengths(self.total, self.block))
 
     @property
     def max_chunks(self) -> int:
-        """The number of chunks of a whole block."""
         return -(-min(self.block, self.total) // self.chunk)
 
     def span(self, index: int) -> slice:
-        """Return the slice of the message that block `index` holds."""
         return slice(index * self.block, min((index + 1) * self.block, self.total))
 
     def chunks(self, index: int) -> list[int]:
@@ -311,6 +308,23 @@ class Link:
 
     def close(self) -> None:
         """Release the resources of the link."""
+
+
+class InOrderLink(Link):
+    """A link that carries one block at a time each way, in the order of their indices (`_sent`, `_received`)."""
+
+    schedule: Schedule = "a thread per step"
+
+    def __init__(self) -> None:
+        self._sent, self._received = InOrder(), InOrder()
+
+    def begin(self) -> None:
+        self._sent.reset()
+        self._received.reset()
+
+    def stop(self) -> None:
+        self._sent.stop()
+        self._received.stop()
 
 
 def queue_copy(bench: gb.Bench, target: Any, source: Any) -> Any:

@@ -25,7 +25,7 @@ from . import _pipeline
 from ._codecs_device import address
 from ._codecs_host import CODECS, cores
 from ._coders import HostBlocks, MessageCodec, RawBlocks
-from ._pipeline import Cut, InFlight, InOrder, Link, Message, Schedule, Slots, StoppedError, Transfer
+from ._pipeline import Cut, InFlight, InOrderLink, Message, Slots, StoppedError, Transfer
 
 _NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in the shared memory, its size in bytes
 _INDEX = struct.Struct("<Q")
@@ -80,24 +80,21 @@ class RankSocket:
         self._socket.close()
 
 
-class SharedSender(Link):
+class SharedSender(InOrderLink):
     """Rank 0's half of a link through shared memory: it announces where each block lies, in the order of the blocks.
 
     Raw blocks stay in their places and need no confirmation (`is_reused`)."""
 
-    schedule: Schedule = "a thread per step"
-
     def __init__(self, base: int, wire: RankSocket, is_reused: bool) -> None:
-        """Keep the address of the shared memory (`base`) and the socket to rank 1 (`wire`)."""
-        self._base, self._wire, self._is_reused = base, wire, is_reused
-        self._sent, self._answers = InOrder(), threading.Lock()
+        super().__init__()
+        self._base, self._wire, self._is_reused, self._answers = base, wire, is_reused, threading.Lock()
         self._unread: dict[int, int] = {}  # by slot, the index of the block in its buffer
         self._taken: set[int] = set()  # blocks whose confirmation has arrived before this rank waited for it
 
     def begin(self) -> None:
         for slot in list(self._unread):
             self.reserve(slot)
-        self._sent.reset()
+        super().begin()
 
     def reserve(self, slot: int) -> None:
         """Wait until rank 1 has confirmed the block in the buffer of this slot; a free buffer needs no wait."""
@@ -116,26 +113,20 @@ class SharedSender(Link):
             self._wire.tell(_NOTICE, block.index, address(packed) - self._base, packed.size)
 
     def stop(self) -> None:
-        self._sent.stop()
+        super().stop()
         self._wire.hang_up()
 
 
-class SharedReceiver(Link):
+class SharedReceiver(InOrderLink):
     """Rank 1's half of a link through shared memory: it copies each announced block out of the memory.
 
     If `is_reused`, it confirms each block, so that rank 0 may overwrite the buffer of the block."""
 
-    schedule: Schedule = "a thread per step"
-
     def __init__(self, bench: gb.Bench, shared: Any, wire: RankSocket, depth: int, is_reused: bool) -> None:
-        """Keep the shared memory (`shared`, uint8) and the socket to rank 0 (`wire`)."""
-        self._shared, self._wire, self._is_reused = shared, wire, is_reused
+        super().__init__()
+        self._shared, self._wire, self._is_reused, self._answers = shared, wire, is_reused, threading.Lock()
         self._copy = partial(_pipeline.queue_copy, bench)
         self._copied = [bench.xp.cuda.Event() for _ in range(depth)] if bench.traits.is_gpu else []
-        self._received, self._answers = InOrder(), threading.Lock()
-
-    def begin(self) -> None:
-        self._received.reset()
 
     def receive(self, block: InFlight, room: Any) -> Any:
         """Wait for the announcement of the block, and copy it into `room`, or queue that on a GPU.
@@ -160,7 +151,7 @@ class SharedReceiver(Link):
         return arrived
 
     def stop(self) -> None:
-        self._received.stop()
+        super().stop()
         self._wire.hang_up()
 
 
@@ -279,7 +270,6 @@ def mpi_task(bench: gb.Bench, message: Message, codec: MessageCodec, depth: int)
         sent_bytes = float(helper.ask(_LIMIT_S, "answer", "open", *plan))
 
     def close() -> None:
-        """Ask the processes to end, and kill mpirun if they have not within 10 s."""
         helper.tell("answer", "end")
         helper.end(_END_S)
 
@@ -291,22 +281,20 @@ def mpi_task(bench: gb.Bench, message: Message, codec: MessageCodec, depth: int)
     return gb.Task(stages, check, close=close, notes={**notes, "ends": host_payers(depth)})
 
 
-class MpiLink(Link):
+class MpiLink(InOrderLink):
     """A link from rank 0 to rank 1, over which blocks go in order."""
 
     def __init__(self, mpi: Any) -> None:
-        self._mpi, self._passed = mpi, InOrder()
-
-    def begin(self) -> None:
-        self._passed.reset()
+        super().__init__()
+        self._mpi = mpi
 
     def send(self, block: InFlight, packed: Any) -> None:
-        with self._passed.turn(block.index):
+        with self._sent.turn(block.index):
             self._mpi.COMM_WORLD.Send([packed, self._mpi.BYTE], 1, block.index % _TAGS)
 
     def receive(self, block: InFlight, room: Any) -> Any:
         status = self._mpi.Status()
-        with self._passed.turn(block.index):
+        with self._received.turn(block.index):
             self._mpi.COMM_WORLD.Recv([room, self._mpi.BYTE], 0, block.index % _TAGS, status)
         return room[: status.Get_count(self._mpi.BYTE)]
 

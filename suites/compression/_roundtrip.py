@@ -64,14 +64,12 @@ def _is_measured(target: gb.Target, params: Mapping[str, Any]) -> bool:
 def _stage(
     trip: Any, way: str, nbytes: int, clock: Literal["device", "host"] = "device", waits: bool = False
 ) -> gb.Stage:
-    """Return the stage of one direction of a round trip, whose rate counts its uncompressed bytes."""
     call: Callable[[], object] = getattr(trip, way)
     stage = gb.Stage(call, gb.Work(payload=nbytes), "payload", waits=waits, clock=clock, max_calls=4, effort=gb.POINT)
     return replace(stage, inputs=trip.redraw) if isinstance(trip, host.HostRoundTrip) else stage
 
 
 def _open(bench: gb.Bench, source: _corpora.Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> Any:
-    """Return the round trip of `total` bytes, which repeat a corpus, on the bench's device."""
     if bench.target.is_host:
         return host.HostRoundTrip(host.CODECS[codec](), source.repeated(total), chunk_bytes, threads)
     return device.GpuRoundTrip(bench, source, total, codec, chunk_bytes)
@@ -149,21 +147,17 @@ class PythonRoundTrip:
     """A round trip of a buffer on a GPU, whose encoded and decoded arrays are made anew by each call."""
 
     def __init__(self, bench: gb.Bench, codec: Any, wrapped: Any, source: Any, chunk_bytes: int) -> None:
-        """Keep the buffer `source`, a CuPy array of dtype uint8, also as the codec's array `wrapped`."""
         self._bytes, self._xp, self._codec, self._wrapped = device.DeviceBytes(bench), bench.xp, codec, wrapped
         self._source, self._chunk_bytes = source, chunk_bytes
         self.poison()
 
     def poison(self) -> None:
-        """Drop both outputs."""
         self.compressed = self.restored = None
 
     def compress(self) -> None:
-        """Encode the buffer, and wait until that is done."""
         self.compressed = self._codec.encode(self._wrapped)
 
     def restore(self) -> None:
-        """Decode the encoded array, and wait until that is done."""
         self.restored = self._codec.decode(self.compressed)
 
     def check(self) -> gb.Observation:
@@ -230,16 +224,13 @@ class FormatExchange:
         self.restored: list[bytes] = []
 
     def poison(self) -> None:
-        """Overwrite the GPU's output with wrong bytes, and drop the host's output."""
         self._trip.poison()
         self.restored = []
 
     def host_reads(self) -> None:
-        """Restore the chunks of the GPU on the host."""
         self.restored = self._codec.decompress(self._gpus, self._sizes, self._threads)
 
     def host_writes(self) -> None:
-        """Compress the data on the host."""
         self.hosts = self._codec.compress(self._chunks, self._threads)
 
     def check(self) -> gb.Observation:

@@ -162,7 +162,6 @@ class Coders:
     """The encoder and the decoder of a message in this process, and a copy of every packed block (`blocks`)."""
 
     def __init__(self, bench: gb.Bench, message: Message, codec: MessageCodec, depth: int) -> None:
-        """Make the encoder and the decoder on the bench's device, and encode the message once."""
         self._bench, self.message, self.codec, self.depth = bench, message, codec, depth
         self._slots = Slots(depth, bench), Slots(depth, bench)
         self.encoder = codec.encoder(self._slots[0], message.source)
@@ -184,7 +183,6 @@ class Coders:
         ]
 
     def places(self, is_coded: bool) -> list[int]:
-        """Return the bytes of memory that hold each block: raw, or compressed with a quarter to spare."""
         spans = map(self.message.cut.span, range(self.message.cut.count))
         coded = [block.size + block.size // 4 + _SPARE_BYTES for block in self.blocks]
         return coded if is_coded else [span.stop - span.start for span in spans]
@@ -301,7 +299,6 @@ class UploadingBlocks(HostBlocks):
         super().__init__(codec, message.cut, Slots(depth, bench), bench.device.pinned(message.cut.total))
 
     def decode(self, block: InFlight, packed: Any) -> None:
-        """Restore the block on the host, and queue its copy to the GPU; raises WrongAnswer if it is not valid."""
         super().decode(block, packed)
         span = self.cut.span(block.index)
         self._copy(self._message.target[span], self._array[span])
