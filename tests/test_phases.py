@@ -209,8 +209,6 @@ def test_training_is_the_phase_of_the_recording_that_works(recorded):
 
 def test_samples_from_before_the_death_of_a_gpu_are_kept(recorded):
     """The counters of one of several devices may end during a run."""
-    from gpubench.analysis.views.phase_tables import phase_tables
-
     middle = recorded.results[2].window[0] + 2.0
     cut = []
     for samples in recorded.samples:
