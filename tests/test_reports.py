@@ -154,11 +154,8 @@ class Tags(HTMLParser):
 
     def count(self, tag, class_=None):
         """Return the number of elements with this tag and, if given, this class."""
-        return sum(
-            1
-            for name, attrs in self.found
-            if name == tag and (not class_ or class_ in (attrs.get("class") or "").split())
-        )
+        classes = [(attrs.get("class") or "").split() for name, attrs in self.found if name == tag]
+        return sum(not class_ or class_ in names for names in classes)
 
     @property
     def text(self):
@@ -220,12 +217,8 @@ def test_bars_are_labelled_by_differing_parameters_and_shared_ones_are_stated_on
 
 
 def test_bars_on_a_logarithmic_scale_are_dots():
-    page = page_of(
-        curves(
-            View("bars", "Copies", ("copy",), log_x=True),
-            [((("n", n),), seconds) for n, seconds in enumerate((1e-3, 1e-2, 1.0))],
-        )
-    )
+    points = [((("n", n),), seconds) for n, seconds in enumerate((1e-3, 1e-2, 1.0))]
+    page = page_of(curves(View("bars", "Copies", ("copy",), log_x=True), points))
     assert (page.count("rect", "c0"), page.count("circle", "c0")) == (0, 3)
 
 
@@ -309,9 +302,8 @@ def test_only_ok_results_are_drawn():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_view_without_results_is_replaced_by_a_sentence(kind):
-    page = page_of(
-        run_of(result("s", "copy", (), [timed(1e-3)]), views=[View(kind, "Nothing", ("other",), x="a", y="b")])
-    )
+    view = View(kind, "Nothing", ("other",), x="a", y="b")
+    page = page_of(run_of(result("s", "copy", (), [timed(1e-3)]), views=[view]))
     assert "Nothing measured for: Nothing." in page.text
     assert page.count("figure") == 0
 
@@ -776,11 +768,8 @@ def test_a_case_that_failed_is_a_cross_on_the_timeline_also_where_it_was_never_t
 
 
 def test_cases_with_a_wide_interval_of_the_median_are_counted():
-    few = Series("hot", "s", (1.0, 1.0, 1.0, 1.0, 1.2))
-    assert (
-        "1 case with a 95 % confidence interval within a process wider than ± 5 %"
-        in page_of(run_of(result("s", "c", (), [few]))).text
-    )
+    page = page_of(run_of(result("s", "c", (), [Series("hot", "s", (1.0, 1.0, 1.0, 1.0, 1.2))])))
+    assert "1 case with a 95 % confidence interval within a process wider than ± 5 %" in page.text
 
 
 def test_further_stages_and_observed_values_of_a_case_stand_beside_its_headline():
