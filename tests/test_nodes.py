@@ -29,9 +29,19 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start(rank, size, port, out, *filters):
-    command = [sys.executable, str(HERE / "_nodes.py"), *map(str, (rank, size, port, out, SUITE)), *filters]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+@contextlib.contextmanager
+def started(folder, size, *filters):
+    """Start nodes that write their results to `RANK.jsonl`; those that still run at the end are killed."""
+    port = free_port()
+    places = [map(str, (rank, size, port, folder / f"{rank}.jsonl", SUITE)) for rank in range(size)]
+    commands = [[sys.executable, str(HERE / "_nodes.py"), *place, *filters] for place in places]
+    nodes = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for command in commands]
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            node.kill()
+            node.communicate()
 
 
 def results(path):
@@ -44,16 +54,11 @@ def outcomes(path):
 
 def run(folder, size, *filters):
     """Run cases on a number of nodes and return the seconds; the exit status of the last node is not checked."""
-    port, begun = free_port(), time.monotonic()
-    nodes = [start(rank, size, port, folder / f"{rank}.jsonl", *filters) for rank in range(size)]
-    try:
+    begun = time.monotonic()
+    with started(folder, size, *filters) as nodes:
         for node in nodes[:-1]:
             _, errors = node.communicate(timeout=60)
             assert node.returncode == 0, errors.decode()
-    finally:
-        for node in nodes:
-            node.kill()
-            node.communicate()
     return time.monotonic() - begun
 
 
@@ -110,9 +115,7 @@ def test_three_nodes_exchange_values_and_a_node_that_hangs_is_reported_within_fi
 
 @pytest.mark.slow
 def test_without_node_0_the_other_nodes_of_a_group_cannot_reach_each_other(tmp_path):
-    port = free_port()
-    nodes = [start(rank, 3, port, tmp_path / f"{rank}.jsonl", "sound", "afterwards") for rank in range(3)]
-    try:
+    with started(tmp_path, 3, "sound", "afterwards") as nodes:
         deadline = time.monotonic() + 30
         while not (tmp_path / "0.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -121,10 +124,6 @@ def test_without_node_0_the_other_nodes_of_a_group_cannot_reach_each_other(tmp_p
             node.communicate(timeout=60)
         reasons = {row["reason"] for rank in (1, 2) for row in results(tmp_path / f"{rank}.jsonl")}
         assert reasons == {"rank 0: node 0 sent nothing for 2 s"}
-    finally:
-        for node in nodes:
-            node.kill()
-            node.communicate()
 
 
 def place(rank, size, port, secret=SECRET):

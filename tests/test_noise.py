@@ -84,9 +84,7 @@ def test_replicates_that_are_not_ok_do_not_count():
 def test_a_case_of_fewer_than_three_ok_replicates_has_no_floor_and_says_why():
     run = run_of(1.0, None, 1.1)
     assert noise.floors(run) == []
-    assert noise.undecided(run) == [
-        "latency/chase[size=32MiB]: no floor, 2 of 3 replicates are ok: the worker ended",
-    ]
+    assert noise.undecided(run) == ["latency/chase[size=32MiB]: no floor, 2 of 3 replicates are ok: the worker ended"]
 
 
 @pytest.mark.parametrize("odd", [-1.0, math.inf])

@@ -40,6 +40,13 @@ def shell(line, **settings):
     return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False, **settings)
 
 
+def main_with(change, **settings):
+    """Run `main` after a change to its module `m`."""
+    program = f"import os, sys; from gpubench import __main__ as m\n{change}; sys.exit(m.main())"
+    command = [sys.executable, "-P", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
+
+
 # --- streams
 
 
@@ -119,16 +126,9 @@ def test_too_few_descriptors_give_one_line_with_the_command_that_raises_the_limi
 
 
 def test_descriptors_that_run_out_later_are_no_bug():
-    program = (
-        "import errno, sys; from gpubench import __main__ as m\n"
-        "def fail(): raise OSError(errno.EMFILE, 'Too many open files')\n"
-        "m._run = fail; sys.exit(m.main())"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (
-        2,
-        "gpubench: too many files are open; raise the limit with `ulimit -n 1024`\n",
-    )
+    done = main_with("import errno\ndef fail(): raise OSError(errno.EMFILE, 'Too many open files')\nm._run = fail")
+    message = "gpubench: too many files are open; raise the limit with `ulimit -n 1024`\n"
+    assert (done.returncode, done.stderr) == (2, message)
 
 
 def test_too_few_processes_are_reported_before_anything_is_started(monkeypatch):
@@ -169,12 +169,7 @@ def test_sufficient_limits_are_left_unchanged():
 
 def ended_by(number, **settings):
     """Return how `main` ends if a signal arrives during start-up."""
-    program = (
-        "import os, sys; from gpubench import __main__ as m\n"
-        f"m._run = lambda: os.kill(os.getpid(), {int(number)}); sys.exit(m.main())"
-    )
-    command = [sys.executable, "-P", "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
+    return main_with(f"m._run = lambda: os.kill(os.getpid(), {int(number)})", **settings)
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGTERM"])

@@ -156,10 +156,7 @@ INVALID = make.result(status="invalid", cause="not-finite", reason="NaN", of=mak
         ([read(discarded=(("thermal", 5),))], "in 1 of 1 cases heat slowed the device down (thermal)"),
         ([SKIPPED, INVALID], "nothing was measured"),
         ([], "nothing was measured"),
-        (
-            [replace(read(), series=(WIDE,))],
-            "the 95 % confidence interval is wider than ± 5 %: Memory read ± 33 %",
-        ),
+        ([replace(read(), series=(WIDE,))], "the 95 % confidence interval is wider than ± 5 %: Memory read ± 33 %"),
     ],
 )
 def test_failed_disturbed_uncertain_and_missing_cases_make_a_run_untrustworthy(results, doubt):

@@ -94,10 +94,8 @@ def test_a_link_to_a_device_or_a_pipe_is_replaced_and_not_followed(folder, comma
 @pytest.mark.parametrize("command", WRITING)
 def test_a_pipe_is_no_output_and_stays(folder, command):
     (folder / "pipe").rename(folder / "pipe.html")
-    assert in_one_line(folder, f"{command} pipe.html") == (
-        2,
-        f"gpubench: cannot write pipe.html: {SPECIAL}; choose another place\n",
-    )
+    message = f"gpubench: cannot write pipe.html: {SPECIAL}; choose another place\n"
+    assert in_one_line(folder, f"{command} pipe.html") == (2, message)
     assert (folder / "pipe.html").is_fifo()
 
 
@@ -230,10 +228,8 @@ def test_a_name_that_is_too_long_ends_with_status_5_and_is_named_in_one_line(fol
 
 
 def test_a_script_whose_name_is_too_long_has_the_status_of_a_missing_program(folder):
-    assert in_one_line(folder, f"profile --trace -- ./{LONG}.py") == (
-        127,
-        f"gpubench: cannot run ./{LONG}.py: no such script\n",
-    )
+    message = f"gpubench: cannot run ./{LONG}.py: no such script\n"
+    assert in_one_line(folder, f"profile --trace -- ./{LONG}.py") == (127, message)
 
 
 def test_a_history_whose_name_is_too_long_costs_a_run_nothing_but_a_warning(folder, monkeypatch):

@@ -99,11 +99,8 @@ def figures(result):
 
 def test_the_energy_of_a_phase_is_the_rise_of_the_counter_over_all_its_spans():
     single, double = figures(phase((1.03, 4.03))), figures(phase((1.0, 2.0), (6.0, 7.0)))
-    assert (single.energy.joules, single.energy.watts, single.energy.is_integrated) == (
-        pytest.approx(300),
-        pytest.approx(100),
-        False,
-    )
+    assert (single.energy.joules, single.energy.watts) == pytest.approx((300, 100))
+    assert not single.energy.is_integrated
     assert (double.energy.joules, double.seconds, double.times) == (pytest.approx(400), pytest.approx(2.0), 2)
 
 
@@ -208,8 +205,6 @@ def test_training_is_the_phase_of_the_recording_that_works(recorded):
 
 def test_samples_from_before_the_death_of_a_gpu_are_kept(recorded):
     """The counters of one of several devices may end during a run."""
-    from gpubench.analysis.views.phase_tables import phase_tables
-
     middle = recorded.results[2].window[0] + 2.0
     cut = []
     for samples in recorded.samples:

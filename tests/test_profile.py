@@ -171,9 +171,8 @@ def test_ctrl_c_at_a_terminal_reaches_the_program_once_and_the_file_is_kept(out)
 
 @pytest.mark.slow
 def test_a_program_that_ctrl_c_ends_gives_status_130_and_the_file_is_kept(out):
-    running = started(
-        out, "import signal, time; signal.signal(2, signal.SIG_DFL); print('ready', flush=True); time.sleep(30)"
-    )
+    default = "import signal, time; signal.signal(2, signal.SIG_DFL)"
+    running = started(out, f"{default}; print('ready', flush=True); time.sleep(30)")
     os.kill(running.pid, signal.SIGINT)
     assert status_of(running) == 130
     run = store.read_run(out)
@@ -270,11 +269,8 @@ found = nvtx.RangeStart("across", 0); time.sleep(0.1); nvtx.RangeEnd(found)
 """
     assert called(out, *python(source)).returncode == 0
     _, *marked = store.read_run(out).results
-    assert {result.case.param("name"): len(result.series[0].values) for result in marked} == {
-        "outer": 2,
-        "inner": 2,
-        "across": 1,
-    }
+    counts = {result.case.param("name"): len(result.series[0].values) for result in marked}
+    assert counts == {"outer": 2, "inner": 2, "across": 1}
     assert marked[-1].labels == ()
 
 
@@ -285,16 +281,8 @@ def test_marks_without_gpubench_do_nothing(monkeypatch):
 
 
 def test_marks_are_paired_by_key_and_invalid_lines_are_ignored():
-    lines = [
-        "B 1.0 7.1 outer",
-        "B 2.0 7.1 inner",
-        "rubbish",
-        "E x y",
-        "B 2.5 8.8 other",
-        "E 3.0 7.1",
-        "E 4.0 7.1",
-        "E 5 9.9",
-    ]
+    begins, ends = ["B 1.0 7.1 outer", "B 2.0 7.1 inner"], ["E 3.0 7.1", "E 4.0 7.1", "E 5 9.9"]
+    lines = [*begins, "rubbish", "E x y", "B 2.5 8.8 other", *ends]
     assert spans(lines, end=6.0) == [
         Span("outer", 1.0, 4.0),
         Span("inner", 2.0, 3.0),

@@ -115,12 +115,7 @@ def is_inert_comment(written):
     is_inert_markdown(re.sub("</?(details|summary)>|<!-- gpubench gate -->", "", written))
 
 
-INERT = {
-    "annotations": is_inert_annotation,
-    "json": is_inert_json,
-    "junit": is_inert_xml,
-    "markdown": is_inert_comment,
-}
+INERT = {"annotations": is_inert_annotation, "json": is_inert_json, "junit": is_inert_xml, "markdown": is_inert_comment}
 
 
 def test_a_hostile_name_adds_no_cells_to_markdown_and_mentions_no_user():

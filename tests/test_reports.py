@@ -154,19 +154,30 @@ class Tags(HTMLParser):
 
     def count(self, tag, class_=None):
         """Return the number of elements with this tag and, if given, this class."""
-        return sum(
-            1
-            for name, attrs in self.found
-            if name == tag and (not class_ or class_ in (attrs.get("class") or "").split())
-        )
+        classes = [(attrs.get("class") or "").split() for name, attrs in self.found if name == tag]
+        return sum(not class_ or class_ in names for names in classes)
 
     @property
     def text(self):
         return " ".join(" ".join(self.words).split())
 
 
-def curves(name, views, points):
-    return run_of(*(result("suite", name, params, [timed(seconds)]) for params, seconds in points), views=views)
+def page_of(run):
+    return Tags(render("html", run))
+
+
+def csv_of(run):
+    return list(csv.DictReader(io.StringIO(render("csv", run))))
+
+
+def json_of(run):
+    return json.loads(render("json", run), parse_constant=pytest.fail)
+
+
+def curves(view, points):
+    """Return a run of the case that the view shows, timed at these points."""
+    results = (result("suite", *view.cases, params, [timed(seconds)]) for params, seconds in points)
+    return run_of(*results, views=[view])
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -192,12 +203,7 @@ def test_a_curve_draws_a_line_for_each_value_of_by_and_sizes_in_binary_units():
         for mode in ("hot", "warm")
         for power in (12, 14, 16, 18)
     ]
-    page = Tags(
-        render(
-            "html",
-            curves("chase", [View("curve", "By size", ("chase",), x="size_bytes", by=("mode",), log_x=True)], points),
-        )
-    )
+    page = page_of(curves(View("curve", "By size", ("chase",), x="size_bytes", by=("mode",), log_x=True), points))
     assert page.count("polyline", "line") == 2
     assert page.count("circle", "c1") == 4 + 1  # the points of the second line and its entry in the legend
     assert {"4KiB", "256KiB", "hot", "warm"} <= set(page.words)
@@ -205,36 +211,27 @@ def test_a_curve_draws_a_line_for_each_value_of_by_and_sizes_in_binary_units():
 
 def test_bars_are_labelled_by_differing_parameters_and_shared_ones_are_stated_once():
     points = [((("size_bytes", GIB), ("dtype", dtype)), 1e-3) for dtype in ("float16", "float32", "float64")]
-    page = Tags(render("html", curves("copy", [View("bars", "Copies", ("copy",))], points)))
+    page = page_of(curves(View("bars", "Copies", ("copy",)), points))
     assert page.count("rect", "c0") == 3
     assert {"float32", "float64", "size 1GiB"} <= set(page.words)
 
 
 def test_bars_on_a_logarithmic_scale_are_dots():
-    page = Tags(
-        render(
-            "html",
-            curves(
-                "copy",
-                [View("bars", "Copies", ("copy",), log_x=True)],
-                [((("n", n),), seconds) for n, seconds in enumerate((1e-3, 1e-2, 1.0))],
-            ),
-        )
-    )
+    points = [((("n", n),), seconds) for n, seconds in enumerate((1e-3, 1e-2, 1.0))]
+    page = page_of(curves(View("bars", "Copies", ("copy",), log_x=True), points))
     assert (page.count("rect", "c0"), page.count("circle", "c0")) == (0, 3)
 
 
 def test_bars_are_coloured_by_the_values_of_by():
     points = [((("codec", codec), ("data", data)), 1e-3) for codec in ("lz4", "zstd") for data in ("text", "walk")]
-    page = Tags(render("html", curves("zip", [View("bars", "Codecs", ("zip",), by=("data",))], points)))
+    page = page_of(curves(View("bars", "Codecs", ("zip",), by=("data",)), points))
     assert (page.count("rect", "c0"), page.count("rect", "c1")) == (2, 2)
     assert page.count("ul", "legend") == 1
 
 
 def test_the_labels_of_many_bars_stand_beside_them():
     drawn = [
-        render("html", curves("c", [View("bars", "B", ("c",))], [((("n", n),), 1e-3) for n in range(m)]))
-        for m in (14, 15)
+        render("html", curves(View("bars", "B", ("c",)), [((("n", n),), 1e-3) for n in range(m)])) for m in (14, 15)
     ]
     tall, dense = [float(re.search(r'<svg viewBox="0 0 460 ([\d.]+)" role', page)[1]) for page in drawn]
     assert dense < tall * 0.7
@@ -253,14 +250,14 @@ def test_a_view_of_two_units_is_two_charts():
 
 def test_a_curve_with_one_point_is_replaced_by_a_sentence():
     points = [((("n", 1), ("dtype", dtype)), 1e-3) for dtype in ("float32", "float64")]
-    page = Tags(render("html", curves("c", [View("curve", "Rate", ("c",), x="n", by=("dtype",))], points)))
+    page = page_of(curves(View("curve", "Rate", ("c",), x="n", by=("dtype",)), points))
     assert page.count("figure") == 0
     assert "Fewer than 3 points, so no chart: Rate." in page.text
 
 
 def test_a_matrix_has_a_cell_with_its_number_for_every_case():
     points = [((("source", a), ("target", b)), 1e-3 * (a + 2 * b + 1)) for a in range(3) for b in range(3)]
-    page = Tags(render("html", curves("peer", [View("matrix", "Peers", ("peer",), x="target", y="source")], points)))
+    page = page_of(curves(View("matrix", "Peers", ("peer",), x="target", y="source"), points))
     cells = sum(page.count("rect", f"h{shade}") for shade in range(7))
     numbers = sum(page.count("text", f"t{shade}") for shade in range(7))
     assert (cells, numbers) == (9, 9)
@@ -300,17 +297,13 @@ def test_only_ok_results_are_drawn():
         result("s", "copy", (("n", 3),), [timed(1e-3)], status="invalid"),
         views=views,
     )
-    assert Tags(render("html", run)).count("rect", "c0") == 3
+    assert page_of(run).count("rect", "c0") == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_view_without_results_is_replaced_by_a_sentence(kind):
-    page = Tags(
-        render(
-            "html",
-            run_of(result("s", "copy", (), [timed(1e-3)]), views=[View(kind, "Nothing", ("other",), x="a", y="b")]),
-        )
-    )
+    view = View(kind, "Nothing", ("other",), x="a", y="b")
+    page = page_of(run_of(result("s", "copy", (), [timed(1e-3)]), views=[view]))
     assert "Nothing measured for: Nothing." in page.text
     assert page.count("figure") == 0
 
@@ -331,7 +324,7 @@ def test_a_view_of_extreme_numbers_does_not_break_the_page(kind, extreme):
 
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_injected_text_is_inert_in_html(text):
-    page = Tags(render("html", with_text(small_run(), text)))
+    page = page_of(with_text(small_run(), text))
     assert {tag for tag, _ in page.found} <= ALLOWED
     assert not {name for _, attrs in page.found for name in attrs if name.startswith("on") or name in ("style", "src")}
     assert {attrs["href"][0] for _, attrs in page.found if "href" in attrs} == {"#"}, "links lead within the page alone"
@@ -345,26 +338,10 @@ def test_injected_text_is_inert_in_html(text):
 def test_injected_text_is_inert_in_markdown(text):
     written = render("md", with_text(small_run(), text))
     page = Tags(MarkdownIt("commonmark").enable("table").render(written))
-    assert {tag for tag, _ in page.found} <= {
-        "h1",
-        "h2",
-        "p",
-        "ul",
-        "li",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "code",
-        "strong",
-        "blockquote",
-    }
-    tables = re.findall(r"((?:^\|.*\n)+)", written, re.MULTILINE)
-    assert all(
-        len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table.splitlines()}) == 1 for table in tables
-    )
+    allowed = {"h1", "h2", "p", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code", "strong", "blockquote"}
+    assert {tag for tag, _ in page.found} <= allowed
+    for table in re.findall(r"((?:^\|.*\n)+)", written, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table.splitlines()}) == 1
 
 
 @pytest.mark.parametrize("text", INJECTIONS)
@@ -439,7 +416,7 @@ def test_the_bundled_script_equals_its_published_version_by_hash_and_has_its_lic
 
 
 def test_every_drawing_has_a_text_alternative_and_every_table_a_caption():
-    page = Tags(render("html", small_run()))
+    page = page_of(small_run())
     drawings = [attrs for tag, attrs in page.found if tag == "svg" and attrs.get("role") == "img"]
     assert len(drawings) == 5  # the timeline of cases, two counters, and the samples of two cases
     assert all(attrs["aria-label"] for attrs in drawings)
@@ -457,9 +434,7 @@ def test_the_report_of_a_partial_run_says_that_it_is_partial(kind):
 
 
 def test_a_run_of_failures_alone_is_not_trustworthy_and_names_each_reason_once():
-    page = Tags(
-        render("html", run_of(*(result("s", "c", (("n", n),), status="failed", reason="crashed") for n in range(9))))
-    )
+    page = page_of(run_of(*(result("s", "c", (("n", n),), status="failed", reason="crashed") for n in range(9))))
     assert "Trustworthy: no, because 9 cases failed (no cause given)" in page.text
     assert page.count("ul", "tiles") == 0
     assert "9 cases failed: crashed" in page.text
@@ -475,7 +450,7 @@ def test_figures_of_the_host_are_never_shown_as_those_of_a_gpu(kind):
 
 def test_a_share_above_the_specification_gives_a_warning():
     device = dataclasses.replace(GPU, name="NVIDIA H200")
-    page = Tags(render("html", run_of(result("s", "c", (), [timed(1e-4)]), devices=(device,))))
+    page = page_of(run_of(result("s", "c", (), [timed(1e-4)]), devices=(device,)))
     assert "1 case is above-peak, above the peak of the device: the counted work, the timing or" in page.text
     assert "s/c (hot: 669.7 % of peak (data sheet), dram)" in page.text
     assert "Trustworthy: no, because 1 case above the peak of the device" in page.text
@@ -488,14 +463,14 @@ def test_every_form_labels_a_share_above_the_peak(kind):
     run = run_of(result("s", "c", (), [timed(1e-3), timed(1e-4, name="cold")]), devices=(device,))
     written = render(kind, run)
     assert re.search("above.peak", written)
-    lines = list(csv.DictReader(io.StringIO(render("csv", run))))
+    lines = csv_of(run)
     assert [line["labels"] for line in lines] == ["", "above-peak"]
-    assert json.loads(render("json", run))["results"][0]["above_peak"] == ["cold"]
+    assert json_of(run)["results"][0]["above_peak"] == ["cold"]
 
 
 def test_a_noisy_case_is_named_with_its_noise():
     noisy = Series("hot", "s", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
-    assert "s/c (74.1 %)" in Tags(render("html", run_of(result("s", "c", (), [noisy])))).text
+    assert "s/c (74.1 %)" in page_of(run_of(result("s", "c", (), [noisy]))).text
 
 
 def test_the_median_of_a_failed_case_is_not_shown():
@@ -518,7 +493,7 @@ def test_a_long_track_is_drawn_with_few_points_and_keeps_its_spike():
 
 
 def test_a_case_shows_the_counters_of_its_own_window():
-    page = Tags(render("html", small_run())).text
+    page = page_of(small_run()).text
     assert "nvml.power cuda:0 302.5 W 300.0 W – 305.0 W 6" in page
     assert "nvml.energy cuda:0 300.0 W" in page
 
@@ -543,7 +518,7 @@ def ladder_run(*more, **fields):
 
 
 def test_a_staircase_draws_its_levels_their_ends_and_the_cache_sizes_of_the_device():
-    page = Tags(render("html", ladder_run()))
+    page = page_of(ladder_run())
     assert (page.count("rect", "soft"), page.count("line", "end"), page.count("path", "known")) == (3, 1, 1)
     texts = set(page.words)
     assert {"16.0 ns · 32.0 cycles", "142 ns · 281 cycles", "362 KiB", "shared memory 228 KiB"} <= texts
@@ -559,12 +534,12 @@ def test_levels_are_in_markdown_csv_and_json():
     assert (
         "| 16.03 ns | 16.03 – 16.03 ns | 32.00 | 4 KiB – 256 KiB (7 points) | 362 KiB | 256 KiB – 512 KiB |" in written
     )
-    lines = [line for line in csv.DictReader(io.StringIO(render("csv", run))) if line["quantity"] == "derived"]
+    lines = [line for line in csv_of(run) if line["quantity"] == "derived"]
     assert [line["series"] for line in lines] == [
         *("level 1", "level 1 cycles", "level 1 end", "level 2", "level 2 cycles")
     ]
     assert (lines[2]["unit"], float(lines[2]["low"]), float(lines[2]["high"])) == ("B", 2**18, 2**19)
-    (staircase,) = json.loads(render("json", run))["levels"]
+    (staircase,) = json_of(run)["levels"]
     assert [level["cycles"] for level in staircase["levels"]] == [32.0, 281.0]
     assert staircase["levels"][0]["known"][0]["bytes"] == 228 * 1024
     assert staircase["levels"][1]["end"] is None
@@ -587,7 +562,7 @@ def paths_run():
 
 
 def test_a_transfer_view_draws_paths_models_and_crossovers_with_their_tables():
-    page = Tags(render("html", paths_run()))
+    page = page_of(paths_run())
     assert (page.count("polyline", "line"), page.count("polyline", "model"), page.count("circle", "ring")) == (2, 2, 1)
     assert "Transfer model: Engines" in page.text
     assert "kernel 8 B – 1 GiB 2.004 µs 29.94 GB/s" in page.text
@@ -597,12 +572,12 @@ def test_a_transfer_view_draws_paths_models_and_crossovers_with_their_tables():
 def test_models_and_crossovers_are_in_markdown_csv_and_json():
     run = paths_run()
     assert "| kernel | engine | 2" in render("md", run)
-    lines = [line for line in csv.DictReader(io.StringIO(render("csv", run))) if line["quantity"] == "derived"]
+    lines = [line for line in csv_of(run) if line["quantity"] == "derived"]
     assert [line["series"] for line in lines if line["params"] == "kernel"] == [
         *("model alpha", "model beta", "half rate", "residual")
     ]
     assert lines[-1]["series"] == "crossover kernel to engine"
-    (transfer,) = json.loads(render("json", run))["transfers"]
+    (transfer,) = json_of(run)["transfers"]
     assert transfer["paths"][1]["pieces"][0]["beta"] == pytest.approx(5.5e10, rel=0.01)
     assert transfer["crossovers"][0]["below"] == "kernel"
 
@@ -611,7 +586,7 @@ def test_a_large_matrix_is_a_map_of_shades_with_a_scale():
     points = [
         ((("unit", unit), ("slice", place)), 1e-9 * (100 + unit % 2 * 50)) for unit in range(40) for place in range(30)
     ]
-    page = Tags(render("html", curves("far", [View("matrix", "Far", ("far",), x="slice", y="unit")], points)))
+    page = page_of(curves(View("matrix", "Far", ("far",), x="slice", y="unit"), points))
     assert 0 < sum(page.count("path", f"h{shade}") for shade in range(7)) <= 7
     assert sum(page.count("rect", f"h{shade}") for shade in range(7)) == 7, "the scale alone has rectangles"
     assert "40 × 30 values" in page.text
@@ -622,14 +597,14 @@ def test_a_case_whose_series_are_rows_is_a_matrix_of_their_values():
         value(f"unit{unit}", *(200.0 + 10 * unit + place for place in range(64)), unit="cycles") for unit in range(8)
     ]
     view = View("matrix", "Slices", ("slices",), x="line", y="unit", series="unit*")
-    page = Tags(render("html", run_of(result("latency", "slices", (), [timed(1e-3), *rows]), views=[view])))
+    page = page_of(run_of(result("latency", "slices", (), [timed(1e-3), *rows]), views=[view]))
     assert "8 × 64 values, 200.0 cycles to 333.0 cycles" in page.text
     assert {"line →", "unit ↓", "7"} <= set(page.words)
 
 
 def test_a_long_run_renders():
     results = [result("s", f"case{n % 7}", (("n", n),), [timed(1e-3), timed(2e-3, name="cold")]) for n in range(2000)]
-    page = Tags(render("html", run_of(*results, views=[View("bars", "All", ("case0",))])))
+    page = page_of(run_of(*results, views=[View("bars", "All", ("case0",))]))
     assert page.count("details") == 400 + 2 + 1, (
         "each case that opens, the groups of cases and of notes, and the environment"
     )
@@ -637,7 +612,7 @@ def test_a_long_run_renders():
 
 def test_json_holds_finite_numbers_only():
     odd = result("s", "c", (), [Series("empty", "s", ())])
-    document = json.loads(render("json", run_of(odd)), parse_constant=pytest.fail)
+    document = json_of(run_of(odd))
     assert document["schema"] == "gpubench.summary/1"
     assert [figure["median"] for figure in document["results"][0]["figures"]] == [None]
 
@@ -662,7 +637,7 @@ def replicated_run():
 
 
 def test_replicates_are_one_row_of_the_page_with_the_noise_within_and_between_processes():
-    page = Tags(render("html", replicated_run()))
+    page = page_of(replicated_run())
     heads = "case median 95 % of processes % of peak noise within process between processes bound by state"
     assert heads in page.text
     wide = page.text[page.text.index("wide [n=1]") :]
@@ -691,7 +666,7 @@ def test_replicates_are_one_row_of_the_markdown():
 
 
 def test_csv_has_the_spread_in_the_headline_row_of_every_replicate():
-    lines = list(csv.DictReader(io.StringIO(render("csv", replicated_run()))))
+    lines = csv_of(replicated_run())
     wide = [line for line in lines if line["case"] == "bandwidth/wide[n=1]" and line["series"] == "rate"]
     assert [line["replicates"] for line in wide] == ["3", "3", "3"]
     assert {(float(line["lowest"]), float(line["highest"])) for line in wide} == {(0.9e-3, 1.1e-3)}
@@ -715,23 +690,23 @@ def test_files_for_programs_have_the_deviation_between_processes_and_its_source(
     case = (("size_bytes", GIB), ("dtype", "float32"))
     device = dataclasses.replace(GPU, name="NVIDIA H200")
     run = run_of(result("bandwidth", "triad", case, [timed(1e-3), timed(2e-3, name="cold")]), devices=(device,))
-    hot, cold = csv.DictReader(io.StringIO(render("csv", run)))
+    hot, cold = csv_of(run)
     assert (float(hot["reproducibility"]), cold["reproducibility"]) == (pytest.approx(0.00028), "")
     assert hot["reproducibility_of"].startswith("NVIDIA H200, 2026-11-20, recordings headline/1")
-    deviation = json.loads(render("json", run))["results"][0]["reproducibility"]
+    deviation = json_of(run)["results"][0]["reproducibility"]
     assert (deviation["between"], deviation["processes"]) == (pytest.approx(0.00028), 48)
-    wide = json.loads(render("json", replicated_run()))["results"][-1]["reproducibility"]
+    wide = json_of(replicated_run())["results"][-1]["reproducibility"]
     assert (wide["between"], wide["processes"], wide["source"]) == (pytest.approx(0.1), 3, "this run")
 
 
 def test_json_lists_the_spreads_of_a_replicated_run():
-    document = json.loads(render("json", replicated_run()))
+    document = json_of(replicated_run())
     steady, wide = document["spreads"]
     assert (steady["case"], steady["replicates"], steady["between"]) == ("bandwidth/steady[n=1]", 2, 0.0)
     assert wide["medians"] == [0.9e-3, 1e-3, 1.1e-3]
     assert (wide["median"], wide["lowest"], wide["highest"]) == (1e-3, 0.9e-3, 1.1e-3)
     assert wide["between"] == pytest.approx(0.1)
-    assert json.loads(render("json", small_run()))["spreads"] == []
+    assert json_of(small_run())["spreads"] == []
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -742,18 +717,18 @@ def test_a_case_that_failed_in_every_replicate_is_reported_too(kind):
 
 def test_labels_are_shown_beside_the_status():
     run = run_of(result("s", "c", (), [timed(1e-3)], labels=("power-capped", "loaded")))
-    assert "power-capped, loaded" in Tags(render("html", run)).text
+    assert "power-capped, loaded" in page_of(run).text
     assert "| power-capped, loaded |" in render("md", run)
-    assert next(csv.DictReader(io.StringIO(render("csv", run))))["labels"] == "power-capped;loaded"
-    assert json.loads(render("json", run))["results"][0]["labels"] == ["power-capped", "loaded"]
+    assert csv_of(run)[0]["labels"] == "power-capped;loaded"
+    assert json_of(run)["results"][0]["labels"] == ["power-capped", "loaded"]
 
 
 def test_the_settings_name_a_headline_run():
     run = small_run()
     settings = dataclasses.replace(run.manifest.settings, headline=True)
     headline = dataclasses.replace(run, manifest=dataclasses.replace(run.manifest, settings=settings))
-    assert "cases the representative cases of each suite" in Tags(render("html", headline)).text
-    assert "representative cases" not in Tags(render("html", run)).text
+    assert "cases the representative cases of each suite" in page_of(headline).text
+    assert "representative cases" not in page_of(run).text
 
 
 def run_with_events(*values):
@@ -773,31 +748,28 @@ def run_with_events(*values):
 
 
 def test_event_reasons_are_named_lanes():
-    page = Tags(render("html", run_with_events(0, 4, 4, 0, 0x44, 1 << 20, 0, 0)))
+    page = page_of(run_with_events(0, 4, 4, 0, 0x44, 1 << 20, 0, 0))
     assert "power cap in 38 % of the samples; thermal, by hardware in 12 % of the samples; bit 20 in 12 %" in page.text
     assert "nvml.event_reasons cuda:0 power cap, thermal, by hardware, bit 20 – 8" in page.text
     assert (page.count("path", "capped"), page.count("path", "slowed"), page.count("path", "c7")) == (1, 2, 0)
 
 
 def test_a_run_without_events_is_reported_as_such():
-    assert "none in the whole run" in Tags(render("html", run_with_events(0, 0, 0))).text
+    assert "none in the whole run" in page_of(run_with_events(0, 0, 0)).text
 
 
 def test_a_case_that_failed_is_a_cross_on_the_timeline_also_where_it_was_never_timed():
     run = small_run()
     timed_out = result("gemm", "late", (), [timed(1e-3)], status="failed", reason="hang", window=(101.3, 101.6))
-    page = Tags(render("html", dataclasses.replace(run, results=(*run.results, timed_out))))
+    page = page_of(dataclasses.replace(run, results=(*run.results, timed_out)))
     assert page.count("path", "failure") == 2
     assert "when each case ran; crosses: 2 failed" in page.text
     assert "gemm/square[n=512] failed: error 0.3 | above 1e-3" in page.text
 
 
 def test_cases_with_a_wide_interval_of_the_median_are_counted():
-    few = Series("hot", "s", (1.0, 1.0, 1.0, 1.0, 1.2))
-    assert (
-        "1 case with a 95 % confidence interval within a process wider than ± 5 %"
-        in Tags(render("html", run_of(result("s", "c", (), [few])))).text
-    )
+    page = page_of(run_of(result("s", "c", (), [Series("hot", "s", (1.0, 1.0, 1.0, 1.0, 1.2))])))
+    assert "1 case with a 95 % confidence interval within a process wider than ± 5 %" in page.text
 
 
 def test_further_stages_and_observed_values_of_a_case_stand_beside_its_headline():
@@ -812,7 +784,7 @@ def test_further_stages_and_observed_values_of_a_case_stand_beside_its_headline(
         ],
     )
     text = "decompress 6430 GB/s, ratio 2.500"
-    assert text in Tags(render("html", run_of(measured))).text
+    assert text in page_of(run_of(measured)).text
     assert f"| {text} | ok |" in render("md", run_of(measured))
     assert "| `trip compress` | 3215 GB/s |" in render("md", run_of(measured))
 
@@ -823,5 +795,5 @@ def test_a_great_linear_axis_of_bytes_has_one_unit():
         counters=(make.counter("host.memory.available", "B", "gauge", 0.1, ""),),
         samples=(Samples("host", "host", (1.0, 2.0), (("host.memory.available", (124.2 * GIB, 125.3 * GIB)),)),),
     )
-    texts = Tags(render("html", run)).words
+    texts = page_of(run).words
     assert {"124GiB", "124.5GiB", "125GiB"} <= set(texts)

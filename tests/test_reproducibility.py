@@ -64,12 +64,7 @@ def test_with_fewer_replicates_the_deviation_is_the_recorded_one_of_the_same_cas
 
 
 @pytest.mark.parametrize(
-    "others",
-    [
-        {"of": make.case(size_bytes=2**31, dtype="float32")},
-        {"name": "NVIDIA H100"},
-        {"devices": ()},
-    ],
+    "others", [{"of": make.case(size_bytes=2**31, dtype="float32")}, {"name": "NVIDIA H100"}, {"devices": ()}]
 )
 def test_another_case_or_model_has_no_recorded_deviation(others):
     assert deviation_of(1.0, **others) is None

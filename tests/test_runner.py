@@ -71,9 +71,14 @@ def run(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> ListSink:
     settings = Settings(("faults",), ("host",), "smoke", replicates=replicates)
     plan = planning.make(host_facts(), settings)
     jobs = [job for name in names for job in plan.jobs if job.case.name == name]
+    return executed(plan, jobs, plan.facts.devices, deadline_s)
+
+
+def executed(plan, jobs, sampled=(), deadline_s=30.0, notify=lambda event: None) -> ListSink:
+    """Run jobs of a plan while the devices `sampled` are sampled, and return the sink of results."""
     shelf = ListSink()
-    with Runner(plan, SamplingProcess(plan.facts.devices, 0.0), shelf, deadline_s) as runner:
-        runner.run(jobs, 0.0, lambda event: None)
+    with Runner(plan, SamplingProcess(sampled, 0.0), shelf, deadline_s) as runner:
+        runner.run(jobs, 0.0, notify)
     return shelf
 
 
@@ -218,9 +223,8 @@ def test_each_replicate_runs_in_fresh_processes_in_an_order_of_its_own(faults):
 def test_cases_of_one_runtime_run_in_sequence_in_one_separate_process(tmp_path):
     (tmp_path / "runtimes.py").write_text(RUNTIMES, encoding="utf-8")
     settings = Settings((str(tmp_path / "runtimes.py"),), ("host",), "smoke", replicates=2)
-    plan, shelf = planning.make(host_facts(), settings), ListSink()
-    with Runner(plan, SamplingProcess(plan.facts.devices, 0.0), shelf) as runner:
-        runner.run(plan.jobs, 0.0, lambda event: None)
+    plan = planning.make(host_facts(), settings)
+    shelf = executed(plan, plan.jobs, plan.facts.devices)
     libraries = [dict(result.case.params)["library"] for result in shelf.results]
     processes = [series.values[0] for result in shelf.results for series in result.series if series.name == "pid"]
     assert [library for library, _ in itertools.groupby(libraries[:4])] == ["one", "two"], "a block for each"
@@ -259,15 +263,11 @@ def test_no_process_is_left_behind(faults):
 
 
 def test_a_case_that_needs_more_devices_is_skipped_with_the_reason(faults):
-    facts = host_facts()
-    settings = Settings(("faults",), ("host",), "smoke", filters=("good",))
-    plan = planning.make(facts, settings)
+    plan = planning.make(host_facts(), Settings(("faults",), ("host",), "smoke", filters=("good",)))
     (job,) = plan.jobs
     wide = dataclasses.replace(job, case=dataclasses.replace(job.case, devices=2))
-    shelf, events = ListSink(), []
-    with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
-        runner.run([wide], 0.0, events.append)
-    (result,) = shelf.results
+    events: list[ProgressEvent] = []
+    (result,) = executed(plan, [wide], notify=events.append).results
     reason = "needs 2 devices with access to each other's memory; 1 available"
     assert (result.status, result.reason) == ("skipped", reason)
     assert [type(event) for event in events] == [ProgressEvent, ProgressEvent]
@@ -295,10 +295,8 @@ def run_on_clockwork(*names: str, deadline_s: float = 30.0, replicates: int = 1)
     """Run cases of the suite `faults` on the device with arithmetic time, in real workers."""
     facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))
     settings = Settings(("faults",), ("clockwork",), "quick", filters=names, replicates=replicates)
-    plan, shelf = planning.make(facts, settings), ListSink()
-    with Runner(plan, SamplingProcess((), 0.0), shelf, deadline_s) as runner:
-        runner.run(plan.jobs, 0.0, lambda event: None)
-    return plan, shelf
+    plan = planning.make(facts, settings)
+    return plan, executed(plan, plan.jobs, deadline_s=deadline_s)
 
 
 def test_replicates_of_a_device_without_noise_do_not_differ(faults):

@@ -138,10 +138,8 @@ def test_an_unsupported_counter_is_named_and_not_read(sick):
     assert tuple(entry for entry in process.unsupported if entry.device == "host" and "sick" in entry.counter) == (
         sampler.UnsupportedCounter("sick.none", "host", "this card has no such sensor", "sick"),
     )
-    assert (remark.state, remark.text) == (
-        "absent",
-        "counters of sick on host: no sick.none: this card has no such sensor",
-    )
+    text = "counters of sick on host: no sick.none: this card has no such sensor"
+    assert (remark.state, remark.text) == ("absent", text)
     assert track(chunks, "sick.none") == ([], [])
     assert track(chunks, "sick.fast")[1][0] == 1.0
 
@@ -149,19 +147,15 @@ def test_an_unsupported_counter_is_named_and_not_read(sick):
 def test_a_source_without_permission_is_reported_and_the_others_continue(sick):
     process, chunks, (remark,) = sick("denied")
     assert [entry.what for entry in process.unavailable] == ["sick"]
-    assert (remark.state, remark.text) == (
-        "lost",
-        "counters of sick: missing: no permission to read the counters; ask for it",
-    )
+    text = "counters of sick: missing: no permission to read the counters; ask for it"
+    assert (remark.state, remark.text) == ("lost", text)
     assert track(chunks, "host.cpu.busy")[0]
 
 
 def test_an_unavailable_optional_source_is_noted_without_a_warning(sick):
     _, chunks, (remark,) = sick("optional")
-    assert (remark.state, remark.text) == (
-        "absent",
-        "counters of sick: missing: its library is not installed; pip install sick",
-    )
+    text = "counters of sick: missing: its library is not installed; pip install sick"
+    assert (remark.state, remark.text) == ("absent", text)
     assert track(chunks, "host.cpu.busy")[0]
 
 
@@ -205,10 +199,8 @@ def test_a_sampler_that_crashes_repeatedly_is_not_restarted(sick):
     process, _, remarks = sick("killed", 30.0)
     assert "SIGKILL" in process.ended
     assert {(remark.state, remark.source) for remark in remarks} == {("lost", "the sampler")}
-    assert [remark.words.partition(":")[0] for remark in remarks] == [
-        *["some samples are missing"] * 3,
-        "missing from here on",
-    ]
+    beginnings = [remark.words.partition(":")[0] for remark in remarks]
+    assert beginnings == [*["some samples are missing"] * 3, "missing from here on"]
     assert all("killed by SIGKILL" in remark.words for remark in remarks)
 
 

@@ -257,10 +257,8 @@ def test_a_view_finds_the_times_of_steps_and_prefills_and_the_rates_that_they_al
         assert serving_rates.times.steps[batch].base_s == pytest.approx(line.base_s)
         assert serving_rates.times.steps[batch].token_s == pytest.approx(line.token_s)
     assert (serving_rates.label, serving_rates.load.prompt, serving_rates.load.output) == ("float16", 512, 128)
-    assert [serving_rates.points[place].is_sustained for place in (-4, -1)] == [
-        True,
-        False,
-    ]  # 90 and 110 % of the capacity
+    sustained = [serving_rates.points[place].is_sustained for place in (-4, -1)]
+    assert sustained == [True, False]  # 90 and 110 % of the capacity
     rates = [knee.rate for _, knee in serving_rates.knees if knee]
     assert rates[0] > rates[1] > 30  # a stricter objective allows a lower rate
 

@@ -330,6 +330,3 @@ def test_chunks_of_other_counters_stay_apart_and_those_of_one_device_are_joined(
         make.samples([1.5], energy=[9.0]),
         make.samples([1.0, 2.0], "cuda:1", power=[1.0, 2.0]),
     )
-
-
-# --- the file's name in reports -----------------------------------------------------------------

@@ -138,11 +138,7 @@ def test_a_gzip_that_is_packed_tighter_than_any_measurement_is_refused(tmp_path)
     ("limit", "records", "message"),
     [
         ("FILE_RESULTS", [make.result(replicate=number) for number in range(3)], "results"),
-        (
-            "FILE_TRACKS",
-            [make.samples([1.0], **{f"power{number}": [1.0]}) for number in range(3)],
-            "sets of counters",
-        ),
+        ("FILE_TRACKS", [make.samples([1.0], **{f"power{number}": [1.0]}) for number in range(3)], "sets of counters"),
         ("FILE_REMARKS", [model.Remark(0.0, "lost", "nvml", "", "gone")] * 3, "remarks"),
     ],
 )
@@ -157,10 +153,7 @@ def test_a_file_holds_a_limited_number_of_each_kind_of_record(path, monkeypatch,
 
 @pytest.mark.parametrize(
     ("wrong", "what"),
-    [
-        (make.result(devices=("cuda:7",)), "a result is"),
-        (make.samples([1.0], "cuda:7", power=[1.0]), "samples are"),
-    ],
+    [(make.result(devices=("cuda:7",)), "a result is"), (make.samples([1.0], "cuda:7", power=[1.0]), "samples are")],
 )
 def test_a_record_of_a_device_that_the_file_does_not_describe_is_refused(path, wrong, what):
     write(path, wrong)

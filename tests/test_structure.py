@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
@@ -149,6 +149,12 @@ def dotted(path: Path) -> str:
 MODULES = {dotted(path): path for path in CORE}
 
 
+def wrong_imports(paths: Iterable[Path], is_wrong: Callable[[str], bool], relative: bool = True) -> list[str]:
+    """Return the imports of these files, with the relative ones or without, whose target is wrong."""
+    found = (imported for path in paths for imported in imports(path) if relative or not imported.relative)
+    return [f"{imported.where} imports {imported.target}" for imported in found if is_wrong(imported.target)]
+
+
 def is_room(target: str) -> bool:
     """Return whether a dotted name belongs to a room or a backend, which are only reached as plugins."""
     return re.match(r"gpubench\.(suites|collectors|reports|ci|devices\.backends|importers)\b", target) is not None
@@ -216,12 +222,7 @@ def test_the_core_uses_no_relative_imports():
 
 
 def test_the_core_names_no_room_and_no_backend():
-    named = [
-        f"{imported.where} imports {imported.target}"
-        for path in CORE
-        for imported in imports(path)
-        if is_room(imported.target)
-    ]
+    named = wrong_imports(CORE, is_room)
     spelled = [
         f"{name_of(path)}:{node.lineno} spells {node.value}"
         for path in CORE
@@ -233,25 +234,15 @@ def test_the_core_names_no_room_and_no_backend():
 
 
 def test_backends_do_not_know_the_command_line():
-    wrong = [
-        imported.where
-        for path in python_files("gpubench/devices", "gpubench/importers")
-        for imported in imports(path)
-        if imported.target.startswith("gpubench.cli")
-    ]
-    assert wrong == []
+    backends = python_files("gpubench/devices", "gpubench/importers")
+    assert wrong_imports(backends, lambda target: target.startswith("gpubench.cli")) == []
 
 
 @pytest.mark.parametrize(("room", "doors"), DOORS.items())
 def test_a_room_imports_its_door_and_its_own_siblings_alone(room, doors):
-    wrong = [
-        f"{imported.where} imports {imported.target}"
-        for path in python_files(room)
-        for imported in imports(path)
-        if not imported.relative
-        if imported.target.split(".")[0] in ("gpubench", "tests", *ROOMS) and imported.target not in doors
-    ]
-    assert wrong == []
+    ours = ("gpubench", "tests", *ROOMS)
+    files = python_files(room)
+    assert wrong_imports(files, lambda name: name.split(".")[0] in ours and name not in doors, relative=False) == []
 
 
 def test_the_door_of_reports_exports_few_names():
@@ -277,14 +268,9 @@ def test_a_rooms_relative_imports_stay_inside_the_room():
 
 def test_tests_reach_rooms_through_plugins():
     rooms = tuple(f"gpubench.{room}" for room in ROOMS)
-    wrong = [
-        f"{imported.where} imports {imported.target}"
-        for path in python_files("tests")
-        if re.search(rf"\b(import|from)\b[^()\n]*(\([^)]*)?\b({'|'.join(ROOMS)})\b", path.read_text())
-        for imported in imports(path)
-        if imported.target.startswith(rooms) or imported.target.split(".")[0] in ROOMS
-    ]
-    assert wrong == []
+    naming = rf"\b(import|from)\b[^()\n]*(\([^)]*)?\b({'|'.join(ROOMS)})\b"
+    files = [path for path in python_files("tests") if re.search(naming, path.read_text())]
+    assert wrong_imports(files, lambda name: name.startswith(rooms) or name.split(".")[0] in ROOMS) == []
 
 
 def test_tests_find_private_modules_by_their_helper_alone():

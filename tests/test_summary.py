@@ -157,11 +157,8 @@ def test_a_spread_counts_only_what_is_ok_and_names_the_worst():
 def test_fewer_than_two_medians_have_no_deviation_between_processes_and_none_has_no_figure(rows, medians):
     spread = the_spread(*rows)
     assert math.isnan(spread.between)
-    assert (len(spread.medians), spread.figure is None, math.isnan(spread.within)) == (
-        medians,
-        not medians,
-        not medians,
-    )
+    has_none = not medians
+    assert (len(spread.medians), spread.figure is None, math.isnan(spread.within)) == (medians, has_none, has_none)
 
 
 def test_the_figures_of_a_run_without_replicates_are_those_of_its_results():

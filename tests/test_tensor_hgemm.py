@@ -219,12 +219,8 @@ def test_a_tensor_map_describes_rows_of_halves_and_is_aligned_for_the_driver(mon
     monkeypatch.setattr(MAPS, "_encode", lambda: encoder)
     matrix = SimpleNamespace(data=SimpleNamespace(ptr=4096))
     tensor_map = MAPS.tensor_map(matrix, rows=256, columns=512, box_rows=128, box_columns=64)
-    assert (tensor_map.size, tensor_map.nbytes, tensor_map.ctypes.data, encoder.place % 64) == (
-        1,
-        128,
-        encoder.place,
-        0,
-    )
+    assert (tensor_map.size, tensor_map.nbytes, tensor_map.ctypes.data) == (1, 128, encoder.place)
+    assert encoder.place % 64 == 0
     assert encoder.numbers == (6, 2, 4096, 512, 256, 1024, 64, 128, 1, 1, 0, 3, 2, 0)
 
 

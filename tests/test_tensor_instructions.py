@@ -190,10 +190,7 @@ MATRIX = [
     for chains in (1, 8)
 ]
 GROUPS = [
-    (
-        {**WGMMA.wgmma_defines(form, 64, a), "IN_FLIGHT": flight},
-        "instructions_wgmma.cu",
-    )
+    ({**WGMMA.wgmma_defines(form, 64, a), "IN_FLIGHT": flight}, "instructions_wgmma.cu")
     for form in WGMMA.FORMATS.values()
     for a in ("shared", "registers")
     for flight in (1, 16)
