@@ -66,8 +66,7 @@ def finding_parts(findings: Sequence[Finding], sides: Sequence[str], every: bool
 def verdict_parts(verdict: str, reasons: Sequence[str], next_steps: Sequence[NextStep], style: str = "") -> list[Part]:
     """Return lines with the verdict, with each of the `reasons`, and with the text and the command of each next step.
 
-    A command stands on a separate line that is never broken. `style` is a colour for the verdict (`red`), or empty.
-    """
+    A command stands on a separate line that is never broken. `style` is a colour for the verdict (`red`), or empty."""
     lines: list[Part] = [_print.plain(verdict, f"bold {style}".strip())]
     lines += [_print.plain(f"- {reason}") for reason in reasons]
     for step in next_steps:

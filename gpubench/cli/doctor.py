@@ -155,8 +155,7 @@ def _write_bundle(target: Path, device: list[str] | None, more: bool) -> None:
     """Measure, and write the archive of `--bundle` to `target`; `device` are the ids to measure, None for the default.
 
     `more` says that options other than --device were given too: it raises UsageError. Raises UsageError also if the
-    archive exists.
-    """
+    archive exists."""
     from gpubench.base.errors import UsageError
 
     if more:

@@ -259,8 +259,7 @@ def _selected_lines(history: History, cases: list[str], series: str) -> list[Sto
 def _print_trends(history: History, stored_lines: list[StoredLine], last: int, named: bool) -> None:
     """Print each series in full if cases were `named` and the series are at most 8, else a table with a row for each.
 
-    Only the newest `last` runs of a series count. In a table of more than 200 series, changes are not searched for.
-    """
+    Only the newest `last` runs of a series count. In a table of more than 200 series, changes are not searched for."""
     from gpubench.cli import _print
 
     out = _print.out()
@@ -386,7 +385,7 @@ def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Stor
     with HistoryRecorder(place) as recorder:
         sources, dropped = recorder.sources(), recorder.runs_to_delete(keep)
         existing = [sources[key] for key in dropped if sources[key].exists()] if files else []
-        inside = [file for file in existing if _is_inside(file, place)]
+        inside = [file for file in existing if file.resolve().is_relative_to(place.absolute().parent.resolve())]
         size = units.round_size(sum(file.stat().st_size for file in inside))
         if not dry_run:
             recorder.forget(dropped)
@@ -396,7 +395,3 @@ def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Stor
     summary += f", and {len(inside)} run files of {size}" if inside else ""
     outside = len(existing) - len(inside)
     _print.echo(summary + (f"; {outside} run files are outside the history's folder and stay" if outside else ""))
-
-
-def _is_inside(file: Path, place: Path) -> bool:
-    return file.resolve().is_relative_to(place.absolute().parent.resolve())

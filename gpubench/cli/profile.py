@@ -91,8 +91,7 @@ def _column_width(table: PhaseTable, place: int) -> int:
 def _column_groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator[list[int]]:
     """Yield the columns in groups that fit side by side in `left` columns of the terminal; each group has at least one.
 
-    `places` are the columns' indices, and `rooms` are their widths by index.
-    """
+    `places` are the columns' indices, and `rooms` are their widths by index."""
     group: list[int] = []
     for place in places:
         if group and sum(rooms[member] + _GAP for member in [*group, place]) - _GAP > left:
