@@ -20,7 +20,7 @@ from gpubench.cli import _sharing as sharing
 from gpubench.cli import _verdicts
 
 if TYPE_CHECKING:
-    from gpubench.cli._verdicts import Part
+    from gpubench.cli._findings import Part
     from gpubench.judging.fleet import FleetJudgement
     from gpubench.model.fleet import Fleet
     from gpubench.tools.fleet.judging import ComponentHistory
@@ -166,7 +166,7 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
 
 
 def _show_histories(histories: Sequence[ComponentHistory], fleets: int) -> None:
-    from gpubench.cli import _print, _verdicts, history
+    from gpubench.cli import _findings, _print, history
     from gpubench.judging.finding_text import plural
 
     if not histories:
@@ -179,7 +179,7 @@ def _show_histories(histories: Sequence[ComponentHistory], fleets: int) -> None:
         style = "bold red" if component.is_slow_again else ""
         out.print(_print.plain(f"{component.place.text}: {counts}", style), soft_wrap=True)
     if trends := [trend for component in listed for trend in component.trends[:_MOST_TRENDS]]:
-        _verdicts.show(history.trend_rows(trends, True, out.width))
+        _findings.show(history.trend_rows(trends, True, out.width))
     if len(histories) > _MOST_WATCHED:
         _print.echo(f"not listed: {len(histories) - _MOST_WATCHED} more; --json has them all")
 

@@ -19,7 +19,7 @@ from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
     from gpubench.analysis.trend import Trend
-    from gpubench.cli._verdicts import Part
+    from gpubench.cli._findings import Part
     from gpubench.tools.history import History, HistoryRecorder, RecordedFile, StoredLine
 
 
@@ -268,11 +268,11 @@ def _print_trends(history: History, stored_lines: list[StoredLine], last: int, n
             lines = trend_lines(history.trend(stored, last))
             out.print(*([""] if number else []), *lines, sep="\n", soft_wrap=True)
         return
-    from gpubench.cli import _verdicts
+    from gpubench.cli import _findings
 
     judged = len(stored_lines) <= _LISTED
     trends = [history.trend(stored, min(last, _LAST if judged else NARROW)) for stored in stored_lines]
-    _verdicts.show(trend_rows(trends, judged, out.width))
+    _findings.show(trend_rows(trends, judged, out.width))
     if not judged:
         hint = f"changes are looked for in {_LISTED} series at most; name cases to see the changes of these"
         out.print(_print.plain(hint, "dim"), soft_wrap=True)
