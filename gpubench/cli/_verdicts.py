@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.base.clean import tidy
 from gpubench.cli import _print
 from gpubench.cli import _sharing as sharing
 
@@ -95,7 +96,6 @@ def publish(
     of a CI, which others read, does not. The files are written first, so that a closed pipe prevents none of them.
     Raises UsageError if a file cannot be written."""
     from gpubench import plugins
-    from gpubench.base.clean import tidy
     from gpubench.base.streams import write_commands
     from gpubench.cli import _findings
     from gpubench.judging.answer import answer, warnings

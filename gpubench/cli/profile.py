@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from gpubench.base import blocks
 from gpubench.base.clean import clean
+from gpubench.base.errors import GpubenchError
 from gpubench.cli import _options as options
 from gpubench.cli import _print
 
@@ -218,7 +219,6 @@ def profile(
     """Sample every device while a program runs, find its phases, and write a run file.
 
     The exit status is the program's."""
-    from gpubench.base.errors import GpubenchError
     from gpubench.tools.profile import ProfileError
     from gpubench.tools.profile.program import CannotRun
 
@@ -254,8 +254,6 @@ def _run_profiled(
 
 
 def _print_outcome(outcome: ProgramProfile, path: Path) -> None:
-    from gpubench.cli import _print
-
     if outcome.run is not None:
         console = _print.err()
         console.print(*profiled(outcome.run, console), sep="\n")
