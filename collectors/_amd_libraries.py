@@ -31,16 +31,12 @@ class Library(Protocol):
         """Return the id of each process on the GPU with that PCI address, with its bytes of memory; None: unknown."""
 
 
-def _rocm_folder() -> Path:
-    return Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
-
-
 class AmdSmi:
     """The Python binding that comes with ROCm; it must be of the same release as its library."""
 
     def __init__(self) -> None:
         """Import and start the library, and note the handle of each GPU by its PCI address."""
-        sys.path += [str(_rocm_folder() / "share/amd_smi"), _DEBIAN]
+        sys.path += [str(Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / "share/amd_smi"), _DEBIAN]
         self._smi = smi = importlib.import_module("amdsmi")
         smi.amdsmi_init()
         handles = smi.amdsmi_get_processor_handles()

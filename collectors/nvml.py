@@ -11,7 +11,6 @@ from gpubench.api import collector as gb
 from ._nvml import (
     NvidiaCollector,
     NvmlAccess,
-    Turns,
     answer,
     fast,
     handle_of,
@@ -244,11 +243,7 @@ COUNTERS = (*READERS, XIDS)
 READ = {counter.name: reader for counter, reader in READERS.items()}
 
 
-def _lock_of_period(period_s: float) -> Turns:
-    return {_FAST_S: fast, _PCIE_S: slowest}.get(period_s, slow)
-
-
-TURNS = {counter.name: _lock_of_period(counter.period_s) for counter in COUNTERS}
+TURNS = {counter.name: {_FAST_S: fast, _PCIE_S: slowest}.get(counter.period_s, slow) for counter in COUNTERS}
 
 
 _KINDS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")

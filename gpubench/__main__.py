@@ -8,9 +8,7 @@ import traceback
 from types import FrameType
 
 from gpubench import DISTRIBUTION, __version__
-from gpubench.base import limits, streams
-from gpubench.base.clean import one_line
-from gpubench.base.errors import FileError, GpubenchError, Interrupted, ReaderLeft, Terminated, UsageError
+from gpubench.base import clean, errors, limits, streams
 
 _INTERNAL = 70
 
@@ -27,30 +25,30 @@ def main() -> int:
             return _run()
         finally:
             sys.stdout.flush()
-    except ReaderLeft as error:
+    except errors.ReaderLeft as error:
         return error.exit_status
-    except GpubenchError as error:
+    except errors.GpubenchError as error:
         return _report(error)
-    except (Terminated, KeyboardInterrupt):
+    except (errors.Terminated, KeyboardInterrupt):
         return _report_signal(arrived)
     except Exception as error:  # noqa: BLE001 - a bug: its traceback is kept, its exit status is its own
         if arrived:  # inside a class body, Python 3.11 replaces the exception of a signal by a RuntimeError
             return _report_signal(arrived)
         if cause := _outside_cause(error):
             return _report(cause)
-        sys.stderr.writelines(f"{one_line(line)}\n" for line in traceback.format_exc().splitlines())
+        sys.stderr.writelines(f"{clean.one_line(line)}\n" for line in traceback.format_exc().splitlines())
         sys.stderr.write(f"gpubench: this is a bug in {DISTRIBUTION} {__version__}; please report the lines above\n")
         return _INTERNAL
 
 
-def _report(error: GpubenchError) -> int:
-    sys.stderr.write(one_line(f"gpubench: {error}") + "\n")
+def _report(error: errors.GpubenchError) -> int:
+    sys.stderr.write(clean.one_line(f"gpubench: {error}") + "\n")
     return error.exit_status
 
 
 def _report_signal(arrived: list[int]) -> int:
     number = arrived[0] if arrived else signal.SIGINT
-    return _report(Interrupted(f"ended by {signal.Signals(number).name}", 128 + number))
+    return _report(errors.Interrupted(f"ended by {signal.Signals(number).name}", 128 + number))
 
 
 def _run() -> int:
@@ -68,14 +66,14 @@ def _run() -> int:
     return call()
 
 
-def _outside_cause(error: Exception) -> GpubenchError | None:
+def _outside_cause(error: Exception) -> errors.GpubenchError | None:
     """Return the error to report if `error` is no bug of gpubench; None if it is one."""
     if limit := limits.reason(error):
-        return UsageError(limit)
+        return errors.UsageError(limit)
     from gpubench.base import files
 
     if problem := files.path_problem(error):
-        return FileError(problem)
+        return errors.FileError(problem)
     if isinstance(error, ImportError):
         from gpubench.base import installation
 
@@ -89,7 +87,7 @@ def _raise_on_signals(arrived: list[int]) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         del frame
         arrived.append(number)
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+        raise KeyboardInterrupt if number == signal.SIGINT else errors.Terminated(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` starts a program with SIGHUP ignored; keep that

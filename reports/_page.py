@@ -10,18 +10,14 @@ from typing import Any
 
 from gpubench.api import report as gb
 
+from . import _roofline, _serving, _timeline, _transfers, _web
 from ._amortisation import amortisation
 from ._blocks import Blocks, heads, room_for
 from ._breakeven import breakeven
 from ._charts import FEWEST_POINTS, Chart, bars, curve, pareto
 from ._matrix import matrix
-from ._roofline import rooflines
-from ._serving import served
 from ._staircase import staircase
 from ._texts import Notice, counts_by_level, device_text, head, legend_text, measured, notices, suite_anchor
-from ._timeline import timelines
-from ._transfers import transfer
-from ._web import packed
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -141,9 +137,9 @@ _DRAW: dict[str, Callable[[gb.Summary, str, gb.View], list[Chart]]] = {
     "matrix": matrix,
     "pareto": pareto,
     "staircase": staircase,
-    "transfer": transfer,
+    "transfer": _transfers.transfer,
     "breakeven": breakeven,
-    "serving": served,
+    "serving": _serving.served,
     "amortisation": amortisation,
 }
 _TOPICS = ("phases", "links", "soak")
@@ -170,7 +166,7 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> dict[str, Any]:
     summary = gb.Summary(run)
     spreads = summary.spreads()
     room = room_for(spreads)
-    drawn, blocks = timelines(summary), Blocks(summary, room)
+    drawn, blocks = _timeline.timelines(summary), Blocks(summary, room)
     by_topic = {topic: tuple(table for table in gb.tables(summary) if table.topic == topic) for topic in _TOPICS}
     all_notices = [
         *notices(summary, [spread.row for spread in spreads]),
@@ -187,16 +183,16 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> dict[str, Any]:
         "has_errors": any(notice.level == "error" for notice in all_notices),
         "suites": tuple(_suite(summary, name, table) for name, table in tables.items()),
         "phases": by_topic["phases"],
-        "rooflines": tuple(rooflines(summary)),
+        "rooflines": tuple(_roofline.rooflines(summary)),
         "links": by_topic["links"],
         "soak": by_topic["soak"],
         "timelines": [
             (timeline, _fold(timeline.charts, 0 if index else _OPEN_CHARTS))
             for index, timeline in enumerate(drawn.devices)
         ],
-        "zoom": packed(drawn.zoom) if drawn.zoom else "",
+        "zoom": _web.packed(drawn.zoom) if drawn.zoom else "",
         "thinned": drawn.thinned,
-        "details": packed(blocks.packed) if blocks.packed else "",
+        "details": _web.packed(blocks.packed) if blocks.packed else "",
         "results": results(summary, enclosure) if enclosure else None,
         "environment": tuple(environment(run)),
         "environment_text": environment_text(run),

@@ -5,20 +5,9 @@ from dataclasses import dataclass
 
 from gpubench.api import report as gb
 
+from . import _page, _texts
 from ._blocks import figure_cells, heads, reason_text
-from ._page import environment
 from ._sides import Cell, FindingRow, Judged, Row, Side, Sides, side_by_side
-from ._texts import (
-    Notice,
-    has_several_devices,
-    key_note,
-    legend_text,
-    notices,
-    secondary_text,
-    seconds_text,
-    share_text,
-    trust_text,
-)
 from ._web import MOST_BYTES, clipped, cut, table
 
 _MOST_SUSPECTS, _MOST_LINES, _MOST_KEY_LINES = 15, 6, 3
@@ -242,7 +231,7 @@ class _Suite:
         self.name, self.constants, self.summary = suite.name, suite.constants, summary
         self.lines = sorted(suite.cases, key=_rank)
         beside = {
-            id(line): secondary_text(summary.secondary_figures(line.spread)) if line.median else ""
+            id(line): _texts.secondary_text(summary.secondary_figures(line.spread)) if line.median else ""
             for line in self.lines
         }
         has_more = any(beside.values())
@@ -271,7 +260,7 @@ def _fitting_rows(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
 def _document(summary: gb.Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
     """Return the whole document, or for a `kept` that is not None a shorter one with only the rows in `kept`."""
     rows = [line.spread.row for suite in suites for line in suite.lines]
-    all_notices = notices(summary, rows)
+    all_notices = _texts.notices(summary, rows)
     parts = [
         *_head_lines(gb.overview(summary)),
         *_notice_lines(all_notices if kept is None else all_notices[:_NOTICES]),
@@ -283,7 +272,7 @@ def _document(summary: gb.Summary, suites: Sequence[_Suite], kept: frozenset[str
         parts += _suite_section(suite, kept)
     for derived in gb.tables(summary) if kept is None else ():
         parts += _derived_lines("##", derived)
-    parts += [*_environment_lines(summary.run), f"\n{legend_text(summary)}"]
+    parts += [*_environment_lines(summary.run), f"\n{_texts.legend_text(summary)}"]
     return "\n".join(parts) + "\n"
 
 
@@ -294,13 +283,15 @@ def _head_lines(run_overview: gb.Overview) -> Iterator[str]:
     if run_overview.values:
         yield ""
         yield from _key_figures(run_overview)
-    yield f"\n**{gb.escape(trust_text(run_overview))}**"
+    yield f"\n**{gb.escape(_texts.trust_text(run_overview))}**"
     if run_overview.limitations:
         yield ""
     yield from (f"- {gb.escape(sentence)}" for sentence in run_overview.limitations)
     if run_overview.suites:
         yield ""
-        lines = ((line.name, line.summary, line.ended, seconds_text(line.seconds)) for line in run_overview.suites)
+        lines = (
+            (line.name, line.summary, line.ended, _texts.seconds_text(line.seconds)) for line in run_overview.suites
+        )
         yield from table(
             ("suite", "what it measures", "cases", "time"), (tuple(map(gb.escape, line)) for line in lines)
         )
@@ -308,22 +299,28 @@ def _head_lines(run_overview: gb.Overview) -> Iterator[str]:
 
 def _key_figures(run_overview: gb.Overview) -> Iterator[str]:
     """Yield the table of key figures with its note, in parts that newlines join; an unneeded column is left out."""
-    with_device = has_several_devices(run_overview)
+    with_device = _texts.has_several_devices(run_overview)
     columns = ("key figure", *(("device",) if with_device else ()), "median", "of data sheet")
     columns += ("of expected",) if run_overview.has_expectations else ()
     yield from table(columns, (_key_cells(value, with_device)[: len(columns)] for value in run_overview.values))
-    if note := key_note(run_overview):
+    if note := _texts.key_note(run_overview):
         yield f"\n{gb.escape(note)}"
 
 
 def _key_cells(value: gb.KeyValue, with_device: bool) -> tuple[str, ...]:
     device = (gb.escape("+".join(value.devices)),) if with_device else ()
-    reached = share_text(value.of_expected)
+    reached = _texts.share_text(value.of_expected)
     expected = f"**{reached}**" if value.is_below_expectation else reached
-    return (gb.escape(value.title), *device, f"**{gb.escape(value.figure.text)}**", share_text(value.of_spec), expected)
+    return (
+        gb.escape(value.title),
+        *device,
+        f"**{gb.escape(value.figure.text)}**",
+        _texts.share_text(value.of_spec),
+        expected,
+    )
 
 
-def _notice_lines(shown_notices: Sequence[Notice]) -> Iterator[str]:
+def _notice_lines(shown_notices: Sequence[_texts.Notice]) -> Iterator[str]:
     if shown_notices:
         yield "\n## Warnings and notes\n"
     for notice in shown_notices:
@@ -373,7 +370,7 @@ def _cells(line: gb.ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
 
 def _environment_lines(run: gb.Run) -> Iterator[str]:
     yield "\n## Environment\n"
-    facts = [(group.title, name, text) for group in environment(run) for name, text in group.facts if text]
+    facts = [(group.title, name, text) for group in _page.environment(run) for name, text in group.facts if text]
     yield from table(("group", "property", "value"), (tuple(map(gb.escape, line)) for line in facts))
 
 

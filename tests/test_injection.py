@@ -24,7 +24,7 @@ from test_trend_page import trend_of
 
 from gpubench import model, plugins
 from gpubench.base import streams
-from gpubench.cli import _print, _summary, _verdicts, doctor, history, profile
+from gpubench.cli import _findings, _print, _summary, doctor, history, profile
 from gpubench.cli.compare import _parts
 from gpubench.judging import comparison
 from gpubench.judging.answer import answer
@@ -264,7 +264,7 @@ def shown_history(text, monkeypatch):
 
 def shown_gate(judgement):
     """Return the output of `gate` for a judgement, with every case and every column."""
-    return _verdicts.answer_parts(judgement, answer(judgement, 1, "gpubench gate"), every=True, wide=True)
+    return _findings.answer_parts(judgement, answer(judgement, 1, "gpubench gate"), every=True, wide=True)
 
 
 PRINTED = {

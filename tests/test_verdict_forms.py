@@ -15,7 +15,7 @@ from test_trend_page import LINE, trend_of
 
 from gpubench import plugins
 from gpubench.base.clean import tidy
-from gpubench.cli import _print, _verdicts, compare, history
+from gpubench.cli import _findings, _print, compare, history
 from gpubench.judging import comparison
 from gpubench.judging.answer import answer
 from gpubench.judging.evidence import Evidence, Reading
@@ -55,14 +55,14 @@ def lines(monkeypatch, capsys):
         out = Console(width=width, highlight=False, emoji=False, no_color=True)
         monkeypatch.setattr(_print, "out", lambda: out)
         capsys.readouterr()
-        _verdicts.show(make_parts())
+        _findings.show(make_parts())
         return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
     return shown
 
 
 def gate_parts(judgement, every=False, wide=False, title="gpubench gate"):
-    return _verdicts.answer_parts(judgement, answer(judgement, exit_status(judgement), title), every, wide)
+    return _findings.answer_parts(judgement, answer(judgement, exit_status(judgement), title), every, wide)
 
 
 def is_command(line):

@@ -501,8 +501,7 @@ class Window:
 def bit_shares(track: Track, readings: Floats, weights: Floats | None = None) -> list[tuple[EventBit, float]]:
     """Return each bit that any reading of an event counter has set, with the fraction of the readings with it.
 
-    Each reading counts alike, or by its weight.
-    """
+    Each reading counts alike, or by its weight."""
     values = readings.astype(np.int64)
     all_bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
     return [

@@ -18,9 +18,7 @@ from gpubench.analysis.peaks import ABOVE_PEAK, BASES
 from gpubench.analysis.quantities import headline, judged_better, judged_unit, judged_values
 from gpubench.analysis.records import record
 from gpubench.analysis.summary import CaseCounters, Summary, case_counters
-from gpubench.base import units
-from gpubench.base.clean import tidy
-from gpubench.base.patterns import matches
+from gpubench.base import clean, patterns, units
 from gpubench.model import Case, Result, Run
 
 if TYPE_CHECKING:
@@ -135,8 +133,7 @@ def _headline_columns(summary: Summary, result: Result, spread: Spread) -> dict[
 def _result_columns(result: Result) -> dict[str, Any]:
     """Return the columns that all lines of a result share, by name: case, device, replicate, status, reason and labels.
 
-    Several devices are joined by `+`, parameters and labels by semicolons.
-    """
+    Several devices are joined by `+`, parameters and labels by semicolons."""
     return {
         "case": result.case.id,
         "suite": result.case.suite,
@@ -243,7 +240,7 @@ def to_html(run: Run) -> str:
     """Return the HTML table of the first 30 cases of a run for a notebook; a line below it counts the other cases.
 
     It has no style sheet and names neither the machine nor its user."""
-    summary = Summary(tidy(run))
+    summary = Summary(clean.tidy(run))
     rows = [spread.row for spread in summary.spreads()]
     devices = {device for row in rows for device in row.result.devices}
     names = dict.fromkeys(device.name for device in summary.run.manifest.facts.devices if device.id in devices)
@@ -320,7 +317,7 @@ def listing(
 
     `order` is `measured`, or puts the highest `share`, the highest `noise` or the longest `duration` first. Only the
     first `top` cases are returned; None returns all. `shows` chooses among the cases as `filters` does."""
-    spreads = [spread for spread in summary.spreads() if not filters or matches(spread.case.id, filters)]
+    spreads = [spread for spread in summary.spreads() if not filters or patterns.matches(spread.case.id, filters)]
     spreads = list(filter(shows, spreads)) if shows else spreads
     if order != "measured":
         spreads.sort(key=lambda spread: -_sort_value(spread, order))

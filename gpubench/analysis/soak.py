@@ -6,10 +6,8 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpubench.analysis.counters import CounterTable, Span, Window
-from gpubench.analysis.quantities import headline, judged_median, judged_unit
+from gpubench.analysis import counters, quantities, trust
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.trust import HEALTH_SOURCE
 from gpubench.analysis.views.table import Table
 from gpubench.base import units
 from gpubench.model import Measure, Remark, Result, Run
@@ -167,16 +165,16 @@ def tables_of(ledger: SoakLedger) -> list[Table]:
 
 
 def _is_sick(remark: Remark) -> bool:
-    return (remark.source, remark.state) == (HEALTH_SOURCE, "event")
+    return (remark.source, remark.state) == (trust.HEALTH_SOURCE, "event")
 
 
 def _case(results: Sequence[Result]) -> SoakedCase:
     """Return one case over its passes; `results` are its results on one device set, one for each pass, in order."""
-    headlines = [series for result in results if result.status == "ok" and (series := headline(result))]
+    headlines = [series for result in results if result.status == "ok" and (series := quantities.headline(result))]
     return SoakedCase(
         *results[0].key[:2],
-        judged_unit(headlines[0]) if headlines else "",
-        tuple(judged_median(series) for series in headlines),
+        quantities.judged_unit(headlines[0]) if headlines else "",
+        tuple(quantities.judged_median(series) for series in headlines),
         sum(len(series.values) for series in headlines),
         tuple(Tally(result.status for result in results).most_common()),
     )
@@ -217,16 +215,16 @@ def _deviating_digests(run: Run, results: Iterable[Result]) -> list[str]:
     return findings
 
 
-def _soaked_devices(run: Run, results: Sequence[Result], span: Span) -> Iterable[SoakedDevice]:
-    table = CounterTable.of_run(run)
+def _soaked_devices(run: Run, results: Sequence[Result], span: counters.Span) -> Iterable[SoakedDevice]:
+    table = counters.CounterTable.of_run(run)
     for device in dict.fromkeys(device for result in results for device in result.devices):
-        window = Window(table, device, (span,))
+        window = counters.Window(table, device, (span,))
         throttled = [f"{reason.name} {units.percent(reason.share)} of the time" for reason in window.throttling()]
         errors = _errors(table, device, [result for result in results if device in result.devices])
         yield SoakedDevice(device, tuple(_gauges(table, device, span)), tuple(throttled), tuple(errors))
 
 
-def _gauges(table: CounterTable, device: str, span: Span) -> Iterable[str]:
+def _gauges(table: counters.CounterTable, device: str, span: counters.Span) -> Iterable[str]:
     """Yield a line for each gauge with readings in the span (s): `temperature 41 °C to 66 °C, mean 60 °C`."""
     for measure, unit in _GAUGES.items():
         for track in table.of(device, measure)[:1]:
@@ -237,7 +235,7 @@ def _gauges(table: CounterTable, device: str, span: Span) -> Iterable[str]:
                 yield f"{measure.value} {low} to {high}, mean {mean}"
 
 
-def _errors(table: CounterTable, device: str, results: Sequence[Result]) -> Iterable[str]:
+def _errors(table: counters.CounterTable, device: str, results: Sequence[Result]) -> Iterable[str]:
     """Yield the rise of each counter of errors of a device and the passes in which it rose: `ecc +2 (pass 1, 3)`."""
     for track in table.tracks:
         if track.device == device and track.counter.unit == _ERRORS and len(track.values):

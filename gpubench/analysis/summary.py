@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpubench import stats
-from gpubench.analysis import peaks
+from gpubench.analysis import counters, peaks, quantities
 from gpubench.analysis.bound import Bound, Use
-from gpubench.analysis.counters import CounterTable, Throttle, Traffic, Window, WindowLoad
 from gpubench.analysis.figure import (
     WITHIN_PROCESS,
     Energy,
@@ -27,16 +26,6 @@ from gpubench.analysis.figure import (
 )
 from gpubench.analysis.fingerprint import Reproducibility, recorded_sources_text, reproducibility
 from gpubench.analysis.peaks import Peaks, Share
-from gpubench.analysis.quantities import (
-    headline,
-    judged_better,
-    judged_median,
-    judged_unit,
-    judged_values,
-    limited_median,
-    rate,
-    slowest_series,
-)
 from gpubench.knowledge.launches import EMPTY_KERNEL, EMPTY_KERNEL_CASE, Launch, launch_of
 from gpubench.model import Device, Result, Run, Series, SeriesMode
 
@@ -58,7 +47,7 @@ class EmptyKernels:
                 for series in result.series:
                     launch = launch_of(series.mode) if series.role == "primary" else None
                     if launch:
-                        medians[result.devices[0], launch].append(judged_median(series))
+                        medians[result.devices[0], launch].append(quantities.judged_median(series))
         return cls({place: stats.median(values) for place, values in medians.items()})
 
     def seconds(self, device_id: str, mode: SeriesMode) -> float:
@@ -80,8 +69,8 @@ class Summary:
     def __init__(self, run: Run) -> None:
         """Prepare the counters and the peaks of a run; figures are computed when they are first asked for."""
         self.run = run
-        self.counters = CounterTable.of_run(run)
-        self._peaks = Peaks(run, self.counters, limited_median)
+        self.counters = counters.CounterTable.of_run(run)
+        self._peaks = Peaks(run, self.counters, quantities.limited_median)
         # The keys are the ids of a result and a series, which stay unique as long as the dictionary holds both objects.
         self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}
 
@@ -99,12 +88,12 @@ class Summary:
         return self._figures[key][2]
 
     def _figure(self, result: Result, series: Series) -> Figure:
-        values = judged_values(series).tolist()
+        values = quantities.judged_values(series).tolist()
         interval = stats.median_interval(values)
         return Figure(
             series.label,
-            judged_unit(series),
-            judged_better(series),
+            quantities.judged_unit(series),
+            quantities.judged_better(series),
             interval,
             stats.noise(values),
             len(values),
@@ -117,7 +106,7 @@ class Summary:
         """Return the shares of peaks of a series whose figure is `centre`, in SI units; empty if it has no peak."""
         if not series.limit:
             return ()
-        limited = limited_median(series)
+        limited = quantities.limited_median(series)
         shares = self._peaks.shares(result, series, limited)
         if series.quantity != "items" or not limited:
             return shares
@@ -138,10 +127,12 @@ class Summary:
 
     def energy(self, result: Result) -> Energy | NoEnergy:
         """Return the work per joule of a result's headline (its first series), or the reason why it has none."""
-        series = headline(result)
+        series = quantities.headline(result)
         if series is None:
             return NoEnergy("nothing was timed")
-        return energy_of(result, series, judged_median(series), judged_unit(series), self.counters)
+        return energy_of(
+            result, series, quantities.judged_median(series), quantities.judged_unit(series), self.counters
+        )
 
     @cached_property
     def empty_kernels(self) -> EmptyKernels:
@@ -154,7 +145,7 @@ class Summary:
 
     @cached_property
     def _rows(self) -> tuple[ResultRow, ...]:
-        headlines = ((result, headline(result)) for result in self.run.results)
+        headlines = ((result, quantities.headline(result)) for result in self.run.results)
         return tuple(
             ResultRow(result, self.figure(result, series) if series else None, tuple(self.impossible_shares(result)))
             for result, series in headlines
@@ -166,7 +157,7 @@ class Summary:
         Early samples are left out, because their clock is unknown."""
         for series in result.series if result.status == "ok" else ():
             if series.limit and series.role != "early":
-                share = peaks.impossible(self._peaks.shares(result, series, limited_median(series)))
+                share = peaks.impossible(self._peaks.shares(result, series, quantities.limited_median(series)))
                 if share:
                     yield ImpossibleShare(series.label, share)
 
@@ -247,7 +238,7 @@ class Summary:
 
 def _secondary_series(result: Result) -> Iterator[Series]:
     stages = {series.stage for series in result.series[:1]}
-    for series in list(slowest_series(result))[1:]:
+    for series in list(quantities.slowest_series(result))[1:]:
         if series.role == "primary" and series.stage not in stages:
             stages.add(series.stage)
             yield series
@@ -258,7 +249,10 @@ def _secondary_series(result: Result) -> Iterator[Series]:
 
 def _differs(early: Series, settled: Series) -> bool:
     """Return whether the early samples of a stage differ by more than 1 % from its samples after the device settled."""
-    return early.stage == settled.stage and abs(judged_median(early) / judged_median(settled) - 1) > _EARLY_DIFFERS
+    return (
+        early.stage == settled.stage
+        and abs(quantities.judged_median(early) / quantities.judged_median(settled) - 1) > _EARLY_DIFFERS
+    )
 
 
 def exit_status(results: Sequence[Result]) -> int:
@@ -271,39 +265,39 @@ class CaseCounters:
     """The bound of a case, its memory traffic, and the throttle reasons in its window; None for an unknown value."""
 
     bound: Bound | None
-    traffic: Traffic | None
-    throttled: tuple[Throttle, ...] = ()
+    traffic: counters.Traffic | None
+    throttled: tuple[counters.Throttle, ...] = ()
 
 
 def case_counters(summary: Summary, result: Result) -> CaseCounters:
     """Return what bounds a result, its memory traffic and its throttle reasons, from the counters of its first device.
 
     The first two are None and the last is empty if the status of the result is not ok, or if it has no series."""
-    series = headline(result)
+    series = quantities.headline(result)
     if series is None or result.status != "ok":
         return CaseCounters(None, None)
     device = summary.device(result.devices[0])
     load = _load(summary, result, series)
-    window = Window(summary.counters, device.id, [result.window], device)
+    window = counters.Window(summary.counters, device.id, [result.window], device)
     return CaseCounters(window.bound(load), window.traffic(load), window.throttling())
 
 
-def _load(summary: Summary, result: Result, series: Series) -> WindowLoad:
+def _load(summary: Summary, result: Result, series: Series) -> counters.WindowLoad:
     """Return the facts about a case that are not from counters, from `series`, the main series of the result."""
     alone = not shared_window_reason(result, series)
     shares = summary.figure(result, series).shares
     specified = [share for share in shares if share.basis != "best"]
     peaks = {share.basis: share.peak for share in shares}
     seconds = sum(series.values)
-    sampled = rate(series.work.moved * len(series.values), seconds) if seconds else 0.0
+    sampled = quantities.rate(series.work.moved * len(series.values), seconds) if seconds else 0.0
     call_s = min(series.values, default=0.0)
-    return WindowLoad(
+    return counters.WindowLoad(
         limit=series.limit,
         of_peak=tuple(Use(share.fraction, f"share of {share.peak_text}") for share in specified[-1:]),
         clock_of_spec=peaks["clock"] / peaks["spec"] if {"clock", "spec"} <= peaks.keys() else None,
         call_s=call_s,
         launch_s=summary.empty_kernels.seconds(result.devices[0], series.mode),
-        moved_rate=rate(series.work.moved, call_s) if call_s > 0 else 0.0,
+        moved_rate=quantities.rate(series.work.moved, call_s) if call_s > 0 else 0.0,
         counted_rate=sampled * min(filled_fraction(result, series), 1.0) if alone else 0.0,
         is_capped="power-capped" in result.labels,
         is_dependent=series.quantity == "item",

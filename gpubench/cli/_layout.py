@@ -69,8 +69,7 @@ def _is_right_to_left(name: str) -> bool:
 def _one_line_each(heads: Sequence[str], rows: Sequence[NamedRow], room: int) -> Table:
     """Return a table with one row per line; a name wider than `room` columns is folded at its commas within its cell.
 
-    The first two of `heads` belong to lead and name, the others to the figures.
-    """
+    The first two of `heads` belong to lead and name, the others to the figures."""
     cells = [
         [_print.plain(row.lead, row.style), folded(row.name, room), *map(_print.plain, row.figures)] for row in rows
     ]
@@ -111,8 +110,7 @@ def _lead_and_name(row: NamedRow, lead: int, width: int) -> Iterator[Text]:
 def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Text]:
     """Yield each row as its lead, its name and its figures, each figure after its heading, in lines of at most `width`.
 
-    The first two of `heads` belong to lead and name, the others to the figures.
-    """
+    The first two of `heads` belong to lead and name, the others to the figures."""
     for row in rows:
         yield _print.plain(row.lead, row.style)
         yield folded(row.name, width)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.base.errors import UsageError
+from gpubench.cli import _print
+
 if TYPE_CHECKING:
     from gpubench.model import Facts, Settings
 
@@ -86,7 +89,6 @@ def check_suites(suites: list[str] | None) -> None:
     """Raise UsageError for an unknown suite, and print which of the suites cannot be loaded, on standard error.
 
     `suites` are the command's arguments; None or an empty list stands for all suites. No device is opened."""
-    from gpubench.cli import _print
     from gpubench.measuring import plan as planning
 
     planning.suite_names(suites or [])
@@ -140,7 +142,6 @@ def run_file(out: Path | None, kind: str = "") -> Path:
     folder cannot be made."""
     from datetime import UTC, datetime
 
-    from gpubench.base.errors import UsageError
     from gpubench.tools import history
 
     if out is not None:

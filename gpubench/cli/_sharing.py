@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from gpubench.base.errors import FileError, UsageError
+from gpubench.cli import _print
+
 if TYPE_CHECKING:
     from gpubench.model import Manifest
 
@@ -54,8 +57,6 @@ def for_terminal(value: Value) -> Value:
 
 
 def _warn_not_redacted() -> None:
-    from gpubench.cli import _print
-
     message = "not anonymised: it contains messages, the command, paths, labels, host and user names, UUIDs and serials"
     _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
 
@@ -65,8 +66,6 @@ def _read_salt(path: Path) -> bytes:
     """Return the salt in the file `path`, 32 bytes; the file is made if it does not exist."""
     import secrets
 
-    from gpubench.base.errors import FileError
-    from gpubench.cli import _print
     from gpubench.tools import health
 
     try:
@@ -84,8 +83,6 @@ def check_target(out: Path, force: bool, *sources: Path) -> None:
 
     Raises UsageError if `out` is one of the `sources`, the files that are read, or if it exists and `force` is not set.
     """
-    from gpubench.base.errors import UsageError
-
     if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
         raise UsageError(f"{out} is the run file that is read; choose another output file")
     if out.exists() and not force:
@@ -94,8 +91,6 @@ def check_target(out: Path, force: bool, *sources: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents unless they exist. Raises UsageError if they cannot be made."""
-    from gpubench.base.errors import UsageError
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -106,7 +101,6 @@ def write(out: Path, content: str | bytes) -> None:
     """Write `content` to the file `out` completely or not at all, text as UTF-8.
 
     Raises UsageError if it cannot be written."""
-    from gpubench.base.errors import UsageError
     from gpubench.base.files import write_whole
 
     try:

@@ -134,8 +134,7 @@ def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
 def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
     """Yield a suite's heading and its cases: a table with one row each if it fits `width` columns, else lines of text.
 
-    The most complete variant of the columns is used that leaves room for the names.
-    """
+    The most complete variant of the columns is used that leaves room for the names."""
     yield Text("")
     heading = _print.plain(suite.name, "bold")
     yield heading.append_text(_print.plain(f"  {suite.constants}" if suite.constants else "", "not bold dim"))
@@ -154,13 +153,10 @@ def _column_variants(suite: ListedSuite, wide: bool) -> list[Columns]:
     """Return three variants of the columns: complete, without the peaks' names, and also without the bounds."""
     whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
     unnamed = [
-        (head, [_without_peak_name(cell) for cell in cells] if head == "of peak" else cells) for head, cells in whole
+        (head, [(cell.partition("%")[0] + "%" if cell else "") for cell in cells] if head == "of peak" else cells)
+        for head, cells in whole
     ]
     return [whole, unnamed, [(head, cells) for head, cells in unnamed if head != "bound by"]]
-
-
-def _without_peak_name(share: str) -> str:
-    return share.partition("%")[0] + "%" if share else ""
 
 
 def _columns(suite: ListedSuite, wide: bool) -> Columns:
@@ -223,8 +219,7 @@ def _folded(name: str, secondary: str, room: int) -> Text:
     """Return a case's name in lines of at most `room` characters, broken after commas, and `secondary` below, dimmed.
 
     `secondary` is a list of figures, separated by commas, or empty, which adds no line. A part between two commas that
-    is longer than `room` is not broken.
-    """
+    is longer than `room` is not broken."""
     text = Text("\n").join(_print.plain(line) for line in joined("", name_parts(name), room))
     if secondary:
         lines = joined(INDENT, [f"{part}, " for part in secondary.split(", ")], room + 1)

@@ -15,7 +15,7 @@ from gpubench.cli import _print, _verdicts
 from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
-    from gpubench.cli._verdicts import Part
+    from gpubench.cli._findings import Part
     from gpubench.judging.comparison import Comparison, RunComparison
     from gpubench.judging.evidence import Reading
 
@@ -71,7 +71,7 @@ def compare(
     import gc
 
     from gpubench.base.errors import UsageError
-    from gpubench.cli import _verdicts
+    from gpubench.cli import _findings
     from gpubench.judging import comparison as judged
     from gpubench.judging.policy import THRESHOLD_PERCENT
     from gpubench.tools import rendering
@@ -95,7 +95,7 @@ def compare(
         sharing.write(out, written) if out else sys.stdout.write(written)
     else:
         selection = CaseSelection(tuple(filter or ()), top, all_ or bool(filter), wide)
-        _verdicts.show(_parts(comparison, selection))
+        _findings.show(_parts(comparison, selection))
 
 
 def _output_form(out: Path | None, json: bool) -> str:
@@ -163,14 +163,14 @@ def _comparison(run_readings: list[Reading], names: list[str], fraction: float, 
 
 def _parts(comparison: Comparison, selection: CaseSelection = CaseSelection()) -> list[Part]:
     """Return the texts and tables of a comparison: the verdict of each run, the runs, then the cases."""
-    from gpubench.cli import _verdicts
+    from gpubench.cli import _findings
     from gpubench.judging.comparison import answer, letter, one_sided_cases
 
     letters = [letter(index) for index in range(len(comparison.columns))]
     parts: list[Part] = []
     for name, against in zip(letters[1:], comparison.against, strict=True):
         reply = answer(against, name)
-        parts += _verdicts.verdict_parts(
+        parts += _findings.verdict_parts(
             reply.verdict, [*reply.reasons, *one_sided_cases(comparison, against)], reply.next_steps
         )
     parts += [_print.plain(""), *_run_parts(comparison, letters)]
@@ -204,7 +204,7 @@ def _suite_parts(against: RunComparison, name: str) -> list[Part]:
 def _case_parts(against: RunComparison, name: str, selection: CaseSelection) -> list[Part]:
     """Return the table of the selected cases, the worst first, and a note on cases that are not listed."""
     from gpubench.base.patterns import matches
-    from gpubench.cli import _verdicts
+    from gpubench.cli import _findings
     from gpubench.cli._summary import FEW_CASES
     from gpubench.judging.comparison import is_small
     from gpubench.judging.finding_text import plural
@@ -217,6 +217,6 @@ def _case_parts(against: RunComparison, name: str, selection: CaseSelection) -> 
     hidden = len(selected) - len(printed)
     note = _print.plain(f"not listed: {plural(hidden)} with less than 1 % of difference; --all lists them", "dim")
     return [
-        *_verdicts.finding_parts(printed[: selection.top], ("A", name), is_whole, selection.wide),
+        *_findings.finding_parts(printed[: selection.top], ("A", name), is_whole, selection.wide),
         *([note] if hidden else []),
     ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.base.errors import UsageError
 from gpubench.cli import _options as options
 from gpubench.cli import _print
 from gpubench.cli import _sharing as sharing
@@ -132,7 +133,6 @@ def doctor(
     json: options.Json = False,
 ) -> None:
     """Check the devices, libraries, counters and health of this machine, or measure its noise (--noise)."""
-    from gpubench.base.errors import UsageError
     from gpubench.measuring import inventory
 
     asked = {"--replicates": replicates, "--device": device, "--tier": tier, "--out": out, "--from": source}
@@ -155,17 +155,13 @@ def _write_bundle(target: Path, device: list[str] | None, more: bool) -> None:
     """Measure, and write the archive of `--bundle` to `target`; `device` are the ids to measure, None for the default.
 
     `more` says that options other than --device were given too: it raises UsageError. Raises UsageError also if the
-    archive exists.
-    """
-    from gpubench.base.errors import UsageError
-
+    archive exists."""
     if more:
         raise UsageError("--bundle goes with --device only")
     write(target, device)
 
 
 def _read_replicates(source: Path) -> Run:
-    from gpubench.base.errors import UsageError
     from gpubench.judging import noise
     from gpubench.model import store
 
@@ -178,8 +174,6 @@ def _read_replicates(source: Path) -> Run:
 def _measure(replicates: int | None, device: list[str] | None, tier: options.TierName | None, out: Path | None) -> Run:
     """Measure identical code repeatedly: the headline cases, each replicate in new processes and in a new order."""
     from gpubench.base import units
-    from gpubench.base.errors import UsageError
-    from gpubench.cli import _print
     from gpubench.cli._machine import run_display
     from gpubench.judging import noise
     from gpubench.measuring import inventory, plan
@@ -208,7 +202,6 @@ def _print_noise(run: Run, json: bool) -> None:
     """Print the noise floors of a run, then the cases without a floor and why; with `json` as one JSON document."""
     from gpubench.analysis import summary
     from gpubench.analysis.records import record
-    from gpubench.cli import _print
     from gpubench.judging import noise
 
     floors = noise.floors(run)
@@ -235,7 +228,6 @@ def _print_noise(run: Run, json: bool) -> None:
 
 def _print_document(facts: Facts) -> None:
     from gpubench.analysis.records import record
-    from gpubench.cli import _print
     from gpubench.measuring import sampler
     from gpubench.measuring.examination import examine
 

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from gpubench.base.clean import tidy
+from gpubench.base.errors import UsageError
 from gpubench.cli import _options as options
+from gpubench.cli import _print, _verdicts
 from gpubench.cli import _sharing as sharing
-from gpubench.cli import _verdicts
+from gpubench.cli._print import say
 
 if TYPE_CHECKING:
-    from gpubench.cli._verdicts import Part
+    from gpubench.cli._findings import Part
     from gpubench.judging.fleet import FleetJudgement
     from gpubench.model.fleet import Fleet
     from gpubench.tools.fleet.judging import ComponentHistory
@@ -84,7 +87,6 @@ def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: boo
     All are anonymised unless `no_redact` is set, the printed answer only in a CI. `force` replaces existing files."""
     import sys
 
-    from gpubench.base.clean import tidy
     from gpubench.tools.fleet import judging
 
     printed = tidy(judged)
@@ -102,7 +104,6 @@ def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: boo
 
 def show(judged: FleetJudgement) -> None:
     """Print the answer, the suspects and the smallest detectable slowdown on standard output."""
-    from gpubench.cli import _print
     from gpubench.judging import fleet_text
     from gpubench.judging.fleet import fleet_status
 
@@ -124,7 +125,6 @@ def show(judged: FleetJudgement) -> None:
 
 def _suspects(judged: FleetJudgement) -> Iterator[Part]:
     from gpubench.base import units
-    from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
     from gpubench.judging import fleet_text
 
@@ -153,7 +153,6 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
 
     Lists the components that were slow, that recovered, or whose figures became worse by the rules of `gpubench
     history`. The exit status is 1 if a component is slow in the newest fleet and was before."""
-    from gpubench.cli import _print
     from gpubench.tools.fleet import judging
 
     fleets = judging.read_all(folders)
@@ -166,7 +165,7 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
 
 
 def _show_histories(histories: Sequence[ComponentHistory], fleets: int) -> None:
-    from gpubench.cli import _print, _verdicts, history
+    from gpubench.cli import _findings, _print, history
     from gpubench.judging.finding_text import plural
 
     if not histories:
@@ -179,7 +178,7 @@ def _show_histories(histories: Sequence[ComponentHistory], fleets: int) -> None:
         style = "bold red" if component.is_slow_again else ""
         out.print(_print.plain(f"{component.place.text}: {counts}", style), soft_wrap=True)
     if trends := [trend for component in listed for trend in component.trends[:_MOST_TRENDS]]:
-        _verdicts.show(history.trend_rows(trends, True, out.width))
+        _findings.show(history.trend_rows(trends, True, out.width))
     if len(histories) > _MOST_WATCHED:
         _print.echo(f"not listed: {len(histories) - _MOST_WATCHED} more; --json has them all")
 
@@ -288,7 +287,6 @@ def run(
     The exit status is 0 if every node answered, 4 if some did not, 6 if no node has a device that is well."""
     import random
 
-    from gpubench.cli._print import say
     from gpubench.judging.policy import built_in
     from gpubench.tools.fleet import judging
     from gpubench.tools.fleet.board import NodeOrder
@@ -378,8 +376,6 @@ def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
 
 def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tuple[str, ...]:
     """Return the options of srun that follow `--` on the command line, as `FleetRunCommand` stored them."""
-    from gpubench.base.errors import UsageError
-
     srun: tuple[str, ...] = ctx.meta.get(_SRUN, ())
     if [bool(on), slurm, from_env].count(True) != 1:
         raise UsageError("name one launcher: --on ray://HOST:PORT, --on ray:local:N, --slurm or --from-env")
@@ -414,8 +410,6 @@ def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -
 @contextmanager
 def node_display() -> Iterator[Callable[[Sequence[NodeView]], None]]:
     """Yield a function that shows the nodes' states on standard error: lines, and on a terminal a table."""
-    from gpubench.cli import _print
-
     console, printed = _print.err(), dict[str, str]()
 
     def print_changes(views: Sequence[NodeView]) -> None:
@@ -455,7 +449,6 @@ def _status(view: NodeView) -> str:
 
 def _print_outcomes(fleet: Fleet, folder: Path) -> None:
     from gpubench.base import units
-    from gpubench.cli import _print
 
     has_racks = any(node.rack for node in fleet.nodes)
     rows = [

@@ -14,12 +14,14 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
+from gpubench.base.errors import UsageError
 from gpubench.cli import _options as options
+from gpubench.cli import _print
 from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
     from gpubench.analysis.trend import Trend
-    from gpubench.cli._verdicts import Part
+    from gpubench.cli._findings import Part
     from gpubench.tools.history import History, HistoryRecorder, RecordedFile, StoredLine
 
 
@@ -33,7 +35,6 @@ def trend_rows(trends: Sequence[Trend], judged: bool, width: int) -> list[Part]:
 
     A line above names the device if all series are of one device. If `judged`, the rows have the newest change, and
     series whose newest change is for the worse come first."""
-    from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
 
     several = len({trend.line.devices for trend in trends}) > 1
@@ -54,7 +55,6 @@ def trend_lines(trend: Trend) -> list[Text]:
     """Return the text on one series: case, verdict, next step, fingerprint, sparkline of the runs, and each change."""
     from gpubench.analysis.sparkline import sparkline
     from gpubench.base import units
-    from gpubench.cli import _print
 
     line, values = trend.line, trend.values
     newest, event = trend.moments[-1], trend.newest_event
@@ -80,8 +80,6 @@ def trend_lines(trend: Trend) -> list[Text]:
 def _next_step(trend: Trend) -> list[Text]:
     import shlex
 
-    from gpubench.cli import _print
-
     event = trend.newest_event
     if event is None or not event.start:
         return []
@@ -91,7 +89,6 @@ def _next_step(trend: Trend) -> list[Text]:
 
 def _events(trend: Trend) -> Iterator[Text]:
     from gpubench.base import units
-    from gpubench.cli import _print
 
     lines: list[tuple[int, str, bool]] = []
     for change in trend.changes:
@@ -224,8 +221,6 @@ def show(
         if html:
             _write_page(history, stored_lines, last, html, force, no_redact)
         elif json:
-            from gpubench.cli import _print
-
             _print.document([_document(history.trend(line, last)) for line in stored_lines])
         else:
             _print_trends(history, stored_lines, last, bool(cases))
@@ -241,7 +236,6 @@ def _store_path(store: Path | None) -> Path:
 def _selected_lines(history: History, cases: list[str], series: str) -> list[StoredLine]:
     """Return the stored lines of the series `series` whose case id matches a text in `cases`; all if it is empty."""
     from gpubench import plugins
-    from gpubench.base.errors import UsageError
 
     matching = history.lines(cases, series)
     if matching:
@@ -259,21 +253,18 @@ def _selected_lines(history: History, cases: list[str], series: str) -> list[Sto
 def _print_trends(history: History, stored_lines: list[StoredLine], last: int, named: bool) -> None:
     """Print each series in full if cases were `named` and the series are at most 8, else a table with a row for each.
 
-    Only the newest `last` runs of a series count. In a table of more than 200 series, changes are not searched for.
-    """
-    from gpubench.cli import _print
-
+    Only the newest `last` runs of a series count. In a table of more than 200 series, changes are not searched for."""
     out = _print.out()
     if named and len(stored_lines) <= _SHOWN:
         for number, stored in enumerate(stored_lines):
             lines = trend_lines(history.trend(stored, last))
             out.print(*([""] if number else []), *lines, sep="\n", soft_wrap=True)
         return
-    from gpubench.cli import _verdicts
+    from gpubench.cli import _findings
 
     judged = len(stored_lines) <= _LISTED
     trends = [history.trend(stored, min(last, _LAST if judged else NARROW)) for stored in stored_lines]
-    _verdicts.show(trend_rows(trends, judged, out.width))
+    _findings.show(trend_rows(trends, judged, out.width))
     if not judged:
         hint = f"changes are looked for in {_LISTED} series at most; name cases to see the changes of these"
         out.print(_print.plain(hint, "dim"), soft_wrap=True)
@@ -324,8 +315,6 @@ def _document(trend: Trend) -> dict[str, Any]:
 
 
 def _warn(lines: Iterable[str]) -> None:
-    from gpubench.cli import _print
-
     for line in lines:
         _print.say(line, "yellow")
 
@@ -357,8 +346,6 @@ def rebuild(sources: MoreSources = None, store: Store = None) -> None:
 
 
 def _print_records(recorder: HistoryRecorder, records: Iterable[RecordedFile]) -> None:
-    from gpubench.cli import _print
-
     counts = {"new": 0, "updated": 0, "known": 0, "refused": 0}
     for record in records:
         counts[record.state] += 1
@@ -379,14 +366,13 @@ def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Stor
 
     Without --files the run files stay, and `rebuild` would record them again."""
     from gpubench.base import units
-    from gpubench.cli import _print
     from gpubench.tools.history import HistoryRecorder
 
     place = _store_path(store)
     with HistoryRecorder(place) as recorder:
         sources, dropped = recorder.sources(), recorder.runs_to_delete(keep)
         existing = [sources[key] for key in dropped if sources[key].exists()] if files else []
-        inside = [file for file in existing if _is_inside(file, place)]
+        inside = [file for file in existing if file.resolve().is_relative_to(place.absolute().parent.resolve())]
         size = units.round_size(sum(file.stat().st_size for file in inside))
         if not dry_run:
             recorder.forget(dropped)
@@ -396,7 +382,3 @@ def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Stor
     summary += f", and {len(inside)} run files of {size}" if inside else ""
     outside = len(existing) - len(inside)
     _print.echo(summary + (f"; {outside} run files are outside the history's folder and stay" if outside else ""))
-
-
-def _is_inside(file: Path, place: Path) -> bool:
-    return file.resolve().is_relative_to(place.absolute().parent.resolve())

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.base.errors import UsageError
 from gpubench.cli import _options as options
+from gpubench.cli import _print
 from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
@@ -50,7 +52,6 @@ def import_(
 ) -> None:
     """Convert the output of other benchmarks to a run file, to show, compare and report it like any other."""
     from gpubench import plugins
-    from gpubench.base.errors import UsageError
     from gpubench.model import store
     from gpubench.tools import foreign
 
@@ -74,7 +75,6 @@ def import_(
 
 def _print_sources(sources: list[ImportedFile], path: Path) -> None:
     """Print the number of results of each source, what was left out, and the run file `path`, on standard error."""
-    from gpubench.cli import _print
     from gpubench.tools import foreign
 
     for source in sources:
@@ -91,7 +91,6 @@ def _print_sources(sources: list[ImportedFile], path: Path) -> None:
 
 def _print_tools() -> None:
     from gpubench import plugins
-    from gpubench.cli import _print
 
     names = plugins.names("importers")
     rows = [(name.replace("_", "-"), plugins.load("importers", name).summary) for name in names]

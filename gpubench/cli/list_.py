@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gpubench.cli import _options as options
+from gpubench.cli import _print
 
 Cases = Annotated[bool, typer.Option("--cases", help="List the ids of the cases instead of the suites.")]
 
@@ -28,7 +29,6 @@ def list_(
 
 def _print_suites(suites: list[str] | None, json: bool) -> None:
     """Print each suite with a sentence on what it measures, in a table, or with `json` as one JSON document."""
-    from gpubench.cli import _print
     from gpubench.measuring import plan
 
     options.check_suites(suites)
@@ -40,7 +40,6 @@ def _print_suites(suites: list[str] | None, json: bool) -> None:
 
 
 def _print_cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:
-    from gpubench.cli import _print
     from gpubench.measuring import inventory, plan
 
     options.check_suites(suites)
@@ -75,7 +74,6 @@ def plan(
 ) -> None:
     """Show which cases `run` would measure with these options, and estimate how long they take."""
     from gpubench.base import units
-    from gpubench.cli import _print
     from gpubench.measuring import inventory
     from gpubench.measuring import plan as planning
 

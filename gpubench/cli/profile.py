@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from gpubench.base import blocks
 from gpubench.base.clean import clean
+from gpubench.base.errors import GpubenchError
 from gpubench.cli import _options as options
 from gpubench.cli import _print
 
@@ -91,8 +92,7 @@ def _column_width(table: PhaseTable, place: int) -> int:
 def _column_groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator[list[int]]:
     """Yield the columns in groups that fit side by side in `left` columns of the terminal; each group has at least one.
 
-    `places` are the columns' indices, and `rooms` are their widths by index.
-    """
+    `places` are the columns' indices, and `rooms` are their widths by index."""
     group: list[int] = []
     for place in places:
         if group and sum(rooms[member] + _GAP for member in [*group, place]) - _GAP > left:
@@ -219,7 +219,6 @@ def profile(
     """Sample every device while a program runs, find its phases, and write a run file.
 
     The exit status is the program's."""
-    from gpubench.base.errors import GpubenchError
     from gpubench.tools.profile import ProfileError
     from gpubench.tools.profile.program import CannotRun
 
@@ -255,8 +254,6 @@ def _run_profiled(
 
 
 def _print_outcome(outcome: ProgramProfile, path: Path) -> None:
-    from gpubench.cli import _print
-
     if outcome.run is not None:
         console = _print.err()
         console.print(*profiled(outcome.run, console), sep="\n")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.base.errors import FileError, UsageError
+from gpubench.cli import _print
 from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
@@ -47,8 +49,6 @@ def _redact_file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...]
 
 def _redact_folder(folder: Path, out: Path, force: bool) -> None:
     """Write anonymised copies of all run files in `folder` and below to the folder `out`, under anonymised names."""
-    from gpubench.base.errors import FileError, UsageError
-    from gpubench.cli import _print
     from gpubench.tools import history
     from gpubench.tools.sharing import FileNames
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.base.errors import UsageError
+from gpubench.cli import _print, compare
 from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
@@ -45,8 +47,6 @@ def report(
     """Write an anonymised report of one run file (.html, .md, .csv, .json and more), or of several side by side."""
     import gc
 
-    from gpubench.base.errors import UsageError
-    from gpubench.cli import compare
     from gpubench.judging.comparison import beside, letter
     from gpubench.judging.policy import THRESHOLD_PERCENT
     from gpubench.model import store
@@ -92,7 +92,6 @@ def _render(report: CleanReport, run: Run, source: Path) -> str | bytes:
 def _format_name(out: Path, name: str | None) -> str:
     """Return the format of the report: `name` or, if `name` is None, the suffix of `out` without its point."""
     from gpubench import plugins
-    from gpubench.base.errors import UsageError
 
     formats = plugins.names("reports")
     name = name or out.suffix.removeprefix(".")
@@ -103,7 +102,6 @@ def _format_name(out: Path, name: str | None) -> str:
 
 def _print_formats() -> None:
     from gpubench import plugins
-    from gpubench.cli import _print
     from gpubench.tools import rendering
 
     rows = [(f".{name}", rendering.report(name).summary) for name in plugins.names("reports")]

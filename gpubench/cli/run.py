@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.base.errors import UsageError
 from gpubench.cli import _options as options
+from gpubench.cli import _print, _sharing
 
 if TYPE_CHECKING:
     from gpubench.measuring.plan import Plan
@@ -96,7 +98,6 @@ def run(
 ) -> None:
     """Measure suites on this machine, write a run file, and print a summary."""
     from gpubench.analysis import summary
-    from gpubench.base.errors import UsageError
     from gpubench.cli import _print, _summary
     from gpubench.cli._machine import run_display
     from gpubench.measuring import inventory, plan
@@ -120,7 +121,6 @@ def run(
     with run_display() as watch, private_daemon() if mps else nullcontext():
         measured = session.measure(planned, path, sys.argv, watch, resume, tell=_warn, exclusive=exclusive)
     if json:
-        from gpubench.cli import _sharing
         from gpubench.tools import rendering
 
         shared = _sharing.shareable(measured)
@@ -134,8 +134,6 @@ def run(
 
 
 def _warn(message: str) -> None:
-    from gpubench.cli import _print
-
     _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gpubench.cli import _options as options
+from gpubench.cli import _sharing
 
 RunFile = Annotated[Path, typer.Argument(metavar="RUN", help="A run file (.jsonl, .jsonl.gz).", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="List every case, and the tables derived from them.")]
@@ -49,7 +50,6 @@ def show(
 
     read = store.read_run(run)
     if json:
-        from gpubench.cli import _sharing
         from gpubench.tools import rendering
 
         shared = _sharing.shareable(read)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.cli import _print
 from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def site(folder: Folder, out: Out, no_redact: sharing.NoRedact = False) -> None:
     """Write a static site of many runs: an index, each run's page, comparisons with the run before, and trends.
 
     Only new and changed runs are read again. The site needs no server and no network; its index is DIR/index.html."""
-    from gpubench.cli import _print
     from gpubench.tools import site as sites
 
     sharing.shareable((), no_redact)  # prints a warning once

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.base.errors import Interrupted, UsageError
 from gpubench.cli import _options as options
+from gpubench.cli import _print, _sharing
 from gpubench.cli.run import Exclusive, Out
 
 if TYPE_CHECKING:
@@ -42,7 +44,6 @@ def soak(
 
     The exit status is 3 if a result was wrong, and 6 if a device is unhealthy: errors of its memory, hardware errors
     that its driver reports. The run file is an ordinary one, with one replicate per pass."""
-    from gpubench.base.errors import UsageError
     from gpubench.measuring import inventory
     from gpubench.measuring import plan as planning
     from gpubench.tools import soak as soaking
@@ -63,8 +64,6 @@ def soak(
 def _measure_and_print(plan: Plan, path: Path, is_json: bool, resume: bool, exclusive: bool) -> int:
     """Measure `plan`, print the ledger or with `is_json` the run, and return the exit status."""
     from gpubench.analysis.soak import ledger_of
-    from gpubench.base.errors import Interrupted
-    from gpubench.cli import _print
     from gpubench.cli._machine import run_display
     from gpubench.model.store import read_run
     from gpubench.tools import session
@@ -80,7 +79,6 @@ def _measure_and_print(plan: Plan, path: Path, is_json: bool, resume: bool, excl
         raise
     ledger = ledger_of(run)
     if is_json:
-        from gpubench.cli import _sharing
         from gpubench.tools import rendering
 
         shared = _sharing.shareable(run)
@@ -92,8 +90,6 @@ def _measure_and_print(plan: Plan, path: Path, is_json: bool, resume: bool, excl
 
 
 def _warn(message: str) -> None:
-    from gpubench.cli import _print
-
     _print.say(message, "yellow")
 
 

@@ -1,7 +1,6 @@
 """The key figures of every run: what a buyer, an operator and a model engineer ask first.
 
-On a GPU they are eight, and two more where it has peers.
-"""
+On a GPU they are eight, and two more where it has peers."""
 
 from gpubench.model import KeyFigure
 

@@ -17,9 +17,7 @@ from typing import Any, TypeVar
 import pydantic
 
 from gpubench import __version__, plugins
-from gpubench.base import units
-from gpubench.base.errors import DeviceError, FileError, Unavailable
-from gpubench.base.files import open_to_read
+from gpubench.base import errors, files, units
 from gpubench.devices import interposed, rocm
 from gpubench.measuring import boundary
 from gpubench.model import Device, Facts, UnavailablePart
@@ -56,12 +54,12 @@ def facts() -> Facts:
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise DeviceError(
+        raise errors.DeviceError(
             f"the search for devices did not end within {_TIMEOUT_S} s; check the driver (nvidia-smi)"
         ) from error
     if child.returncode:
         tail = child.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise DeviceError(f"the search for devices ended with status {child.returncode}: {tail[0]}")
+        raise errors.DeviceError(f"the search for devices ended with status {child.returncode}: {tail[0]}")
     return from_json(child.stdout.strip().splitlines()[-1])
 
 
@@ -73,7 +71,7 @@ def from_json(text: str | bytes) -> Facts:
         return pydantic.TypeAdapter(Facts).validate_json(text)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        raise FileError(
+        raise errors.FileError(
             f"not an inventory of gpubench: {first['msg']} at {'.'.join(map(str, first['loc']))}"
         ) from error
 
@@ -82,7 +80,7 @@ def from_file(path: Path) -> Facts:
     """Return the facts in a file that `doctor --json` wrote.
 
     Raises FileError if it cannot be read or is no inventory."""
-    with as_file_errors(path), os.fdopen(open_to_read(path), "rb") as file:
+    with as_file_errors(path), os.fdopen(files.open_to_read(path), "rb") as file:
         return from_json(file.read())
 
 
@@ -157,7 +155,7 @@ def _ask(name: str, unavailable: list[UnavailablePart], ask: Callable[[], T], de
     """Return what `ask` returns; if it raises, add the reason to `unavailable` under `name` and return `default`."""
     try:
         return plugins.call_library(name, ask)
-    except Unavailable as error:
+    except errors.Unavailable as error:
         unavailable.append(UnavailablePart(name, error.problem, error.remedy))
         return default
 
@@ -179,15 +177,11 @@ def _host() -> tuple[tuple[str, str], ...]:
         "machine": uname.machine,
         "hostname": uname.node,
         "cpus": len(os.sched_getaffinity(0)),
-        **_numa(),
+        **({"numa": _NUMA.read_text(encoding="utf-8").strip()} if _NUMA.exists() else {}),
         **_sharing_limits(),
         **interposed.facts(),
     }
     return tuple((name, str(value)) for name, value in described.items())
-
-
-def _numa() -> dict[str, str]:
-    return {"numa": _NUMA.read_text(encoding="utf-8").strip()} if _NUMA.exists() else {}
 
 
 def _sharing_limits() -> dict[str, str]:

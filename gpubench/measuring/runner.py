@@ -13,12 +13,10 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from gpubench.base.errors import DeviceError
-from gpubench.measuring import boundary, time_limits
+from gpubench.measuring import boundary, nodes, progress, time_limits
 from gpubench.measuring.channel import SEND_S, BadMessage
 from gpubench.measuring.claims import SHARED_LABEL, Claims
-from gpubench.measuring.nodes import MultiNodeCase, NodeGroup
 from gpubench.measuring.plan import Job, Plan, missing_devices
-from gpubench.measuring.progress import Forecast, Observer, ProgressEvent
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.measuring.time_limits import Phase
 from gpubench.measuring.worker import CaseOrder, OfferedValue, RankEnded, RankResult
@@ -33,7 +31,7 @@ class JobRanks:
     The ranks count from 0 on this node."""
 
     workers: list[WorkerChild]
-    spread: MultiNodeCase | None = None
+    spread: nodes.MultiNodeCase | None = None
     results: dict[int, RankResult] = field(default_factory=dict)
     offers: dict[int, OfferedValue] = field(default_factory=dict)
     phases: dict[int, Phase] = field(default_factory=dict)  # the current phase of each rank
@@ -165,7 +163,7 @@ class Runner(AbstractContextManager["Runner"]):
         sink: RecordSink,
         deadline_s: float = time_limits.CASE_S,
         claims: Claims | None = None,
-        group: NodeGroup | None = None,
+        group: nodes.NodeGroup | None = None,
     ) -> None:
         """Set up a runner of jobs of `plan`, which writes results, samples and remarks to `sink`."""
         self._plan = plan
@@ -182,23 +180,23 @@ class Runner(AbstractContextManager["Runner"]):
         self._pool.end_all()
         self._sampler.kill()
 
-    def run(self, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
+    def run(self, jobs: Sequence[Job], started_at: float, watch: progress.Observer) -> None:
         """Run the jobs in order; every result is in the sink before the next job starts.
 
         `started_at` is the run's start in monotonic seconds, and `watch` is called before and after each job."""
-        forecast = Forecast(self._plan, jobs)
+        forecast = progress.Forecast(self._plan, jobs)
         for index, job in enumerate(jobs):
             start = time.monotonic()
             if job.replicate and start - started_at >= self._plan.most_s:
                 break
-            watch(ProgressEvent(job, index, jobs, forecast.left_s()))
+            watch(progress.ProgressEvent(job, index, jobs, forecast.left_s()))
             if job.replicate != self._replicate:
                 self._pool.end_all()
                 self._replicate = job.replicate
             result = self._write(self._measure_job(job, started_at))
             self._relay(self._sampler.drain())
             forecast.add(job, time.monotonic() - start)
-            watch(ProgressEvent(job, index, jobs, forecast.left_s(), result))
+            watch(progress.ProgressEvent(job, index, jobs, forecast.left_s(), result))
             self._count_failures(result)
         self._relay(self._sampler.stop())
         if lost := [device for device in self._failures if self._is_lost(device)]:
@@ -346,7 +344,7 @@ class Runner(AbstractContextManager["Runner"]):
                 ranks.resume(rank)
                 self._send(ranks, rank, values, ranks.workers[rank])
 
-    def _answer_across_nodes(self, ranks: JobRanks, spread: MultiNodeCase) -> None:
+    def _answer_across_nodes(self, ranks: JobRanks, spread: nodes.MultiNodeCase) -> None:
         while len(ranks.offers) == len(ranks.running) and not spread.is_over:
             spread.contribute(ranks.offers, ranks.results)
             round_values = spread.finish_round()

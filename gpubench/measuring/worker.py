@@ -21,12 +21,9 @@ from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
 from gpubench.base.errors import DeviceError, PeerDied, Skip, SuiteError, Unavailable, Untrustworthy, WrongAnswer
 from gpubench.devices import interposed
-from gpubench.measuring import boundary, clocks, keeper, plain
-from gpubench.measuring.answers import T, agree_alone
+from gpubench.measuring import answers, boundary, clocks, keeper, plain, plan, stopping
 from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded, to_parent
 from gpubench.measuring.engine import Engine, RankMeasurement
-from gpubench.measuring.plan import load_suite
-from gpubench.measuring.stopping import POLICIES
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.model import Case, Device, Series, Status, Strict
 from gpubench.plugins.backend import Backend, OpenDevice
@@ -123,11 +120,11 @@ class PeerRanks:
         decode = plain.decode if self.is_spread else pickle.loads
         return [None if offered is None else decode(offered) for offered in answer]
 
-    def agree(self, value: T) -> T:
+    def agree(self, value: answers.T) -> answers.T:
         """Return the value of the deciding rank on every rank.
 
         Every rank must call it. Raises PeerDied as `exchange`."""
-        decided: T = self.exchange(value)[self.decider]
+        decided: answers.T = self.exchange(value)[self.decider]
         return decided
 
     def choose_decider(self, active: bool) -> bool:
@@ -203,7 +200,7 @@ class Worker:
         """Build and measure a case, and return the outcome of this rank; errors pass to `measure_case`."""
         device = self._open_device(order.peers[order.rank])
         self._limits.building(f"{order.case.suite}/{order.case.name}", order.target.tier, device.traits.is_gpu)
-        suite = load_suite(order.suite or order.case.suite)
+        suite = plan.load_suite(order.suite or order.case.suite)
         bench = Bench(
             device,
             order.case,
@@ -253,12 +250,12 @@ class Worker:
             task.release()
             return RankMeasurement(())
         try:
-            rule = POLICIES[order.target.tier]
+            rule = stopping.POLICIES[order.target.tier]
             with bench.device.ranged(order.case.id):
                 engine = Engine(
                     bench.device,
                     rule,
-                    ranks.agree if ranks.world > 1 else agree_alone,
+                    ranks.agree if ranks.world > 1 else answers.agree_alone,
                     order.rank,
                     self._watches,
                     bench.rng,

@@ -21,11 +21,9 @@ from gpubench.base.errors import Untrustworthy, UsageError, WrongAnswer
 from gpubench.judging.decidable import processes_needed
 from gpubench.judging.finding_text import HEADS, MISSING, UNDECIDED, finding_cells, first, plural
 from gpubench.judging.judge import DECIDED, Finding
-from gpubench.measuring import inventory, plan
+from gpubench.measuring import inventory, plan, stopping, worker
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.recording import Recording, new_manifest
-from gpubench.measuring.stopping import POLICIES
-from gpubench.measuring.worker import open_watches
 from gpubench.model import Case, Manifest, Result, Run, Settings, SuiteInfo, Tier
 from gpubench.model.store import read_run
 from gpubench.plugins.backend import OpenDevice
@@ -210,8 +208,8 @@ class MeasuringSession:
         self._others = [self._replicate_starter.measure(self._node_paths(nodes)) for _ in numbers]
         self.device: OpenDevice = plugins.load("backends", device.backend).open(device)
         self.device.leave()
-        self._watches = open_watches(device)
-        settings = Settings(_suites(nodes), (name,), options.tier)
+        self._watches = worker.open_watches(device)
+        settings = Settings(tuple(dict.fromkeys(map(suite_of, nodes))), (name,), options.tier)
         suites = [SuiteInfo(name, "tests that measure") for name in settings.suites]
         self._manifest = new_manifest(facts, settings, suites, sys.argv)
         self._file = _SessionRunFile.create(options.out, self._manifest) if options.out else None
@@ -273,7 +271,7 @@ class MeasuringSession:
 
         Its status is invalid if the samples cannot be trusted. Raises UsageError if nothing, or not everything, ran on
         the timed stream, and the errors of the task's check."""
-        engine = Engine(self.device, POLICIES[self._manifest.settings.tier], watches=self._watches)
+        engine = Engine(self.device, stopping.POLICIES[self._manifest.settings.tier], watches=self._watches)
         engine.verify(task)
         self._refuse_strays(task)
         begin = time.monotonic()
@@ -386,10 +384,6 @@ class MeasuringSession:
         undecided = len(findings) - decided
         line = f"{decided} of {plural(len(findings))} decided against the baseline"
         return [f"warning: {line}: the other {undecided} may be slower" if undecided else line]
-
-
-def _suites(nodes: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(map(suite_of, nodes)))
 
 
 class _SessionRunFile:

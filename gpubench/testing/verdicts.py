@@ -7,11 +7,9 @@ from pathlib import Path
 from gpubench import plugins
 from gpubench.analysis.fingerprint import fingerprint
 from gpubench.base.errors import FileError
-from gpubench.judging import policy
+from gpubench.judging import finding_text, policy, rounds
 from gpubench.judging.evidence import Evidence, Gathering, Reading
-from gpubench.judging.finding_text import explanation, finding_cells
 from gpubench.judging.judge import Finding, exit_status
-from gpubench.judging.rounds import Sides
 from gpubench.model import Case, Run
 from gpubench.tools import history
 from gpubench.tools.gating import baselines
@@ -37,7 +35,7 @@ class BaselineVerdict:
         finding = self.finding
         if finding is None or finding.effect is None:
             return f"{self.verdict}: {finding.case.id if finding else 'case'}: {self.reason}"
-        cells = finding_cells(finding)
+        cells = finding_text.finding_cells(finding)
         return (
             f"{cells.verdict}: {cells.change}, threshold {cells.threshold}: {finding.case.id}\n"
             f"baseline {cells.before}, candidate {cells.after}, 95 % interval {cells.interval}, "
@@ -66,17 +64,17 @@ class Baseline:
         if not before.sides:
             return BaselineVerdict("new", "the baseline does not have it")
 
-        def more(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
+        def more(sides: rounds.Sides, suspects: tuple[Finding, ...]) -> rounds.Sides:
             """Return the sides with one more measurement of the case as candidate; `suspects` is that case alone."""
             del suspects  # the only case is measured again
-            return Sides(
+            return rounds.Sides(
                 sides.before,
                 sides.after.with_repeats([_restrict_to_case(Reading.of(repeat), case) for repeat in measure_again()]),
             )
 
-        judgement = self._asked.settle(Sides(before, Evidence([[Reading.of(run)]])), more)
+        judgement = self._asked.settle(rounds.Sides(before, Evidence([[Reading.of(run)]])), more)
         (finding, *_) = judgement.findings
-        reason = explanation(finding).replace(" --replicates", " --gpubench-replicates")
+        reason = finding_text.explanation(finding).replace(" --replicates", " --gpubench-replicates")
         fails = exit_status(judgement, self._asked.policy.strict) != 0
         return BaselineVerdict(str(finding.verdict), reason, fails, judgement.decided > 0, finding)
 

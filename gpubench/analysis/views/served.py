@@ -15,9 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpubench import stats
-from gpubench.analysis import serving
-from gpubench.analysis.figure import Energy
-from gpubench.analysis.quantities import headline
+from gpubench.analysis import figure, quantities, serving
 from gpubench.analysis.serving import OBJECTIVES, Objectives, PredictedPercentile, RatePoint, ServingTimes, StepLine
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.table import NO_VALUE, Derived, Table
@@ -114,7 +112,7 @@ class Servings(Derived):
         rows = tuple(
             (case, energy.figure, units.quantity(energy.watts, "W"))
             for case, energy in energies
-            if isinstance(energy, Energy)
+            if isinstance(energy, figure.Energy)
         )
         energy = [Table("Energy per token", _ENERGY_HEADS, rows, _ENERGY_HEADS[:1])] if rows else []
         if not self.models:
@@ -147,7 +145,7 @@ class _Measured:
     sessions: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
-        series = headline(result)
+        series = quantities.headline(result)
         seconds = stats.median(series.values) if series else math.nan
         if not _LEAST_S <= seconds <= _MOST_S:
             return

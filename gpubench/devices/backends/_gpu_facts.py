@@ -93,7 +93,7 @@ def device_facts(runtime: Any, index: int, count: int) -> Device:
         id=f"{family}:{index}",
         backend="cupy",
         name=name.decode() if isinstance(name, bytes) else str(name),
-        arch=_arch(runtime, props),
+        arch=_rocm.arch(props) if runtime.is_hip else f"sm_{props['major']}{props['minor']}",
         uuid=uuid_of(props, pci),
         pci=pci,
         memory_bytes=int(props["totalGlobalMem"]),
@@ -103,10 +103,6 @@ def device_facts(runtime: Any, index: int, count: int) -> Device:
         peers=tuple(f"{family}:{peer}" for peer in peers),
         details=_rocm.details(props) if runtime.is_hip else _details(runtime, index),
     )
-
-
-def _arch(runtime: Any, props: Mapping[str, Any]) -> str:
-    return _rocm.arch(props) if runtime.is_hip else f"sm_{props['major']}{props['minor']}"
 
 
 def pci_address(runtime: Any, index: int) -> str:
@@ -140,14 +136,12 @@ def traits_of(runtime: Any, device: Device) -> Traits:
         clock="hip events" if runtime.is_hip else "cuda events",
         warp=int(props["warpSize"]),
         is_gpu=True,
-        max_shared_bytes=_rocm.max_shared_bytes(props) if runtime.is_hip else _shared_bytes(props),
+        max_shared_bytes=_rocm.max_shared_bytes(props)
+        if runtime.is_hip
+        else int(props.get("sharedMemPerBlockOptin") or props["sharedMemPerBlock"]),
         features=_rocm.features(props) if runtime.is_hip else _features(props),
         is_dry_run=runtime.is_hip and _rocm.is_dry_run(props),
     )
-
-
-def _shared_bytes(props: Mapping[str, Any]) -> int:
-    return int(props.get("sharedMemPerBlockOptin") or props["sharedMemPerBlock"])
 
 
 def _features(props: Mapping[str, Any]) -> frozenset[str]:

@@ -25,12 +25,9 @@ from gpubench.plugins.backend import (
     Traits,
 )
 
-from . import _rocm
-from ._early import early_launch
-from ._gpu_facts import binding_versions, device_facts, driver_versions, pci_address, traits_of, uuid_of
+from . import _early, _gpu_facts, _rocm, _streams
 from ._host_memory import HOST_KINDS, host_memory
 from ._memory import RawMemory, SharedRegion, shared_memory
-from ._streams import EventClock, KernelGate, SideStreams, ipc_event
 
 
 def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | None:
@@ -84,7 +81,7 @@ class CupyKernel:
         On a device that does not support this, it is launched like any other kernel."""
         if self._has_early:
             stream = int(self._cupy.cuda.get_current_stream().ptr)
-            early_launch()(int(self._function.kernel.ptr), grid, block, args, stream)
+            _early.early_launch()(int(self._function.kernel.ptr), grid, block, args, stream)
         else:
             self(grid, block, args)
 
@@ -195,8 +192,8 @@ class CupyDevice:
         self._ordinals: dict[str, int] = {}
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._stream.use()
-        self._side_streams = SideStreams(cupy, self._stream)
-        self.traits = traits_of(self._runtime, device)
+        self._side_streams = _streams.SideStreams(cupy, self._stream)
+        self.traits = _gpu_facts.traits_of(self._runtime, device)
         if is_timed:
             self._prepare_timing(cupy)
         self.synchronize()
@@ -206,7 +203,7 @@ class CupyDevice:
         self._cache_flush = CacheFlush(cupy, max(2 * device.cache_bytes, _LEAST_FLUSH), device.units)
         self.flush()
         clock_hz = float(dict(device.details).get("clock.sm_hz", 2e9))
-        self._clock = EventClock(cupy, self._stream, KernelGate(cupy, clock_hz), self.flush)
+        self._clock = _streams.EventClock(cupy, self._stream, _streams.KernelGate(cupy, clock_hz), self.flush)
 
     @property
     def stream(self) -> int:
@@ -347,7 +344,7 @@ class CupyDevice:
         return host_memory(kind) if kind in HOST_KINDS else shared_memory(self.xp, kind)
 
     def shared_event(self, handle: bytes = b"") -> SharedEvent:
-        return ipc_event(self.xp, self._stream, handle)
+        return _streams.ipc_event(self.xp, self._stream, handle)
 
     def release(self) -> None:
         self._clock.forget()
@@ -372,7 +369,7 @@ class CupyBackend:
             raise Unavailable(
                 f"CuPy {cupy.__version__} finds no GPU ({error})", "check the driver (nvidia-smi, rocm-smi)"
             ) from error
-        return tuple(device_facts(runtime, index, count) for index in range(count))
+        return tuple(_gpu_facts.device_facts(runtime, index, count) for index in range(count))
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of CuPy, driver and runtime by name, and of nvmath-python if it is installed.
@@ -382,8 +379,8 @@ class CupyBackend:
         runtime = cupy.cuda.runtime
         return {
             "cupy": cupy.__version__,
-            **driver_versions(runtime),
-            **binding_versions(),
+            **_gpu_facts.driver_versions(runtime),
+            **_gpu_facts.binding_versions(),
         }
 
     def open(self, device: Device) -> CupyDevice:
@@ -398,8 +395,8 @@ def _ordinal(cupy: Any, device: Device) -> int:
     runtime = cupy.cuda.runtime
     count = runtime.getDeviceCount()
     for index in range(count):
-        pci = pci_address(runtime, index)
-        if device.uuid and uuid_of(runtime.getDeviceProperties(index), pci) == device.uuid:
+        pci = _gpu_facts.pci_address(runtime, index)
+        if device.uuid and _gpu_facts.uuid_of(runtime.getDeviceProperties(index), pci) == device.uuid:
             return index
         if not device.uuid and pci == device.pci:
             return index

@@ -22,14 +22,11 @@ from gpubench.analysis.overview import CaseKey, Component, DigestBuilder, NodeDi
 from gpubench.analysis.trend import Line, RunSource, Trend, TrendPoint
 from gpubench.base.clean import tidy
 from gpubench.base.errors import FileError, UsageError
-from gpubench.judging import effect
+from gpubench.judging import effect, fleet_rule, noise, outliers
 from gpubench.judging.causes import causes
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.fleet import Basis, FleetFinding, FleetJudgement, Place, SuspectState
-from gpubench.judging.fleet_rule import SecondMeasurement, judge_fleet
 from gpubench.judging.judge import Finding, SideFigures, decide
-from gpubench.judging.noise import LEAST_TO_FAIL
-from gpubench.judging.outliers import LEAST_EFFECT
 from gpubench.judging.policy import Policy
 from gpubench.model import Verdict, store
 from gpubench.model.fleet import AGAIN, Fleet, FleetNode, read_fleet
@@ -57,7 +54,7 @@ class ReadFleet:
 
     fleet: Fleet
     digests: tuple[NodeDigest, ...]
-    again: tuple[SecondMeasurement, ...]
+    again: tuple[fleet_rule.SecondMeasurement, ...]
     files: dict[str, Path]
     seconds: float
     notes: tuple[str, ...] = ()  # names that several nodes have
@@ -75,7 +72,7 @@ def read(folder: Path) -> ReadFleet:
     reasons = {node.name: answer.reason for node, answer in zip(first, answers, strict=False) if not answer.digest}
     digests = tuple(answer.digest for answer in answers[: len(first)] if answer.digest)
     again = tuple(
-        SecondMeasurement(answer.digest, entry.role == "control")
+        fleet_rule.SecondMeasurement(answer.digest, entry.role == "control")
         for entry, answer in zip(second, answers[len(first) :], strict=True)
         if answer.digest
     )
@@ -139,7 +136,7 @@ def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None,
         findings += slower
         bases += ["floor"] if compared else []
         notes += [] if compared else ["no floor is known for these models: write [[floor]] tables (docs/gate.md)"]
-    judgement = judge_fleet(current.fleet, current.digests, current.again, findings, bases, notes)
+    judgement = fleet_rule.judge_fleet(current.fleet, current.digests, current.again, findings, bases, notes)
     return replace(judgement, notes=(*judgement.notes, *current.notes))
 
 
@@ -227,8 +224,8 @@ def _fleet_finding(
 ) -> FleetFinding:
     key = next((key for key in component.rates if key.case == finding.case.id), None)
     family, shift = key.family if key else "", finding.effect.shift if finding.effect else math.nan
-    before = finding.before.processes or LEAST_TO_FAIL  # a floor has no processes, because it is not measured
-    state: SuspectState = "confirmed" if min(finding.after.processes, before) >= LEAST_TO_FAIL else "suspect"
+    before = finding.before.processes or noise.LEAST_TO_FAIL  # a floor has no processes, because it is not measured
+    state: SuspectState = "confirmed" if min(finding.after.processes, before) >= noise.LEAST_TO_FAIL else "suspect"
     sizes = -math.expm1(-shift), -math.expm1(-finding.threshold), finding.after.median, finding.before.median
     what = (place, component.kind, family, finding.case.id, basis, state)
     explained = causes(key, family, shift, component, others)
@@ -270,7 +267,7 @@ def plan_second_measurement(judgement: FleetJudgement, draw: random.Random) -> S
     return SecondMeasurementPlan(roles, tuple(cases)[:_MOST_CASES])
 
 
-_MOVED = LEAST_EFFECT / 2  # figures that vary less than this between the days are not searched for changes
+_MOVED = outliers.LEAST_EFFECT / 2  # figures that vary less than this between the days are not searched for changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +339,7 @@ def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
     fleets = []
     for index, folder in enumerate(folders):
         current = read(folder)
-        judgement = judge_fleet(current.fleet, current.digests, current.again)
+        judgement = fleet_rule.judge_fleet(current.fleet, current.digests, current.again)
         at = 0.0 if current.fleet.started else float(index)
         with contextlib.suppress(ValueError):  # the text is no date
             moment = datetime.fromisoformat(current.fleet.started)
