@@ -133,8 +133,7 @@ def test_an_endless_sequence_of_messages_is_truncated():
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
-    [(1, 1.0), (True, 1.0), (np.int64(3), 3.0), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
+    ("value", "expected"), [(1, 1.0), (True, 1.0), (np.int64(3), 3.0), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)]
 )
 def test_every_real_number_type_is_accepted_as_a_reading(value, expected):
     assert boundary.number(value) == expected

@@ -151,10 +151,7 @@ def test_integers_are_compared_exactly_and_floats_relative_to_their_terms():
     reference = np.array([[3.0, -7.0]])
     assert {
         name: observation.value for name, observation in DATA.judged(exact, 9, reference, reference, reference).items()
-    } == {
-        "error": 0.0,
-        "greatest_error": 0.0,
-    }
+    } == {"error": 0.0, "greatest_error": 0.0}
     with pytest.raises(WrongAnswer, match="1 of 2 compared integers are wrong"):
         DATA.judged(exact, 9, reference + np.array([[0, 1]]), reference, reference)
     observed = DATA.judged(plain, 9, reference + np.array([[0, 1e-7]]), reference, np.array([[1.0, 1e3]]))

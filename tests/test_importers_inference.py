@@ -152,10 +152,7 @@ def test_the_bytes_of_weights_follow_from_their_format_and_the_gpus_that_share_t
             "how many bits the weights have is not known: GGUF",
         ),
         ({"mean_tpot_ms": None}, "the time from the first to the last token is not stated"),
-        (
-            {"total_output_tokens": 128, "output_throughput": 128 / 14.8},
-            "the answers have one token each",
-        ),
+        ({"total_output_tokens": 128, "output_throughput": 128 / 14.8}, "the answers have one token each"),
     ],
 )
 def test_without_a_count_of_bytes_there_is_no_share_of_peak_and_a_note_gives_the_reason(tmp_path, edits, message):
