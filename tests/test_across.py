@@ -69,7 +69,7 @@ def end_processes(*processes: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_nodes_measure_collectives_and_messages_together_by_tcp(tmp_path, size):
-    arguments = (
+    arguments = [
         "run",
         "collectives",
         "--device",
@@ -80,7 +80,7 @@ def test_nodes_measure_collectives_and_messages_together_by_tcp(tmp_path, size):
         "across",
         "--filter",
         "message",
-    )
+    ]
     nodes = [
         start(node_variables(rank, size, 20_500 + size), *arguments, "--out", str(tmp_path / f"{rank}.jsonl"))
         for rank in range(size)
