@@ -4,6 +4,7 @@ import dataclasses
 from functools import partial
 from typing import Any
 
+import _make as make
 import pytest
 from _modules import suite_module
 from _poison import overwrite
@@ -16,16 +17,7 @@ from gpubench.base.errors import WrongAnswer
 from gpubench.model import Case, Device, Facts, Tier
 from gpubench.plugins.backend import Traits
 
-H200 = Device(
-    "cuda:0",
-    "cupy",
-    "NVIDIA H200",
-    "sm_90",
-    memory_bytes=140 * 2**30,
-    cache_bytes=60 * 2**20,
-    units=132,
-    dtypes=("float32", "float16"),
-)
+H200 = dataclasses.replace(make.H200, dtypes=("float32", "float16"))
 A100 = dataclasses.replace(H200, name="NVIDIA A100-SXM4-80GB", arch="sm_80", memory_bytes=80 * 2**30, units=108)
 SUITE = plugins.load("suites", "bandwidth")
 MIB = 2**20

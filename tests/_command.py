@@ -11,6 +11,7 @@ import functools
 import io
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from unittest import mock
 
 from gpubench.__main__ import main
-from gpubench.measuring import inventory
+from gpubench.measuring import inventory, nodes
 
 _FACTS = functools.cache(inventory.facts)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,6 +47,43 @@ def gpubench(*arguments: object, cwd: Path | str = ".", **environment: str) -> C
     ):
         status = main()
     return CommandResult(status, out.getvalue(), err.getvalue())
+
+
+def start(*arguments: object, cwd: Path | str = ".", **environment: str) -> subprocess.Popen[str]:
+    """Start the command in a process of its own, with these variables added to this process's."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "gpubench", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=os.environ | environment,
+    )
+
+
+def in_process(*arguments: object, cwd: Path | str = ".", **environment: str) -> CommandResult:
+    """Run the command in a process of its own and return its end."""
+    process = start(*arguments, cwd=cwd, **environment)
+    out, err = process.communicate()
+    return CommandResult(process.returncode, out, err)
+
+
+def end_processes(*processes: subprocess.Popen[str], limit_s: float = 100) -> list[int]:
+    """Return the exit statuses; processes that still run are killed."""
+    try:
+        outputs = [process.communicate(timeout=limit_s) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    sys.stdout.write("".join(errors for _, errors in outputs))
+    assert not any("Traceback" in errors for _, errors in outputs), outputs
+    return [process.returncode for process in processes]
+
+
+def node_variables(rank: int, size: int, port: int) -> dict[str, str]:
+    """Return the environment variables of node `rank` in a group of `size`."""
+    names = (nodes.RANK, nodes.NODES, nodes.ADDRESS, nodes.SECRET)
+    return dict(zip(names, (str(rank), str(size), f"127.0.0.1:{port}", "a secret of the test"), strict=True))
 
 
 @contextlib.contextmanager

@@ -51,6 +51,23 @@ def pci(index: int) -> str:
     return f"0000:{0x0C + 0x11 * index:02x}:00.0"
 
 
+def readings(kind: str, index: int) -> dict[str, float]:
+    """Return the values that every reader must find in the files of a GPU."""
+    model = MODELS[kind]
+    return {
+        "amd.power": model.power_w,
+        "amd.clock.gfx": model.gfx_mhz * 1e6,
+        "amd.clock.memory": model.memory_mhz * 1e6,
+        "amd.temperature.hotspot": 61.0,
+        "amd.temperature.memory": 49.0,
+        "amd.utilization.gfx": 93.0,
+        "amd.utilization.memory": 41.0,
+        "amd.memory.used": float(USED_BYTES + index),
+        "amd.energy": 16.0,
+        "amd.pcie.replays": 2.0,
+    }
+
+
 def _write(path: Path, content: object) -> None:
     """Write a file and its folders; text ends with a line break."""
     path.parent.mkdir(parents=True, exist_ok=True)

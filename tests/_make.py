@@ -43,6 +43,7 @@ def counter(name: str, unit: str, kind: str, period_s: float = 0.1, source: str 
     return Counter(name, unit, kind, period_s, source, declared.measures, declared.bits)
 
 
+H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", memory_bytes=140 * 2**30, cache_bytes=60 * 2**20, units=132)
 POWER = counter("nvml.power", "W", "gauge", 0.1, "nvidia-smi --query-gpu=power.draw.instant")
 ENERGY = counter("nvml.energy", "J", "cumulative", 0.1, "nvidia-smi -q -d POWER")
 

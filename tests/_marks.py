@@ -92,9 +92,7 @@ MARKS = (
     _mark("ssh key", f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA{_KEY} zed@zebra", "AAAAC3Nz", "lZDI1NTE5", "zed", "zebra"),
     _mark("fingerprint of a key", "SHA256:uNiVztksCsDhcc0u9e8BgrJXVGDT0PFwl1Vqo0Sq7Eo", "uNiV"),
     _mark(
-        "private key",
-        f"-----BEGIN OPENSSH PRIVATE KEY-----\n{_KEY}\n{_KEY}\n-----END OPENSSH PRIVATE KEY-----",
-        _KEY,
+        "private key", f"-----BEGIN OPENSSH PRIVATE KEY-----\n{_KEY}\n{_KEY}\n-----END OPENSSH PRIVATE KEY-----", _KEY
     ),
     _mark("addresses of digits", "00:11:22:33:44:55, 0000:03:00.1 and fd12::17 are gone", "11:22", "03:00", "fd12::17"),
     _mark("host with a number", "no answer from worker-17 and from gpu-worker-19b", "worker-17", "worker-19b"),

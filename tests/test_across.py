@@ -3,18 +3,18 @@
 import dataclasses
 import gzip
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+import _command as command
 import _files as files
 import _fleet
 import _make as make
 import numpy as np
 import pytest
+from _command import end_processes, node_variables
 from _modules import suite_module
 
 from gpubench import plugins
@@ -23,7 +23,7 @@ from gpubench.base.errors import WrongAnswer
 from gpubench.judging import links
 from gpubench.judging.fleet import fleet_status
 from gpubench.judging.fleet_text import fleet_answer
-from gpubench.measuring import inventory, nodes
+from gpubench.measuring import inventory
 from gpubench.measuring import plan as planning
 from gpubench.model import Case, Facts, Settings, Work, store
 from gpubench.tools.fleet import pairs
@@ -32,7 +32,6 @@ from gpubench.tools.fleet.pairs import PairMeasurement, PairsRecord, PairsSessio
 from gpubench.tools.fleet.session import FleetRequest
 
 HERE = Path(__file__).parent
-GPUBENCH = [sys.executable, "-P", "-m", "gpubench"]
 
 
 part = partial(suite_module, "collectives")
@@ -40,49 +39,15 @@ part = partial(suite_module, "collectives")
 
 def start(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[str]:
     """Start gpubench without a GPU; `environment` is added to this process's."""
-    return subprocess.Popen(
-        [*GPUBENCH, *arguments],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def node_variables(rank: int, size: int, port: int) -> dict[str, str]:
-    """Return the environment variables of node `rank` in a group of `size`."""
-    names = (nodes.RANK, nodes.NODES, nodes.ADDRESS, nodes.SECRET)
-    return dict(zip(names, (str(rank), str(size), f"127.0.0.1:{port}", "a secret of the test"), strict=True))
-
-
-def end_processes(*processes: subprocess.Popen[str]) -> list[int]:
-    """Return the exit statuses; processes that still run are killed."""
-    try:
-        outputs = [process.communicate(timeout=100) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert not any("Traceback" in errors for _, errors in outputs), outputs
-    return [process.returncode for process in processes]
+    return command.start(*arguments, CUDA_VISIBLE_DEVICES="", **environment)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_nodes_measure_collectives_and_messages_together_by_tcp(tmp_path, size):
-    arguments = (
-        "run",
-        "collectives",
-        "--device",
-        "host",
-        "--tier",
-        "smoke",
-        "--filter",
-        "across",
-        "--filter",
-        "message",
-    )
+    argv = ("run", "collectives", "--device", "host", "--tier", "smoke", "--filter", "across", "--filter", "message")
     nodes = [
-        start(node_variables(rank, size, 20_500 + size), *arguments, "--out", str(tmp_path / f"{rank}.jsonl"))
+        start(node_variables(rank, size, 20_500 + size), *argv, "--out", str(tmp_path / f"{rank}.jsonl"))
         for rank in range(size)
     ]
     assert end_processes(*nodes) == [0] * size

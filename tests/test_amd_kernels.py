@@ -44,10 +44,7 @@ GATED = {"WEIGHTS": 1, "TEAM": 128, "SHARE": 2, "AHEAD": 4, "GATED": 1}
 GATED_SKINNY = {"WEIGHTS": 4, "TILES": 1, "PANELS": 2, "DOWN": 1, "ACROSS": 8, "AHEAD": 2, "GATED": 1}
 # The macros with which a file is built; a file that is not listed is built without macros.
 BUILDS: dict[str, list[dict[str, object]]] = {
-    "stream.cu": [
-        *({"REAL": "float", "WIDTH": width} for width in (16, 8, 4)),
-        {"REAL": "double", "WIDTH": 16},
-    ],
+    "stream.cu": [*({"REAL": "float", "WIDTH": width} for width in (16, 8, 4)), {"REAL": "double", "WIDTH": 16}],
     "bandwidth/access.cu": [{"WRITES": 0}, {"WRITES": 1}],
     "gemv.cu": [*GEMV, GATED],
     "compilers/rows.cu": list(ROWS),

@@ -121,12 +121,7 @@ CUDA = {"cupy-cuda13x": "14.2.0"}
         ),
         (without_kfd, {}, ["no /dev/kfd"], "--device /dev/kfd"),
         (without_driver, {}, [f"no driver runs {fake.pci(1)}"], "amdgpu"),
-        (
-            machine,
-            {"environment": {"HSA_OVERRIDE_GFX_VERSION": "9.0.0"}},
-            ["HSA_OVERRIDE_GFX_VERSION=9.0.0"],
-            "unset",
-        ),
+        (machine, {"environment": {"HSA_OVERRIDE_GFX_VERSION": "9.0.0"}}, ["HSA_OVERRIDE_GFX_VERSION=9.0.0"], "unset"),
     ],
 )
 def test_a_problem_is_named_with_its_remedy(tmp_path, made, options, texts, remedy):

@@ -99,10 +99,7 @@ def test_the_run_and_a_resumed_run_continue_after_mistakes(mistakes):
 
 def test_a_case_whose_timing_mode_is_unsupported_is_skipped_and_never_ok_without_a_figure(mistakes):
     (result,) = (result for result in mistakes[2].results if result.case.name == "graph_alone")
-    assert (result.status, result.reason) == (
-        "skipped",
-        "this device has no timing mode graph",
-    )
+    assert (result.status, result.reason) == ("skipped", "this device has no timing mode graph")
 
 
 def test_numbers_of_numpy_and_notes_that_are_numbers_are_accepted(mistakes):

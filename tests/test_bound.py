@@ -213,10 +213,7 @@ def test_a_copy_within_the_cache_of_a_recorded_h200_is_not_bound_by_its_launch()
         for result in run.results
         if (bound := case_counters(summary, result).bound) and bound.label == "launch"
     }
-    assert launched == {
-        "latency/launch",
-        *(f"ipc/pull[path=same,size={size}]" for size in ("4KiB", "64KiB", "1MiB")),
-    }
+    assert launched == {"latency/launch", *(f"ipc/pull[path=same,size={size}]" for size in ("4KiB", "64KiB", "1MiB"))}
 
 
 def test_a_third_partys_collector_decides_what_bounds_a_case_without_a_change_of_the_core():

@@ -1,9 +1,6 @@
 """A mistake of a collector costs the value, the message or the collector, and never the run."""
 
 import math
-import os
-import subprocess
-import sys
 import threading
 import unicodedata
 from decimal import Decimal
@@ -12,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _command import in_process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -133,8 +131,7 @@ def test_an_endless_sequence_of_messages_is_truncated():
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
-    [(1, 1.0), (True, 1.0), (np.int64(3), 3.0), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
+    ("value", "expected"), [(1, 1.0), (True, 1.0), (np.int64(3), 3.0), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)]
 )
 def test_every_real_number_type_is_accepted_as_a_reading(value, expected):
     assert boundary.number(value) == expected
@@ -211,10 +208,8 @@ def test_a_watch_that_returns_no_condition_fails_its_case(looked):
 
 def test_a_run_survives_a_collector_that_does_everything_wrong(tmp_path):
     out = tmp_path / "run.jsonl"
-    environment = {**os.environ, "PYTHONPATH": PLUGIN, "GPUBENCH_SICK": "rubbish", "GPUBENCH_HISTORY": "off"}
-    command = [sys.executable, "-P", "-m", "gpubench", "run", "gemm", "--device", "host", "--tier", "smoke"]
-    command += ["--filter", "gemm/square", "--out", str(out)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    arguments = ("run", "gemm", "--device", "host", "--tier", "smoke", "--filter", "gemm/square", "--out", out)
+    done = in_process(*arguments, PYTHONPATH=PLUGIN, GPUBENCH_SICK="rubbish", GPUBENCH_HISTORY="off")
     assert done.returncode == 0, done.stderr
     run = read_run(out)
     assert run.complete

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _command import in_process
 
 from gpubench import plugins
 from gpubench.base.errors import DeviceError, UsageError
@@ -122,7 +123,6 @@ def test_a_run_beside_another_one_warns_and_labels_its_cases(tmp_path, monkeypat
 @pytest.mark.slow
 def test_the_command_refuses_a_device_in_use_with_status_6(held):
     held()
-    command = [sys.executable, "-P", "-m", "gpubench", "run", "latency", "--device", "host", "--tier", "smoke"]
-    refused = subprocess.run([*command, "--exclusive"], capture_output=True, text=True, check=False)
+    refused = in_process("run", "latency", "--device", "host", "--tier", "smoke", "--exclusive")
     assert refused.returncode == 6, refused.stderr
     assert "this run has --exclusive" in refused.stderr

@@ -6,12 +6,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from _command import CommandResult, gpubench
+from _command import CommandResult, gpubench, start
 
 from gpubench.model import store
 
@@ -29,14 +28,8 @@ def refused(done: CommandResult) -> str:
 
 
 def process(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Return a function that runs the command in a separate process, with the suite `faults`."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "gpubench", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": PLUGIN, **environment},
-    )
+    """Start the command in a separate process, with the suite `faults`."""
+    return start(*arguments, **{"PYTHONPATH": PLUGIN, **environment})
 
 
 @pytest.fixture(scope="module")

@@ -57,10 +57,7 @@ def test_the_first_line_names_the_device_that_would_be_measured():
 
 
 def test_available_counters_are_counted_and_unavailable_ones_named():
-    absent = [
-        UnavailablePart("amd", "no supported device", ""),
-        UnavailablePart("gpm", "no supported device", ""),
-    ]
+    absent = [UnavailablePart("amd", "no supported device", ""), UnavailablePart("gpm", "no supported device", "")]
     text = lines(_machine.machine(FACTS, [], COUNTERS, absent))
     start = text.index("counters")
     assert text[start + 1 : start + 5] == [

@@ -356,12 +356,6 @@ def test_without_ray_one_line_names_the_extra(tmp_path, monkeypatch):
     assert (done.returncode, done.stderr) == (2, expected)
 
 
-def test_a_folder_that_holds_another_fleet_is_refused(tmp_path):
-    (tmp_path / "gpu07.jsonl.gz").write_bytes(b"")
-    with pytest.raises(UsageError, match="holds another fleet"), new_folder(tmp_path):
-        pass
-
-
 def test_a_second_launcher_in_a_folder_is_told_that_another_fleet_uses_it(tmp_path):
     with new_folder(tmp_path / "fleet") as folder:
         refused = pytest.raises(UsageError, match="another fleet uses this folder now; name a new folder with --out")
@@ -372,9 +366,12 @@ def test_a_second_launcher_in_a_folder_is_told_that_another_fleet_uses_it(tmp_pa
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["pairs.json", "pairs", "fleet.json"])
-def test_a_folder_with_measured_pairs_or_a_fleet_is_refused(tmp_path, name):
-    (tmp_path / name).mkdir()
+@pytest.mark.parametrize(
+    ("name", "make_it"),
+    [("gpu07.jsonl.gz", Path.touch), ("pairs.json", Path.mkdir), ("pairs", Path.mkdir), ("fleet.json", Path.mkdir)],
+)
+def test_a_folder_with_a_run_file_measured_pairs_or_a_fleet_is_refused(tmp_path, name, make_it):
+    make_it(tmp_path / name)
     with pytest.raises(UsageError, match=f"holds another fleet \\({name}\\)"), new_folder(tmp_path):
         pass
 

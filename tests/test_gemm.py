@@ -5,6 +5,7 @@ import threading
 import types
 
 import _grid
+import _make as make
 import numpy as np
 import pytest
 from _grid_device import DTYPES, PAPER, bench
@@ -15,7 +16,7 @@ from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.knowledge.floors import built_in_floors
-from gpubench.model import Device, Facts
+from gpubench.model import Facts
 
 SUITE = plugins.load("suites", "gemm")
 FEW, SHAPES, DECODER = suite_modules("gemm", "_few", "_shapes", "_decoder")
@@ -24,16 +25,7 @@ MODELS, FORMATS, GEMV, PRODUCT, DATA, VENDOR = shared_modules(
 )
 PRECISIONS, Shape = FORMATS.PRECISIONS, FORMATS.Shape
 MIB = 2**20
-H200 = Device(
-    "cuda:0",
-    "cupy",
-    "NVIDIA H200",
-    "sm_90",
-    memory_bytes=140 * 2**30,
-    cache_bytes=60 * MIB,
-    units=132,
-    dtypes=(*DTYPES, "tf32", "float8_e4m3", "float8_e5m2", "int8"),
-)
+H200 = dataclasses.replace(make.H200, dtypes=(*DTYPES, "tf32", "float8_e4m3", "float8_e5m2", "int8"))
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
@@ -151,10 +143,7 @@ def test_integers_are_compared_exactly_and_floats_relative_to_their_terms():
     reference = np.array([[3.0, -7.0]])
     assert {
         name: observation.value for name, observation in DATA.judged(exact, 9, reference, reference, reference).items()
-    } == {
-        "error": 0.0,
-        "greatest_error": 0.0,
-    }
+    } == {"error": 0.0, "greatest_error": 0.0}
     with pytest.raises(WrongAnswer, match="1 of 2 compared integers are wrong"):
         DATA.judged(exact, 9, reference + np.array([[0, 1]]), reference, reference)
     observed = DATA.judged(plain, 9, reference + np.array([[0, 1e-7]]), reference, np.array([[1.0, 1e3]]))

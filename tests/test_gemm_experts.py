@@ -352,8 +352,5 @@ def test_quick_has_skewed_loads_and_one_format_of_scales():
         cases = SUITE.cases(Target(Facts((H200,)), H200, tier))
         return [case.id.removeprefix("gemm/") for case in cases if case.name in ("grouped", "scaled")]
 
-    assert ids("quick") == [
-        "grouped[experts=64,tokens=8192,skew=1]",
-        "scaled[format=block128,n=4096]",
-    ]
+    assert ids("quick") == ["grouped[experts=64,tokens=8192,skew=1]", "scaled[format=block128,n=4096]"]
     assert len(ids("full")) == 3 * 4 * 4 + 3 * 3

@@ -150,11 +150,7 @@ BOUND = {"float32": 2e-6, "float16": 4e-4, "bfloat16": 3e-3, "int8": 4e-4, "int4
 @needs_compiler
 @pytest.mark.parametrize(
     ("kind", "team", "share", "ahead"),
-    [
-        *((kind, 64, 2, 2) for kind in WEIGHTS),
-        ("float16", 32, 1, 4),
-        ("float16", 256, 4, 1),
-    ],
+    [*((kind, 64, 2, 2) for kind in WEIGHTS), ("float16", 32, 1, 4), ("float16", 256, 4, 1)],
 )
 def test_a_matrix_vector_product_is_right_for_every_team_size(kind, team, share, ahead):
     w, scales, x, wide_w, wide_x = operands(kind, 1)

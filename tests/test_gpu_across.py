@@ -5,18 +5,16 @@ taking the shared memory of the machine, so that it goes over sockets or RDMA as
 """
 
 import os
-import subprocess
-import sys
 
+import _command as command
 import pytest
+from _command import end_processes, node_variables
 
 from gpubench.analysis.quantities import headline, judged_values
-from gpubench.measuring import inventory, nodes
+from gpubench.measuring import inventory
 from gpubench.model import store
 
 pytestmark = pytest.mark.gpu
-
-GPUBENCH = [sys.executable, "-P", "-m", "gpubench"]
 
 
 @pytest.fixture(scope="module")
@@ -32,34 +30,10 @@ def visible(uuid):
     return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
 
 
-def ended(nodes):
-    """Return the exit statuses; no process outlives the test."""
-    try:
-        outputs = [node.communicate(timeout=280) for node in nodes]
-    finally:
-        for node in nodes:
-            node.kill()
-    for _, errors in outputs:
-        sys.stdout.write(errors)
-    return [node.returncode for node in nodes]
-
-
 def start(uuid, arguments, host_id="", **environment):
     """Start gpubench with one visible GPU; ranks with another `host_id` count as another node's."""
     variables = {"NCCL_HOSTID": host_id} if host_id else {}
-    return subprocess.Popen(
-        [*GPUBENCH, *arguments],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": visible(uuid), **variables, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def node_variables(rank, port):
-    """Return the environment variables of node `rank` in a group of two."""
-    values = (str(rank), "2", f"127.0.0.1:{port}", "a secret of the test")
-    return dict(zip((nodes.RANK, nodes.NODES, nodes.ADDRESS, nodes.SECRET), values, strict=True))
+    return command.start(*arguments, CUDA_VISIBLE_DEVICES=visible(uuid), **variables, **environment)
 
 
 @pytest.mark.timeout(300)
@@ -71,11 +45,11 @@ def test_two_runs_with_a_gpu_each_measure_collectives_and_messages_by_nccl(tmp_p
             uuid,
             [*arguments, "--out", str(tmp_path / f"{rank}.jsonl")],
             "" if is_one_host else f"node-{rank}",
-            **node_variables(rank, 20_700 + is_one_host),
+            **node_variables(rank, 2, 20_700 + is_one_host),
         )
         for rank, uuid in enumerate(uuids)
     ]
-    assert ended(nodes) == [0, 0]
+    assert end_processes(*nodes, limit_s=280) == [0, 0]
     for rank, uuid in enumerate(uuids):
         run = store.read_run(tmp_path / f"{rank}.jsonl")
         assert run.manifest.facts.device("cuda:0").uuid == uuid
@@ -97,7 +71,7 @@ def test_two_processes_of_one_machine_measure_their_gpus_as_a_pair(tmp_path, uui
         start(uuid, arguments, OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE="2")
         for rank, uuid in enumerate(uuids)
     ]
-    assert ended(nodes) == [4, 0], "two nodes are too few for a verdict"
+    assert end_processes(*nodes, limit_s=280) == [4, 0], "two nodes are too few for a verdict"
     files = list((folder / "pairs" / "1").glob("*.jsonl.gz"))
     assert len(files) == 2
     for path in files:

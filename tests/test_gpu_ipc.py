@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from _sinks import ResultSink
 
 from gpubench import plugins
 from gpubench.measuring import inventory
@@ -45,13 +46,8 @@ def gpus(facts):
 def test_every_case_passes_its_check(facts, suite):
     plan = planning.make(facts, Settings((suite,), (facts.devices[0].id,), "smoke"))
     able = [job for job in plan.jobs if not planning.missing_devices(job)]
-    results = []
-    shelf = type(
-        "Shelf",
-        (),
-        {"result": lambda _, result: results.append(result), "samples": lambda *_: None, "remark": lambda *_: None},
-    )()
-    with Runner(plan, SamplingProcess((), 0.0), shelf, 60.0) as runner:
+    results = ResultSink()
+    with Runner(plan, SamplingProcess((), 0.0), results, 60.0) as runner:
         runner.run(able, 0.0, lambda event: None)
     wrong = [(result.case.id, result.status, result.reason) for result in results if result.status != "ok"]
     assert wrong == []

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import _fake_nvml as fake
@@ -16,6 +17,7 @@ import _fake_sysfs as sysfs
 import _files as files
 import _make as make
 import pytest
+from _command import in_process
 
 from gpubench import plugins
 from gpubench.analysis import trust
@@ -374,12 +376,7 @@ def test_warnings_and_runs_of_healthy_devices_pass_the_gate(tmp_path):
 @pytest.fixture
 def run_command(nvml, tmp_path):
     """Return a call of gpubench in a folder of its own, beside the fake NVML."""
-
-    def run(*arguments):
-        command = [sys.executable, "-P", "-m", "gpubench", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-
-    return run
+    return partial(in_process, cwd=tmp_path)
 
 
 @pytest.mark.slow

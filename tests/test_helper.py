@@ -18,15 +18,7 @@ from _command import gpubench
 
 from gpubench import plugins
 from gpubench.api.libraries import DriverCallError
-from gpubench.api.suite import (
-    Bench,
-    HelperEndedError,
-    Skip,
-    SuiteError,
-    Unavailable,
-    Untrustworthy,
-    WrongAnswer,
-)
+from gpubench.api.suite import Bench, HelperEndedError, Skip, SuiteError, Unavailable, Untrustworthy, WrongAnswer
 from gpubench.model import Case
 
 TESTS = Path(__file__).parent

@@ -488,14 +488,7 @@ PIECES = ("", "x", "-", "nan", "0", "1e999", "1e-320", "9" * 30, "9" * 400, "\n"
 @settings(max_examples=300, deadline=None)
 @given(
     name=st.sampled_from(FILES),
-    edits=st.lists(
-        st.tuples(
-            st.floats(0, 1),
-            st.sampled_from(PIECES),
-        ),
-        min_size=1,
-        max_size=8,
-    ),
+    edits=st.lists(st.tuples(st.floats(0, 1), st.sampled_from(PIECES)), min_size=1, max_size=8),
 )
 def test_an_importer_reads_or_refuses_every_edited_output(name, edits):
     text = (IMPORTS / name).read_text()

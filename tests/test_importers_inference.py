@@ -31,6 +31,7 @@ IMPORTS = Path(__file__).parent / "imports"
 H200_READS = 4.8e12  # B/s, from the data sheet
 LLAMA = LANGUAGE_MODELS["llama-3-8b"]
 HALVES = 2.0 * LLAMA.size
+SEVERAL_GPUS = "several GPUs worked at once, or are not alike"
 KV = 131_072  # bytes of keys and values per token of Llama-3-8B
 
 
@@ -152,10 +153,7 @@ def test_the_bytes_of_weights_follow_from_their_format_and_the_gpus_that_share_t
             "how many bits the weights have is not known: GGUF",
         ),
         ({"mean_tpot_ms": None}, "the time from the first to the last token is not stated"),
-        (
-            {"total_output_tokens": 128, "output_throughput": 128 / 14.8},
-            "the answers have one token each",
-        ),
+        ({"total_output_tokens": 128, "output_throughput": 128 / 14.8}, "the answers have one token each"),
     ],
 )
 def test_without_a_count_of_bytes_there_is_no_share_of_peak_and_a_note_gives_the_reason(tmp_path, edits, message):
@@ -238,11 +236,8 @@ def test_every_repetition_of_llama_bench_is_a_sample_with_its_share():
         ({"n_gpu_layers": 20}, "only 20 layers were on the GPU"),
         ({"no_kv_offload": True}, "a part of the model was in the memory of the host"),
         ({"tensor_buft_overrides": "exps=CPU"}, "a part of the model was in the memory of the host"),
-        ({"gpu_info": "NVIDIA H200, NVIDIA H100"}, "several GPUs worked at once, or are not alike"),
-        (
-            {"gpu_info": "NVIDIA H200, NVIDIA H200", "split_mode": "row"},
-            "several GPUs worked at once, or are not alike",
-        ),
+        ({"gpu_info": "NVIDIA H200, NVIDIA H100"}, SEVERAL_GPUS),
+        ({"gpu_info": "NVIDIA H200, NVIDIA H200", "split_mode": "row"}, SEVERAL_GPUS),
         ({"type_k": "iq4_nl"}, "the format of the cache is not known"),
         ({"model_n_params": 46_702_792_704}, "the table of language models has none of 46702792704 parameters"),
         ({"n_prompt": 512}, "the time has a prompt and a generation in it"),
@@ -319,45 +314,22 @@ def test_a_run_without_an_answer_is_a_failed_case(tmp_path, name):
     assert result.reason == "no request was answered with a token"
 
 
+UNMEASURED = "is missing, or is not a measured number"
+UNKNOWN_FORM = "is missing, or has another form than in the known versions"
 DAMAGED = (
     ("vllm-serve.json", '"duration": 14.8', '"duration": NaN', "NaN is not a number"),
     ("vllm-serve.json", '"duration": 14.8', '"duration": 148', "output_throughput .* edited or damaged"),
-    (
-        "vllm-serve.json",
-        '"duration": 14.8',
-        '"duration": Infinity',
-        "'duration' is missing, or is not a measured number",
-    ),
-    (
-        "vllm-serve.json",
-        '"mean_tpot_ms": 7.0',
-        '"mean_tpot_ms": -7.0',
-        "'mean_tpot_ms' is missing, or is not a measured number",
-    ),
-    (
-        "vllm-serve.json",
-        '"completed": 128',
-        '"completed": "128"',
-        "'completed' is missing, or is not a measured number",
-    ),
+    ("vllm-serve.json", '"duration": 14.8', '"duration": Infinity', f"'duration' {UNMEASURED}"),
+    ("vllm-serve.json", '"mean_tpot_ms": 7.0', '"mean_tpot_ms": -7.0', f"'mean_tpot_ms' {UNMEASURED}"),
+    ("vllm-serve.json", '"completed": 128', '"completed": "128"', f"'completed' {UNMEASURED}"),
     ("vllm-serve.json", '"tp": "1"', '"tp": "0"', "tp is 0, which is not a possible number"),
     ("vllm-serve.json", '"tp": "1"', '"tp": "many"', "is not a whole number"),
-    (
-        "vllm-serve.json",
-        '"gpu": "NVIDIA H200"',
-        '"gpu": 7',
-        "'gpu' is missing, or has another form than in the known versions",
-    ),
+    ("vllm-serve.json", '"gpu": "NVIDIA H200"', '"gpu": 7', f"'gpu' {UNKNOWN_FORM}"),
     ("vllm-serve.json", '"p99_itl_ms": 12.25}', '"p99_itl_', "not JSON"),
     ("sglang.jsonl", '"request_rate": Infinity', '"request_rate": NaN', "NaN is not a number"),
     ("sglang.jsonl", '"tp_size": 2', '"tp_size": -2', "tp_size is -2"),
     ("sglang.jsonl", '"max_concurrent_requests": 64}\n', '"max_conc\n', "line 1: not JSON"),
-    (
-        "llama-bench.json",
-        '"samples_ns": [\n      640000000',
-        '"samples_ns": [\n      -1',
-        "'samples_ns' is missing, or is not",
-    ),
+    ("llama-bench.json", '"samples_ns": [\n      640000000', '"samples_ns": [\n      -1', f"'samples_ns' {UNMEASURED}"),
     ("llama-bench.json", '"n_gen": 128', '"n_gen": true', "'n_gen' is missing"),
     ("llama-bench.json", '"n_gen": 128', '"n_gen": -1', "n_gen is -1"),
     ("llama-bench.json", '"model_type": "llama 8B F16"', '"model_type": ["llama"]', "'model_type' is missing"),

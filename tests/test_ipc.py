@@ -10,6 +10,7 @@ import _nvrtc
 import numpy as np
 import pytest
 from _modules import room_module, suite_module
+from _sinks import ResultSink
 
 from gpubench import plugins
 from gpubench.authoring.bench import Bench
@@ -181,13 +182,8 @@ def run(names, tier="smoke"):
     """Return the results of the suite's cases on the host, in real processes."""
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     plan = planning.make(facts, Settings(("ipc",), ("host",), tier))
-    results = []
-    shelf = type(
-        "Shelf",
-        (),
-        {"result": lambda _, result: results.append(result), "samples": lambda *_: None, "remark": lambda *_: None},
-    )()
-    with Runner(plan, SamplingProcess((), 0.0), shelf, 60.0) as runner:
+    results = ResultSink()
+    with Runner(plan, SamplingProcess((), 0.0), results, 60.0) as runner:
         runner.run([job for job in plan.jobs if job.case.name in names], 0.0, lambda event: None)
     return {result.case.name: result for result in results}
 

@@ -2,6 +2,7 @@
 
 import _make as make
 import pytest
+from _sinks import ResultSink
 
 from gpubench.analysis.quantities import judged_values
 from gpubench.measuring import inventory
@@ -44,22 +45,10 @@ def test_one_gpu_has_the_patterns_that_run_in_several_processes_on_it():
     assert {name for name, _, _ in planned(ONE, "full")} == {"death", "snapshot", "stages", "weights"}
 
 
-class DeathResults(list):
-    """A sink that keeps the results."""
-
-    result = list.append
-
-    def samples(self, samples):
-        pass
-
-    def remark(self, remark):
-        pass
-
-
 def run(facts, device, tier, *filters):
     """Return the results of the selected jobs that can run."""
     plan = planning.make(facts, Settings(("patterns",), (device,), tier, filters=filters))
-    shelf = DeathResults()
+    shelf = ResultSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf, 120.0) as runner:
         runner.run([job for job in plan.jobs if not planning.missing_devices(job)], 0.0, lambda event: None)
     assert shelf

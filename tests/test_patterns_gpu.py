@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from _modules import suite_module
 from _poison import overwrite
+from _sinks import ResultSink
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -47,13 +48,8 @@ def results_of(facts, tier):
     """Return the results of the cases that this machine can run."""
     plan = planning.make(facts, Settings(("patterns",), (facts.devices[0].id,), tier))
     able = [job for job in plan.jobs if job.case.name in CASES and not planning.missing_devices(job)]
-    results = []
-    shelf = type(
-        "Shelf",
-        (),
-        {"result": lambda _, result: results.append(result), "samples": lambda *_: None, "remark": lambda *_: None},
-    )()
-    with Runner(plan, SamplingProcess((), 0.0), shelf, 60.0) as runner:
+    results = ResultSink()
+    with Runner(plan, SamplingProcess((), 0.0), results, 60.0) as runner:
         runner.run(able, 0.0, lambda event: None)
     return results
 
