@@ -99,9 +99,8 @@ class Order(NamedTuple):
 class BuildReport(NamedTuple):
     """The result of one build: the seconds of each step, its caches, its memory, and the relative error of its result.
 
-    After another build (`is_up`) `seconds` has only `first`, which begins with the build, `compile` and `again`. The
-    memory is the peak of one process: of the largest that the interpreter started, or of the interpreter if that is
-    more."""
+    After another build (`is_up`) `first` begins with the build. The memory is the peak of the largest process: of the
+    interpreter or of a program that it started."""
 
     seconds: Mapping[str, float]
     entries_before: int
@@ -179,9 +178,9 @@ def _reports(bench: gb.Bench, order: Order, cache: str, samples: int) -> list[Bu
     reports: list[BuildReport] = []
 
     def report(state: str, caches: Caches) -> BuildReport:
-        found = report_of(bench, order, caches, _LIMITS_S[order.target.tier])
-        expect_state(state, order.by, found)
-        return found
+        of_build = report_of(bench, order, caches, _LIMITS_S[order.target.tier])
+        expect_state(state, order.by, of_build)
+        return of_build
 
     with Caches() as filled:
         if cache == "warm" and order.by not in _UNCACHED:

@@ -63,10 +63,9 @@ def _imported() -> Any:
 
 
 def _expect_compiler(numba_cuda: Any) -> None:
-    """Raise Unavailable if numba's GPU target cannot compile even a kernel of three lines.
-
-    It is asked after a kernel of ours was not compiled, so that a build's times hold no second kernel. numba-cuda
-    0.30.4 uses `row_stack`, for example, which NumPy 2.5 has dropped."""
+    """Raise Unavailable if numba's GPU target cannot compile even a kernel of three lines."""
+    # Asked only after a kernel of ours was not compiled, so that a build's times hold no second kernel. numba-cuda
+    # 0.30.4 uses `row_stack`, for example, which NumPy 2.5 has dropped.
     try:
         load_probe(numba_cuda)
         numba_cuda.jit(probe)[1, 1](numba_cuda.to_device(np.zeros(1, np.float16)), 1)

@@ -81,10 +81,10 @@ def _built(bench: gb.Bench, triton: Any, kernel: Any, problem: Problem) -> Built
             constants |= {"norm": name, "epsilon": EPSILON}
     options = {"num_warps": warps, "enable_fp_fusion": True}  # Triton 3.10 changes the defaults
     launch = partial(kernel[(programs,)], *arguments, **constants, block=block, **options)
-    words = f"{block} elements and {warps} warps in each of {programs} programs"
+    configuration = f"{block} elements and {warps} warps in each of {programs} programs"
     precision = "computed in float32, multiply-adds fused"
     static = partial(_static, launch, programs, bench.target.device) if bench.target.tier == "full" else None
-    return outputs.built(launch, f"Triton {triton.__version__}", precision, configuration=words, static=static)
+    return outputs.built(launch, f"Triton {triton.__version__}", precision, configuration=configuration, static=static)
 
 
 def _static(launch: Callable[[], Any], programs: int, device: gb.Device) -> Mapping[str, gb.Observed]:

@@ -1,6 +1,6 @@
 """Measure operators on images in the layouts NCHW and NHWC, and a batch norm whose constants can be folded by hand.
 
-The convolutions are those of ResNet-50 (He et al., 2015)."""
+The convolutions are from ResNet-50 (He et al., 2015)."""
 
 import math
 from collections.abc import Callable
@@ -330,9 +330,7 @@ _CONVOLVED_IMAGES = {"gpu": 128, "host": 4}
 
 
 def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
-    """Return the convolution and ReLU in `layout`, as the expression of an Operator with the inputs x and `filters`.
-
-    Filters lie like images, as if their outputs were images. The results lie as x."""
+    """Return the convolution and ReLU in `layout`, as the expression of an Operator with the inputs x and `filters`."""
     pad, last = (shape.padding,) * 2, 1 + shape.stride * (shape.out_side - 1)
     places = [(row, col) for row in range(shape.filter) for col in range(shape.filter)]
 

@@ -57,9 +57,7 @@ def build_cupy_fused(bench: gb.Bench, problem: Problem) -> Built:
 
 
 def _cupy_bytes(cupy: Any, call: Callable[[], object]) -> float:
-    """Return by how many bytes the peak use of CuPy's memory pool during `call` exceeds its use before the call.
-
-    Arrays that the call returns are counted too."""
+    """Return by how many bytes the peak use of CuPy's memory pool during `call` exceeds its use before the call."""
     current_and_peak = [0, 0]  # bytes
 
     class Held(cupy.cuda.MemoryHook):  # type: ignore[misc]  # CuPy has no types
@@ -107,9 +105,7 @@ _INDUCTOR = "as Inductor computes: float32 within a kernel"
 
 
 def _torch_function(torch: Any, problem: Problem) -> Callable[..., Any]:
-    """Return `problem`'s operator as a function of torch's tensors, one tensor for each input of the problem.
-
-    It calls torch's own functions where torch has them, as a user would, and else the operators of the tensors."""
+    """Return `problem`'s operator as a function of torch's tensors: torch's own functions where torch has them."""
     functional = torch.nn.functional
     if isinstance(problem, ConvolutionProblem):
         convolve = partial(functional.conv2d, stride=problem.shape.stride, padding=problem.shape.padding)

@@ -1,8 +1,8 @@
 # ruff: noqa: ANN001 - Triton reads annotations as its own
 """Define chains of pointwise operations: the expression of each, and its kernel for each provider, side by side.
 
-`prange`, `tl`, `ct` and `cuda` are those of numba, triton.language, cuda.tile and numba.cuda once a provider has
-loaded its library: cases are planned without them. The kernels of numba.cuda take flat arrays."""
+A provider that has loaded its library sets `prange` of numba, `tl` (triton.language), `ct` (cuda.tile) or `cuda`
+(numba.cuda): cases are planned without them. The kernels of numba.cuda take flat arrays."""
 
 from __future__ import annotations  # as texts, which compilers evaluate after their library was loaded
 

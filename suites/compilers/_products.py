@@ -111,17 +111,15 @@ def gemm_gelu(bench: gb.Bench, m: int, n: int, k: int, dtype: str, by: str) -> g
 
 
 def _eager_product(xp: Any, weights: Weights, vectors: Vectors, tokens: int) -> Callable[[], None]:
-    """Return a call of Y = X·Wᵀ in operations of the library `xp`: unpacking, scaling and product, one by one.
-
-    It reads X of shape (tokens, cols) from `vectors` and writes Y to it."""
+    """Return a call of Y = X·Wᵀ that unpacks, scales and multiplies in operations of the library `xp`, one by one."""
     bits, count = weights.kind.bits, weights.rows * weights.cols  # padding rows that fill up a tile lie behind them
-    words, scales = weights.words[: count * bits // 32, None], weights.scales.view("float16")[: count // GROUP, None]
+    packed, scales = weights.words[: count * bits // 32, None], weights.scales.view("float16")[: count // GROUP, None]
     x, y = (array.view("float16").reshape(tokens, -1) for array in (vectors.x, vectors.y))
     places = np.arange(4) if bits == 8 else np.arange(8) // 2 + 4 * (np.arange(8) % 2)  # as gemv.cu has them
     shifts = xp.asarray((places * bits).astype(np.uint32))
 
     def call() -> None:
-        numbers = (words >> shifts & np.uint32(2**bits - 1)).astype("float16")
+        numbers = (packed >> shifts & np.uint32(2**bits - 1)).astype("float16")
         centred = (numbers - np.float16(2 ** (bits - 1))).reshape(-1, GROUP)
         xp.matmul(x, (centred * scales).reshape(weights.rows, weights.cols).T, out=y)
 
