@@ -278,10 +278,13 @@ class Engine:
         """Raise Untrustworthy if the device works on far beyond the end of a timed batch, three times in a row."""
         if timed.stage.clock != "device" or timed.stage.waits:
             return
-        batch_s = timed.calls * sum(timed.values[-1:])  # of the last sample, which has just ended
+        batch_s = timed.calls * sum(timed.values[-1:])
         for attempt in range(_ATTEMPTS):
-            if attempt:
-                batch_s = timed.calls * self._time_batch(timed, timed.calls)
+            if attempt or self._device.traits.is_gpu:  # since the last sample the device may have ended its work
+                try:
+                    batch_s = timed.calls * stats.median(self._time(timed, timed.calls, timed.gated).device)
+                except GateTimedOut:
+                    batch_s = math.inf
             beyond_s = self._device.elsewhere()
             if self._agree(not beyond_s > max(_BEYOND * batch_s, _BEYOND_S)):
                 return
