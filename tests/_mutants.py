@@ -183,6 +183,56 @@ def _half_chunks(original: Function, args: tuple[Any, ...]) -> Any:
     trip.compressed = compressed
 
 
+def earlier_answer(place: int) -> Callable[[Function], Function]:
+    """Return a mutant that leaves its first answer, in the array of that argument, instead of working again."""
+
+    def mutant(original: Function) -> Function:
+        kept: list[Any] = []
+
+        def call(*args: Any) -> None:
+            if not kept:
+                original(*args)
+                kept.append(args[place].copy())
+            args[place][...] = kept[0]
+
+        return call
+
+    return mutant
+
+
+def _earlier_words(original: Function) -> Function:
+    """Meet the other ranks, but leave the words of the first call."""
+
+    def call(rank: Any) -> None:
+        original(rank)
+        rank.received[:] = vars(rank).setdefault("kept", rank.received.copy())
+
+    return call
+
+
+def _earlier_chunks(original: Function) -> Function:
+    """Restore the chunks of the first call."""
+
+    def call(trip: Any) -> None:
+        original(trip)
+        trip.restored = vars(trip).setdefault("kept", trip.restored)
+
+    return call
+
+
+def _answers_by_passes(original: Function) -> Function:
+    """Leave the right answer without passing over the data, once it is known for that number of passes."""
+    kept: dict[int, Any] = {}
+
+    def call(rows: Any, passes: int, parts: Any) -> None:
+        if passes not in kept:
+            original(rows, passes, parts)
+            kept[passes] = parts.copy()
+        parts[:] = kept[passes]
+
+    return call
+
+
 def _without_barrier(original: Function, args: tuple[Any, ...]) -> None:
     """Count a step without waiting for the other ranks."""
     del original
@@ -251,6 +301,19 @@ HOST_MUTATIONS = (
         "random",
         on_repeats(_idle),
     ),
+    HostMutation(
+        "bandwidth",
+        "working_set[kernel=read",
+        "passes are left out",
+        "bandwidth._host",
+        "",
+        "_read",
+        _answers_by_passes,
+    ),
+    _stream("copy", "copy", "an earlier answer", earlier_answer(0)),
+    _stream("triad", "triad", "an earlier answer", earlier_answer(0)),
+    _stream("read", "read", "an earlier answer", earlier_answer(2)),
+    _blas("square[dtype=float32", "an earlier answer", earlier_answer(2)),
     _blas("square[dtype=float32", "one wrong element of C", always(then(_change_element(2, 30000)))),
     _blas("square[dtype=float32", "one wrong element of C on repeats", on_repeats(then(_change_element(2, 30000)))),
     _blas("square[dtype=float64", "one wrong element of C", always(then(_change_element(2, 777)))),
@@ -264,6 +327,8 @@ HOST_MUTATIONS = (
     _trip("half of the chunks on repeats", "restore", on_repeats(_half_chunks)),
     _trip("nothing is compressed on repeats", "compress", on_repeats(_idle)),
     _trip("nothing is restored in mid-run", "restore", in_mid_run(_idle)),
+    _trip("an earlier answer", "restore", _earlier_chunks),
+    _collective("all_reduce", "an earlier answer", "call", _earlier_words),
     _collective("all_reduce", "half of the words on repeats", "call", on_repeats(_only_own)),
     _collective("all_gather", "nothing on repeats", "call", on_repeats(_idle)),
     _collective("all_reduce", "no barrier", "meet", always(_without_barrier)),

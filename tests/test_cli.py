@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import textwrap
 import time
 from pathlib import Path
 
@@ -73,6 +74,52 @@ def test_json_is_exactly_one_document_on_standard_output(tmp_path):
     assert done.returncode == 0
     assert json.loads(done.stdout)["schema"].startswith("gpubench.summary/")
     assert len(list((tmp_path / "gpubench-runs").glob("*.jsonl"))) == 1
+
+
+def test_a_paranoid_run_checks_each_batch_and_labels_its_cases(tmp_path):
+    done = gpubench("run", *QUICKEST, "--filter", "square", "--paranoid", "--out", "run.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = store.read_run(tmp_path / "run.jsonl")
+    assert run.manifest.settings.paranoid
+    for result in run.results:
+        assert "paranoid" in result.labels
+        assert result.series[0].checks >= len(result.series[0].values)
+
+
+REPLACES_CLOCK = """
+    import time
+
+    from gpubench.api import suite as gb
+
+    suite = gb.Suite("cases in one worker")
+
+
+    def seconds():
+        start = time.perf_counter()
+        sum(range(10_000))
+        return time.perf_counter() - start
+
+
+    @suite.case()
+    def first(bench):
+        \"\"\"Replace the clock.\"\"\"
+        time.perf_counter = lambda: 1e6
+        return gb.Task.of(gb.Stage(lambda: sum(range(10_000)), gb.Work(items=1), "item"), check=dict)
+
+
+    @suite.case()
+    def second(bench):
+        \"\"\"Time itself.\"\"\"
+        return gb.Task.of(gb.Stage(seconds, gb.Work(items=1), "item", clock="self"), check=dict)
+"""
+
+
+def test_a_case_that_replaces_the_clock_spoils_neither_itself_nor_the_next_case_of_its_worker(tmp_path):
+    (tmp_path / "clocks.py").write_text(textwrap.dedent(REPLACES_CLOCK))
+    done = gpubench("run", "./clocks.py", "--tier", "smoke", "--device", "host", "--out", "run.jsonl", cwd=tmp_path)
+    run = store.read_run(tmp_path / "run.jsonl")
+    assert [result.status for result in run.results] == ["ok", "ok"], done.stdout
+    assert all(0 < min(result.series[0].values) < 0.1 for result in run.results)
 
 
 def test_show_prints_the_table_of_a_run_file(measured, tmp_path):

@@ -513,9 +513,11 @@ def test_a_paranoid_engine_checks_each_batch_and_labels_the_case():
     assert (done.labels, done.series[0].checks) == (("paranoid",), len(done.series[0].values))
 
 
+@pytest.mark.parametrize("is_gpu", [False, True])
 @pytest.mark.parametrize("modes", [("hot",), ("graph",), ("cold",)])
-def test_work_on_another_stream_that_is_not_waited_for_makes_the_case_invalid(modes):
+def test_work_on_another_stream_that_is_not_waited_for_makes_the_case_invalid(modes, is_gpu):
     device = clockwork()
+    device.traits = dataclasses.replace(device.traits, is_gpu=is_gpu)
     task = Task.of(stage(device, modes, seconds=1e-4, beside=5e-3), check=passing)
     with pytest.raises(Untrustworthy, match=r"works .* ms longer than the timed batch of ") as raised:
         Engine(device, RULE).measure(task)

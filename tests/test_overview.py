@@ -240,3 +240,8 @@ def test_a_floor_in_another_unit_is_no_expectation_and_a_capped_result_without_s
     assert key_values(Summary(make.run())) == []
     capped = replace(read(), series=(), labels=("power-capped",))
     assert "the power cap limited 1 of 1 cases" in overview_of(capped).limitations
+
+
+def test_cases_whose_answers_nothing_checks_are_told():
+    summary = overview_of(replace(read(), labels=("unchecked",)), replace(read(), labels=("unchecked", "loaded")))
+    assert "nothing checks the answers of 2 cases (unchecked)" in summary.limitations

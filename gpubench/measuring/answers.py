@@ -86,7 +86,7 @@ class AnswerChecks:
         The outputs must hold their answers. A case without declared outputs has nothing to corrupt."""
         if self.task.check is no_values:
             return not all(stage.checked for stage in self.task.stages.values())
-        outputs = [output for output in self._outputs if output.size]
+        outputs = [output if output.ndim else output.reshape(1) for output in self._outputs if output.size]
         corrupted = 0
         for _ in range(_DRAWS if outputs else 0):
             output = outputs[int(self._rng.integers(len(outputs)))]

@@ -9,7 +9,7 @@ from gpubench.model import Device, Series
 
 # Per compute unit and clock: bytes and operations. An SM or CU moves 128 B between its shared memory and registers and
 # makes 32 768 operations in 4 bits (Blackwell); a core loads and stores three vectors of 64 B and makes 4096 operations
-# with matrix instructions. The clocks are above those of any device so far.
+# with matrix instructions. No device so far has such a high clock.
 _GPU_BYTES, _GPU_FLOPS, _GPU_HZ = 256.0, 32_768.0, 3.5e9
 _HOST_BYTES, _HOST_FLOPS, _HOST_HZ = 256.0, 4096.0, 6.5e9
 IMPOSSIBLE = "impossible-rate"
@@ -31,8 +31,8 @@ def check_rates(device: Device, is_gpu: bool, series: Sequence[Series]) -> None:
         rate, unit = getattr(timed.work, timed.quantity) / stats.median(timed.values), "B/s"
         if rate > most:
             unit = "FLOP/s" if timed.quantity == "flops" else unit
-            found, limit = units.quantity(rate, unit), units.quantity(most, unit)
-            message = f"{found} is more than {device.units} compute units can do at best, {limit}"
+            reached, limit = units.quantity(rate, unit), units.quantity(most, unit)
+            message = f"{reached} is more than {device.units} compute units can do at best, {limit}"
             raise Untrustworthy(
                 IMPOSSIBLE, f"{timed.label}: {message}: the work is miscounted, or not done where it is timed"
             )

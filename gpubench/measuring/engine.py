@@ -132,7 +132,7 @@ _MOST_VALUES = 500_000  # the most values of a case: a record takes up to 16 MiB
 _CHECK_SHARE = 0.02  # share of a series' time budget that further checks before the timing may take
 _ATTEMPTS = 3  # other work may delay the device once
 _BEYOND, _BEYOND_S = 0.3, 1e-3  # share of a batch, and seconds, for which the device may work on after its end
-_GROWTH = 1.8  # twice the passes take at least so many times as long, or less if neighbouring samples differ
+_GROWTH = 1.8  # the least growth of the time with twice the passes; less if neighbouring samples differ
 _NEIGHBOURS = 9  # samples whose spread lowers it
 _LAUNCH_S = 1.4e-6  # an empty kernel behind the gate of an H200 (gpubench.knowledge.launches)
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
@@ -161,9 +161,7 @@ class Engine:
         limits: TimeLimits | None = None,
         is_paranoid: bool = False,
     ) -> None:
-        """Set up an engine; every rank that times something needs one, and must call its methods.
-
-        With `is_paranoid` each sample is taken on overwritten outputs and checked, and the figure labelled so."""
+        """Set up an engine; every rank that times something needs one, and must call its methods."""
         self._device = device
         self._policy = policy
         self._agree = agree
@@ -172,7 +170,7 @@ class Engine:
         self._rng = rng or np.random.default_rng(0)  # seeded by run and case: where answers are checked
         self._limits = limits or TimeLimits()
         self._discarded: dict[str, int] = {}
-        self._is_paranoid = is_paranoid
+        self._is_paranoid = is_paranoid  # take each sample on overwritten outputs, and check it
         self._labels: set[str] = {PARANOID} if is_paranoid else set()
 
     def measure(self, task: Task) -> RankMeasurement:
@@ -280,10 +278,13 @@ class Engine:
         """Raise Untrustworthy if the device works on far beyond the end of a timed batch, three times in a row."""
         if timed.stage.clock != "device" or timed.stage.waits:
             return
-        batch_s = timed.calls * sum(timed.values[-1:])  # of the last sample, which has just ended
+        batch_s = timed.calls * sum(timed.values[-1:])
         for attempt in range(_ATTEMPTS):
-            if attempt:
-                batch_s = timed.calls * self._time_batch(timed, timed.calls)
+            if attempt or self._device.traits.is_gpu:  # since the last sample the device may have ended its work
+                try:
+                    batch_s = timed.calls * stats.median(self._time(timed, timed.calls, timed.gated).device)
+                except GateTimedOut:
+                    batch_s = math.inf
             beyond_s = self._device.elsewhere()
             if self._agree(not beyond_s > max(_BEYOND * batch_s, _BEYOND_S)):
                 return

@@ -16,7 +16,7 @@ _MOST, _LEAST = 30, 3  # checks of a series
 _SHARE = 0.1  # share of the sampling time that checks may take
 _MOST_PAUSE_S = 0.01  # a longer check would cool a GPU
 _NEIGHBOURS = 9  # samples before a checked call, with which its time is compared
-_LONGER, _MOST_LONGER = 1.2, 1.75  # a checked call that takes so many times the controls' time shows skipped work
+_LONGER, _MOST_LONGER = 1.2, 1.75  # the least and the largest ratio to the controls' time that shows skipped work
 _CONTROLS = 3  # control calls, whose spread sets the limit between these two
 _ATTEMPTS = 3  # a single call may be late by chance
 
@@ -53,13 +53,11 @@ class SeriesChecks:
         time_calls: Callable[[int], float],
         is_brief: bool = False,
     ) -> None:
-        """Set up the checks; `time_calls` gives the median seconds of that many calls, NaN if they were disturbed.
-
-        With `is_brief` a single check is enough."""
+        """Set up the checks; `time_calls` gives the median seconds of a number of calls, NaN if they were disturbed."""
         self.made = 0
         self._answers, self._timed, self._device = answers, timed, device
         self._agree, self._rng, self._time_calls = agree, rng, time_calls
-        self._least = 1 if is_brief else _LEAST
+        self._least = 1 if is_brief else _LEAST  # the smoke tier needs a single check
         self._spent_s = self._last_s = 0.0
         self._next_s = self._draw_gap()
 
@@ -135,10 +133,8 @@ class SeriesChecks:
         )
 
     def _take_controls(self, calls: int) -> tuple[float, float]:
-        """Return the limit that the spread of the control calls allows, and the seconds of the slowest of them.
-
-        Without an imitation of the poisoning the limit is the wide one."""
-        if not self._answers.can_touch:
+        """Return the limit that the spread of the control calls allows, and the seconds of the slowest of them."""
+        if not self._answers.can_touch:  # nothing imitates the poisoning
             return _MOST_LONGER, 0.0
         times = [self._answers.beside(self._timed.stage, lambda: self._time_calls(calls)) for _ in range(_CONTROLS)]
         slowest_s = max(times)

@@ -21,6 +21,7 @@ from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.base.errors import SuiteError, Untrustworthy, WrongAnswer
+from gpubench.measuring.answers import agree_alone
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.plan import load_suite
 from gpubench.measuring.stopping import POLICIES
@@ -125,7 +126,7 @@ def _find_by(mutation: HostMutation, seed: int) -> str:
         peers = (host,) * world
         bench = Bench(device, case, target, suite.package, seed, rank, world, peers, (host,), exchange)
         task = suite.build(bench)
-        agree = (lambda value: exchange(value)[0]) if world > 1 else (lambda value: value)
+        agree = (lambda value: exchange(value)[0]) if world > 1 else agree_alone
         try:
             Engine(device, QUICK, agree, rank, (), bench.rng).measure(task)
         finally:
