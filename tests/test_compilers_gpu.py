@@ -21,7 +21,11 @@ from gpubench.measuring.stopping import POLICIES
 from gpubench.model import Case
 
 # torch 2.11 uses parts of itself that it has deprecated
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .generic. unit for NumPy timedelta:DeprecationWarning"),  # of numba
+]
 SUITE = plugins.load("suites", "compilers")
 OPERATORS, PROVIDERS, CASES, BUILD = suite_modules("compilers", "_operators", "_providers", "_cases", "_build")
 facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own
