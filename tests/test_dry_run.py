@@ -33,7 +33,7 @@ def _runs(call):
 def test_a_gate_refuses_to_judge_a_dry_run_on_either_side(call, candidate, baseline, side):
     status, out, _ = call("gate", candidate, "--baseline", baseline)
     assert status == 4
-    assert out.startswith("CANNOT JUDGE: 0 of 1 case is decided: 1 invalid (exit status 4: the gate cannot judge)\n")
+    assert out.startswith("CANNOT JUDGE: nothing is decided in bandwidth: 1 invalid (exit status 4: ")
     assert f"{side}: invalid: a dry run measures nothing" in out
 
 
@@ -46,5 +46,5 @@ def test_the_json_of_a_gate_says_that_a_dry_run_was_not_judged(call):
 
 def test_a_comparison_of_a_dry_run_decides_nothing(call):
     assert call("compare", "dry.jsonl", "dry.jsonl")[1].startswith(
-        "B against A: inconclusive; 0 of 1 case is decided\n"
+        "B against A: no case can be compared; proven: no change (0 of 1 case is decided)\n"
     )

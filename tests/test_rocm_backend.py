@@ -18,6 +18,7 @@ from gpubench.model import Facts
 from gpubench.plugins.backend import Traits
 
 BACKEND = room_module("backends", "cupy")
+FACTS = room_module("backends", "_gpu_facts")
 MI300X = {
     "name": b"AMD Instinct MI300X",
     "gcnArchName": b"gfx942:sramecc+:xnack-",
@@ -67,7 +68,7 @@ class Runtime:
 
 def device_of(props):
     """Return the description of the first of two GPUs with these properties."""
-    return BACKEND.device_facts(Runtime(props), 0, 2)
+    return FACTS.device_facts(Runtime(props), 0, 2)
 
 
 def test_a_gpu_is_described_by_its_compilers_name_and_its_infinity_cache():
@@ -85,9 +86,9 @@ def test_a_gpu_is_described_by_its_compilers_name_and_its_infinity_cache():
 def test_only_the_gpu_on_paper_is_a_dry_run():
     stand_in = {**MI250X, "name": b"GPU on paper"}
     runtime = Runtime(stand_in)
-    assert BACKEND.traits_of(runtime, BACKEND.device_facts(runtime, 0, 1)).is_dry_run
+    assert FACTS.traits_of(runtime, FACTS.device_facts(runtime, 0, 1)).is_dry_run
     runtime = Runtime(MI300X)
-    assert not BACKEND.traits_of(runtime, BACKEND.device_facts(runtime, 0, 1)).is_dry_run
+    assert not FACTS.traits_of(runtime, FACTS.device_facts(runtime, 0, 1)).is_dry_run
 
 
 def test_a_device_of_a_split_card_has_its_own_compute_units_and_memory_and_the_cards_cache():
@@ -104,7 +105,7 @@ def test_an_apu_has_no_data_sheet_and_rates_per_clock_of_its_architecture():
 
 
 def test_an_architecture_gfx94_is_not_taken_for_hopper():
-    traits = BACKEND.traits_of(Runtime(MI300X), device_of(MI300X))
+    traits = FACTS.traits_of(Runtime(MI300X), device_of(MI300X))
     assert (traits.vendor, traits.kernels, traits.warp, traits.clock) == ("amd", "hip", 64, "hip events")
     assert traits.features == {"matrix"}
     assert traits.max_shared_bytes == 65536  # CuPy cannot request the 160 KiB that HIP would allow
@@ -115,11 +116,11 @@ def test_data_types_whose_products_would_end_the_process_are_not_offered():
 
 
 def test_an_architecture_that_is_not_known_has_no_matrix_instructions():
-    assert BACKEND.traits_of(Runtime({**MI300X, "gcnArchName": b"gfx1100"}), device_of(MI300X)).features == frozenset()
+    assert FACTS.traits_of(Runtime({**MI300X, "gcnArchName": b"gfx1100"}), device_of(MI300X)).features == frozenset()
 
 
 def test_hips_version_is_shown_with_dots():
-    assert BACKEND.driver_versions(Runtime(MI300X)) == {"hip.runtime": "7.0.51831"}
+    assert FACTS.driver_versions(Runtime(MI300X)) == {"hip.runtime": "7.0.51831"}
 
 
 def test_more_shared_memory_than_a_block_has_is_skipped_before_the_failing_call():
@@ -150,7 +151,7 @@ def test_page_locking_of_existing_memory_is_skipped_with_the_reason():
 )
 def test_every_suite_has_cases_for_an_amd_gpu_and_its_peer(props, tier):
     runtime = Runtime(props)
-    pair = tuple(BACKEND.device_facts(runtime, index, 2) for index in range(2))
+    pair = tuple(FACTS.device_facts(runtime, index, 2) for index in range(2))
     for name in plugins.names("suites"):
         suite = plugins.load("suites", name)
         cases = list(suite.cases(Target(Facts(pair), pair[0], tier)))

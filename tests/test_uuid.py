@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from _modules import room_module
 
-UUID_OF = room_module("backends", "cupy").uuid_of
+UUID_OF = room_module("backends", "_gpu_facts").uuid_of
 WHOLE = uuid.UUID("a2a62206-62ff-9cdf-5f16-4a142da77ed2")
 HOLED = uuid.UUID("4558bb29-d6ee-af00-25e8-724ad400f16c")
 PCI = "0000:00:06.0"

@@ -184,7 +184,9 @@ def answer(against: RunComparison, name: str) -> GateAnswer:
     seen = [finding for finding in judgement.findings if ratio(finding) > 0 and not is_small(finding)]
     largest = sorted(seen, key=lambda finding: -abs(math.log(ratio(finding))))[:_NAMED]
     summary = ", ".join(f"{finding.case.id} {_difference_text(finding)}" for finding in largest)
-    verdict = f"{name} against A: {summary or 'no case differs by 1 % or more'}; {_proof(judgement)}"
+    is_compared = any(ratio(finding) > 0 for finding in judgement.findings)
+    nothing = "no case differs by 1 % or more" if is_compared else "no case can be compared"
+    verdict = f"{name} against A: {summary or nothing}; {_proof(judgement)}"
     return GateAnswer(COMPARE, 0, verdict, reasons(judgement), _next_steps(judgement))
 
 

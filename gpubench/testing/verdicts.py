@@ -75,7 +75,7 @@ class Baseline:
         judgement = self._asked.settle(rounds.Sides(before, Evidence([[Reading.of(run)]])), more)
         (finding, *_) = judgement.findings
         reason = finding_text.explanation(finding).replace(" --replicates", " --gpubench-replicates")
-        fails = exit_status(judgement, self._asked.policy.strict) != 0
+        fails = exit_status(judgement, self._asked.policy.strict, allow_undecided=True) != 0
         return BaselineVerdict(str(finding.verdict), reason, fails, judgement.decided > 0, finding)
 
     def refuse_missing(self) -> None:
