@@ -101,6 +101,13 @@ def test_steps_and_drifts_are_stretches_and_two_bad_runs_in_a_row_are_no_step(va
     assert stretches(values) == expected
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_values_that_scatter_more_from_some_run_on_are_no_step(seed):
+    rng = np.random.default_rng(seed)
+    values = 1 + 0.01 * rng.standard_normal(60) * np.where(np.arange(60) < 30, 1, 3)
+    assert all(len(stretches(values[:count])) == 1 for count in range(34, 61, 2))
+
+
 def test_more_steps_than_the_first_limit_are_all_reported():
     levels = (1.0, 1.2, 1.0, 1.3, 1.1, 1.4, 1.2, 1.5, 1.0, 1.2)
     values = noisy(*(np.full(12, level) for level in levels))

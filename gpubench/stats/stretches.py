@@ -77,6 +77,7 @@ _LEAST_DRIFT = 12  # the fewest values of a drift, because a line fits fewer val
 _STEP_PRICE, _DRIFT_PRICE = 20.0, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
 _PLACE_PARAMETERS = 1.5  # parameters that a step has more than a drift, because its place is searched
 _COINCIDENCE = 5e-5  # the largest accepted probability that a level was drawn from its neighbour's values
+_SPREAD_ERRORS = 4.0  # standard errors by which two levels differ at least
 _TREND_SCORE = 3.5  # Mann-Kendall, in standard deviations: p < 0.0005
 _MOST_STRETCHES = (4, 8, 16, 32)  # limits that are tried in turn, the next one only if all stretches were needed
 _MOST_DRIFTS = 2
@@ -184,10 +185,18 @@ def _is_distinct(division: _Division, divisions: Sequence[_Division]) -> bool:
 def _is_significant(data: Floats, division: _Division) -> bool:
     return all(
         _coincidence(data[before.start : before.end], data[after.start : after.end]) <= _COINCIDENCE
+        and (before.is_drift or after.is_drift or _exceeds_spread(data, before, after))
         for before, after in itertools.pairwise(division.stretches)
     ) and all(
         abs(slope(data[part.start : part.end]).score) >= _TREND_SCORE for part in division.stretches if part.is_drift
     )
+
+
+def _exceeds_spread(data: Floats, before: Stretch, after: Stretch) -> bool:
+    """Return whether two levels differ by more than four standard errors, each with its own spread."""
+    parts = [data[part.start : part.end] for part in (before, after)]
+    error = math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in parts))
+    return abs(float(parts[1].mean() - parts[0].mean())) > _SPREAD_ERRORS * error
 
 
 def _coincidence(before: Floats, after: Floats) -> float:
