@@ -3,9 +3,10 @@
 docs/gate.md has the reasons. All values are logarithms whose sign makes more worse: +0.02 is 2 % slower, whatever the
 unit. Nothing here depends on a policy, because a comparison and a gate call the same functions."""
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +19,14 @@ from gpubench.judging.noise import ERRORS, LEAST_REPLICATES, chance_errors, chan
 class Scatter(NamedTuple):
     """How much identical code scatters, on logarithms.
 
-    `deviation` is the standard deviation between the values, and `counted` says what they are: `5 and 5 processes`."""
+    `error` is the standard error of a difference, with `freedom` degrees of freedom. `deviation` is the standard
+    deviation between the values, and `counted` says what they are: `5 and 5 processes`."""
 
     error: float
     errors: float = ERRORS
     deviation: float = 0.0
     counted: str = ""
+    freedom: float = math.inf
 
     @property
     def least_threshold(self) -> float:
@@ -88,8 +91,19 @@ def pair(before: Side, after: Side, noise: Side | None = None, sessions: Scatter
         logs = np.array(noise.logs)
         error = float(logs.std(ddof=1)) * math.sqrt(1 / len(before.logs) + 1 / len(after.logs))
         counted = f"{len(logs)} processes of the noise run"
-        scatters.append(Scatter(error, chance_errors_of(len(logs) - 1), float(logs.std(ddof=1)), counted))
+        freedom = len(logs) - 1
+        scatters.append(Scatter(error, chance_errors_of(freedom), float(logs.std(ddof=1)), counted, freedom))
     return SidePair(before.logs, after.logs, tuple(scatters))
+
+
+def widened(effect: Effect, scatter: Scatter | None) -> Effect:
+    """Return the effect with a scatter that other measurements show, and its p, if that scatter is wider."""
+    if scatter is None or scatter.least_threshold <= effect.least_threshold:
+        return effect
+    chance = float(stats.student_tail(np.array(abs(effect.shift) / scatter.error), np.array(scatter.freedom)))
+    error, errors, deviation, counted, _ = scatter
+    p = max(effect.p, chance)
+    return replace(effect, p=p, error=error, errors=errors, deviation=deviation, counted=counted)
 
 
 def effects(pairs: Sequence[SidePair]) -> list[Effect]:
@@ -111,18 +125,16 @@ def _effects_of_equal_counts(pairs: Sequence[SidePair]) -> list[Effect]:
     welch, pooled = stats.trimmed_welch(before, after)
     margin, shifts = welch.margin, stats.hodges_lehmann(before, after)
     rows = np.stack((shifts, welch.difference - margin, welch.difference + margin, welch.p), axis=-1).tolist()
-    return [
+    of_processes = _scatters_of_processes(before.shape[-1], after.shape[-1], welch, pooled)
+    own = [
         Effect(
-            shift,
-            low,
-            high,
-            p,
-            *max((of_processes, *side_pair.other_scatters), key=lambda scatter: scatter.least_threshold),
-            between=of_processes.deviation,
+            shift, low, high, p, scatter.error, scatter.errors, scatter.deviation, scatter.counted, scatter.deviation
         )
-        for side_pair, (shift, low, high, p), of_processes in zip(
-            pairs, rows, _scatters_of_processes(before.shape[-1], after.shape[-1], welch, pooled), strict=True
-        )
+        for (shift, low, high, p), scatter in zip(rows, of_processes, strict=True)
+    ]
+    return [
+        functools.reduce(widened, side_pair.other_scatters, effect)
+        for side_pair, effect in zip(pairs, own, strict=True)
     ]
 
 

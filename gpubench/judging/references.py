@@ -23,7 +23,7 @@ from gpubench.base import units
 from gpubench.judging.evidence import Evidence, Key, Side, in_turn, paired
 from gpubench.judging.judge import CONFIRM, Finding, Judgement, badness, verdict_of, with_explanation
 from gpubench.judging.objections import Grounds
-from gpubench.judging.sessions import resource, without_outlying_processes
+from gpubench.judging.sessions import OTHER_CARD, resource, without_outlying_processes
 from gpubench.model import Verdict
 
 LEAST_REFERENCES = 3  # a median of fewer follows a single case
@@ -272,12 +272,14 @@ class MachineSteps:
 
     def _with_doubt(self, finding: Finding) -> Finding:
         """Return a slower finding with the doubt beside it, and as to be confirmed if the doubt may explain it."""
-        old, _ = self._sides[finding.key]
-        bound = self._grounds.spreads.bound(old)
+        old, new = self._sides[finding.key]
+        is_other_card = self._grounds.are_other_cards(old, new)
+        bound = max(self._grounds.spreads.bound(old), OTHER_CARD if is_other_card else 0.0)
         most = units.percent(math.expm1(bound))
         assert finding.effect is not None  # `_is_slower` demands it
-        if len(old.centres) == 1 and finding.effect.low <= bound:
-            reason = f"slower, but the baseline has one session, and sessions may differ by {most}"
+        if (is_other_card or len(old.centres) == 1) and finding.effect.low <= bound:
+            what = "is of another card, and cards" if is_other_card else "has one session, and sessions"
+            reason = f"slower, but the baseline {what} may differ by {most}"
             return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=CONFIRM, reason=reason)
         case = self._cases.get(finding.key)
         group = self._resources.get((finding.devices, case.resource)) if case else None

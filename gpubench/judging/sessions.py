@@ -7,19 +7,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpubench.judging.effect import Effect, Scatter
+from gpubench.judging.effect import Effect, Scatter, widened
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.noise import chance_errors_of
 
 UNKNOWN = math.log1p(0.05)  # what the machine may explain where a single session has shown nothing
 _SQUARED_QUARTILE = 0.4549  # the median of chi-square with one degree of freedom
+OTHER_CARD = math.log1p(0.08)  # by how much cards of one model differ on average (Sinha et al., SC22)
 _PRIOR_DEVIATION = 0.005  # two sessions can agree by chance; sessions of an H200 differ by at least about this
 _PRIOR_FREEDOM = 4  # the weight of this knowledge beside the sessions that were measured
-_MOST_FREEDOM = 20  # the pooled variance has at most this many degrees of freedom, since cases move together
+_MOST_FREEDOM = 12  # the pooled variance has at most this many degrees of freedom, since cases move together
 _UNLIKE = (
     7.0  # the 99 % quantile of chi-square with one degree of freedom: a case that varies more has its own variance
 )
@@ -77,7 +78,7 @@ class SessionSpreads:
         variance = own if own > _UNLIKE * pooled else (weight * pooled + own_freedom * own) / (weight + own_freedom)
         deviation, errors = math.sqrt(variance), chance_errors_of(weight)
         error = deviation * math.sqrt(1 / len(centres) + 1 / len(set(after.sessions)))
-        return Scatter(error, errors, deviation, f"{len(centres)} sessions of the baseline")
+        return Scatter(error, errors, deviation, f"{len(centres)} sessions of the baseline", weight)
 
 
 def between_two_sessions(sides: Sequence[Side], effects: Sequence[Effect]) -> list[Effect]:
@@ -92,12 +93,10 @@ def between_two_sessions(sides: Sequence[Side], effects: Sequence[Effect]) -> li
         for key in {_pool_key(side), (side.devices, "")}:
             groups.setdefault(key, []).append(index)
     scatters = {key: _scatter_of_shifts([effects[index] for index in indices]) for key, indices in groups.items()}
-    widened = []
-    for side, own in zip(sides, effects, strict=True):
-        scatter = scatters[_pool_key(side)] or scatters[side.devices, ""]
-        is_wider = scatter is not None and scatter.least_threshold > own.least_threshold
-        widened.append(replace(own, **scatter._asdict()) if scatter and is_wider else own)
-    return widened
+    return [
+        widened(own, scatters[_pool_key(side)] or scatters[side.devices, ""])
+        for side, own in zip(sides, effects, strict=True)
+    ]
 
 
 def _scatter_of_shifts(effects: Sequence[Effect]) -> Scatter | None:
@@ -110,7 +109,8 @@ def _scatter_of_shifts(effects: Sequence[Effect]) -> Scatter | None:
     deviation = math.sqrt(max(float(np.median(squares)), 0.0) / _SQUARED_QUARTILE)
     errors = chance_errors_of(min(len(effects) - 1, _MOST_FREEDOM))
     error = min(deviation, UNKNOWN / errors)
-    return Scatter(error, errors, error / math.sqrt(2), f"two sessions, by {len(effects)} cases")
+    freedom = min(len(effects) - 1, _MOST_FREEDOM)
+    return Scatter(error, errors, error / math.sqrt(2), f"two sessions, by {len(effects)} cases", freedom)
 
 
 def _pool_key(side: Side) -> tuple[tuple[str, ...], str]:
