@@ -38,19 +38,19 @@ def test_the_overview_of_a_recorded_h200_has_the_key_figures_that_it_measured():
     summary = overview(Summary(store.read_run(RECORDINGS / "whole/h200.jsonl.gz")))
     assert summary.devices == ("NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB",)
     assert summary.conditions[:3] == ("driver 580.159.04", "CUDA 13.2", "tier quick")
-    assert summary.conditions[3:5] == ("303 cases in 54.5 s", "2026-11-20 17:43 UTC")
-    assert [value.title for value in summary.values] == GPU_TITLES[:6]
+    assert summary.conditions[3:5] == ("534 cases in 1 min 18 s", "2026-11-28 07:06 UTC")
+    assert [value.title for value in summary.values] == GPU_TITLES[:8]
     first = summary.values[0]
     assert (first.title, first.figure.text, first.case_id) == (
         "Memory read",
-        "4604 GB/s",
+        "4692 GB/s",
         "bandwidth/read[size=4GiB,dtype=float32]",
     )
-    assert first.of_spec == pytest.approx(0.959, abs=1e-3)
-    assert first.of_expected == pytest.approx(1.001, abs=1e-3)
+    assert first.of_spec == pytest.approx(0.978, abs=1e-3)
+    assert first.of_expected == pytest.approx(1.020, abs=1e-3)
     assert summary.trust == "trustworthy: yes"
-    assert summary.limitations[0] == "the power cap limited 32 of 292 cases"
-    assert [(line.name, line.ended) for line in summary.suites][2] == ("gemm", "44 ok, 1 skipped")
+    assert summary.limitations[1].startswith("the power cap limited 31 of 384 cases")
+    assert [(line.name, line.ended) for line in summary.suites][2] == ("compilers", "8 ok")
 
 
 def test_devices_of_one_model_share_a_line():

@@ -22,6 +22,7 @@ ROOMS = ("suites", "collectors", "gpubench/analysis", "gpubench/measuring", "gpu
 # each has a standard term instead: missing or unsupported, maximum, 95 % confidence, SM or compute unit, poison
 AVOIDED = re.compile(r"\b(lack(s|ing)?|greatest|surely|multiprocessors?|spoil\w*|nobody|theirs|so many|slow-down)\b")
 TABLES = ("choice", "interval")  # views that name a decision and draw no axis
+DERIVED = ("amortisation", "serving")  # views whose axis is computed from figures of another unit
 UNITS = {  # the unit of a figure, by the quantity that its title names first
     "bandwidth": {"B/s"},
     "throughput": {"B/s", "FLOP/s", "OP/s", "token/s", "message/s", "request/s"},
@@ -49,6 +50,8 @@ def drawn_units(run: Run) -> Iterator[tuple[View, str]]:
     summary = Summary(run)
     for info in run.manifest.suites:
         for view in info.views if info.name in SUITES else ():
+            if view.kind in (*TABLES, *DERIVED):
+                continue
             series = view.y if view.kind == "pareto" else view.series
             for point in view_points(summary, info.name, view, series):
                 yield view, point.figure.unit
