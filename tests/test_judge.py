@@ -11,9 +11,11 @@ import scipy.stats
 from _sides import TRIAD, evidence, noisy, percent, reading
 
 from gpubench.judging import effect
-from gpubench.judging.evidence import Evidence
+from gpubench.judging.answer import next_steps
+from gpubench.judging.evidence import Evidence, Kind
 from gpubench.judging.finding_text import explanation, sentence
 from gpubench.judging.judge import Finding, decide, judge, verdict_of
+from gpubench.judging.objections import cards_differ
 from gpubench.model import DataFile, Verdict
 
 
@@ -335,3 +337,39 @@ def test_different_data_files_of_the_user_are_not_comparable():
 
     assert only_finding(of("aa"), of("aa")).verdict is Verdict.SAME
     assert only_finding(of("aa"), of("bb")).reason == "the data dump.bin is another file"
+
+
+def test_a_machine_whose_noise_hides_changes_of_half_is_too_noisy_to_judge():
+    before, after = evidence(1.0, 3.0, 0.5, 2.0, 9.0), evidence(4.0, 0.7, 6.0, 1.5, 2.5)
+    finding = only_finding(before, after)
+    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "too-noisy")
+    assert finding.reason.startswith("this machine is too noisy to judge: identical code varies by over 50 %")
+    assert "over 50 %" in sentence(finding)
+    steps = next_steps(judge(before, after, percent(2.0)), "gpubench gate")
+    assert [step for step in steps if "--threshold" in str(step)] == []
+    assert any("doctor --noise" in str(step) for step in steps)
+
+
+def test_a_change_against_the_medians_is_undecided_because_of_two_states():
+    before = evidence(1.0, 1.001, 1.002, 1.3, 1.301, 1.302, 1.303)  # the median is in the slow state
+    after = evidence(1.05, 1.051, 1.052, 1.053, 1.35, 1.351, 1.352)  # each state is slower, the median is faster
+    finding = only_finding(before, after)
+    assert finding.after.median < finding.before.median
+    assert finding.change > 0.01
+    assert finding.cause == "two-states"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fraction"),
+    [
+        (Kind(1, "hot", "B/s", "more", "dram"), 0.02),
+        (Kind(1, "hot", "FLOP/s", "more", "tensor.bfloat16"), 0.02),
+        (Kind(1, "hot", "B/s", "more", "link.h2d"), 0.07),
+        (Kind(1, "hot", "B/s", "more"), 0.03),
+        (Kind(1, "self", "s", "less"), 0.04),
+        (Kind(1, "host", "s", "less"), 0.5),
+        (Kind(1, "hot", "token/s", "more"), 0.08),
+    ],
+)
+def test_cards_of_a_model_differ_by_quantity(kind, fraction):
+    assert cards_differ(kind) == fraction
