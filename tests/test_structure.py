@@ -6,6 +6,7 @@ import gc
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -367,6 +368,69 @@ def test_broad_excepts_are_only_in_the_listed_places():
     excepts = Counter(place for path in may_catch_all for place in broad_excepts(path))
     expected = Counter(place for place in BROAD_EXCEPTS if (ROOT / place[0]).exists())
     assert excepts == expected
+
+
+# The case functions of each suite at commit 3b9e3143, before the code was made lighter. Code is counted per family of
+# that time, so that neither joining two families nor declaring a new one changes what an old one may cost.
+FAMILIES = {
+    "bandwidth": 17,
+    "collectives": 2,
+    "compilers": 16,
+    "compression": 10,
+    "gemm": 20,
+    "inference": 10,
+    "ipc": 24,
+    "latency": 22,
+    "p2p": 5,
+    "patterns": 15,
+    "soak": 3,
+    "startup": 3,
+    "storage": 1,
+    "tensor": 7,
+    "virtual": 22,
+}
+
+
+def lines_of(nodes: Iterator[ast.AST]) -> set[int]:
+    """Return the numbers of the lines on which the nodes stand."""
+    return {line for node in nodes for line in range(node.lineno, node.end_lineno + 1)}
+
+
+def docstrings(path: Path) -> Iterator[ast.AST]:
+    for node in nodes_of(path):
+        has_body = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if has_body and ast.get_docstring(node, clean=False) is not None:
+            yield node.body[0]
+
+
+def line_counts(path: Path) -> Counter[str]:
+    """Return the numbers of all lines of a file, its lines of code, and those of imports and of docstrings.
+
+    A line of code is neither blank nor a comment nor part of a docstring."""
+    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    with tokenize.open(path) as file:
+        tokens = [token for token in tokenize.generate_tokens(file.readline) if token.type not in layout]
+    documented = lines_of(docstrings(path))
+    code = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)} - documented
+    imported = lines_of(node for node in nodes_of(path) if isinstance(node, ast.Import | ast.ImportFrom))
+    return Counter(
+        lines=len(path.read_text().splitlines()), code=len(code), imports=len(imported), docstrings=len(documented)
+    )
+
+
+def test_the_shipped_code_keeps_to_its_totals():
+    total = sum(map(line_counts, SHIPPED), Counter())
+    most = {"lines": 76_000, "imports": 0.07 * total["code"], "docstrings": 0.2 * total["code"]}
+    assert {kind: total[kind] for kind, limit in most.items() if total[kind] > limit} == {}
+
+
+def test_a_case_family_costs_at_most_110_lines_of_code_and_150_in_a_large_suite():
+    code = Counter()
+    for path in python_files("suites"):
+        code[path.relative_to(ROOT).parts[1]] += line_counts(path)["code"]
+    per_family = {suite: code[suite] / families for suite, families in FAMILIES.items() if families >= 10}
+    assert {suite: round(lines) for suite, lines in per_family.items() if lines > 150} == {}
+    assert code.total() <= 110 * sum(FAMILIES.values())  # with the modules that suites share
 
 
 def test_no_file_is_longer_than_600_lines():
