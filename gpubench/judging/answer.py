@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpubench.judging.decidable import MOST_PROCESSES, deciding_threshold, processes_needed
 from gpubench.judging.finding_text import UNDECIDED, explanation, first, plural, verdict_text
-from gpubench.judging.judge import CONFIRM, Finding, Judgement
+from gpubench.judging.judge import CONFIRM, NOISY, Finding, Judgement
 from gpubench.judging.noise import HOPELESS, LEAST_TO_FAIL, percent
 from gpubench.judging.references import CAUSE as MACHINE_STEP
 from gpubench.model import Verdict
@@ -195,7 +195,7 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
 
 def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) -> Iterator[NextStep]:
     """Yield the next steps for disturbed cases, other machines, other methods, and required cases that do not exist."""
-    if "contended" in causes or "too-noisy" in causes:
+    if "contended" in causes or NOISY in causes:
         yield NextStep("measure again while no other work runs on the machine; `gpubench doctor --noise` measures it")
     if judgement.missing:
         yield NextStep("measure the cases that vanished, or pass --allow-missing")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpubench.base import units
 from gpubench.judging.decidable import processes_needed
-from gpubench.judging.judge import CONFIRM, Finding
+from gpubench.judging.judge import CONFIRM, NOISY, Finding
 from gpubench.judging.noise import percent
 from gpubench.model import Verdict
 
@@ -93,7 +93,7 @@ def explanation(finding: Finding) -> str:
 def _widened_threshold(finding: Finding) -> str:
     """Return `threshold 4.1 %, because identical code varies by 1.5 % (…)`; empty if the threshold is the user's."""
     effect = finding.effect
-    if effect is None or not finding.threshold > finding.user_threshold:
+    if effect is None or not finding.threshold > finding.user_threshold or finding.cause == NOISY:
         return ""
     noise = f"identical code varies by {percent(math.expm1(effect.deviation))} ({effect.counted})"
     return f"threshold {percent(math.expm1(finding.threshold))}, because {noise}"

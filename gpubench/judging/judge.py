@@ -16,7 +16,7 @@ from gpubench.base.patterns import matches
 from gpubench.judging import effect
 from gpubench.judging.effect import Effect
 from gpubench.judging.evidence import Evidence, Key, Side, in_turn, paired
-from gpubench.judging.noise import LEAST_TO_FAIL, percent
+from gpubench.judging.noise import LEAST_TO_FAIL
 from gpubench.judging.objections import Grounds
 from gpubench.judging.sessions import SessionSpreads, between_two_sessions, without_outlying_processes
 from gpubench.model import Better, Case, Verdict
@@ -26,6 +26,7 @@ _MOST_Q = 0.05  # the largest share of chance findings among the cases that are 
 _ABSURD = math.log1p(0.5)  # a machine whose threshold would be above 50 % cannot judge
 _STATES = 0.01  # medians and pairs of processes that disagree about the direction by this much show two states
 DECIDED = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME)
+NOISY = "too-noisy"  # the cause of a case that no useful threshold can decide on this machine
 CONFIRM = "to-be-confirmed"  # the cause of a slowdown that the baseline's one session is too little to prove
 _OTHER_CARDS = (
     "baseline and candidate were measured on different cards of one model, and such cards differ by several per cent"
@@ -338,9 +339,9 @@ def _on_quiet_machine(finding: Finding) -> Finding:
     """Return the finding, but as too noisy to judge if it is undecided and its threshold would exceed 50 %."""
     if finding.verdict in DECIDED or finding.threshold <= _ABSURD or finding.effect is None:
         return finding
-    reason = f"this machine is too noisy to judge: identical code varies by {percent(finding.effect.deviation)} "
-    reason += f"({finding.effect.counted}); stop other work on it, and see `gpubench doctor --noise`"
-    return replace(finding, verdict=Verdict.INCONCLUSIVE, cause="too-noisy", reason=reason)
+    reason = "this machine is too noisy to judge, because differences between processes hide changes of 50 %; "
+    reason += "stop other work on it, and see `gpubench doctor --noise`"
+    return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=NOISY, reason=reason)
 
 
 def _of_one_state(finding: Finding) -> Finding:
@@ -384,7 +385,7 @@ def _as_undecided(finding: Finding, cause: str, reason: str) -> Finding:
 
 def with_explanation(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
     """Return the finding; if something other than the code may explain its change, with that as verdict and reason."""
-    if finding.effect is None or finding.cause == "too-noisy":
+    if finding.effect is None or finding.cause == NOISY:
         return finding
     is_change = finding.verdict not in (Verdict.SAME, Verdict.INCONCLUSIVE)
     objection = grounds.other_card(old, new, finding.effect) if is_change else None
