@@ -312,9 +312,8 @@ def test_a_node_that_is_listed_twice_counts_once(tmp_path):
     assert judging.judge(fleet, built_in()).notes[-1] == "2 nodes have the name a; only one of them counts (a.jsonl.gz)"
 
 
-def test_two_files_that_give_a_node_the_same_name_are_told(tmp_path, monkeypatch):
-    for variable in ("CI", "GITHUB_ACTIONS", "TF_BUILD", "JENKINS_URL"):
-        monkeypatch.delenv(variable, raising=False)  # the log of a CI has no names of files
+@pytest.mark.usefixtures("outside_of_ci")
+def test_two_files_that_give_a_node_the_same_name_are_told(tmp_path):
     folder = saved(tmp_path / "fleet", a="headline/1", b="headline/1")
     (folder / "a.jsonl").write_bytes(gzip.decompress((folder / "b.jsonl.gz").read_bytes()))
     told = command.gpubench("fleet", "judge", folder)
