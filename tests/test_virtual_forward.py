@@ -94,7 +94,7 @@ def test_a_launch_that_is_dropped_is_found():
     calls.seconds()
     with pytest.raises(WrongAnswer, match="0 of 256 launches reached the device"):
         calls.check()
-    calls.close()
+    client.close()
     server.close()
 
 
@@ -105,7 +105,7 @@ def test_a_copy_that_does_not_arrive_is_found():
     copies.call()
     with pytest.raises(WrongAnswer, match="of 4096 forwarded bytes are wrong"):
         copies.check()
-    copies.close()
+    client.close()
     server.close()
 
 
@@ -119,7 +119,7 @@ def test_copies_overwrite_what_was_there_before(direction):
             copies.check()
         copies.call()
         copies.check()
-    copies.close()
+    client.close()
     server.close()
 
 
@@ -131,7 +131,7 @@ def test_an_answer_is_late_by_the_delay_and_a_posted_call_is_not():
     for each in calls:
         each._launched = 256
         each.check()
-    calls[0].close()
+    client.close()
     server.close()
 
 

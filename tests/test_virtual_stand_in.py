@@ -121,7 +121,7 @@ def virtual_memory(modules, device):
 
 def calls(modules, device):
     """Run every forwarded and native call of the suite, each with its check."""
-    driver = modules["_calls"].LocalDriver(device)
+    driver = suite_module("virtual", "_wire").LocalDriver(device)
     driver.enter()
     thread_ends = socket.socketpair()
     server = suite_module("virtual", "_forward").ForwardServer(device, driver, thread_ends[1])
@@ -130,7 +130,7 @@ def calls(modules, device):
         forwarded = suite_module("virtual", "_forward").ForwardedCalls(client, name, False)
         forwarded.seconds()
         forwarded.check()
-    forwarded.close()
+    client.close()
     server.close()
     native = modules["_calls"].NativeCalls(device)
     word = native._array = OneWordArray()

@@ -2,67 +2,20 @@
 
 import time
 from collections.abc import Callable, Mapping
-from importlib import resources
 from importlib.util import find_spec
 
 import numpy as np
 
-from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
 from .._stream import NEEDS_NUMBA
 
 BATCH = 256  # calls per sample, which fit into the launch queue of a GPU
 _ALLOCATED_BYTES = 2**20
-_VERSION = 12_000  # CUDA 12.0: functions are looked up in the variant of that version, such as cuMemAlloc_v2
 _UNITS_ATTRIBUTE = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _MEMORY_TYPE, _IS_DEVICE = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
-_FORWARDED = (
-    *("cuMemGetInfo", "cuMemAlloc", "cuMemFree", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"),
-    *("cuLaunchKernel", "cuStreamSynchronize"),
-)
-_CELLS = 12  # the kernel, the stream, two values, the kernel's three parameters, their addresses, two copy streams
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-_NEEDS_NVIDIA = "needs CUDA's driver; HIP has the same calls, but they have not been tried yet"
 
 topic = gb.Topic(views=[gb.View("bars", "Driver call time", ("call",), by=("what",), log_x=True)])
-
-
-class LocalDriver:
-    """Seven calls of CUDA's driver in this process: `table` holds their addresses by the call numbers of `_wire`.
-
-    `table` and `cells`, which the calls use, are NumPy arrays, int64, of shapes (7,) and (12,)."""
-
-    def __init__(self, bench: gb.Bench) -> None:
-        if bench.traits.vendor != "nvidia":
-            raise gb.Skip(_NEEDS_NVIDIA)
-        self.cells = np.zeros(_CELLS, np.int64)
-        self._driver = lib.Driver()
-        self._context = self._driver("cuCtxGetCurrent")
-        source = (resources.files(__package__) / "forward.cu").read_text(encoding="utf-8")
-        self._kernel = bench.xp.RawModule(code=source).get_function("add_words")
-        self._streams = [self._driver("cuStreamCreate", _NON_BLOCKING) for _ in range(2)]
-        self.table = np.array([self.address(symbol) for symbol in _FORWARDED], np.int64)
-        self.cells[:2] = int(self._kernel.kernel.ptr), bench.device.stream
-        self.cells[10:] = [int(stream) for stream in self._streams]
-
-    def address(self, symbol: str) -> int:
-        """Return the address of the driver function `symbol`, such as cuMemAlloc, in its variant for CUDA 12.0.
-
-        Raises Skip if the driver does not have the function."""
-        address, _ = self._driver("cuGetProcAddress", symbol.encode(), _VERSION, 0)
-        if not int(address):
-            raise gb.Skip(f"the driver does not have {symbol}")
-        return int(address)
-
-    def enter(self) -> None:
-        """Make the driver's context current in the calling thread."""
-        self._driver("cuCtxSetCurrent", self._context)
-
-    def close(self) -> None:
-        """Destroy the streams of the copies."""
-        for stream in self._streams:
-            self._driver("cuStreamDestroy", stream)
 
 
 class NativeCalls:
@@ -71,7 +24,7 @@ class NativeCalls:
     def __init__(self, bench: gb.Bench) -> None:
         from . import _wire
 
-        self._bench, self._wire, self._driver = bench, _wire, LocalDriver(bench)
+        self._bench, self._wire, self._driver = bench, _wire, _wire.LocalDriver(bench)
         self._cells = np.zeros(8, np.int64)
         self._array = bench.xp.zeros(1, bench.xp.uint64)
         self._launched = 0

@@ -1,5 +1,6 @@
 """Measure driver calls that another process makes for this one, through the smallest forwarder."""
 
+import contextlib
 import socket
 import statistics
 import struct
@@ -13,7 +14,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import need_shared_gpu
-from ._calls import BATCH, LocalDriver, NativeCalls, need_compiled
+from ._calls import BATCH, NativeCalls, need_compiled
 
 TRANSPORTS = ("unix", "tcp")
 _BUFFER_BYTES = 2**22  # each of the two page-locked buffers of the server
@@ -21,6 +22,7 @@ _CLIENT_S, _SERVER_S = 20, 120  # time without a byte after which the client or 
 _STOP_S = 10.0
 _LOOPBACK = "127.0.0.1"
 _POISON = 0xA5
+_NO_BYTES = np.zeros(0, np.uint8)
 _PAIRS = 3  # pairs of native and forwarded calls that a check makes in turn
 _DELAYS = gb.points((0,), full=(0, 5, 20, 100))  # µs
 
@@ -78,42 +80,37 @@ class ForwardClient:
     def __init__(self, link: socket.socket) -> None:
         from . import _wire
 
-        self.wire, self._socket, self._link, self._sent = _wire, link, link.fileno(), 0
+        self.wire, self._socket, self._sent = _wire, link, 0
         self._message, self._answer = (np.zeros(_wire.WORDS, np.int64) for _ in range(2))
+        self._places: list[int] = []
 
-    def _fill(self, op: int, *arguments: int) -> None:
-        self._message[:] = 0
-        self._message[0] = op
-        self._message[2 : 2 + len(arguments)] = arguments
+    def request(self, op: int, *arguments: int, host: Any = _NO_BYTES, count: int = 1, is_posted: bool = False) -> int:
+        """Make the call `op` `count` times, and return the value in the last answer, such as an address.
 
-    def _expect(self, status: int, sent: int) -> None:
-        """Raise WrongAnswer if the server is gone, the call failed, or the server has not counted the calls sent."""
-        self._sent += sent
+        Only the last call is answered if `is_posted`. A copy moves the bytes of `host` (NumPy, uint8)."""
+        self._message[:] = (op, 0, *arguments, *[0] * 6)[: self.wire.WORDS]
+        status = self.wire.request(self._socket.fileno(), self._message, self._answer, host, count, is_posted)
+        self._sent += count
         gb.expect(status != self.wire.LOST, "the forwarder's server is gone, or does not answer")
         gb.expect(status == 0, f"a forwarded call returned the error {status}")
         calls_made = int(self._answer[3])
         gb.expect(calls_made == self._sent, f"the server has made {calls_made} calls of {self._sent}")
-
-    def request(self, op: int, *arguments: int) -> int:
-        """Make the call `op` once with `arguments`, and return the value in its answer, such as an address."""
-        self._fill(op, *arguments)
-        self._expect(self.wire.request(self._link, self._message, self._answer), 1)
         return int(self._answer[1])
 
-    def repeat(self, count: int, is_posted: bool, op: int, *arguments: int) -> None:
-        """Make the call `op` `count` times; each is answered, or only the last if `is_posted`."""
-        self._fill(op, *arguments)
-        self._expect(self.wire.repeat(self._link, self._message, self._answer, count, is_posted), count)
-
     def move(self, to_device: bool, address: int, host: Any) -> None:
-        """Copy the bytes of `host` (NumPy, uint8) to the device's `address`, or back."""
-        self._fill(self.wire.TO_DEVICE if to_device else self.wire.TO_HOST, address)
-        self._expect(self.wire.move(self._link, self._message, self._answer, host), 1)
+        self.request(self.wire.TO_DEVICE if to_device else self.wire.TO_HOST, address, host.size, host=host)
+
+    def allocate(self, size_bytes: int) -> int:
+        self._places.append(self.request(self.wire.ALLOCATE, size_bytes))
+        return self._places[-1]
 
     def close(self) -> None:
-        """Stop the server, without waiting for it, and close the socket."""
-        self._fill(self.wire.STOP)
-        self.wire.write(self._link, self._message.ctypes.data, self._message.nbytes)
+        """Free what `allocate` returned, stop the server without waiting for it, and close the socket."""
+        for place in self._places:
+            self.request(self.wire.FREE, place)
+        self._message[0] = self.wire.STOP
+        with contextlib.suppress(OSError):  # the server may be gone
+            self._socket.sendall(self._message.tobytes())
         self._socket.close()
 
 
@@ -140,6 +137,8 @@ def _opened(bench: gb.Bench, transport: str, delay_us: int) -> tuple[Any, gb.Tas
     """Return rank 0's client; in rank 1, also the idle task of its server."""
     need_compiled()
     need_shared_gpu(bench)  # the server is a second process on the GPU
+    from ._wire import LocalDriver
+
     driver = LocalDriver(bench)  # in each rank, so that each raises Skip by itself
     link = _connected(bench, transport)
     if bench.rank == 0:
@@ -164,7 +163,7 @@ class ForwardedCalls:
 
     def __init__(self, client: ForwardClient, what: str, is_posted: bool) -> None:
         self._client, self._wire, self._is_posted, self._launched = client, client.wire, is_posted, 0
-        self._word = client.request(self._wire.ALLOCATE, 8)
+        self._word = client.allocate(8)
         client.move(True, self._word, np.zeros(8, np.uint8))
         self._call: tuple[int, ...] = {
             "launch": (self._wire.LAUNCH, self._word, 1, 1, 1),
@@ -175,7 +174,7 @@ class ForwardedCalls:
     def seconds(self) -> float:
         """Return the seconds of a batch of 256 calls; raises WrongAnswer if one failed."""
         start = time.perf_counter()
-        self._client.repeat(BATCH, self._is_posted, *self._call)
+        self._client.request(*self._call, count=BATCH, is_posted=self._is_posted)
         elapsed = time.perf_counter() - start
         self._launched += BATCH if self._call[0] == self._wire.LAUNCH else 0
         self._client.request(self._wire.SYNCHRONIZE)  # so that the next batch starts with an empty queue
@@ -188,11 +187,6 @@ class ForwardedCalls:
         self._client.move(False, self._word, launch_count)
         arrived = int(launch_count.view(np.uint64)[0])
         gb.expect(arrived == self._launched, f"{arrived} of {self._launched} launches reached the device")
-
-    def close(self) -> None:
-        """Free the word and stop the server."""
-        self._client.request(self._wire.FREE, self._word)
-        self._client.close()
 
 
 def _is_call(_target: gb.Target, params: Mapping[str, str | int | float]) -> bool:
@@ -230,7 +224,7 @@ def forward(bench: gb.Bench, what: str, transport: str, mode: str, delay_us: int
         return share_of_native(lambda: native.seconds(what), calls.seconds)
 
     stage = gb.Stage(calls.seconds, gb.Work(items=BATCH), "item", clock="self", effort=gb.POINT)
-    return gb.Task.of(stage, check=check, close=calls.close)
+    return gb.Task.of(stage, check=check, close=client.close)
 
 
 class ForwardedCopies:
@@ -239,7 +233,7 @@ class ForwardedCopies:
     def __init__(self, bench: gb.Bench, client: Any, direction: str, size_bytes: int) -> None:
         self._client, self._rng, self._to_device = client, bench.rng, direction == "h2d"
         self._host, self._readback = bench.device.pinned(size_bytes), np.empty(size_bytes, np.uint8)
-        self._place = client.request(client.wire.ALLOCATE, size_bytes)
+        self._place = client.allocate(size_bytes)
         self.poison()
         self._client.move(True, self._place, self._readback)
 
@@ -265,11 +259,6 @@ class ForwardedCopies:
         wrong = int(np.count_nonzero(self._host != self._readback))
         gb.expect(wrong == 0, f"{wrong} of {self._host.size} forwarded bytes are wrong")
 
-    def close(self) -> None:
-        """Free the memory and stop the server."""
-        self._client.request(self._client.wire.FREE, self._place)
-        self._client.close()
-
 
 @topic.case(
     version=2,
@@ -290,4 +279,4 @@ def forward_copy(bench: gb.Bench, direction: str, transport: str, size_bytes: in
         return serving
     copies = ForwardedCopies(bench, client, direction, size_bytes)
     stage = gb.Stage(copies.call, gb.Work(payload=size_bytes), "payload", clock="self", effort=gb.POINT)
-    return gb.Task.of(stage, check=copies.check, poison=copies.poison, close=copies.close)
+    return gb.Task.of(stage, check=copies.check, poison=copies.poison, close=client.close)

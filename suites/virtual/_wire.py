@@ -4,6 +4,7 @@ A message is eight words of 64 bits, followed by data if it carries any. A clien
 arguments; a server makes the call and answers if it is asked to. Both ends are sockets, given as descriptors."""
 
 from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
 import numba
@@ -11,6 +12,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+
+from gpubench.api import libraries as lib
+from gpubench.api import suite as gb
 
 MEMORY_INFO, ALLOCATE, FREE, TO_DEVICE, TO_HOST, LAUNCH, SYNCHRONIZE, STOP = range(8)
 WORDS = 8  # words per message
@@ -20,6 +24,13 @@ _STATUS, _FIRST, _SECOND, _MADE = range(4)  # words of an answer: the first erro
 _NO_SIGNAL = 0x4000  # MSG_NOSIGNAL, Linux
 _MESSAGE_BYTES = 8 * WORDS
 _CLOCK_MONOTONIC = 1
+_FORWARDED = (
+    *("cuMemGetInfo", "cuMemAlloc", "cuMemFree", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"),
+    *("cuLaunchKernel", "cuStreamSynchronize"),
+)
+_CELLS = 12  # the kernel, the stream, two values, the kernel's three parameters, their addresses, two copy streams
+_VERSION = 12_000  # CUDA 12.0: functions are looked up in the variant of that version, such as cuMemAlloc_v2
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 LOST = -1  # returned by a loop if the other process has gone
 
 Compiled = Callable[..., Any]
@@ -31,15 +42,11 @@ _clock = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.
 _ARGUMENT_TYPES = types.UniTuple(types.int64, _ARGUMENTS)
 
 
-def _invoke_of(typing: Any, address: Any, arguments: Any) -> Any:
-    """Return the type and the code of `_invoke`, which calls the C function at `address` with `arguments`."""
-    del typing, address, arguments
+def _invoke_of(_typing: Any, _address: Any, _arguments: Any) -> Any:
+    """Return the type and the code of `_invoke`, which calls the C function at an address with a tuple of arguments."""
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        """Return the LLVM value (int32) of the call; `args` are the LLVM values of the address and of the tuple."""
-        del context, signature
-        word = ir.IntType(64)
-        kind = ir.FunctionType(ir.IntType(32), [word] * _ARGUMENTS)
+    def emit(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(64)] * _ARGUMENTS)
         function = builder.inttoptr(args[0], kind.as_pointer())
         return builder.call(function, [builder.extract_value(args[1], index) for index in range(_ARGUMENTS)])
 
@@ -55,33 +62,25 @@ def _compiled(function: Compiled) -> Compiled:
     return compiled
 
 
-def _write(link: Any, source: Any, nbytes: Any) -> Any:
-    """Send `nbytes` from the address `source` over the socket `link`, and return True, or False if the peer is gone."""
+@_compiled
+def _passed(link: Any, address: Any, nbytes: Any, is_sent: Any) -> Any:
+    """Send `nbytes` from `address` over the socket `link`, or receive them; return False if the peer is gone."""
     done = 0
     while done < nbytes:
-        sent = _send(np.int32(link), np.uint64(source + done), np.uint64(nbytes - done), np.int32(_NO_SIGNAL))
-        if sent <= 0:
+        place, left = np.uint64(address + done), np.uint64(nbytes - done)
+        if is_sent:
+            moved = _send(np.int32(link), place, left, np.int32(_NO_SIGNAL))
+        else:
+            moved = _recv(np.int32(link), place, left, np.int32(0))
+        if moved <= 0:
             return False
-        done += sent
+        done += moved
     return True
 
 
-def _read(link: Any, target: Any, nbytes: Any) -> Any:
-    """Receive `nbytes` over the socket `link` to the address `target`; return True, or False if the peer is gone."""
-    done = 0
-    while done < nbytes:
-        received = _recv(np.int32(link), np.uint64(target + done), np.uint64(nbytes - done), np.int32(0))
-        if received <= 0:
-            return False
-        done += received
-    return True
-
-
-write, _receive = _compiled(_write), _compiled(_read)
-
-
-def _spin(delay_ns: Any) -> Any:
-    """Wait for `delay_ns`, as a network would delay a round trip."""
+@_compiled
+def _wait(delay_ns: Any) -> Any:
+    """Spin for `delay_ns`, as a network would delay a round trip."""
     pair = np.zeros(2, np.int64)  # struct timespec
     _clock(np.int32(_CLOCK_MONOTONIC), np.uint64(pair.ctypes.data))
     end = 1_000_000_000 * pair[0] + pair[1] + delay_ns
@@ -89,10 +88,8 @@ def _spin(delay_ns: Any) -> Any:
         _clock(np.int32(_CLOCK_MONOTONIC), np.uint64(pair.ctypes.data))
 
 
-_wait = _compiled(_spin)
-
-
-def _call_of(table: Any, op: Any, a: Any, b: Any, c: Any, d: Any, cells: Any) -> Any:
+@_compiled
+def _call(table: Any, op: Any, a: Any, b: Any, c: Any, d: Any, cells: Any) -> Any:
     """Make the call number `op` by the function addresses `table` (int64); return the driver's error, or 0."""
     values = cells.ctypes.data + 16
     if op == LAUNCH:
@@ -102,121 +99,84 @@ def _call_of(table: Any, op: Any, a: Any, b: Any, c: Any, d: Any, cells: Any) ->
         parameters = cells.ctypes.data + 56
         return _invoke(table[LAUNCH], (cells[0], d, 1, 1, 256, 1, 1, 0, cells[1], parameters, 0))
     if op == MEMORY_INFO:
-        return _invoke(table[op], (values, values + 8, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+        a, b = values, values + 8
     if op == ALLOCATE:
-        return _invoke(table[op], (values, a, 0, 0, 0, 0, 0, 0, 0, 0, 0))
-    if op == SYNCHRONIZE:
-        return _invoke(table[op], (cells[1], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
-    return _invoke(table[op], (a, b, c, d, 0, 0, 0, 0, 0, 0, 0))  # the remaining calls: a free and the copies
+        a, b = values, a
+    if op == SYNCHRONIZE and a == 0:
+        a = cells[1]
+    return _invoke(table[op], (a, b, c, d, 0, 0, 0, 0, 0, 0, 0))
 
 
-_call = _compiled(_call_of)
-
-
-def _transfer(link: Any, table: Any, op: Any, place: Any, nbytes: Any, buffers: Any, cells: Any) -> Any:
+@_compiled
+def _transferred(link: Any, table: Any, op: Any, place: Any, nbytes: Any, buffers: Any, cells: Any) -> Any:
     """Move `nbytes` between `link` and device memory at `place`; of two `buffers`, one fills while one is copied."""
     status, size, parts = 0, buffers.shape[1], -(-nbytes // buffers.shape[1])
     for part in range(parts + 1):
+        at, stream, begin = buffers[part % 2].ctypes.data, cells[10 + part % 2], part * size
+        length, error = min(size, nbytes - begin), np.int32(0)
         if op == TO_DEVICE and part < parts:
-            at, stream = buffers[part % 2].ctypes.data, cells[10 + part % 2]
-            length = min(size, nbytes - part * size)
-            error = _invoke(table[SYNCHRONIZE], (stream, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))  # the buffer is free again
-            if not _receive(link, at, length):
+            error = _call(table, SYNCHRONIZE, stream, 0, 0, 0, cells)  # the buffer is free again
+            if not _passed(link, at, length, False):
                 return LOST
-            error = error or _call(table, op, place + part * size, at, length, stream, cells)
-            status = status or error
+            error = error or _call(table, op, place + begin, at, length, stream, cells)
         if op == TO_HOST and part < parts:
-            error = _call(
-                table,
-                op,
-                buffers[part % 2].ctypes.data,
-                place + part * size,
-                min(size, nbytes - part * size),
-                cells[10 + part % 2],
-                cells,
-            )
-            status = status or error
+            error = _call(table, op, at, place + begin, length, stream, cells)
         if op == TO_HOST and part > 0:
-            error = _invoke(table[SYNCHRONIZE], (cells[10 + (part - 1) % 2], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
-            if not write(link, buffers[(part - 1) % 2].ctypes.data, min(size, nbytes - (part - 1) * size)):
+            error = error or _call(table, SYNCHRONIZE, cells[10 + (part - 1) % 2], 0, 0, 0, cells)
+            if not _passed(link, buffers[(part - 1) % 2].ctypes.data, min(size, nbytes - begin + size), True):
                 return LOST
-            status = status or error
-    for index in range(2):
-        error = _invoke(table[SYNCHRONIZE], (cells[10 + index], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+        status = status or error
+    for stream in cells[10:]:
+        error = _call(table, SYNCHRONIZE, stream, 0, 0, 0, cells)
         status = status or error
     return status
 
 
-_transferred = _compiled(_transfer)
-
-
-def _serve(link: Any, table: Any, cells: Any, buffers: Any, delay_ns: Any) -> Any:
+@_compiled
+def serve(link: Any, table: Any, cells: Any, buffers: Any, delay_ns: Any) -> Any:
     """Make the calls that arrive on `link` until STOP, and delay each answer by `delay_ns`."""
     message, answer = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
-    calls_made = 0
-    while True:
-        if not _receive(link, message.ctypes.data, _MESSAGE_BYTES):
-            return LOST
+    while _passed(link, message.ctypes.data, _MESSAGE_BYTES, False) and message[_OP] != STOP:
         op = message[_OP]
-        if op == STOP:
-            return calls_made
         if op in (TO_DEVICE, TO_HOST):
             status = _transferred(link, table, op, message[_A], message[_B], buffers, cells)
             if status == LOST:
-                return LOST
+                return
         else:
             status = _call(table, op, message[_A], message[_B], message[_C], message[_D], cells)
-        calls_made += 1
+        answer[_MADE] += 1
         if answer[_STATUS] == 0:
             answer[_STATUS] = status
         if message[_ANSWERED]:
-            answer[_FIRST], answer[_SECOND], answer[_MADE] = cells[2], cells[3], calls_made
+            answer[_FIRST], answer[_SECOND] = cells[2], cells[3]
             if delay_ns:
                 _wait(delay_ns)
-            if not write(link, answer.ctypes.data, _MESSAGE_BYTES):
-                return LOST
+            if not _passed(link, answer.ctypes.data, _MESSAGE_BYTES, True):
+                return
             answer[_STATUS] = 0
 
 
-def _request(link: Any, message: Any, answer: Any) -> Any:
-    """Send the call in `message`, and wait for its answer in `answer`; return 0, the driver's error, or LOST."""
-    message[_ANSWERED] = 1
-    if not write(link, message.ctypes.data, _MESSAGE_BYTES):
-        return LOST
-    if not _receive(link, answer.ctypes.data, _MESSAGE_BYTES):
-        return LOST
-    return answer[_STATUS]
+@_compiled
+def request(link: Any, message: Any, answer: Any, host: Any, count: Any, is_posted: Any) -> Any:
+    """Make the call in `message` `count` times, each answered, or only the last one if `is_posted`.
 
-
-request = _compiled(_request)
-
-
-def _repeat(link: Any, message: Any, answer: Any, count: Any, is_posted: Any) -> Any:
-    """Make the call in `message` `count` times, each answered, or only the last one if `is_posted`."""
+    A copy moves the bytes of `host` (uint8). Return 0, the driver's error, or LOST."""
     for index in range(count):
-        if is_posted and index + 1 < count:
-            message[_ANSWERED] = 0
-            if not write(link, message.ctypes.data, _MESSAGE_BYTES):
+        message[_ANSWERED] = not is_posted or index + 1 == count
+        if not _passed(link, message.ctypes.data, _MESSAGE_BYTES, True):
+            return LOST
+        if not _passed(link, host.ctypes.data, host.size, message[_OP] == TO_DEVICE):
+            return LOST
+        if message[_ANSWERED]:
+            if not _passed(link, answer.ctypes.data, _MESSAGE_BYTES, False):
                 return LOST
-            continue
-        status = request(link, message, answer)
-        if status != 0:
-            return status
+            if answer[_STATUS] != 0:
+                return answer[_STATUS]
     return 0
 
 
-def _move(link: Any, message: Any, answer: Any, host: Any) -> Any:
-    """Move the bytes of `host` (uint8) to the device or back."""
-    message[_ANSWERED], message[_B] = 1, host.size
-    if not write(link, message.ctypes.data, _MESSAGE_BYTES):
-        return LOST
-    to_device = message[_OP] == TO_DEVICE
-    if not (write(link, host.ctypes.data, host.size) if to_device else _receive(link, host.ctypes.data, host.size)):
-        return LOST
-    return answer[_STATUS] if _receive(link, answer.ctypes.data, _MESSAGE_BYTES) else LOST
-
-
-def _call_again(address: Any, arguments: Any, count: Any) -> Any:
+@_compiled
+def call_again(address: Any, arguments: Any, count: Any) -> Any:
     """Call the function at the address `address` `count` times; return the number of calls that failed."""
     failed = 0
     for _ in range(count):
@@ -224,7 +184,8 @@ def _call_again(address: Any, arguments: Any, count: Any) -> Any:
     return failed
 
 
-def _call_pairs(first: Any, first_arguments: Any, second: Any, cell: Any, count: Any) -> Any:
+@_compiled
+def call_pairs(first: Any, first_arguments: Any, second: Any, cell: Any, count: Any) -> Any:
     """Call the functions at the addresses `first` and `second` alternately, `count` times each."""
     failed = 0
     for _ in range(count):
@@ -233,5 +194,34 @@ def _call_pairs(first: Any, first_arguments: Any, second: Any, cell: Any, count:
     return failed
 
 
-serve, repeat = _compiled(_serve), _compiled(_repeat)
-move, call_again, call_pairs = _compiled(_move), _compiled(_call_again), _compiled(_call_pairs)
+class LocalDriver:
+    """Seven calls of CUDA's driver in this process: `table` holds their addresses by the call numbers of `_wire`.
+
+    `table` and `cells`, which the calls use, are NumPy arrays, int64, of shapes (7,) and (12,)."""
+
+    def __init__(self, bench: gb.Bench) -> None:
+        if bench.traits.vendor != "nvidia":
+            raise gb.Skip("needs CUDA's driver; HIP has the same calls, but they have not been tried yet")
+        self.cells = np.zeros(_CELLS, np.int64)
+        self._driver = lib.Driver()
+        self._context = self._driver("cuCtxGetCurrent")
+        source = (resources.files(__package__) / "forward.cu").read_text(encoding="utf-8")
+        self._kernel = bench.xp.RawModule(code=source).get_function("add_words")
+        self._streams = [self._driver("cuStreamCreate", _NON_BLOCKING) for _ in range(2)]
+        self.table = np.array([self.address(symbol) for symbol in _FORWARDED], np.int64)
+        self.cells[:2] = int(self._kernel.kernel.ptr), bench.device.stream
+        self.cells[10:] = [int(stream) for stream in self._streams]
+
+    def address(self, symbol: str) -> int:
+        """Return the address of a driver function in its variant for CUDA 12.0; raises Skip if there is none."""
+        address, _ = self._driver("cuGetProcAddress", symbol.encode(), _VERSION, 0)
+        if not int(address):
+            raise gb.Skip(f"the driver does not have {symbol}")
+        return int(address)
+
+    def enter(self) -> None:
+        self._driver("cuCtxSetCurrent", self._context)
+
+    def close(self) -> None:
+        for stream in self._streams:
+            self._driver("cuStreamDestroy", stream)
