@@ -156,9 +156,8 @@ class ForwardedCalls:
 
     def check(self) -> None:
         self._client.request(self._wire.SYNCHRONIZE)
-        launch_count = np.zeros(8, np.uint8)
-        self._client.move(False, self._word, launch_count)
-        arrived = int(launch_count.view(np.uint64)[0])
+        self._client.move(False, self._word, launched := np.zeros(8, np.uint8))
+        arrived = int(launched.view(np.uint64)[0])
         gb.expect(arrived == self._launched, f"{arrived} of {self._launched} launches reached the device")
 
 
@@ -202,10 +201,8 @@ class ForwardedCopies:
 
     def __init__(self, bench: gb.Bench, client: Any, direction: str, size_bytes: int) -> None:
         self._client, self._rng, self._to_device = client, bench.rng, direction == "h2d"
-        self._host, self._readback = (
-            bench.device.pinned(size_bytes),
-            bench.rng.integers(256, size=size_bytes, dtype="u1"),
-        )
+        self._host = bench.device.pinned(size_bytes)
+        self._readback = self._rng.integers(256, size=size_bytes, dtype=np.uint8)
         self._place = client.allocate(size_bytes)
         self.poison()
         self._client.move(True, self._place, self._readback)

@@ -125,13 +125,12 @@ def serve(link: Any, table: Any, cells: Any, buffers: Any, delay_ns: Any) -> Any
     """Make the calls that arrive on `link` until STOP, and delay each answer by `delay_ns`."""
     message, answer = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
     while _passed(link, message.ctypes.data, _MESSAGE_BYTES, False) and message[_OP] != STOP:
-        op = message[_OP]
-        if op in (TO_DEVICE, TO_HOST):
-            status = _transferred(link, table, op, message[_A], message[_B], buffers, cells)
+        if message[_OP] in (TO_DEVICE, TO_HOST):
+            status = _transferred(link, table, message[_OP], message[_A], message[_B], buffers, cells)
             if status == LOST:
                 return
         else:
-            status = _call(table, op, message[_A], message[_B], message[_C], message[_D], cells)
+            status = _call(table, message[_OP], message[_A], message[_B], message[_C], message[_D], cells)
         answer[_MADE] += 1
         answer[_STATUS] = answer[_STATUS] or status
         if message[_ANSWERED]:
