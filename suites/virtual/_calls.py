@@ -52,7 +52,7 @@ class NativeCalls:
         cell = self._cells[:1]
         arguments = _padded(int(cell.ctypes.data), _ALLOCATED_BYTES)
         start = time.perf_counter()
-        failed = self._wire.call_pairs(addresses[0], arguments, addresses[1], cell, BATCH)
+        failed = self._wire.call_again(addresses[0], arguments, BATCH, addresses[1], cell)
         elapsed = time.perf_counter() - start
         gb.expect(failed == 0, f"{failed} of {2 * BATCH} calls of cuMemAlloc and cuMemFree failed")
         return elapsed

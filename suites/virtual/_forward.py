@@ -6,7 +6,6 @@ import statistics
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,9 +41,7 @@ topic = gb.Topic(
 
 
 class ForwardServer:
-    """A thread that makes the calls which arrive on a socket with `driver`, until the client stops it.
-
-    Each answer is late by `delay_us`, as it would be over a network."""
+    """A thread that makes the calls which arrive on a socket with `driver`; each answer is late by `delay_us`."""
 
     def __init__(self, bench: gb.Bench, driver: Any, link: socket.socket, delay_us: int = 0) -> None:
         self._link, self._driver, self._delay_ns = link, driver, 1000 * delay_us
@@ -59,23 +56,17 @@ class ForwardServer:
         _wire.serve(self._link.fileno(), self._driver.table, self._driver.cells, self._buffers, self._delay_ns)
 
     def close(self) -> None:
-        """Wait until the client has stopped the thread, and close the socket and the driver's streams.
-
-        If the client has not done so within 10 s, the socket is shut down, which ends the thread."""
         self._thread.join(_STOP_S)
         if self._thread.is_alive():  # the client ended without sending STOP
             self._link.shutdown(socket.SHUT_RDWR)
             self._thread.join(_STOP_S)
-        if self._thread.is_alive():
-            raise gb.WrongAnswer(f"a forwarded call did not return within {_STOP_S} s")
+        gb.expect(not self._thread.is_alive(), f"a forwarded call did not return within {_STOP_S} s")
         self._link.close()
         self._driver.close()
 
 
 class ForwardClient:
-    """The end that sends calls and counts them; every answer carries the number of calls that the server made.
-
-    A call is named by `op`, its number in `_wire`."""
+    """The end that sends calls and counts them; every answer carries the number of calls that the server made."""
 
     def __init__(self, link: socket.socket) -> None:
         from . import _wire
@@ -85,7 +76,7 @@ class ForwardClient:
         self._places: list[int] = []
 
     def request(self, op: int, *arguments: int, host: Any = _NO_BYTES, count: int = 1, is_posted: bool = False) -> int:
-        """Make the call `op` `count` times, and return the value in the last answer, such as an address.
+        """Make the call `op` of `_wire` `count` times; return the value in the last answer, such as an address.
 
         Only the last call is answered if `is_posted`. A copy moves the bytes of `host` (NumPy, uint8)."""
         self._message[:] = (op, 0, *arguments, *[0] * 6)[: self.wire.WORDS]
@@ -105,7 +96,6 @@ class ForwardClient:
         return self._places[-1]
 
     def close(self) -> None:
-        """Free what `allocate` returned, stop the server without waiting for it, and close the socket."""
         for place in self._places:
             self.request(self.wire.FREE, place)
         self._message[0] = self.wire.STOP
@@ -139,59 +129,36 @@ def _opened(bench: gb.Bench, transport: str, delay_us: int) -> tuple[Any, gb.Tas
     need_shared_gpu(bench)  # the server is a second process on the GPU
     from ._wire import LocalDriver
 
-    driver = LocalDriver(bench)  # in each rank, so that each raises Skip by itself
-    link = _connected(bench, transport)
+    driver, link = LocalDriver(bench), _connected(bench, transport)  # in each rank, so that each raises Skip by itself
     if bench.rank == 0:
         driver.close()
         return ForwardClient(link), None
     return None, gb.Task.idle(ForwardServer(bench, driver, link, delay_us).close)
 
 
-def share_of_native(native: Callable[[], float], forwarded: Callable[[], float]) -> gb.Observation:
-    """Return `share of native`: the median seconds of `native()` over the median of `forwarded()`.
-
-    Both functions make the same calls and return the seconds. They are called three times each, in turn."""
-    pairs = [(native(), forwarded()) for _ in range(_PAIRS)]
-    share = statistics.median(pair[0] for pair in pairs) / statistics.median(pair[1] for pair in pairs)
-    return {"share of native": gb.Observed(share, "", "more")}
-
-
 class ForwardedCalls:
-    """Batches of the call `what`, and the word on the device that counts launches.
-
-    With `is_posted` only the last call of a batch is answered."""
+    """Batches of 256 calls of `what`, and the word on the device that counts launches."""
 
     def __init__(self, client: ForwardClient, what: str, is_posted: bool) -> None:
         self._client, self._wire, self._is_posted, self._launched = client, client.wire, is_posted, 0
         self._word = client.allocate(8)
         client.move(True, self._word, np.zeros(8, np.uint8))
-        self._call: tuple[int, ...] = {
-            "launch": (self._wire.LAUNCH, self._word, 1, 1, 1),
-            "memory_info": (self._wire.MEMORY_INFO,),
-            "synchronize": (self._wire.SYNCHRONIZE,),
-        }[what]
+        self._op = getattr(self._wire, what.upper())
+        self._arguments = (self._word, 1, 1, 1) if what == "launch" else ()
 
     def seconds(self) -> float:
-        """Return the seconds of a batch of 256 calls; raises WrongAnswer if one failed."""
         start = time.perf_counter()
-        self._client.request(*self._call, count=BATCH, is_posted=self._is_posted)
+        self._client.request(self._op, *self._arguments, count=BATCH, is_posted=self._is_posted)
         elapsed = time.perf_counter() - start
-        self._launched += BATCH if self._call[0] == self._wire.LAUNCH else 0
+        self._launched += BATCH if self._op == self._wire.LAUNCH else 0
         self._client.request(self._wire.SYNCHRONIZE)  # so that the next batch starts with an empty queue
         return elapsed
 
     def check(self) -> None:
-        """Raise WrongAnswer unless the device has counted every launch: each adds one to a word there."""
         self._client.request(self._wire.SYNCHRONIZE)
-        launch_count = np.zeros(8, np.uint8)
-        self._client.move(False, self._word, launch_count)
-        arrived = int(launch_count.view(np.uint64)[0])
+        self._client.move(False, self._word, launched := np.zeros(8, np.uint8))
+        arrived = int(launched.view(np.uint64)[0])
         gb.expect(arrived == self._launched, f"{arrived} of {self._launched} launches reached the device")
-
-
-def _is_call(_target: gb.Target, params: Mapping[str, str | int | float]) -> bool:
-    """Return whether a point is measured: with mode `wait` every one, with `posted` only launches."""
-    return params["mode"] == "wait" or params["what"] == "launch"
 
 
 def _is_measured(target: gb.Target) -> bool:
@@ -205,7 +172,7 @@ def _is_measured(target: gb.Target) -> bool:
     transport=gb.points(("tcp",), full=TRANSPORTS),
     mode=gb.points(("wait",), full=("wait", "posted")),
     delay_us=_DELAYS,
-    where=_is_call,
+    where=lambda _, params: params["mode"] == "wait" or params["what"] == "launch",
     when=_is_measured,
     headline={"what": "launch", "transport": "tcp", "mode": "wait", "delay_us": 0},
 )
@@ -221,7 +188,9 @@ def forward(bench: gb.Bench, what: str, transport: str, mode: str, delay_us: int
 
     def check() -> gb.Observation:
         calls.check()
-        return share_of_native(lambda: native.seconds(what), calls.seconds)
+        pairs = [(native.seconds(what), calls.seconds()) for _ in range(_PAIRS)]
+        share = statistics.median(pair[0] for pair in pairs) / statistics.median(pair[1] for pair in pairs)
+        return {"share of native": gb.Observed(share, "", "more")}
 
     stage = gb.Stage(calls.seconds, gb.Work(items=BATCH), "item", clock="self", effort=gb.POINT)
     return gb.Task.of(stage, check=check, close=client.close)
@@ -232,28 +201,24 @@ class ForwardedCopies:
 
     def __init__(self, bench: gb.Bench, client: Any, direction: str, size_bytes: int) -> None:
         self._client, self._rng, self._to_device = client, bench.rng, direction == "h2d"
-        self._host, self._readback = bench.device.pinned(size_bytes), np.empty(size_bytes, np.uint8)
+        self._host = bench.device.pinned(size_bytes)
+        self._readback = self._rng.integers(256, size=size_bytes, dtype=np.uint8)
         self._place = client.allocate(size_bytes)
         self.poison()
         self._client.move(True, self._place, self._readback)
 
     def call(self) -> float:
-        """Copy once, and return the seconds until the last byte has arrived; raises WrongAnswer if the call failed."""
         start = time.perf_counter()
         self._client.move(self._to_device, self._place, self._host)
         return time.perf_counter() - start
 
     def poison(self) -> None:
-        """Draw new data for the next copy to the device, or overwrite the target of the last copy to the host."""
         if self._to_device:
             self._host[:] = self._rng.integers(256, size=self._host.size, dtype=np.uint8)
         else:
             self._host.fill(_POISON)
-            if not self._readback.any():
-                self._readback[:] = self._rng.integers(256, size=self._readback.size, dtype=np.uint8)
 
     def check(self) -> None:
-        """Raise WrongAnswer if a byte of the last copy is wrong; a copy to the device is copied back first."""
         if self._to_device:
             self._client.move(False, self._place, self._readback)
         wrong = int(np.count_nonzero(self._host != self._readback))

@@ -24,10 +24,7 @@ _STATUS, _FIRST, _SECOND, _MADE = range(4)  # words of an answer: the first erro
 _NO_SIGNAL = 0x4000  # MSG_NOSIGNAL, Linux
 _MESSAGE_BYTES = 8 * WORDS
 _CLOCK_MONOTONIC = 1
-_FORWARDED = (
-    *("cuMemGetInfo", "cuMemAlloc", "cuMemFree", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"),
-    *("cuLaunchKernel", "cuStreamSynchronize"),
-)
+_NAMES = "cuMemGetInfo cuMemAlloc cuMemFree cuMemcpyHtoDAsync cuMemcpyDtoHAsync cuLaunchKernel cuStreamSynchronize"
 _CELLS = 12  # the kernel, the stream, two values, the kernel's three parameters, their addresses, two copy streams
 _VERSION = 12_000  # CUDA 12.0: functions are looked up in the variant of that version, such as cuMemAlloc_v2
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -54,12 +51,8 @@ def _invoke_of(_typing: Any, _address: Any, _arguments: Any) -> Any:
 
 
 _invoke: Compiled = intrinsic(_invoke_of)
-
-
-def _compiled(function: Compiled) -> Compiled:
-    """Return `function` compiled by numba: it runs without Python's lock, and its machine code is cached on disk."""
-    compiled: Compiled = numba.njit(cache=True, nogil=True)(function)
-    return compiled
+# What is compiled runs without Python's lock, and its machine code is cached on disk.
+_compiled: Callable[[Compiled], Compiled] = numba.njit(cache=True, nogil=True)
 
 
 @_compiled
@@ -67,11 +60,8 @@ def _passed(link: Any, address: Any, nbytes: Any, is_sent: Any) -> Any:
     """Send `nbytes` from `address` over the socket `link`, or receive them; return False if the peer is gone."""
     done = 0
     while done < nbytes:
-        place, left = np.uint64(address + done), np.uint64(nbytes - done)
-        if is_sent:
-            moved = _send(np.int32(link), place, left, np.int32(_NO_SIGNAL))
-        else:
-            moved = _recv(np.int32(link), place, left, np.int32(0))
+        place, left, end = np.uint64(address + done), np.uint64(nbytes - done), np.int32(link)
+        moved = _send(end, place, left, np.int32(_NO_SIGNAL)) if is_sent else _recv(end, place, left, np.int32(0))
         if moved <= 0:
             return False
         done += moved
@@ -94,10 +84,8 @@ def _call(table: Any, op: Any, a: Any, b: Any, c: Any, d: Any, cells: Any) -> An
     values = cells.ctypes.data + 16
     if op == LAUNCH:
         cells[4], cells[5], cells[6] = a, b, c
-        for index in range(3):
-            cells[7 + index] = cells.ctypes.data + 8 * (4 + index)
-        parameters = cells.ctypes.data + 56
-        return _invoke(table[LAUNCH], (cells[0], d, 1, 1, 256, 1, 1, 0, cells[1], parameters, 0))
+        cells[7], cells[8], cells[9] = values + 16, values + 24, values + 32
+        return _invoke(table[LAUNCH], (cells[0], d, 1, 1, 256, 1, 1, 0, cells[1], values + 40, 0))
     if op == MEMORY_INFO:
         a, b = values, values + 8
     if op == ALLOCATE:
@@ -113,7 +101,7 @@ def _transferred(link: Any, table: Any, op: Any, place: Any, nbytes: Any, buffer
     status, size, parts = 0, buffers.shape[1], -(-nbytes // buffers.shape[1])
     for part in range(parts + 1):
         at, stream, begin = buffers[part % 2].ctypes.data, cells[10 + part % 2], part * size
-        length, error = min(size, nbytes - begin), np.int32(0)
+        length, error = min(size, nbytes - begin), 0
         if op == TO_DEVICE and part < parts:
             error = _call(table, SYNCHRONIZE, stream, 0, 0, 0, cells)  # the buffer is free again
             if not _passed(link, at, length, False):
@@ -137,16 +125,14 @@ def serve(link: Any, table: Any, cells: Any, buffers: Any, delay_ns: Any) -> Any
     """Make the calls that arrive on `link` until STOP, and delay each answer by `delay_ns`."""
     message, answer = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
     while _passed(link, message.ctypes.data, _MESSAGE_BYTES, False) and message[_OP] != STOP:
-        op = message[_OP]
-        if op in (TO_DEVICE, TO_HOST):
-            status = _transferred(link, table, op, message[_A], message[_B], buffers, cells)
+        if message[_OP] in (TO_DEVICE, TO_HOST):
+            status = _transferred(link, table, message[_OP], message[_A], message[_B], buffers, cells)
             if status == LOST:
                 return
         else:
-            status = _call(table, op, message[_A], message[_B], message[_C], message[_D], cells)
+            status = _call(table, message[_OP], message[_A], message[_B], message[_C], message[_D], cells)
         answer[_MADE] += 1
-        if answer[_STATUS] == 0:
-            answer[_STATUS] = status
+        answer[_STATUS] = answer[_STATUS] or status
         if message[_ANSWERED]:
             answer[_FIRST], answer[_SECOND] = cells[2], cells[3]
             if delay_ns:
@@ -163,9 +149,8 @@ def request(link: Any, message: Any, answer: Any, host: Any, count: Any, is_post
     A copy moves the bytes of `host` (uint8). Return 0, the driver's error, or LOST."""
     for index in range(count):
         message[_ANSWERED] = not is_posted or index + 1 == count
-        if not _passed(link, message.ctypes.data, _MESSAGE_BYTES, True):
-            return LOST
-        if not _passed(link, host.ctypes.data, host.size, message[_OP] == TO_DEVICE):
+        is_sent = _passed(link, message.ctypes.data, _MESSAGE_BYTES, True)
+        if not is_sent or not _passed(link, host.ctypes.data, host.size, message[_OP] == TO_DEVICE):
             return LOST
         if message[_ANSWERED]:
             if not _passed(link, answer.ctypes.data, _MESSAGE_BYTES, False):
@@ -176,28 +161,18 @@ def request(link: Any, message: Any, answer: Any, host: Any, count: Any, is_post
 
 
 @_compiled
-def call_again(address: Any, arguments: Any, count: Any) -> Any:
-    """Call the function at the address `address` `count` times; return the number of calls that failed."""
+def call_again(address: Any, arguments: Any, count: Any, second: Any = None, cell: Any = None) -> Any:
+    """Call the function at `address` `count` times, each time then `second` with `cell[0]` if given; count failures."""
     failed = 0
     for _ in range(count):
         failed += _invoke(address, arguments) != 0
-    return failed
-
-
-@_compiled
-def call_pairs(first: Any, first_arguments: Any, second: Any, cell: Any, count: Any) -> Any:
-    """Call the functions at the addresses `first` and `second` alternately, `count` times each."""
-    failed = 0
-    for _ in range(count):
-        failed += _invoke(first, first_arguments) != 0
-        failed += _invoke(second, (cell[0], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)) != 0
+        if second is not None:  # decided when this is compiled
+            failed += _invoke(second, (cell[0], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)) != 0
     return failed
 
 
 class LocalDriver:
-    """Seven calls of CUDA's driver in this process: `table` holds their addresses by the call numbers of `_wire`.
-
-    `table` and `cells`, which the calls use, are NumPy arrays, int64, of shapes (7,) and (12,)."""
+    """Seven calls of CUDA's driver in this process: `table` holds their addresses by the call numbers of `_wire`."""
 
     def __init__(self, bench: gb.Bench) -> None:
         if bench.traits.vendor != "nvidia":
@@ -208,7 +183,7 @@ class LocalDriver:
         source = (resources.files(__package__) / "forward.cu").read_text(encoding="utf-8")
         self._kernel = bench.xp.RawModule(code=source).get_function("add_words")
         self._streams = [self._driver("cuStreamCreate", _NON_BLOCKING) for _ in range(2)]
-        self.table = np.array([self.address(symbol) for symbol in _FORWARDED], np.int64)
+        self.table = np.array([self.address(symbol) for symbol in _NAMES.split()], np.int64)
         self.cells[:2] = int(self._kernel.kernel.ptr), bench.device.stream
         self.cells[10:] = [int(stream) for stream in self._streams]
 
