@@ -46,5 +46,5 @@ def test_the_json_of_a_gate_says_that_a_dry_run_was_not_judged(call):
 
 def test_a_comparison_of_a_dry_run_decides_nothing(call):
     assert call("compare", "dry.jsonl", "dry.jsonl")[1].startswith(
-        "B against A: no case can be compared; proven: no change (0 of 1 case is decided)\n"
+        "B against A: no case can be compared; nothing is proven (0 of 1 case is decided)\n"
     )

@@ -105,6 +105,11 @@ def test_a_vanished_case_ends_with_4_unless_it_is_allowed_or_not_selected(call):
     settings = dataclasses.replace(make.manifest().settings, filters=("triad",))
     run_file("filtered.jsonl", 1.0005, manifest={"settings": settings})
     assert call("gate", "filtered.jsonl", "-b", "base.jsonl")[0] == 0
+    headline = {"settings": dataclasses.replace(make.manifest().settings, headline=True)}
+    run_file("headline.jsonl", 1.0005, manifest=headline)
+    assert call("gate", "headline.jsonl", "-b", "base.jsonl")[0] == 0  # the baseline measured all cases
+    files.write(Path("headlines.jsonl"), *both, manifest=make.manifest(**headline))
+    assert call("gate", "headline.jsonl", "-b", "headlines.jsonl")[0] == 4
 
 
 @pytest.mark.parametrize(

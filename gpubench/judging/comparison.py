@@ -202,6 +202,8 @@ def _proof(judgement: Judgement) -> str:
     processes = [count for finding in compared for count in (finding.before.processes, finding.after.processes)]
     if processes and max(processes) < LEAST_REPLICATES:
         return "seen once, which proves nothing"
+    if not judgement.decided:
+        return f"nothing is proven ({decided(judgement)})"
     counts = judgement.counts()
     changes = [f"{counts[verdict]} {verdict}" for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdict in counts]
     return f"proven: {', '.join(changes) or 'no change'} ({decided(judgement)})"

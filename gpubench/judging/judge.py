@@ -215,10 +215,10 @@ def judge(
     explained = (with_explanation(finding, grounds, *sides) for finding, sides in zip(compared, ready, strict=True))
     findings += map(_by_enough_processes, explained)
     other_cards = any(grounds.are_other_cards(old, new) for old, new in both)
-    vanished = (old.case for old, new in pairs if new is None and old is not None and old.is_measured)
+    vanished = (old for old, new in pairs if new is None and old is not None and old.is_measured)
     return Judgement(
         tuple(sorted(findings, key=badness)),
-        tuple(case for case in vanished if _names(after, case)),
+        tuple(old.case for old in vanished if _is_named(old, before, after)),
         tuple(new.case for old, new in pairs if new is not None and (old is None or not old.is_measured)),
         notes=(
             *_partial_run_notes("baseline", before),
@@ -231,13 +231,14 @@ def judge(
     )
 
 
-def _names(evidence: Evidence, case: Case) -> bool:
-    """Return whether the selection of any run names a case: its suite, and its id if the run has filters."""
-    settings = [reading.manifest.settings for reading in evidence.readings]
+def _is_named(old: Side, before: Evidence, after: Evidence) -> bool:
+    """Return whether a run of the candidate selects a case of the baseline by suite, filters and headline."""
+    case, settings = old.case, [reading.manifest.settings for reading in after.readings]
+    is_headline = all(before.readings[index].manifest.settings.headline for index in old.readings)
     return any(
         case.suite in (Path(suite).stem for suite in chosen.suites)
         and (not chosen.filters or matches(case.id, chosen.filters))
-        and not chosen.headline
+        and (is_headline or not chosen.headline)
         for chosen in settings
     )
 
