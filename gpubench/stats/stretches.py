@@ -71,20 +71,24 @@ def change_points(values: Sequence[float] | Floats) -> list[int]:
     return [first for first, _ in parts[1:]]
 
 
-# tests/studies/history_simulation.py sets the prices, _COINCIDENCE and the prior.
+# tests/studies/history_simulation.py sets the prices, the margins and _COINCIDENCE.
 LEAST_RUNS = 9  # the shortest series that can be divided, into five values and four
 _LEAST_DRIFT = 12  # the fewest values of a drift, because a line fits fewer values too easily
-_STEP_PRICE, _DRIFT_PRICE = 20.0, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
+_STEP_PRICE, _DRIFT_PRICE = 16.0, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
+_SEASON_MARGIN = 5.0  # for each step: the likelihood ratio that it must gain over a slow swing
+_LARGEST_GROWTH = 9.0  # of the variance, where the spread changes
+_SPREAD_MARGIN = 8.0  # the likelihood ratio that a step must gain over a change of the spread alone
 _PLACE_PARAMETERS = 1.5  # parameters that a step has more than a drift, because its place is searched
 _COINCIDENCE = 5e-5  # the largest accepted probability that a level was drawn from its neighbour's values
-_SPREAD_ERRORS = 4.0  # standard errors by which two levels differ at least
 _TREND_SCORE = 3.5  # Mann-Kendall, in standard deviations: p < 0.0005
 _MOST_STRETCHES = (4, 8, 16, 32)  # limits that are tried in turn, the next one only if all stretches were needed
 _MOST_DRIFTS = 2
 _WINDOW = 5  # values: two outliers in a row are cut to the median of their window, three are a level
 _OUTLIER = 2.6  # standard deviations from the median of the window
 _LOCAL_TO_SIGMA = 2.02  # a normal sample's sigma over its median distance from the median of the window; simulated
-_PRIOR_CORRELATION, _PRIOR_WEIGHT = 0.3, 20  # correlation of neighbouring runs; weight of this prior in runs
+_CORRELATIONS = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 0.9])[:, None]  # those of neighbouring runs that are tried
+_FITTED = 4  # values that a fit uses up, so that short series gain less
+_FEWEST_SWINGS, _SHORTEST_SWING = 0.75, 8  # periods in the series; runs of a period
 _RESOLUTION = 1e-5  # relative to the median; smaller differences are rounding
 _NORMAL_975 = 1.959963984540054  # Φ⁻¹(0.975)
 
@@ -110,13 +114,10 @@ class Slope:
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """A division of a series of n values into stretches, with its fit.
-
-    `errors` is n·log(sum of squared residuals), and `independence` the share of values that count as independent."""
+    """A division of a series into stretches with its fit; `deviance` is −2·log of the likelihood of its residuals."""
 
     stretches: tuple[Stretch, ...]
-    errors: float
-    independence: float
+    deviance: float
 
     @property
     def drifts(self) -> int:
@@ -132,7 +133,7 @@ class _Division:
 
     def gain_of(self, other: _Division) -> float:
         """Return the likelihood ratio (2·log) that `other` gains over this division, less the difference in price."""
-        return other.independence * (self.errors - other.errors) - (other.price - self.price)
+        return self.deviance - other.deviance - (other.price - self.price)
 
 
 def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
@@ -150,35 +151,39 @@ def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
     if len(data) < LEAST_RUNS:
         return accepted
     for most in _MOST_STRETCHES:
-        divisions = _divisions(data, most)
-        accepted = _accepted_stretches(data, divisions)
-        errors = [division.errors for division in divisions if not division.drifts]
-        if len(accepted) < most and errors[-3:][0] - errors[-1] < 2 * _STEP_PRICE:  # two more steps gain too little
+        divisions, season = _divisions(data, most)
+        accepted = _accepted_stretches(data, divisions, season)
+        steps = [division.deviance for division in divisions if not division.drifts]
+        if len(accepted) < most and steps[-3:][0] - steps[-1] < 2 * _STEP_PRICE:  # two more steps gain too little
             break
     return accepted
 
 
-def _accepted_stretches(data: Floats, divisions: Sequence[_Division]) -> tuple[Stretch, ...]:
+def _accepted_stretches(data: Floats, divisions: Sequence[_Division], season: float) -> tuple[Stretch, ...]:
     """Return the stretches of the accepted division; `divisions[0]` must be the single level."""
     current = divisions[0]
     while True:
         dearer = [division for division in divisions if division.price > current.price]
         candidates = sorted(dearer, key=current.gain_of, reverse=True)
         for division in candidates:
-            if current.gain_of(division) > 0 and _is_distinct(division, divisions) and _is_significant(data, division):
+            if (
+                current.gain_of(division) > 0
+                and _is_distinct(division, divisions, season)
+                and _is_significant(data, division)
+            ):
                 current = division
                 break
         else:
             return current.stretches
 
 
-def _is_distinct(division: _Division, divisions: Sequence[_Division]) -> bool:
+def _is_distinct(division: _Division, divisions: Sequence[_Division], season: float) -> bool:
+    """Return whether no division with other drifts, and no season of this deviance, explains the series as well."""
     place = _PLACE_PARAMETERS * math.log(division.stretches[-1].end)
+    steps = sum(not (before.is_drift or after.is_drift) for before, after in itertools.pairwise(division.stretches))
     rivals = [rival for rival in divisions if rival.parts == division.parts and rival.drifts != division.drifts]
-    return all(
-        min(division.independence, rival.independence) * (rival.errors - division.errors)
-        > place * max(rival.drifts - division.drifts, 0)
-        for rival in rivals
+    return season - division.deviance > _SEASON_MARGIN * steps and all(
+        rival.deviance - division.deviance > place * max(rival.drifts - division.drifts, 0) for rival in rivals
     )
 
 
@@ -193,10 +198,22 @@ def _is_significant(data: Floats, division: _Division) -> bool:
 
 
 def _exceeds_spread(data: Floats, before: Stretch, after: Stretch) -> bool:
-    """Return whether two levels differ by more than four standard errors, each with its own spread."""
-    parts = [data[part.start : part.end] for part in (before, after)]
-    error = math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in parts))
-    return abs(float(parts[1].mean() - parts[0].mean())) > _SPREAD_ERRORS * error
+    """Return whether two levels of one spread explain the values better than one level with a spread that grows.
+
+    The spread grows at most threefold, and at any value."""
+    parts = [data[before.start : before.end], data[after.start : after.end]]
+    if len(parts[0]) < len(parts[1]):  # the level is that of the longer part, and comes first
+        parts = [parts[1][::-1], parts[0][::-1]]
+    values, count = np.concatenate(parts), sum(map(len, parts))
+    rounding = (_RESOLUTION * float(np.median(data))) ** 2 + np.finfo(float).tiny
+    sums = np.cumsum((values - parts[0].mean()) ** 2 + rounding)
+    narrow = np.arange(LEAST, count - LEAST + 1)
+    spread = sums[narrow - 1] / narrow
+    growth = (sums[-1] - sums[narrow - 1]) / (count - narrow) / spread
+    allowed = np.clip(growth, 1.0, _LARGEST_GROWTH)
+    one_level = count * np.log(spread) + (count - narrow) * (np.log(allowed) + growth / allowed - 1)
+    one_spread = count * math.log(sum(len(part) * float(part.var()) for part in parts) / count + rounding)
+    return bool(one_level.min() - one_spread > _SPREAD_MARGIN)
 
 
 def _coincidence(before: Floats, after: Floats) -> float:
@@ -210,18 +227,42 @@ def _coincidence(before: Floats, after: Floats) -> float:
     return min(chances)
 
 
-def _divisions(data: Floats, most: int) -> list[_Division]:
-    """Return the best division of a series for each number of stretches up to `most` and of drifts among them."""
+def _divisions(data: Floats, most: int) -> tuple[list[_Division], float]:
+    """Return the best division for each number of stretches up to `most` and of drifts, and the deviance of a season.
+
+    The season is the sine wave about one level, of any period that the runs show, that fits them best."""
     count, cleaned = len(data), _without_outliers(data)
     centred = cleaned - np.median(cleaned)
     scaled = centred / (np.abs(centred).max() or 1.0)
     rounding = count * (_RESOLUTION * abs(float(np.median(data))) / (np.abs(centred).max() or 1.0)) ** 2
-    divisions = []
-    for parts, squares in _best_divisions(scaled, most):
-        residuals = np.concatenate([_residuals(scaled[part.start : part.end], part.is_drift) for part in parts])
-        errors = count * math.log(squares + rounding + np.finfo(float).tiny)
-        divisions.append(_Division(parts, errors, _independence(residuals)))
-    return divisions
+    parts = list(_best_divisions(scaled, most))
+    residuals = [
+        np.concatenate([_residuals(scaled[part.start : part.end], part.is_drift) for part in division])
+        for division in parts
+    ]
+    deviances = _deviances(np.stack([*residuals, *_season_residuals(scaled)], axis=1), rounding)
+    divisions = [_Division(*pair) for pair in zip(parts, deviances[: len(parts)].tolist(), strict=True)]
+    return divisions, float(deviances[len(parts) :].min())
+
+
+def _season_residuals(data: Floats) -> Iterator[Floats]:
+    count = len(data)
+    for swings in np.arange(_FEWEST_SWINGS, max(count / _SHORTEST_SWING, 1.0) + 0.25, 0.25):
+        angles = 2 * math.pi * swings / count * np.arange(count)
+        terms = np.stack([np.ones(count), np.cos(angles), np.sin(angles)], axis=1)
+        yield data - terms @ np.linalg.lstsq(terms, data, rcond=None)[0]
+
+
+def _deviances(residuals: Floats, rounding: float) -> Floats:
+    """Return −2·log of the likelihood of each column, as an autoregressive process of whichever correlation fits best.
+
+    So a wander that correlation explains gains nothing from steps (Shi et al., Journal of Climate 35(19), 2022)."""
+    cross = (residuals[1:] * residuals[:-1]).sum(axis=0)
+    inner = (residuals[1:-1] ** 2).sum(axis=0)
+    squares = (residuals**2).sum(axis=0) + _CORRELATIONS**2 * inner - 2 * _CORRELATIONS * cross
+    errors = (len(residuals) - _FITTED) * np.log(squares + rounding + np.finfo(float).tiny)
+    deviances: Floats = (errors - np.log(1 - _CORRELATIONS**2)).min(axis=0)
+    return deviances
 
 
 def _without_outliers(data: Floats) -> Floats:
@@ -233,8 +274,8 @@ def _without_outliers(data: Floats) -> Floats:
     return np.clip(data, centres - margin, centres + margin)
 
 
-def _best_divisions(data: Floats, most: int) -> Iterator[tuple[tuple[Stretch, ...], float]]:
-    """Yield the best division for each number of stretches up to `most` and of drifts, with its sum of squares."""
+def _best_divisions(data: Floats, most: int) -> Iterator[tuple[Stretch, ...]]:
+    """Yield the division with the least squares for each number of stretches up to `most` and of drifts among them."""
     count = len(data)
     errors = _squared_errors(data)
     unreached = np.full(count + 1, np.inf)
@@ -250,7 +291,7 @@ def _best_divisions(data: Floats, most: int) -> Iterator[tuple[tuple[Stretch, ..
         best[number, drifts] = np.where(is_drift, squares[1], squares[0])
         starts[number, drifts] = np.where(is_drift, firsts[1], firsts[0]), is_drift
         if math.isfinite(best[number, drifts][count]):
-            yield _traced_stretches(starts, number, drifts, count), float(best[number, drifts][count])
+            yield _traced_stretches(starts, number, drifts, count)
 
 
 def _traced_stretches(starts: _Starts, number: int, drifts: int, end: int) -> tuple[Stretch, ...]:
@@ -281,19 +322,6 @@ def _residuals(part: Floats, is_drift: bool) -> Floats:
     centred: Floats = part - part.mean()
     index = np.arange(len(part)) - (len(part) - 1) / 2
     return centred - index * float(index @ centred / (index @ index)) if is_drift else centred
-
-
-def _independence(residuals: Floats) -> float:
-    """Return the share of values that count as independent: (1 − r)/(1 + r) for the lag-one correlation r.
-
-    r is corrected for its bias (Kendall, Biometrika 41, 1954), moved towards 0.3, as if 20 more runs had shown that,
-    and limited to 0 to 0.9."""
-    count, power = len(residuals), float(residuals @ residuals)
-    lag_one = float(residuals[1:] @ residuals[:-1]) / power if power > 0 else 0.0
-    correlation = lag_one + (1 + 3 * max(lag_one, 0.0)) / count
-    correlation = (count * correlation + _PRIOR_WEIGHT * _PRIOR_CORRELATION) / (count + _PRIOR_WEIGHT)
-    correlation = min(max(correlation, 0.0), 0.9)
-    return (1 - correlation) / (1 + correlation)
 
 
 def slope(values: Sequence[float] | Floats) -> Slope:
