@@ -74,8 +74,8 @@ def change_points(values: Sequence[float] | Floats) -> list[int]:
 # tests/studies/history_simulation.py sets the prices, the margins and _COINCIDENCE.
 LEAST_RUNS = 9  # the shortest series that can be divided, into five values and four
 _LEAST_DRIFT = 12  # the fewest values of a drift, because a line fits fewer values too easily
-_STEP_PRICE, _DRIFT_PRICE = 16.0, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
-_SEASON_MARGIN = 5.0  # for each step: the likelihood ratio that it must gain over a slow swing
+_STEP_PRICE, _DRIFT_PRICE = 18.5, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
+_SEASON_MARGIN = 4.0  # for each step: the likelihood ratio that it must gain over a slow swing
 _LARGEST_GROWTH = 9.0  # of the variance, where the spread changes
 _SPREAD_MARGIN = 8.0  # the likelihood ratio that a step must gain over a change of the spread alone
 _PLACE_PARAMETERS = 1.5  # parameters that a step has more than a drift, because its place is searched
