@@ -77,6 +77,8 @@ _LEAST_DRIFT = 12  # the fewest values of a drift, because a line fits fewer val
 _STEP_PRICE, _DRIFT_PRICE = 18.5, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
 _SEASON_MARGIN = 4.0  # for each step: the likelihood ratio that it must gain over a slow swing
 _LARGEST_GROWTH = 9.0  # of the variance, where the spread changes
+_STATE_GAP, _STATE_SWITCHES = 5.0, 3  # least distance of two states, in deviations of their values; least switches
+_STATE_UNREST = 3.0  # variance of all values of a state over that of neighbours
 _SPREAD_MARGIN = 8.0  # the likelihood ratio that a step must gain over a change of the spread alone
 _PLACE_PARAMETERS = 1.5  # parameters that a step has more than a drift, because its place is searched
 _COINCIDENCE = 5e-5  # the largest accepted probability that a level was drawn from its neighbour's values
@@ -97,11 +99,14 @@ _Starts = dict[tuple[int, int], tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The values from `start` to before `end`, which stay at one level or drift along a line."""
+    """The values from `start` to before `end`, which stay at one level, drift along a line, or alternate.
+
+    `switches` are the indices at which values that alternate between two levels go to the other one."""
 
     start: int
     end: int
     is_drift: bool = False
+    switches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,8 @@ def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
     The function may be called again after every new value. Series with fewer than 9 values (LEAST_RUNS) are one level.
     A division is accepted only if its likelihood ratio exceeds a bound that chance reaches, over all tests of a series
     of 100 values, in about 5 % of series at most (Hawkins, Qiu & Kang, The Changepoint Model for Statistical Process
-    Control, Journal of Quality Technology 35(4), 2003, who also take their bounds from simulation). Dynamic programming
+    Control, Journal of Quality Technology 35(4), 2003, who also take their bounds from simulation). Steps that lead
+    back and forth between two levels at least three times are one stretch, which alternates. Dynamic programming
     finds the best division into each number of parts (Jackson et al., An Algorithm for Optimal Partitioning of Data on
     an Interval, IEEE Signal Processing Letters 12(2), 2005). Up to two outliers in a row are replaced by a bound near
     the median around them (Hampel, Journal of the American Statistical Association 69(346), 1974)."""
@@ -156,7 +162,45 @@ def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
         steps = [division.deviance for division in divisions if not division.drifts]
         if len(accepted) < most and steps[-3:][0] - steps[-1] < 2 * _STEP_PRICE:  # two more steps gain too little
             break
-    return accepted
+    return _with_states(data, accepted)
+
+
+def _with_states(data: Floats, parts: tuple[Stretch, ...]) -> tuple[Stretch, ...]:
+    """Return the stretches, the longest rows of levels that alternate joined."""
+    rows = itertools.combinations(range(len(parts) + 1), 2)
+    for first, last in sorted(rows, key=lambda row: row[0] - row[1]):
+        if not any(part.is_drift for part in parts[first:last]):
+            start, end = parts[first].start, parts[last - 1].end
+            if switches := tuple(start + place for place in _switches(data[start:end])):
+                joined = Stretch(start, end, switches=switches)
+                return (*_with_states(data, parts[:first]), joined, *_with_states(data, parts[last:]))
+    return parts
+
+
+def _switches(values: Floats) -> list[int]:
+    """Return the places at which values go from one of two levels to the other; none unless they come and go.
+
+    The levels are those of the two groups with the least squares. A value that is close to neither level is no switch,
+    and each level must be visited twice for two values or more, because a single value may be an outlier."""
+    ordered, count = np.sort(values), len(values)
+    if count < LEAST_RUNS:
+        return []
+    sums, sizes = np.cumsum(ordered)[LEAST - 1 : count - LEAST], np.arange(LEAST, count - LEAST + 1)
+    cut = sizes[np.argmax(sums**2 / sizes + (ordered.sum() - sums) ** 2 / (count - sizes))]
+    levels = np.array([np.median(ordered[:cut]), np.median(ordered[cut:])])
+    distances, gap = np.abs(values[:, None] - levels), levels[1] - levels[0]
+    rounding = _RESOLUTION * abs(float(levels[0]))
+    if gap < _STATE_GAP * (1.4826 * np.median(distances.min(axis=1)) + rounding):
+        return []
+    close = np.flatnonzero(distances.min(axis=1) < gap / 4)
+    states = distances[close].argmin(axis=1)
+    switches = (np.flatnonzero(np.diff(states)) + 1).tolist()
+    visits = [states[first] for first, after in itertools.pairwise([0, *switches, len(states)]) if after - first > 1]
+    if sum(before != after for before, after in itertools.pairwise(visits)) < _STATE_SWITCHES:
+        return []
+    offsets = values[close] - levels[states]
+    noise = np.diff(offsets)[np.diff(states) == 0].var() / 2 + rounding**2
+    return close[switches].tolist() if offsets.var() < _STATE_UNREST * noise else []  # else there are more levels
 
 
 def _accepted_stretches(data: Floats, divisions: Sequence[_Division], season: float) -> tuple[Stretch, ...]:
