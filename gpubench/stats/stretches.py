@@ -77,7 +77,7 @@ _LEAST_DRIFT = 12  # the fewest values of a drift, because a line fits fewer val
 _STEP_PRICE, _DRIFT_PRICE = 18.5, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
 _SEASON_MARGIN = 4.0  # for each step: the likelihood ratio that it must gain over a slow swing
 _LARGEST_GROWTH = 9.0  # of the variance, where the spread changes
-_STATE_GAP, _STATE_SWITCHES = 5.0, 3  # least distance of two states, in deviations of their values; least switches
+_STATE_GAP, _STATE_SWITCHES = 5.0, 3  # least distance of states, in deviations of the values; least switches
 _STATE_UNREST = 3.0  # variance of all values of a state over that of neighbours
 _SPREAD_MARGIN = 8.0  # the likelihood ratio that a step must gain over a change of the spread alone
 _PLACE_PARAMETERS = 1.5  # parameters that a step has more than a drift, because its place is searched
@@ -188,11 +188,12 @@ def _switches(values: Floats) -> list[int]:
     sums, sizes = np.cumsum(ordered)[LEAST - 1 : count - LEAST], np.arange(LEAST, count - LEAST + 1)
     cut = sizes[np.argmax(sums**2 / sizes + (ordered.sum() - sums) ** 2 / (count - sizes))]
     levels = np.array([np.median(ordered[:cut]), np.median(ordered[cut:])])
-    distances, gap = np.abs(values[:, None] - levels), levels[1] - levels[0]
-    rounding = _RESOLUTION * abs(float(levels[0]))
-    if gap < _STATE_GAP * (1.4826 * np.median(distances.min(axis=1)) + rounding):
+    gap, rounding = levels[1] - levels[0], _RESOLUTION * abs(float(levels[0]))
+    distances = np.abs(values[:, None] - levels)
+    nearest = np.minimum(distances.min(axis=1), gap / 2)
+    if gap < _STATE_GAP * (math.sqrt((nearest**2).mean()) + rounding):
         return []
-    close = np.flatnonzero(distances.min(axis=1) < gap / 4)
+    close = np.flatnonzero(nearest < gap / 4)
     states = distances[close].argmin(axis=1)
     switches = (np.flatnonzero(np.diff(states)) + 1).tolist()
     visits = [states[first] for first, after in itertools.pairwise([0, *switches, len(states)]) if after - first > 1]
