@@ -143,6 +143,7 @@ def test_json_is_one_document_with_runs_and_changes(call, filled):
     assert trend["runs"][0]["started"] == "2026-01-02T03:04:05+00:00"
     (change,) = trend["changes"]
     assert (change["index"], change["worse"], change["differences"]) == (12, True, ["cublas 13.1 → 13.2"])
+    assert (change["note"], trend["two_states"]) == ("", [])
 
 
 @pytest.mark.parametrize(
