@@ -114,8 +114,8 @@ STEPS = {"step", "perhaps a second state", "a level seen before"}
 @pytest.mark.parametrize(
     ("world", "seeds", "looks"),
     [
-        ("AR(1) 0.8", range(5, 10), range(30, 61, 6)),
-        ("season of 10 to 60 runs, noise half its amplitude", range(8), range(24, 61, 6)),
+        ("serial correlation 0.8", range(5, 10), range(30, 61, 6)),
+        ("season of 10 to 60 runs, noise half its amplitude", range(8), range(30, 61, 10)),
         ("spread that grows threefold", (5, 12, 30, 32, 38, 39), range(60, 71, 2)),
         ("two states that stay, 0.9", range(8), (60,)),
     ],
