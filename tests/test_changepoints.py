@@ -147,6 +147,10 @@ def test_a_level_that_comes_once_is_a_step_and_one_that_comes_and_goes_is_a_stat
     assert simulation.told(noisy(np.repeat(levels, 10))) == expected
 
 
+def test_two_states_of_the_largest_numbers_are_told_too():
+    assert len(stretches(np.repeat([1e300, 2e300, 1e300, 2e300], 5))[0].switches) == 3
+
+
 def test_an_outlier_that_meets_a_later_level_makes_no_state():
     values = noisy(np.full(30, 1.0), np.full(10, 0.9))
     values[12] = 0.9
@@ -170,7 +174,7 @@ def test_a_drift_that_begins_late_leaves_the_level_before_it():
     assert abs(last.start - 60) <= 12
 
 
-@pytest.mark.parametrize("values", [[], [1.0], [1.0] * 50, [7.0, 9.0] * 30, [1e30] * 9, [1.0, 1.0 + 1e-7] * 20])
+@pytest.mark.parametrize("values", [[], [1.0], [1.0] * 50, [7.0, 9.0] * 30, [1e300] * 9, [1.0, 1.0 + 1e-7] * 20])
 def test_too_few_equal_or_alternating_values_are_one_level(values):
     assert stretches(values) == (Stretch(0, len(values)),)
 

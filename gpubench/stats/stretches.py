@@ -76,10 +76,10 @@ LEAST_RUNS = 9  # the shortest series that can be divided, into five values and 
 _LEAST_DRIFT = 12  # the fewest values of a drift, because a line fits fewer values too easily
 _STEP_PRICE, _DRIFT_PRICE = 18.5, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
 _SEASON_MARGIN = 4.0  # for each step: the likelihood ratio that it must gain over a slow swing
+_SPREAD_MARGIN = 8.0  # the likelihood ratio that a step must gain over a change of the spread alone
 _LARGEST_GROWTH = 9.0  # of the variance, where the spread changes
 _STATE_GAP, _STATE_SWITCHES = 5.0, 3  # least distance of states, in deviations of the values; least switches
 _STATE_UNREST = 3.0  # variance of all values of a state over that of neighbours
-_SPREAD_MARGIN = 8.0  # the likelihood ratio that a step must gain over a change of the spread alone
 _PLACE_PARAMETERS = 1.5  # parameters that a step has more than a drift, because its place is searched
 _COINCIDENCE = 5e-5  # the largest accepted probability that a level was drawn from its neighbour's values
 _TREND_SCORE = 3.5  # Mann-Kendall, in standard deviations: p < 0.0005
@@ -153,6 +153,7 @@ def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
     an Interval, IEEE Signal Processing Letters 12(2), 2005). Up to two outliers in a row are replaced by a bound near
     the median around them (Hampel, Journal of the American Statistical Association 69(346), 1974)."""
     data = np.asarray(values, dtype=float)
+    data = data / (np.abs(data).max(initial=0.0) or 1.0)  # so that no square is too large
     accepted: tuple[Stretch, ...] = (Stretch(0, len(data)),)
     if len(data) < LEAST_RUNS:
         return accepted
@@ -243,9 +244,9 @@ def _is_significant(data: Floats, division: _Division) -> bool:
 
 
 def _exceeds_spread(data: Floats, before: Stretch, after: Stretch) -> bool:
-    """Return whether two levels of one spread explain the values better than one level with a spread that grows.
+    """Return whether two levels of one spread explain the values better than one level whose spread grows.
 
-    The spread grows at most threefold, and at any value."""
+    The spread may grow at any value, and at most threefold."""
     parts = [data[before.start : before.end], data[after.start : after.end]]
     if len(parts[0]) < len(parts[1]):  # the level is that of the longer part, and comes first
         parts = [parts[1][::-1], parts[0][::-1]]
