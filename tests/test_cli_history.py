@@ -150,7 +150,7 @@ def test_two_states_are_marked_below_their_bars_and_no_change(call, tmp_path):
     (states,) = document["two_states"]
     assert (states["start"], states["end"], states["switches"]) == (0, 20, [5, 10, 15])
     assert states["low"] < states["high"]
-    assert call("history")[1].splitlines()[2].startswith(f"two states {CASE.id} ")
+    assert call("history")[1].splitlines()[2].startswith(f"two states  {CASE.id} ")
 
 
 def test_only_the_last_runs_are_used_if_the_user_limits_them(call, filled):
