@@ -16,11 +16,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gpubench.analysis.counters import CounterTable
+from gpubench.analysis.counters import CounterTable, is_slowed
 from gpubench.analysis.fingerprint import Fingerprint, fingerprint
 from gpubench.analysis.key_figures import KeyValue, key_values
 from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit, other_work, slowdowns
-from gpubench.analysis.summary import Summary
+from gpubench.analysis.summary import POWER_CAPPED, Summary
 from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE, doubts, limitations, trust_text
 from gpubench.base import units
 from gpubench.model import Better, Device, Facts, Manifest, Measure, Remark, Result, Run, Samples, Series, Tier
@@ -293,6 +293,8 @@ class DigestBuilder:
             return
         key = _case_key(result, series, self._manifest)
         states = frozenset((*result.labels, *other_work(result), *slowdowns(result)))
+        if not any(is_slowed(series.clock_hz, self._manifest.facts.device(device)) for device in result.devices):
+            states -= {POWER_CAPPED}
         process = _Process(value, series.clock_hz or math.nan, states)
         self._results.setdefault(result.devices, {}).setdefault(key, []).append(process)
         for device in result.devices:

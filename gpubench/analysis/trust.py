@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpubench.analysis.key_figures import KeyValue
 from gpubench.analysis.quantities import other_work, slowdowns
-from gpubench.analysis.summary import Summary
+from gpubench.analysis.summary import POWER_CAPPED, Summary
 from gpubench.base import units
 from gpubench.model import SAMPLER, Result, Status
 
@@ -24,7 +24,6 @@ _EXPLAINED = {  # the cause of a disturbance, by the label or the reason of a di
     "power-brake": "the power supply slowed the device down",
     "low-clock": "the clock was low for an unknown reason",
 }
-_POWER_CAPPED = "power-capped"
 _IMPORTED = "imported, not checked"
 
 
@@ -139,7 +138,7 @@ def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
 
 def _capped(summary: Summary) -> Iterator[str]:
     measured = [result for result in summary.run.results if result.status == "ok"]
-    capped = [result for result in measured if _POWER_CAPPED in result.labels]
+    capped = [result for result in measured if POWER_CAPPED in result.labels]
     if not capped:
         return
     clocks = [series.clock_hz for result in capped for series in result.series[:1] if series.clock_hz]
