@@ -156,11 +156,48 @@ INVALID = make.result(status="invalid", cause="not-finite", reason="NaN", of=mak
         ([read(discarded=(("thermal", 5),))], "in 1 of 1 cases heat slowed the device down (thermal)"),
         ([SKIPPED, INVALID], "nothing was measured"),
         ([], "nothing was measured"),
-        ([replace(read(), series=(WIDE,))], "the 95 % confidence interval is wider than ± 5 %: Memory read ± 33 %"),
+        ([replace(read(), series=(WIDE,))], "Memory read is uncertain by ± 33 % (no known cause)"),
     ],
 )
 def test_failed_disturbed_uncertain_and_missing_cases_make_a_run_untrustworthy(results, doubt):
     assert overview_of(*results).trust == f"trustworthy: no, because {doubt}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({"labels": ("unsettled",)}, "it still drifted at the end of the measuring time"),
+        ({"labels": ("power-capped",)}, "the power cap changed its clock"),
+        ({"series": (make.timing(1e-3, 2e-3, 3e-3, moved=1e9),)}, "only 3 samples"),
+    ],
+)
+def test_the_cause_of_a_wide_interval_is_named(fields, cause):
+    (doubt,) = overview_of(replace(read(), **{"series": (WIDE,), **fields})).doubts
+    assert doubt.startswith("Memory read is uncertain by ± ")
+    assert doubt.endswith(f" % ({cause})")
+    processes = [replace(read(seconds=seconds), replicate=index) for index, seconds in enumerate((1e-3, 2e-3, 3e-3))]
+    assert overview_of(*processes).doubts == ("Memory read is uncertain by ± 67 % (its 3 processes differ)",)
+
+
+def test_the_worst_doubt_stands_in_a_short_sentence_and_the_others_below_it():
+    """Eight GPUs with ten wide key figures each made a sentence that terminals cut in its middle."""
+    facts = make.facts(*(make.device(f"cuda:{index}") for index in range(8)))
+    of = [make.case("read", size_bytes=2**32, dtype="float32"), make.case("copy", size_bytes=2**30, dtype="float32")]
+    wide = [make.result(WIDE, of=case, devices=(device.id,)) for device in facts.devices for case in of]
+    failed = [
+        make.result(status="failed", cause=cause, of=make.case(cause)) for cause in ("crash", "hang", "hang", "suite")
+    ]
+    sick = [Remark(0.1, "event", trust.HEALTH_SOURCE, f"cuda:{index}", "3 uncorrected ECC errors") for index in (0, 1)]
+    summary = overview_of(*wide, *failed, remarks=sick, facts=facts)
+    assert summary.trust == (
+        "trustworthy: no, because 4 cases failed (hang, crash, and 1 more cause), and 3 more reasons"
+    )
+    assert summary.limitations[:3] == (
+        "cuda:0 is unhealthy: 3 uncorrected ECC errors",
+        "cuda:1 is unhealthy: 3 uncorrected ECC errors",
+        "Memory read is uncertain by ± 33 % (no known cause), and 15 more key figures",
+    )
+    assert all(len(text) <= 120 for text in (summary.trust, *summary.limitations))
 
 
 def test_disturbances_of_other_cases_than_key_figures_are_a_note_but_a_doubt_if_there_is_no_key_figure():
@@ -195,9 +232,9 @@ def test_an_imported_run_is_not_checked():
     imported = make.facts(Device("cuda:0", "imported", "NVIDIA H200", ""))
     assert overview_of(read(), facts=imported).trust == "trustworthy: imported, not checked"
     failed = make.result(status="failed", cause="wrong-answer", of=make.case("copy"))
-    assert overview_of(read(), failed, facts=imported).trust == (
-        "trustworthy: imported, not checked; 1 case failed (wrong answer)"
-    )
+    with_failure = overview_of(read(), failed, facts=imported)
+    assert with_failure.trust == "trustworthy: imported, not checked"
+    assert with_failure.limitations == ("1 case failed (wrong answer)",)
 
 
 def test_an_interrupted_run_and_a_sick_device_are_not_trusted():

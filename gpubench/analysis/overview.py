@@ -49,8 +49,8 @@ class Overview:
     """The first lines of every summary of a run, in the terminal, in Markdown and on the page.
 
     `devices` has a line for each model. `conditions` say how the run was made: driver, runtime, tier, number of cases,
-    duration, date. `doubts` are reasons not to trust its figures; `limitations` are the three most important other
-    facts about the figures."""
+    duration, date. `doubts` are reasons not to trust its figures, the worst first; `limitations` are the other doubts,
+    and the three most important other facts about the figures."""
 
     devices: tuple[str, ...]
     conditions: tuple[str, ...]
@@ -61,7 +61,7 @@ class Overview:
 
     @property
     def trust(self) -> str:
-        """`trustworthy: yes`, `trustworthy: no, because …`, or `trustworthy: imported, not checked`."""
+        """`trustworthy: yes`, `trustworthy: no, because …` with the worst doubt, or `trustworthy: imported, …`."""
         return f"trustworthy: {trust_text(self.doubts)}"
 
     @property
@@ -73,15 +73,15 @@ class Overview:
 def overview(summary: Summary) -> Overview:
     """Return the overview of a run: devices, conditions, key figures, doubts, limitations, and a line for each suite.
 
-    It has at most three limitations, after a note if only the host was measured."""
+    A note that only the host was measured, and all doubts but the first, stand before up to three limitations."""
     values = key_values(summary)
-    run_limitations = limitations(summary, values)
+    run_doubts, run_limitations = doubts(summary, values), limitations(summary, values)
     return Overview(
         tuple(_device_lines(summary)),
         tuple(_conditions(summary)),
         tuple(values),
-        tuple(doubts(summary, values)),
-        (*_host_note(summary), *run_limitations[:_MOST_LIMITATIONS]),
+        tuple(run_doubts),
+        (*_host_note(summary), *run_doubts[1:], *run_limitations[:_MOST_LIMITATIONS]),
         tuple(_suite_line(summary, name, summary.results_of(name)) for name in _suite_names(summary.run)),
     )
 
