@@ -30,12 +30,13 @@ def heads(summary: gb.Summary) -> tuple[str, ...]:
     """Return the heads of the columns that `figure_cells` fills.
 
     With replicates the interval is between the processes."""
-    return ("median", summary.interval_name, "% of peak", "noise within process", "between processes", "bound by")
+    shares = ("% of peak", "of roof")
+    return ("median", summary.interval_name, *shares, "noise within process", "between processes", "bound by")
 
 
 def figure_cells(case: gb.ListedCase) -> tuple[str, ...]:
     """Return the cells of a case under the heads of `heads`; a dash for an empty text."""
-    cells = (case.median, case.interval, case.share, case.within, case.between, case.bound)
+    cells = (case.median, case.interval, case.share, case.shares[-1], case.within, case.between, case.bound)
     return tuple(text or _NONE for text in cells)
 
 

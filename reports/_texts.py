@@ -108,7 +108,8 @@ LEGEND = (
     "samples; of fewer than six samples, half their range. Noise within process: 1.4826 · MAD / median. Neither "
     "predicts what another process would measure. Between processes: the standard deviation (n - 1) of the medians of "
     "at least three new processes over their mean. % of peak: compared with the data sheet; where that is unknown, "
-    "with the peak at the clock measured during the case."
+    "with the peak at the clock measured during the case. Of roof: compared with that peak or, if less, with what the "
+    "rate of reading memory in this run allows for the bytes of the case."
 )
 REPLICATED = (
     " Each replicate ran in new processes: the median of a case is the median of its replicates, 95 % of processes "
@@ -121,6 +122,7 @@ _BASES: dict[str, str] = {
     "spec": "peak (data sheet)",
     "clock": "peak at the measured clock",
     "best": "best of this run",
+    "roof": "the roof",
 }
 _PARTIAL = "The run was interrupted before all cases were measured; `gpubench run --resume` continues it."
 _BESIDE = 8  # the most figures beside a headline that are written out

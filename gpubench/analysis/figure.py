@@ -30,8 +30,7 @@ class Figure:
     """A series as a figure: its median with 95 % interval in SI units, noise (a fraction), and its shares of peaks.
 
     The interval of one process holds within that process: the median of another process may lie outside. `name` is the
-    label of the series. `shares` has one entry for each known peak, in this order: the data sheet's, the peak at the
-    clock measured during the case, the best figure of this run."""
+    label of the series. `shares` has one entry for each known peak, in the order of `peaks.BASES`."""
 
     RECORD: ClassVar[str] = (
         "unit better median=interval.centre low=interval.low high=interval.high "
@@ -96,17 +95,6 @@ class Figure:
             for basis, share in shares.items()
             for name, attribute in (("share", "fraction"), ("peak", "peak"))
         }
-
-    @property
-    def shares_text(self) -> str:
-        """The shares in per cent in the order of `peaks.BASES`: `87.7 · 87.4 · 99.8 dram`; empty without shares.
-
-        An unknown share is `–`."""
-        if not self.shares:
-            return ""
-        by_basis = [self.share_of(basis) for basis in peaks.BASES]
-        percentages = [f"{share.fraction * 100:.1f}" if share else "–" for share in by_basis]
-        return f"{' · '.join(percentages)} {self.limit}"
 
     @classmethod
     def over_replicates(cls, figures: Sequence[Figure]) -> Figure:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpubench import stats
 from gpubench.analysis.figure import Figure, NoEnergy, ResultRow, Spread
-from gpubench.analysis.peaks import ABOVE_PEAK, BASES
+from gpubench.analysis.peaks import ABOVE_PEAK, BASES, Basis
 from gpubench.analysis.quantities import headline, judged_better, judged_unit, judged_values
 from gpubench.analysis.records import record
 from gpubench.analysis.summary import CaseCounters, Summary, case_counters
@@ -78,6 +78,8 @@ COLUMNS = tuple(
         ("peak_clock", "number", "the peak at the measured clock"),
         ("share_best", "number", "share of the best figure of this device in this run"),
         ("peak_best", "number", "the best figure of this device in this run"),
+        ("share_roof", "number", "share of the roof, for operations and bytes"),
+        ("peak_roof", "number", "the roof: a peak, or what the measured rate of reading memory allows"),
         ("work_per_joule", "number", "work of the headline per joule: B/J, FLOP/J, OP/J or items per joule"),
         ("watts", "number", "mean power in the window of the headline"),
         ("bound", "text", "what bounds the headline: compute, DRAM, L2, latency, launch, link, power or host"),
@@ -420,7 +422,7 @@ def _share(figure: Figure) -> str:
     return f"{units.percent(share.fraction)} {share.limit}" if share else ""
 
 
-def _of_peak(figure: Figure, basis: Literal["spec", "clock", "best"]) -> str:
+def _of_peak(figure: Figure, basis: Basis) -> str:
     share = figure.share_of(basis)
     return units.percent(share.fraction) if share else ""
 

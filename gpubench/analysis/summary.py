@@ -301,7 +301,7 @@ def _load(summary: Summary, result: Result, series: Series) -> counters.WindowLo
     """Return the facts about a case that are not from counters, from `series`, the main series of the result."""
     alone = not shared_window_reason(result, series)
     shares = summary.figure(result, series).shares
-    specified = [share for share in shares if share.basis != "best"]
+    specified = [share for share in shares if share.basis in ("spec", "clock")]
     peaks = {share.basis: share.peak for share in shares}
     seconds = sum(series.values)
     sampled = quantities.rate(series.work.moved * len(series.values), seconds) if seconds else 0.0

@@ -150,13 +150,22 @@ def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
 
 
 def _column_variants(suite: ListedSuite, wide: bool) -> list[Columns]:
-    """Return three variants of the columns: complete, without the peaks' names, and also without the bounds."""
+    """Return four variants of the columns: complete, without the peaks' names, without the bounds, with one share.
+
+    The last has the share of the roof where it is known, and else the share of the peak."""
     whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
     unnamed = [
         (head, [(cell.partition("%")[0] + "%" if cell else "") for cell in cells] if head == "of peak" else cells)
         for head, cells in whole
     ]
-    return [whole, unnamed, [(head, cells) for head, cells in unnamed if head != "bound by"]]
+    unbound = [(head, cells) for head, cells in unnamed if head != "bound by"]
+    peaks = dict(unbound).get("of peak", [""] * len(suite.cases))
+    one_share = [
+        (head, [roof or peak for roof, peak in zip(cells, peaks, strict=True)] if head == _ROOF else cells)
+        for head, cells in unbound
+        if head != "of peak" or _ROOF not in dict(unbound)
+    ]
+    return [whole, unnamed, unbound, one_share]
 
 
 def _columns(suite: ListedSuite, wide: bool) -> Columns:
@@ -166,6 +175,7 @@ def _columns(suite: ListedSuite, wide: bool) -> Columns:
         ("median", [case.median for case in suite.cases]),
         ("95 %", [case.interval for case in suite.cases]),
         ("of peak", [case.share for case in suite.cases]),
+        (_ROOF, [case.shares[-1] for case in suite.cases]),
     ]
     if wide:
         named[3:] = [
@@ -180,7 +190,8 @@ def _columns(suite: ListedSuite, wide: bool) -> Columns:
     ]
 
 
-_WIDE_SHARES = ("of data sheet", "at the clock", "of best")  # the heads in the order of `peaks.BASES`
+_ROOF = "of roof"
+_WIDE_SHARES = ("of data sheet", "at the clock", "of best", _ROOF)  # the heads in the order of `peaks.BASES`
 _LEFT = ("device", "bound by", "state")
 
 
@@ -203,7 +214,8 @@ def _two_lines_each(suite: ListedSuite, columns: Columns, width: int) -> Iterato
     for number, case in enumerate(suite.cases):
         yield _folded(case.name, "", width)
         line = INDENT
-        for text in (cells[number] for _, cells in columns if cells[number]):
+        figures = ((head, cells[number]) for head, cells in columns if cells[number])
+        for text in (f"{cell} {head}" if head == _ROOF else cell for head, cell in figures):
             if line.strip() and len(line) + len(text) > width:
                 yield _styled(line.rstrip(), case)
                 line = INDENT

@@ -21,6 +21,8 @@ _MEMORY = (
 )
 _LATENCY = ("latency", KeyFigure("Memory latency", "chase", (("size_bytes", 2**32),)))
 
+MEMORY_READS = ("bandwidth/read", "gemm/read")  # the cases whose rate of reading memory gives the roof
+
 # the suite of each key figure, and the figure, in the order of a summary
 OF_GPU = (
     *_MEMORY,
