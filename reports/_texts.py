@@ -11,10 +11,6 @@ from urllib.parse import quote
 
 from gpubench.api import report as gb
 
-EXPECTED_NOTE = (
-    "Of data sheet: the share of the peak in the vendor's data sheet. Of expected: compared with what this model of "
-    "GPU reached on other machines."
-)
 DATA_SHEET_NOTE = "Of data sheet: the share of the peak in the vendor's data sheet."
 
 
@@ -57,9 +53,9 @@ def trust_text(run_overview: gb.Overview) -> str:
 
 def key_note(run_overview: gb.Overview) -> str:
     """Return the sentences on what the shares of the key figures refer to; empty if no figure has a share."""
-    if run_overview.has_expectations:
-        return EXPECTED_NOTE
-    return DATA_SHEET_NOTE if any(value.of_spec is not None for value in run_overview.values) else ""
+    expected = run_overview.expected_note
+    sheet = DATA_SHEET_NOTE if any(value.of_spec is not None for value in run_overview.values) else ""
+    return f"{sheet} {expected[:1].upper()}{expected[1:]}{'.' if expected else ''}".strip()
 
 
 def has_several_devices(run_overview: gb.Overview) -> bool:

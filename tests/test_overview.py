@@ -143,6 +143,18 @@ def test_a_key_figure_below_what_its_model_should_reach_matters_most():
     assert summary.trust == "trustworthy: yes"
 
 
+def test_what_is_expected_cites_other_runs_than_the_one_shown():
+    """The floors of the H200 were measured on 2026-11-20, some of them in runs that gpubench ships."""
+    shown = overview(Summary(store.read_run(RECORDINGS / "whole/h200.jsonl.gz")))
+    assert shown.expected_note == (
+        "of expected: what cards of this model reached, measured in other runs, on 2026-11-20 (docs/gate.md)"
+    )
+    source = overview(Summary(store.read_run(RECORDINGS / "h200x2-quick.jsonl.gz")))
+    assert source.conditions[4].startswith("2026-11-20")
+    assert (source.has_expectations, source.expected_note) == (False, "")
+    assert all(floor.date for floor in built_in_floors() if "not measured here" not in floor.source)
+
+
 WIDE = make.timing(*(1e-3, 2e-3) * 6, moved=1e9)
 SKIPPED = make.result(status="skipped", cause="devices", reason="needs 2 devices")
 INVALID = make.result(status="invalid", cause="not-finite", reason="NaN", of=make.case("copy"))

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpubench import stats
-from gpubench.analysis.figure import Figure, NoEnergy, ResultRow, Spread
+from gpubench.analysis.figure import WITHIN_PROCESS, Figure, NoEnergy, ResultRow, Spread
 from gpubench.analysis.peaks import ABOVE_PEAK, BASES, Basis
-from gpubench.analysis.quantities import headline, judged_better, judged_unit, judged_values
+from gpubench.analysis.quantities import SUM, headline, judged_better, judged_unit, judged_values
 from gpubench.analysis.records import record
 from gpubench.analysis.summary import CaseCounters, Summary, case_counters
 from gpubench.base import clean, patterns, units
@@ -268,6 +268,7 @@ def _html_row(row: ResultRow) -> str:
 
 Order = Literal["measured", "share", "noise", "duration"]
 _MOST_BESIDE = 3  # the most figures beside a headline
+_ALIGNED = 8  # elements of a row of 16-bit numbers that 16 bytes hold
 _ONE_DIGIT = 0.00095  # ± 0.1 %: a smaller half width has two digits behind the point
 
 
@@ -301,11 +302,12 @@ class ListedSuite:
     """The listed cases of a suite.
 
     `constants` is a text with the axis values that the names of the cases leave out, and the device set if it is
-    common."""
+    common. `interval_name` is the coverage of the intervals, as `Figure.interval_name`."""
 
     name: str
     constants: str
     cases: tuple[ListedCase, ...]
+    interval_name: str = WITHIN_PROCESS
 
 
 def listing(
@@ -347,7 +349,7 @@ def _suite(summary: Summary, name: str, spreads: Sequence[Spread]) -> ListedSuit
         _listed_case(summary, spread, shared.get(spread.case.name, {}), len(devices) > 1) for spread in spreads
     )
     where = [f"on {'+'.join(*devices)}"] if len(devices) == 1 and all(devices) else []
-    return ListedSuite(name, "; ".join([*where, *_constants(shared, spreads)]), lines)
+    return ListedSuite(name, "; ".join([*where, *_constants(shared, spreads)]), lines, summary.interval_name)
 
 
 def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
@@ -383,7 +385,7 @@ def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], wi
     axes = ",".join(f"{axis}={text}" for axis, text in _axis_texts(spread.case).items() if axis not in shared)
     stage = figure.name.rpartition(".")[0] if figure else ""
     return ListedCase(
-        spread.case.name + (f"[{axes}]" if axes else "") + (f" {stage}" if stage else ""),
+        spread.case.name + (f"[{axes}]" if axes else "") + (f" {stage}" if stage else "") + _remark(spread.case),
         spread.case.id,
         "+".join(spread.devices) if with_device else "",
         figure.text if figure else "",
@@ -400,9 +402,16 @@ def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], wi
     )
 
 
+def _remark(case: Case) -> str:
+    """Return what a name, which never changes, does not say: `gemm/aligned` measures misaligned rows at most sizes."""
+    n = dict(case.params).get("n", 0)
+    is_misaligned = (case.suite, case.name) == ("gemm", "aligned") and isinstance(n, int) and n % _ALIGNED > 0
+    return ", misaligned rows" if is_misaligned else ""
+
+
 def _secondary_figures(summary: Summary, spread: Spread, has_stages: bool) -> str:
     """Return the first three secondary figures of a case as text: `compress 12.1 GB/s, ratio 2.1`."""
-    figures = [figure for figure in summary.secondary_figures(spread) if has_stages or figure.short == "early"]
+    figures = [figure for figure in summary.secondary_figures(spread) if has_stages or figure.short in ("early", SUM)]
     return ", ".join(f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE])
 
 

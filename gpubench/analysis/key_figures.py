@@ -17,7 +17,8 @@ class KeyValue:
     """A key figure with its value in this run.
 
     `title` is the name for people, and `case_id` the case that supplied the value. `series` is the label of its series,
-    empty for the headline. `floor` is the value expected of this model of GPU, None if it is unknown."""
+    empty for the headline. `floor` is the value expected of this model of GPU, None if it is unknown, or if it was
+    measured on the day of the run, which may be one of its sources."""
 
     title: str
     case_id: str
@@ -112,4 +113,8 @@ def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
 
 
 def _floor(summary: Summary, spread: Spread) -> Floor | None:
-    return built_in_floor(summary.device(spread.devices[0]).name, spread.case.id)
+    floor = built_in_floor(summary.device(spread.devices[0]).name, spread.case.id)
+    is_of_another_day = floor is not None and (
+        not floor.date or not summary.run.manifest.started.startswith(floor.date)
+    )
+    return floor if is_of_another_day else None

@@ -69,6 +69,14 @@ class Overview:
         """Whether any key figure has an expected value for this model of GPU."""
         return any(value.of_expected is not None for value in self.values)
 
+    @property
+    def expected_note(self) -> str:
+        """The source of the expected values: `of expected: …`; empty if no key figure has one."""
+        floors = [value.floor for value in self.values if value.floor and value.of_expected is not None]
+        dates = " and ".join(sorted({floor.date for floor in floors if floor.date}))
+        where = f"measured in other runs, on {dates}" if dates else "published by others"
+        return f"of expected: what cards of this model reached, {where} (docs/gate.md)" if floors else ""
+
 
 def overview(summary: Summary) -> Overview:
     """Return the overview of a run: devices, conditions, key figures, doubts, limitations, and a line for each suite.

@@ -130,8 +130,9 @@ class Summary:
     def secondary_figures(self, spread: Spread) -> list[Figure]:
         """Return the figures of a case other than its headline (the first series), over its replicates.
 
-        They are the first series of each other stage, the observed values, and early samples that differ from the
-        headline by more than 1 %. Only replicates with the status of `spread.row` count."""
+        They are the first series of each other stage, the observed values, the sum over directions or devices, and
+        early samples that differ from the headline by more than 1 %. Only replicates with the status of `spread.row`
+        count."""
         status = spread.row.result.status
         results = [row.result for row in spread.rows if row.result.status == status]
         by_label: dict[str, list[Figure]] = {}
@@ -258,7 +259,8 @@ def _secondary_series(result: Result) -> Iterator[Series]:
             stages.add(series.stage)
             yield series
         is_value = series.role == "observed" and series.quantity == "value"
-        if is_value or (series.role == "early" and _differs(series, result.series[0])):
+        is_sum = series.role == "derived" and series.name == quantities.SUM
+        if is_value or is_sum or (series.role == "early" and _differs(series, result.series[0])):
             yield series
 
 

@@ -23,7 +23,6 @@ Columns = list[tuple[str, list[str]]]  # column heads, each with its cells
 FEW_CASES = 40  # a run of at most this number of cases is listed in full
 _MOST_REASONS = 8
 _LONGEST_NAME = 60  # longest name of a case that stays on one line at the cost of other columns
-_EXPECTED_NOTE = "of expected: what this model of GPU reached on other machines (docs/gate.md)"
 
 
 def run_parts(run: Run, path: object) -> list[Part]:
@@ -43,7 +42,7 @@ def overview(run: Run) -> list[Part]:
     run_overview = of_summary(Summary(run))
     parts = [*_head_parts(run_overview), Text("")]
     if run_overview.values:
-        note = [_print.plain(_EXPECTED_NOTE, "dim")] if run_overview.has_expectations else []
+        note = [_print.plain(run_overview.expected_note, "dim")] if run_overview.has_expectations else []
         parts += [_key_table(run_overview), *note, Text("")]
     parts.append(_print.plain(run_overview.trust, "bold yellow" if run_overview.doubts else "bold green"))
     parts += [_print.plain(f"- {line}") for line in run_overview.limitations]
@@ -140,13 +139,14 @@ def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
     yield heading.append_text(_print.plain(f"  {suite.constants}" if suite.constants else "", "not bold dim"))
     whole = max(len(case.name) for case in suite.cases)
     longest = max(len(part) for case in suite.cases for part in name_parts(case.name))
-    for room_for_names in (min(whole, _LONGEST_NAME), min(longest, LONGEST_PART) + len(INDENT)):
-        for columns in _column_variants(suite, wide):
-            room = width - sum(2 + max(len(head), *map(len, cells)) for head, cells in columns)
-            if room >= room_for_names:
-                yield _one_line_each(suite, columns, room)
-                return
-    yield from _two_lines_each(suite, _column_variants(suite, wide)[0], width)
+    *full, one_share = _column_variants(suite, wide)
+    rooms = (min(whole, _LONGEST_NAME), min(longest, LONGEST_PART) + len(INDENT))
+    for columns, room_for_names in [*((columns, room) for room in rooms for columns in full), (one_share, rooms[1])]:
+        room = width - sum(2 + max(map(len, (*head.split("\n"), *cells))) for head, cells in columns)
+        if room >= room_for_names:
+            yield _one_line_each(suite, columns, room)
+            return
+    yield from _two_lines_each(suite, full[0], width)
 
 
 def _column_variants(suite: ListedSuite, wide: bool) -> list[Columns]:
@@ -173,7 +173,7 @@ def _columns(suite: ListedSuite, wide: bool) -> Columns:
     named = [
         ("device", [case.device for case in suite.cases]),
         ("median", [case.median for case in suite.cases]),
-        ("95 %", [case.interval for case in suite.cases]),
+        (_interval_head(suite.interval_name), [case.interval for case in suite.cases]),
         ("of peak", [case.share for case in suite.cases]),
         (_ROOF, [case.shares[-1] for case in suite.cases]),
     ]
@@ -188,6 +188,11 @@ def _columns(suite: ListedSuite, wide: bool) -> Columns:
         ("bound by", [case.bound for case in suite.cases]),
         ("state", [case.ended for case in suite.cases]),
     ]
+
+
+def _interval_head(interval_name: str) -> str:
+    """Return the head of a column of intervals in two lines, which say what they cover: `± within`, `process`."""
+    return "\n".join(interval_name.replace("95 %", "±").rsplit(" ", 1))
 
 
 _ROOF = "of roof"
@@ -221,6 +226,7 @@ def _two_lines_each(suite: ListedSuite, columns: Columns, width: int) -> Iterato
                 line = INDENT
             line += f"{text}  "
         yield _styled(line.rstrip(), case)
+        yield from _secondary_lines(case.beside, width)
 
 
 def _styled(cell: str, case: ListedCase) -> Text:
@@ -232,11 +238,13 @@ def _folded(name: str, secondary: str, room: int) -> Text:
 
     `secondary` is a list of figures, separated by commas, or empty, which adds no line. A part between two commas that
     is longer than `room` is not broken."""
-    text = Text("\n").join(_print.plain(line) for line in joined("", name_parts(name), room))
-    if secondary:
-        lines = joined(INDENT, [f"{part}, " for part in secondary.split(", ")], room + 1)
-        text = Text("\n").join([text, *(_print.plain(line.rstrip(", "), "dim") for line in lines)])
-    return text
+    lines = [_print.plain(line) for line in joined("", name_parts(name), room)]
+    return Text("\n").join([*lines, *_secondary_lines(secondary, room)])
+
+
+def _secondary_lines(secondary: str, room: int) -> list[Text]:
+    lines = joined(INDENT, [f"{part}, " for part in secondary.split(", ")], room + 1) if secondary else []
+    return [_print.plain(line.rstrip(", "), "dim") for line in lines]
 
 
 def _warnings(run: Run) -> list[str]:
