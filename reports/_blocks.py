@@ -13,7 +13,7 @@ from markupsafe import Markup
 from gpubench.api import report as gb
 
 from . import _svg as svg
-from ._texts import Anchors, basis_text, interval_text, link, secondary_text, share_brief
+from ._texts import Anchors, basis_text, interval_text, link, secondary_text, share_brief, tile
 from ._web import fragment
 
 _NONE = "–"
@@ -310,6 +310,7 @@ class Blocks:
             "title": _count_text(len(suite.cases), len(spreads)),
             "ended": _ended_text(spreads),
             "constants": suite.constants,
+            "tiles": [tile(value, self._anchors) for value in suite.leading],
             "cases": list(map(self._block, suite.cases)),
         }
 

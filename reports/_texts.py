@@ -39,7 +39,7 @@ def head(summary: gb.Summary) -> dict[str, Any]:
         "conditions": run_overview.conditions,
         "trust": trust_text(run_overview),
         "is_trusted": not run_overview.doubts,
-        "tiles": [_tile(value, anchors) for value in run_overview.values],
+        "tiles": [tile(value, anchors) for value in run_overview.values],
         "note": key_note(run_overview),
         "limitations": run_overview.limitations,
         "suites": [(line, f"#{suite_anchor(line.name)}", seconds_text(line.seconds)) for line in run_overview.suites],
@@ -58,11 +58,6 @@ def key_note(run_overview: gb.Overview) -> str:
     return f"{sheet} {expected[:1].upper()}{expected[1:]}{'.' if expected else ''}".strip()
 
 
-def has_several_devices(run_overview: gb.Overview) -> bool:
-    """Return True if the key figures are of more than one device, so that each must name its device."""
-    return len({value.devices[:1] for value in run_overview.values}) > 1
-
-
 def share_text(share: float | None) -> str:
     """Return a share (a fraction) in per cent; empty for None."""
     return gb.units.percent(share) if share is not None else ""
@@ -73,13 +68,14 @@ def seconds_text(seconds: float) -> str:
     return gb.units.duration(seconds) if seconds > 0 else ""
 
 
-def _tile(value: gb.KeyValue, anchors: Anchors) -> dict[str, Any]:
+def tile(value: gb.KeyValue, anchors: Anchors) -> dict[str, Any]:
     """Return a key figure as texts; `bar` is its share of the data sheet's peak in per cent, None if unknown."""
     spec = value.of_spec
     return {
         "title": value.title,
         "device": "+".join(value.devices) if anchors.with_devices else "",
         "text": value.figure.text,
+        "interval": value.figure.half_width_text,
         "of_spec": share_text(spec),
         "bar": round(min(max(100 * spec, 0.0), 100.0), 1) if spec is not None else None,
         "of_expected": share_text(value.of_expected),

@@ -229,6 +229,7 @@ class _Suite:
 
     def __init__(self, suite: gb.ListedSuite, summary: gb.Summary) -> None:
         self.name, self.constants, self.summary = suite.name, suite.constants, summary
+        self.leading = list(_key_figures(suite.leading, suite.interval_name)) if suite.leading else []
         self.lines = sorted(suite.cases, key=_rank)
         beside = {
             id(line): _texts.secondary_text(summary.secondary_figures(line.spread)) if line.median else ""
@@ -262,7 +263,7 @@ def _document(summary: gb.Summary, suites: Sequence[_Suite], kept: frozenset[str
     rows = [line.spread.row for suite in suites for line in suite.lines]
     all_notices = _texts.notices(summary, rows)
     parts = [
-        *_head_lines(gb.overview(summary)),
+        *_head_lines(gb.overview(summary), summary.interval_name),
         *_notice_lines(all_notices if kept is None else all_notices[:_NOTICES]),
     ]
     if kept is not None:
@@ -276,13 +277,15 @@ def _document(summary: gb.Summary, suites: Sequence[_Suite], kept: frozenset[str
     return "\n".join(parts) + "\n"
 
 
-def _head_lines(run_overview: gb.Overview) -> Iterator[str]:
+def _head_lines(run_overview: gb.Overview, interval_name: str) -> Iterator[str]:
     """Yield the head of the document in parts that newlines join."""
     yield f"# gpubench: {gb.escape('; '.join(run_overview.devices) or 'no device')}\n"
     yield gb.escape(" · ".join(run_overview.conditions))
     if run_overview.values:
         yield ""
-        yield from _key_figures(run_overview)
+        yield from _key_figures(run_overview.values, interval_name)
+        if note := _texts.key_note(run_overview):
+            yield f"\n{gb.escape(note)}"
     yield f"\n**{gb.escape(_texts.trust_text(run_overview))}**"
     if run_overview.limitations:
         yield ""
@@ -297,26 +300,24 @@ def _head_lines(run_overview: gb.Overview) -> Iterator[str]:
         )
 
 
-def _key_figures(run_overview: gb.Overview) -> Iterator[str]:
-    """Yield the table of key figures with its note, in parts that newlines join; an unneeded column is left out."""
-    with_device = _texts.has_several_devices(run_overview)
-    columns = ("key figure", *(("device",) if with_device else ()), "median", "of data sheet")
-    columns += ("of expected",) if run_overview.has_expectations else ()
-    yield from table(columns, (_key_cells(value, with_device)[: len(columns)] for value in run_overview.values))
-    if note := _texts.key_note(run_overview):
-        yield f"\n{gb.escape(note)}"
+def _key_figures(values: Sequence[gb.KeyValue], interval_name: str) -> Iterator[str]:
+    """Yield the table of key figures in parts that newlines join; an unneeded column is left out."""
+    cells = list(map(_key_cells, values))
+    several = len({value.devices[:1] for value in values}) > 1
+    heads = ("key figure", "device" if several else "", "median", interval_name, "of data sheet", "of expected")
+    needed = [column for column, head in enumerate(heads) if head and any(row[column] for row in cells)]
+    yield from table([heads[column] for column in needed], ([row[column] for column in needed] for row in cells))
 
 
-def _key_cells(value: gb.KeyValue, with_device: bool) -> tuple[str, ...]:
-    device = (gb.escape("+".join(value.devices)),) if with_device else ()
+def _key_cells(value: gb.KeyValue) -> tuple[str, ...]:
     reached = _texts.share_text(value.of_expected)
-    expected = f"**{reached}**" if value.is_below_expectation else reached
     return (
         gb.escape(value.title),
-        *device,
+        gb.escape("+".join(value.devices)),
         f"**{gb.escape(value.figure.text)}**",
+        value.figure.half_width_text,
         _texts.share_text(value.of_spec),
-        expected,
+        f"**{reached}**" if value.is_below_expectation else reached,
     )
 
 
@@ -337,6 +338,8 @@ def _heading_lines(suite: _Suite) -> Iterator[str]:
     yield f"\n## {gb.escape(suite.name)}\n"
     if sentence:
         yield f"{gb.escape(sentence)}\n"
+    if suite.leading:
+        yield "\n".join([*suite.leading, ""])
     if suite.constants:
         yield f"Constant, and left out of the names: {gb.escape(suite.constants)}.\n"
     yield from table(suite.heads, ())

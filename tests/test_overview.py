@@ -9,6 +9,7 @@ import _make as make
 import pytest
 
 from gpubench.analysis import trust
+from gpubench.analysis.frame import listing
 from gpubench.analysis.key_figures import key_values
 from gpubench.analysis.overview import overview
 from gpubench.analysis.summary import Summary
@@ -79,8 +80,8 @@ def test_the_key_figures_of_gpus_are_eight_and_two_with_peers_and_those_of_the_h
         "GEMM float32",
         "Memory latency",
         "Copy between processes",
-        "Zstandard compression",
-        "Zstandard decompression",
+        "Zstandard-1 compression, text",
+        "Zstandard-1 decompression, text",
     ]
 
 
@@ -93,7 +94,7 @@ def test_what_an_older_run_declared_for_a_suite_of_gpubench_is_no_key_figure():
 
 def test_a_product_in_float64_and_zstandard_are_key_figures_of_the_host_alone():
     stages = [make.timing(1e-3, moved=1e9, name=f"{way}.hot") for way in ("compress", "decompress")]
-    zstd = make.case("roundtrip", "compression", corpus="ids", codec="zstd-3", size_bytes=2**22, chunk_bytes=2**16)
+    zstd = make.case("roundtrip", "compression", corpus="text", codec="zstd-1", size_bytes=2**22, chunk_bytes=2**16)
     product = make.case("square", "gemm", dtype="float64", n=2048)
     on_host = [
         make.result(make.timing(1e-3), of=product, devices=("host",)),
@@ -102,8 +103,8 @@ def test_a_product_in_float64_and_zstandard_are_key_figures_of_the_host_alone():
     facts = make.facts(make.device("host", "ExampleCPU"), make.device())
     assert [value.title for value in overview_of(*on_host, facts=facts).values] == [
         "GEMM float64",
-        "Zstandard compression",
-        "Zstandard decompression",
+        "Zstandard-1 compression, text",
+        "Zstandard-1 decompression, text",
     ]
     on_gpu = [replace(result, devices=("cuda:0",)) for result in on_host]
     assert overview_of(*on_gpu, facts=facts).values == ()
@@ -146,9 +147,7 @@ def test_a_key_figure_below_what_its_model_should_reach_matters_most():
 def test_what_is_expected_cites_other_runs_than_the_one_shown():
     """The floors of the H200 were measured on 2026-11-20, some of them in runs that gpubench ships."""
     shown = overview(Summary(store.read_run(RECORDINGS / "whole/h200.jsonl.gz")))
-    assert shown.expected_note == (
-        "of expected: what cards of this model reached, measured in other runs, on 2026-11-20 (docs/gate.md)"
-    )
+    assert shown.expected_note == "of expected: cards of this model in other runs of 2026-11-20 (docs/gate.md)"
     source = overview(Summary(store.read_run(RECORDINGS / "h200x2-quick.jsonl.gz")))
     assert source.conditions[4].startswith("2026-11-20")
     assert (source.has_expectations, source.expected_note) == (False, "")
@@ -294,3 +293,56 @@ def test_a_floor_in_another_unit_is_no_expectation_and_a_capped_result_without_s
 def test_cases_whose_answers_nothing_checks_are_told():
     summary = overview_of(replace(read(), labels=("unchecked",)), replace(read(), labels=("unchecked", "loaded")))
     assert "nothing checks the answers of 2 cases (unchecked)" in summary.limitations
+
+
+def leading(run):
+    """Return the figures that lead the section of each suite, by suite, as titles and values."""
+    suites = {suite.name: suite.leading for suite in listing(Summary(run))}
+    return {
+        name: [(value.title, value.figure.text, value.figure.half_width_text) for value in values]
+        for name, values in suites.items()
+        if values
+    }
+
+
+def test_figures_that_measure_the_device_lead_the_sections_of_their_suites_with_axes_and_intervals():
+    run = store.read_run(RECORDINGS / "whole/h200.jsonl.gz")
+    assert leading(run) == {
+        "compression": [
+            ("LZ4 compression, text, size=256MiB, chunk=64KiB", "13.93 GB/s", "± 0.06 % range"),
+            ("LZ4 decompression, text, size=256MiB, chunk=64KiB", "96.90 GB/s", "± 0.2 %"),
+        ],
+        "soak": [
+            ("Product, compared bit by bit, float16, size=4096", "777.3 TFLOP/s", "± 0.4 %"),
+            ("Memory written and read, random, size=256MiB", "882.1 GB/s", "± 0.4 %"),
+            ("Copy to the device, size=16MiB", "53.75 GB/s", "± 0.4 %"),
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("of", "series"),
+    [
+        (make.case("death", "patterns", path="same", phase="mapped"), "hot"),  # our own time limit
+        (make.case("topology", "patterns", topology="ring"), "hot"),  # summed over directions
+        (make.case("limits", "virtual", of="units"), "units reached"),
+        (make.case("suspend", "virtual", resident_bytes=2**21), "hot"),
+        (make.case("pull", "ipc", path="same", size_bytes=2**30), "hot"),  # inside one GPU
+        (make.case("roundtrip", "compression", corpus="ids", codec="lz4", chunk_bytes=2**16), "compress.hot"),
+        (make.case("hgemm", "tensor", rung="wgmma", n=4096), "of_vendor"),  # a tie under the power cap
+        (make.case("adaptive", "patterns", link="h2d"), "regret_median"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value.name}",
+)
+def test_figures_that_do_not_measure_the_device_are_no_key_figures(of, series):
+    run = make.run(make.result(make.timing(1e-3, moved=1e9, name=series), of=of))
+    assert (key_values(Summary(run)), leading(run)) == ([], {})
+
+
+def test_a_filtered_list_shows_only_the_leading_figures_of_its_cases():
+    run = store.read_run(RECORDINGS / "whole/h200.jsonl.gz")
+    (suite,) = listing(Summary(run), ["soak/memory"])
+    assert [value.title for value in suite.leading] == ["Memory written and read, random, size=256MiB"]
+    two_gpus = store.read_run(RECORDINGS / "h200x2-quick.jsonl.gz")
+    (two,) = [suite for suite in listing(Summary(two_gpus)) if suite.name == "ipc"]
+    assert [value.title for value in two.leading] == ["Copy between processes on two GPUs, size=1GiB"]

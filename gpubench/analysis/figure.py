@@ -7,6 +7,7 @@ and one series must fill it; otherwise the case has a reason in place of an ener
 
 from __future__ import annotations
 
+import math
 from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from gpubench.base import units
 from gpubench.model import Better, Case, Measure, Result, Series, Status
 
 WITHIN_PROCESS = "95 % within process"
+_ONE_DIGIT = 0.00095  # ± 0.1 %: a smaller half width has two digits behind the point
 _WORST_LAST: tuple[Status, ...] = ("ok", "skipped", "invalid", "failed")
 
 
@@ -51,6 +53,16 @@ class Figure:
     def text(self) -> str:
         """The median as text: 4213 GB/s."""
         return units.quantity(self.interval.centre, self.unit)
+
+    @property
+    def half_width_text(self) -> str:
+        """Half the width of the interval as `± 0.1 %`, with a second digit if it is smaller than 0.1 %."""
+        half_width = self.interval.half_width
+        values = self.processes if self.processes > 1 else self.samples
+        if values < 2 or not math.isfinite(half_width):
+            return ""
+        digits = 1 if half_width >= _ONE_DIGIT else 2
+        return f"± {units.percent(half_width, digits)}" + (" range" if values < stats.LEAST_FOR_INTERVAL else "")
 
     @property
     def interval_name(self) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpubench import stats
 from gpubench.analysis.figure import WITHIN_PROCESS, Figure, NoEnergy, ResultRow, Spread
+from gpubench.analysis.key_figures import KeyValue, leading_values
 from gpubench.analysis.peaks import ABOVE_PEAK, BASES, Basis
 from gpubench.analysis.quantities import SUM, headline, judged_better, judged_unit, judged_values
 from gpubench.analysis.records import record
@@ -269,7 +269,6 @@ def _html_row(row: ResultRow) -> str:
 Order = Literal["measured", "share", "noise", "duration"]
 _MOST_BESIDE = 3  # the most figures beside a headline
 _ALIGNED = 8  # elements of a row of 16-bit numbers that 16 bytes hold
-_ONE_DIGIT = 0.00095  # ± 0.1 %: a smaller half width has two digits behind the point
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,12 +301,14 @@ class ListedSuite:
     """The listed cases of a suite.
 
     `constants` is a text with the axis values that the names of the cases leave out, and the device set if it is
-    common. `interval_name` is the coverage of the intervals, as `Figure.interval_name`."""
+    common. `interval_name` is the coverage of the intervals, as `Figure.interval_name`. `leading` are its key figures.
+    """
 
     name: str
     constants: str
     cases: tuple[ListedCase, ...]
     interval_name: str = WITHIN_PROCESS
+    leading: tuple[KeyValue, ...] = ()
 
 
 def listing(
@@ -349,7 +350,10 @@ def _suite(summary: Summary, name: str, spreads: Sequence[Spread]) -> ListedSuit
         _listed_case(summary, spread, shared.get(spread.case.name, {}), len(devices) > 1) for spread in spreads
     )
     where = [f"on {'+'.join(*devices)}"] if len(devices) == 1 and all(devices) else []
-    return ListedSuite(name, "; ".join([*where, *_constants(shared, spreads)]), lines, summary.interval_name)
+    places = {(spread.case.id, spread.devices) for spread in spreads}
+    leading = [value for value in leading_values(summary, name) if (value.case_id, value.devices) in places]
+    constants = "; ".join([*where, *_constants(shared, spreads)])
+    return ListedSuite(name, constants, lines, summary.interval_name, tuple(leading))
 
 
 def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
@@ -389,7 +393,7 @@ def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], wi
         spread.case.id,
         "+".join(spread.devices) if with_device else "",
         figure.text if figure else "",
-        _interval(figure) if figure else "",
+        figure.half_width_text if figure else "",
         _share(figure) if figure else "",
         tuple(_of_peak(figure, basis) for basis in BASES) if figure else ("",) * len(BASES),
         units.percent(figure.noise) if figure and figure.samples > 1 else "",
@@ -413,16 +417,6 @@ def _secondary_figures(summary: Summary, spread: Spread, has_stages: bool) -> st
     """Return the first three secondary figures of a case as text: `compress 12.1 GB/s, ratio 2.1`."""
     figures = [figure for figure in summary.secondary_figures(spread) if has_stages or figure.short in ("early", SUM)]
     return ", ".join(f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE])
-
-
-def _interval(figure: Figure) -> str:
-    """Return half the width of the interval as `± 0.1 %`, with a second digit if it is smaller than 0.1 %."""
-    half_width = figure.interval.half_width
-    values = figure.processes if figure.processes > 1 else figure.samples
-    if values < 2 or not math.isfinite(half_width):
-        return ""
-    digits = 1 if half_width >= _ONE_DIGIT else 2
-    return f"± {units.percent(half_width, digits)}" + (" range" if values < stats.LEAST_FOR_INTERVAL else "")
 
 
 def _share(figure: Figure) -> str:

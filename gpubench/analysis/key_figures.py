@@ -1,14 +1,15 @@
-"""Find the values of a run's key figures: gpubench's own, then key figures that suites of other authors declare."""
+"""Find the values of a run's key figures: of every run, of suites by other authors, and of the section of a suite."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpubench.analysis.figure import Figure, Spread
 from gpubench.analysis.quantities import series_labelled
 from gpubench.analysis.summary import Summary
+from gpubench.base import units
 from gpubench.knowledge.floors import Floor, built_in_floor
-from gpubench.knowledge.key_figures import BUILT_IN_SUITES, OF_GPU, OF_HOST
+from gpubench.knowledge.key_figures import BUILT_IN_SUITES, OF_GPU, OF_HOST, OF_SUITES
 from gpubench.model import KeyFigure
 
 
@@ -70,6 +71,24 @@ def key_values(summary: Summary) -> list[KeyValue]:
         for suite, wanted in figures
         for value in _values(summary, candidates, suite, wanted)
     ]
+
+
+def leading_values(summary: Summary, suite: str) -> list[KeyValue]:
+    """Return the figures that lead the section of a suite; each title has the axes that the figure leaves open."""
+    spreads = [spread for spread in summary.spreads() if spread.case.suite == suite and spread.figure is not None]
+    return [
+        replace(value, title=", ".join((value.title, *_open_axes(spread, wanted))))
+        for name, wanted in OF_SUITES
+        if name == suite
+        for value in _values(summary, spreads, suite, wanted)
+        for spread in spreads
+        if (spread.case.id, spread.devices) == (value.case_id, value.devices)
+    ]
+
+
+def _open_axes(spread: Spread, wanted: KeyFigure) -> list[str]:
+    texts = [axis for axis, value in wanted.params if isinstance(value, str)]
+    return [units.axis_value_text(axis, value) for axis, value in spread.case.params if axis not in texts]
 
 
 def _values(summary: Summary, spreads: Sequence[Spread], suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:

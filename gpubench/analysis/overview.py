@@ -74,8 +74,8 @@ class Overview:
         """The source of the expected values: `of expected: …`; empty if no key figure has one."""
         floors = [value.floor for value in self.values if value.floor and value.of_expected is not None]
         dates = " and ".join(sorted({floor.date for floor in floors if floor.date}))
-        where = f"measured in other runs, on {dates}" if dates else "published by others"
-        return f"of expected: what cards of this model reached, {where} (docs/gate.md)" if floors else ""
+        where = f"in other runs of {dates}" if dates else "as others publish them"
+        return f"of expected: cards of this model {where} (docs/gate.md)" if floors else ""
 
 
 def overview(summary: Summary) -> Overview:

@@ -13,6 +13,7 @@ from gpubench.cli._layout import INDENT, LONGEST_PART, joined, name_parts
 
 if TYPE_CHECKING:
     from gpubench.analysis.frame import ListedCase, ListedSuite, Order
+    from gpubench.analysis.key_figures import KeyValue
     from gpubench.analysis.overview import Overview
     from gpubench.analysis.summary import Summary
     from gpubench.analysis.views.table import Table as DerivedTable
@@ -39,11 +40,12 @@ def overview(run: Run) -> list[Part]:
     from gpubench.analysis.overview import overview as of_summary
     from gpubench.analysis.summary import Summary
 
-    run_overview = of_summary(Summary(run))
+    summary = Summary(run)
+    run_overview = of_summary(summary)
     parts = [*_head_parts(run_overview), Text("")]
     if run_overview.values:
         note = [_print.plain(run_overview.expected_note, "dim")] if run_overview.has_expectations else []
-        parts += [_key_table(run_overview), *note, Text("")]
+        parts += [_key_table(run_overview.values, summary.interval_name), *note, Text("")]
     parts.append(_print.plain(run_overview.trust, "bold yellow" if run_overview.doubts else "bold green"))
     parts += [_print.plain(f"- {line}") for line in run_overview.limitations]
     parts += [_print.plain(f"- {line}", "yellow") for line in (*_warnings(run), *_reasons(run.results))]
@@ -72,20 +74,25 @@ def _seconds(seconds: float) -> str:
     return units.duration(seconds) if seconds > 0 else ""
 
 
-def _key_table(run_overview: Overview) -> Table:
+def _key_table(values: Sequence[KeyValue], interval_name: str) -> Table:
+    """Return a table of key figures; columns for which no figure has a value are left out."""
     from gpubench.base import units
 
-    several = len({value.devices[0] for value in run_overview.values if value.devices}) > 1
-    columns = ["key figure", *(["device"] if several else []), "median", "of data sheet"]
-    columns += ["of expected"] if run_overview.has_expectations else []
-    rows = []
-    for value in run_overview.values:
-        shares = (value.of_spec, value.of_expected)[: 2 if run_overview.has_expectations else 1]
-        texts = [units.percent(share) if share is not None else "" for share in shares]
-        style = "yellow" if value.is_below_expectation else ""
-        device = ["+".join(value.devices)] if several else []
-        rows.append([_print.plain(cell, style) for cell in (value.title, *device, value.figure.text, *texts)])
-    return _print.table(columns, rows, right=columns[-3:] if run_overview.has_expectations else columns[-2:])
+    several = len({value.devices[0] for value in values if value.devices}) > 1
+    columns = {
+        "key figure": [value.title for value in values],
+        "device": ["+".join(value.devices) if several else "" for value in values],
+        "median": [value.figure.text for value in values],
+        _interval_head(interval_name): [value.figure.half_width_text for value in values],
+        "of data\nsheet": [units.percent(value.of_spec) if value.of_spec else "" for value in values],
+        "of\nexpected": [units.percent(value.of_expected) if value.of_expected else "" for value in values],
+    }
+    needed = [head for head, cells in columns.items() if any(cells)]
+    rows = [
+        [_print.plain(columns[head][row], "yellow" if value.is_below_expectation else "") for head in needed]
+        for row, value in enumerate(values)
+    ]
+    return _print.table(needed, rows, right=[head for head in needed if head not in ("key figure", "device")])
 
 
 def cases(
@@ -137,6 +144,8 @@ def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
     yield Text("")
     heading = _print.plain(suite.name, "bold")
     yield heading.append_text(_print.plain(f"  {suite.constants}" if suite.constants else "", "not bold dim"))
+    if suite.leading:
+        yield from (_key_table(suite.leading, suite.interval_name), Text(""))
     whole = max(len(case.name) for case in suite.cases)
     longest = max(len(part) for case in suite.cases for part in name_parts(case.name))
     *full, one_share = _column_variants(suite, wide)
