@@ -26,17 +26,18 @@ _STOPS = {  # why sampling ended, by `Series.stop`
 }
 
 
-def heads(summary: gb.Summary) -> tuple[str, ...]:
+def heads(summary: gb.Summary, has_roof: bool = True) -> tuple[str, ...]:
     """Return the heads of the columns that `figure_cells` fills.
 
     With replicates the interval is between the processes."""
-    shares = ("% of peak", "of roof")
+    shares = ("% of peak", *(("of roof",) if has_roof else ()))
     return ("median", summary.interval_name, *shares, "noise within process", "between processes", "bound by")
 
 
-def figure_cells(case: gb.ListedCase) -> tuple[str, ...]:
+def figure_cells(case: gb.ListedCase, has_roof: bool = True) -> tuple[str, ...]:
     """Return the cells of a case under the heads of `heads`; a dash for an empty text."""
-    cells = (case.median, case.interval, case.share, case.shares[-1], case.within, case.between, case.bound)
+    shares = (case.share, *case.shares[-1:]) if has_roof else (case.share,)
+    cells = (case.median, case.interval, *shares, case.within, case.between, case.bound)
     return tuple(text or _NONE for text in cells)
 
 

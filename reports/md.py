@@ -236,9 +236,12 @@ class _Suite:
             for line in self.lines
         }
         has_more = any(beside.values())
-        self.heads = ("case", *heads(summary), *(("also",) if has_more else ()), "state")
+        has_roof = any(line.shares[-1] for line in self.lines)
+        self.heads = ("case", *heads(summary, has_roof), *(("also",) if has_more else ()), "state")
         also = [(gb.escape(beside[id(line)]),) if has_more else () for line in self.lines]
-        self.rows = [f"| {' | '.join(_cells(line, more))} |" for line, more in zip(self.lines, also, strict=True)]
+        self.rows = [
+            f"| {' | '.join(_cells(line, has_roof, more))} |" for line, more in zip(self.lines, also, strict=True)
+        ]
         self.derived = gb.tables(summary, suite.name)
 
 
@@ -333,23 +336,23 @@ def _notice_lines(shown_notices: Sequence[_texts.Notice]) -> Iterator[str]:
         )
 
 
-def _heading_lines(suite: _Suite) -> Iterator[str]:
+def _heading_lines(suite: _Suite, has_rows: bool = True) -> Iterator[str]:
     sentence = next((info.summary for info in suite.summary.run.manifest.suites if info.name == suite.name), "")
     yield f"\n## {gb.escape(suite.name)}\n"
     if sentence:
         yield f"{gb.escape(sentence)}\n"
     if suite.leading:
         yield "\n".join([*suite.leading, ""])
-    if suite.constants:
+    if suite.constants and has_rows:
         yield f"Constant, and left out of the names: {gb.escape(suite.constants)}.\n"
-    yield from table(suite.heads, ())
+    yield from table(suite.heads, ()) if has_rows else ()
 
 
 def _suite_section(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
     rows = suite.rows if kept is None else [row for row in suite.rows if row in kept]
-    if rows:
-        yield from _heading_lines(suite)
-        yield from rows
+    if rows or suite.leading:
+        yield from _heading_lines(suite, bool(rows))
+    yield from rows
     for derived_table in suite.derived:
         yield from _derived_lines("###", derived_table)
 
@@ -363,12 +366,17 @@ def _derived_lines(level: str, derived_table: gb.Table) -> Iterator[str]:
         yield f"\n{gb.escape(derived_table.note)}"
 
 
-def _cells(line: gb.ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
+def _cells(line: gb.ListedCase, has_roof: bool, also: tuple[str, ...]) -> tuple[str, ...]:
     """Return the cells of a case, escaped for Markdown, for the columns of `_Suite.heads`."""
     reason = reason_text(line.spread)
     state = (line.ended or line.spread.status) + (f": {clipped(reason)}" if reason else "")
     device = [gb.escape(line.device)] if line.device else []
-    return (" ".join([gb.code(line.name), *device]), *map(gb.escape, figure_cells(line)), *also, gb.escape(state))
+    return (
+        " ".join([gb.code(line.name), *device]),
+        *map(gb.escape, figure_cells(line, has_roof)),
+        *also,
+        gb.escape(state),
+    )
 
 
 def _environment_lines(run: gb.Run) -> Iterator[str]:

@@ -95,6 +95,15 @@ def test_the_sum_of_the_host_links_of_two_gpus_is_shown_at_every_width(width):
     assert lines(_summary._suite_parts(suite, False, width), width).count("  sum 110.4 GB/s") == 2
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
+def test_shares_of_the_roof_are_shown_at_every_width(whole_run, width):
+    (suite,) = listing(Summary(whole_run), ["gemm/grouped", "gemm/tall"])
+    text = "\n".join(lines(_summary._suite_parts(suite, False, width), width))
+    assert "of roof" in text
+    assert "47.8 %" in text
+    assert "83.9 %" in text
+
+
 def test_a_misaligned_product_says_so_though_its_id_does_not(whole_run):
     names = {case.case_id: case.name for suite in listing(Summary(whole_run), ["aligned"]) for case in suite.cases}
     assert names["gemm/aligned[n=4097,dtype=bfloat16]"] == "aligned[dtype=bfloat16], misaligned rows"
