@@ -49,6 +49,19 @@ def expect_no_mistakes(
     gb.expect(wrong == 0, f"{wrong} of {total} {items} are wrong")
 
 
+def flipping(*arrays: Any) -> Callable[[], None]:
+    """Return a function that flips the sign of each element of `arrays` in place: the `inputs` of a stage.
+
+    Unsigned numbers count as the bits of floats. Of signed whole numbers all bits are flipped."""
+
+    def flip() -> None:
+        for array in arrays:
+            sign, bits = 1 << 8 * array.itemsize - 1, array.view(f"u{array.itemsize}")
+            bits ^= bits.dtype.type(2 * sign - 1 if array.dtype.kind == "i" else sign)
+
+    return flip
+
+
 def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:
     """Return a function that calls all of `calls` in order, such as the checks of a case with several parts."""
 
