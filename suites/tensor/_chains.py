@@ -4,7 +4,7 @@ A figure per clock needs no clock of the driver: each SM counts its own cycles f
 last."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -87,11 +87,13 @@ class Chains:
         check: Callable[[], None],
         outputs: Any,
         notes: Mapping[str, str],
+        inputs: Callable[[], object] | None,
         rest_s: float = 0.0,
     ) -> gb.Task:
         """Return the chains as a task whose figure is the operations per second of the whole device.
 
-        `limit` names the peak with which the figure is compared, or is empty. `outputs` is the array of results."""
+        `limit` names the peak with which the figure is compared, or is empty. `outputs` is the array of results, and
+        `inputs` is as in a stage."""
         total = self.steps * self.issuers * len(self.cycles) // 2
         flops, items = self.operation.flops * total, self.operation.items * total
         stage = gb.Stage(
@@ -105,6 +107,7 @@ class Chains:
             max_calls=1 if rest_s else 0,
             rest_s=rest_s,
             outputs=(outputs,),
+            inputs=inputs,
         )
 
         def check_all() -> None:
@@ -112,6 +115,26 @@ class Chains:
             self.check()
 
         return gb.Task.of(stage, check=check_all, notes=notes)
+
+
+class TwoInputs:
+    """Two inputs of a kernel: dataclasses of NumPy arrays, the last of which is the expected result, `end`.
+
+    `arrays` has the others on the device."""
+
+    def __init__(self, bench: gb.Bench, draw: Callable[[], Any]) -> None:
+        self._xp, self._inputs = bench.xp, [astuple(draw()) for _ in range(2)]
+        self.arrays = tuple(bench.xp.array(array) for array in self._inputs[0][:-1])
+
+    @property
+    def end(self) -> Any:
+        return self._inputs[0][-1]
+
+    def redraw(self) -> None:
+        """Put the other input in place."""
+        self._inputs.reverse()
+        for array, other in zip(self.arrays, self._inputs[0], strict=False):
+            array[...] = self._xp.asarray(other)
 
 
 def chains_and_warps(chains: int, most: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import flipping
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from .._matrix.gemv import Vectors, Weights, compared
@@ -92,6 +93,6 @@ def hgemv(bench: gb.Bench, rung: str, shape: str) -> gb.Task:
         return compared(make, weights, Vectors(x, ys[first]), 1)
 
     moved = float(weights.nbytes + _HALF.itemsize * (rows + cols))
-    stage = rotated(calls, moved, 2.0 * rows * cols, gb.POINT, (ys,))
+    stage = rotated(calls, moved, 2.0 * rows * cols, gb.POINT, (ys,), flipping(x))
     notes = {**ladder.notes, **rotation_notes(rows, cols, copies)}
     return gb.Task.of(stage, check=check, notes=notes)
