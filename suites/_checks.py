@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,11 @@ class CheckedCall:
     poison: Callable[[], None] = lambda: None
     inputs: Callable[[], object] | None = None
     doubled: Callable[[], object] | None = None
+
+    def stage(self, work: gb.Work, quantity: Literal["moved", "payload"] = "moved", limit: str = "") -> gb.Stage:
+        """Return the call as a stage; the arguments are those of a Stage."""
+        rest: Any = {name: getattr(self, name) for name in ("outputs", "rotation", "inputs", "doubled")}
+        return gb.Stage(self.call, work, quantity, limit, effort=gb.POINT, **rest)
 
     def overwrite(self, bench: gb.Bench) -> None:
         """Overwrite the outputs, for a call that the engine does not check."""
