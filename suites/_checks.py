@@ -24,7 +24,7 @@ class CheckedCall:
     doubled: Callable[[], object] | None = None
 
     def stage(self, work: gb.Work, quantity: Literal["moved", "payload"] = "moved", limit: str = "") -> gb.Stage:
-        """Return the call as a stage; the arguments are those of a Stage."""
+        """Return the call as a stage of this work, which is judged by `quantity`."""
         rest: Any = {name: getattr(self, name) for name in ("outputs", "rotation", "inputs", "doubled")}
         return gb.Stage(self.call, work, quantity, limit, effort=gb.POINT, **rest)
 
