@@ -21,18 +21,18 @@ def check_in_turn(task: Task, device: Any) -> None:
 
 
 def with_earlier_answers(task: Task, *written: Any) -> Task:
-    """Return `task` with calls that work once and then leave the first answer in the outputs and in `written`."""
+    """Return `task` with calls that work, but leave the first call's answer in the outputs and in `written`."""
     arrays = [*written, *(array for stage in task.stages.values() for array in stage.outputs)]
 
     def cached(call: Any) -> Any:
         kept: list[Any] = []
 
         def again() -> Any:
-            if not kept:
-                kept.append((call(), [array.copy() for array in arrays]))
-            for array, earlier in zip(arrays, kept[0][1], strict=True):
+            returned = call()
+            kept[:] = kept or [array.copy() for array in arrays]
+            for array, earlier in zip(arrays, kept, strict=True):
                 array[...] = earlier
-            return kept[0][0]
+            return returned
 
         return again
 

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import POISON, Params, expect_pattern, fill_pattern
+from .._between import POISON, Params, expect_pattern
+from .._checks import in_turn
 from .._copies import ARRAYS, READING, WRITING, Call, call_of, require
 from ._latency import PeerRing, PeerWord
 from ._peers import BY, device_axis, device_names, peer_axis, two_devices
@@ -45,13 +46,13 @@ class Stopwatch:
 class BulkFlow:
     """Bulk copies in one direction: the call that makes one copy, its arrays, and events around the copies.
 
-    `direction` is `read` or `write`, as the device sees it. `source` holds the pattern of `seed`."""
+    `direction` is `read` or `write`, as the device sees it. `source` holds the words `sent`."""
 
     direction: str
     call: Call
     source: Any
     target: Any
-    seed: int
+    sent: gb.Words
     seconds: float  # duration of one copy without other traffic
     began: Any
     ended: Any
@@ -92,18 +93,19 @@ class BulkTraffic:
         self._poison = bench.xp.full(BULK_BYTES, POISON, bench.xp.uint8)
 
     def _flow(self, direction: str, by: str, seed: int) -> BulkFlow:
-        """Return the copies of one direction by `by` between new arrays; the source holds the pattern of `seed`."""
+        """Return the copies of one direction by `by` between new arrays; the source holds the words of `seed`."""
         bench, device = self._bench, self._bench.device
         near = bench.xp.empty(BULK_BYTES, bench.xp.uint8)
         far = device.peer_memory(bench.devices[1], BULK_BYTES)
         source, target = (far, near) if direction == "read" else (near, far)
-        fill_pattern(bench, source, seed)
+        sent = bench.words(BULK_BYTES // 8, seed)
+        sent.fill(source)
         call = call_of(bench, _WAYS[direction][by], near, far, self._units)
         call()
         device.synchronize()
         seconds = device.time(call, _TRIALS).device[0]
         began, ended = self._stopwatch.event(), self._stopwatch.event()
-        return BulkFlow(direction, call, source, target, seed, seconds, began, ended)
+        return BulkFlow(direction, call, source, target, sent, seconds, began, ended)
 
     @property
     def note(self) -> str:
@@ -136,6 +138,11 @@ class BulkTraffic:
             rates[f"bulk_{flow.direction}"] = gb.Observed(flow.copies * BULK_BYTES / seconds, "B/s", "more")
         return rates
 
+    def redraw(self) -> None:
+        """Copy other words in all directions; a second call returns to the first ones."""
+        for flow in self._flows:
+            flow.sent.redraw(flow.source)
+
     def poison(self) -> None:
         """Overwrite the targets of all directions."""
         for flow in self._flows:
@@ -148,7 +155,7 @@ class BulkTraffic:
             if flow.direction == "write":
                 arrived = self._bench.xp.empty_like(flow.source)
                 self._bench.device.copy(arrived, flow.target)
-            expect_pattern(self._bench, arrived, flow.seed, "copied beside the messages")
+            expect_pattern(self._bench, arrived, flow.sent.seed, "copied beside the messages")
 
 
 _LOADS = 1024  # loads per sample: a millisecond on an H200
@@ -178,6 +185,10 @@ class ControlMessage(Protocol):
     def seconds(self) -> list[float]:
         """Return the times of the last sample in seconds, each of `items` messages; the device has finished."""
 
+    @property
+    def redraw(self) -> Call | None:
+        """The function that puts other words in place, or None where no answer occurs twice."""
+
     def poison(self) -> None:
         """Overwrite the outputs."""
 
@@ -188,7 +199,7 @@ class ControlMessage(Protocol):
 class PeerLoads:
     """Dependent loads of random lines of the peer's memory: a request there and 8 bytes back."""
 
-    items = 1
+    items, redraw = 1, None
     notes: Mapping[str, str] = {
         "message": "a load of 8 bytes from the peer's memory, request and answer",
         "ring": f"{PeerRing.note} unless the bulk copies displace it",
@@ -230,7 +241,7 @@ class PeerCopies:
         self._device, self._cuda = bench.device, bench.xp.cuda
         self._word = PeerWord(bench)
         self._begun, self._ended = (bench.xp.cuda.Event() for _ in range(2))
-        self.poison, self.check = self._word.poison, self._word.check
+        self.poison, self.check, self.redraw = self._word.poison, self._word.check, self._word.redraw
 
     def send(self) -> None:
         """Queue one copy behind the gate, so that the copy does not wait for its launch, and wait for the device."""
@@ -250,7 +261,7 @@ class PeerCopies:
 class PeerSignals:
     """A ping-pong of two kernels: each writes a word into the other device's memory and watches its own."""
 
-    items = 2  # two items per round: a word there and a word back
+    items, redraw = 2, None  # two items per round: a word there and a word back
     notes: Mapping[str, str] = {
         "message": "a word that a kernel writes into the peer's memory, where another kernel watches for it",
         "counted": "half of a round trip",
@@ -388,7 +399,7 @@ def _stage(
 ) -> gb.Stage:
     """Return the stage of messages that time themselves, with enough samples for a 99th percentile."""
     work, effort = gb.Work(items=messages.items), gb.POINT.with_tail(_TAIL)
-    return gb.Stage(seconds, work, "item", clock="self", probe=probe, effort=effort)
+    return gb.Stage(seconds, work, "item", clock="self", probe=probe, effort=effort, inputs=messages.redraw)
 
 
 class MessagesBesideBulk:
@@ -406,7 +417,8 @@ class MessagesBesideBulk:
 
     def task(self) -> gb.Task:
         """Return the task; its series `slowdown` is the median time beside the copies over the median alone."""
-        stage = _stage(self._messages, self.seconds, self._observed)
+        inputs = in_turn(*filter(None, (self._bulk.redraw, self._messages.redraw)))
+        stage = replace(_stage(self._messages, self.seconds, self._observed), inputs=inputs)
         return gb.Task.of(stage, check=self._check, poison=self._poison, notes=self._notes)
 
     def seconds(self) -> float | list[float]:

@@ -1,10 +1,12 @@
 """Measure accesses to a peer's memory, one after another."""
 
+from functools import partial
+
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import POISON, expect_pattern, fill_pattern
+from .._between import POISON, expect_pattern
 from ._peers import device_axis, device_names, peer_axis, two_devices
 
 WORD_BYTES = 8
@@ -35,7 +37,9 @@ class PeerWord:
         self._bench = bench
         self._near = bench.xp.zeros(WORD_BYTES, bench.xp.uint8)
         self._far = bench.device.peer_memory(bench.devices[1], WORD_BYTES)
-        fill_pattern(bench, self._far, bench.seed + 1)
+        self._sent = bench.words(1, bench.seed + 1)
+        self._sent.fill(self._far)
+        self.redraw = partial(self._sent.redraw, self._far)
 
     def copy(self) -> None:
         """Queue one copy of the word."""
@@ -47,7 +51,7 @@ class PeerWord:
 
     def check(self) -> gb.Observation:
         """Raise WrongAnswer if the copied word differs from the peer's; return no observations."""
-        expect_pattern(self._bench, self._near, self._bench.seed + 1, "copied from the peer")
+        expect_pattern(self._bench, self._near, self._sent.seed, "copied from the peer")
         return {}
 
 
@@ -87,7 +91,7 @@ class PeerRing:
 
 def _small_copies(bench: gb.Bench) -> gb.Task:
     word = PeerWord(bench)
-    stage = gb.Stage(word.copy, gb.Work(items=1, payload=WORD_BYTES), "item", effort=gb.POINT)
+    stage = gb.Stage(word.copy, gb.Work(items=1, payload=WORD_BYTES), "item", effort=gb.POINT, inputs=word.redraw)
     return gb.Task.of(stage, check=word.check, poison=word.poison, notes={"devices": device_names(bench)})
 
 
