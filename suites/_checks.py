@@ -1,5 +1,6 @@
 """Check results in the ways that several suites share."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -65,6 +66,22 @@ def flipping(*arrays: Any) -> Callable[[], None]:
             bits ^= bits.dtype.type(2 * sign - 1 if array.dtype.kind == "i" else sign)
 
     return flip
+
+
+def shifting(dtype: str, *arrays: Any) -> Callable[[], None]:
+    """Return a function that adds 1 to each number of `arrays` in place, and takes it away with the next call.
+
+    The numbers are of the format `dtype`. Chains of matrix products end with sums that are larger by as much as the
+    sums with which they begin."""
+    steps = itertools.cycle((1, -1))
+
+    def shift() -> None:
+        step = next(steps)
+        for array in arrays:
+            numbers = array.view(dtype)
+            numbers += numbers.dtype.type(step)
+
+    return shift
 
 
 def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:

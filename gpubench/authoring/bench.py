@@ -247,8 +247,8 @@ class Bench:
         """Return `count` known words of 64 bits that follow from `seed`: the same on the host and on every device.
 
         `words.array` is new memory that holds them, `words.fill(array)` writes them to other memory,
-        `words.redraw(array)` writes others, and `words.wrong(array)` counts wrong words of an array. The first call on a GPU loads both kernels and
-        allocates a counter, so call it while there is free memory."""
+        `words.redraw(array)` writes others, and `words.wrong(array)` counts the words of an array that differ. The
+        first call on a GPU loads both kernels and allocates a counter, so call it while there is free memory."""
         if self.traits.is_gpu and (self.word_kernels is None or self.word_kernels.device is not self.open_device):
             self.word_kernels = WordKernels.of(self)
         return Words(self, self.word_kernels, count, seed)

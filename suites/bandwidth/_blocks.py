@@ -182,21 +182,17 @@ class GpuBlocks:
         self._compared = xp.zeros(layout.nbytes, np.uint8)  # the blocks in packed order, as the check compares them
         self._verify = partial(expect_words, self._words, self._compared)
         self._inverse = xp.asarray(layout.inverse)
-        self._send()
+        self.redraw()
         device.synchronize()
         self.target = self._pool if to_device else self._host
 
-    def _send(self) -> None:
-        """Put the words into the source of the copy."""
+    def redraw(self) -> None:
+        """Put the other words of two into the source of the copy."""
+        self._words.redraw(self._words.array)
         if self._to_device:
             self._bench.device.copy(self._host, self._words.array)
         else:
             self._rearrange(self._words.array, self._inverse, self._pool)
-
-    def redraw(self) -> None:
-        """Put other words into the source of the copy; a second call restores the first ones."""
-        self._words.redraw(self._words.array)
-        self._send()
 
     def submission(self, way: str) -> tuple[Call, int]:
         """Return the call that copies all blocks by `way`, and the largest number of commands that it queues.

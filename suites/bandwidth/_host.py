@@ -186,14 +186,8 @@ def _read_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...
     parts = np.zeros(_PARTS, np.uint32)
     expected = np.bitwise_xor.reduce(array[places].reshape(_PARTS, -1), axis=1)
     check = partial(expect_equal, parts, expected, "partial results")
-    share = args[0] // _PARTS
-    firsts = places[::share] if isinstance(places, np.ndarray) else slice(0, places.stop, places.step * share)
-
-    def redraw() -> None:
-        """Flip one word of each part, which changes its result."""
-        array.reshape(len(array), -1)[firsts, 0] ^= _ALL.astype(np.uint32)
-        np.invert(expected, out=expected)
-
+    first = array[:1] if isinstance(places, slice) else array[int(places[0]), :1]
+    redraw = flipping(first.view(np.int32), expected[:1].view(np.int32))  # one word changes the result of its part
     return CheckedCall(lambda: kernel(array, *args, parts), check, (parts,), inputs=redraw)
 
 

@@ -169,7 +169,7 @@ class LinkCopy:
         self._device, self._to_device = bench.device, to_device
         self._host, self.close = host.array, host.close
         self._words = CopiedWords(bench, host.array.nbytes, draw)
-        self._send()
+        self.redraw()
         on_device = self._words.copied if to_device else self._words.array
         # with unified addressing, the device uses the same address
         on_host: Any = np.uint64(host.array.ctypes.data) if host.is_mapped else host.array
@@ -186,16 +186,12 @@ class LinkCopy:
         work, outputs = gb.Work(payload=self._host.nbytes), self.outputs
         return gb.Stage(call, work, "payload", limit, effort=gb.POINT, outputs=outputs, inputs=self.redraw)
 
-    def _send(self) -> None:
-        """Put the words into the host memory, if it is the source of the copy."""
+    def redraw(self) -> None:
+        """Put the other words of two into the source of the copy."""
+        self._words.redraw()
         if self._to_device:
             self._device.copy(self._host, self._words.array)
             self._device.synchronize()
-
-    def redraw(self) -> None:
-        """Put other words into the source of the copy; a second call restores the first ones."""
-        self._words.redraw()
-        self._send()
 
     def check(self) -> None:
         """Raise WrongAnswer if a word in the target of the copy differs from the word that was sent.

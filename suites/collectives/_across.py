@@ -190,7 +190,7 @@ class TcpRank:
         elements = size_bytes // WORD_BYTES
         self._seed = int(bench.rng.integers(2**62))
         self._sent = np.empty(elements, np.float32)
-        self._draw()
+        self.redraw()
         self.received = np.empty(elements, np.float32)
         bounds = [elements * part // bench.world for part in range(bench.world + 1)]
         self._parts = [slice(*pair) for pair in itertools.pairwise(bounds)]
@@ -202,14 +202,11 @@ class TcpRank:
         self.call()
         self.setup_s = self._ring.seconds + time.perf_counter() - start
 
-    def _draw(self) -> None:
+    def redraw(self) -> None:
+        """Put the words of the other seed of two in place."""
+        self._seed ^= 1
         self._summable = SummableWords(self._seed, self._world)
         self._summable.write(self._sent, self._rank)
-
-    def redraw(self) -> None:
-        """Send the words of another seed; a second call restores the first ones."""
-        self._seed ^= 1
-        self._draw()
 
     def _send_recv(self) -> None:
         self._ring.turn(_raw(self._sent), _raw(self.received))

@@ -49,8 +49,7 @@ class Problem:
         self._bench, self._to_host = bench, bench.device.to_host
         self._seeds = {name: int(rng.integers(2**63)) for name in self.operator.inputs}
         self.checked = np.sort(rng.choice(rows, min(self.most_checked, rows), replace=False))  # indices of rows
-        # For operators whose expected rows are computed once for each of the two inputs.
-        self._exact: Rows = ()
+        self._exact: Rows = ()  # for operators whose expected rows are computed once for each of the two inputs
         self._other_exact: Rows = ()
 
     @cached_property

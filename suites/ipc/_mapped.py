@@ -147,8 +147,7 @@ def plain(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     xp = bench.xp
     near = xp.empty(size_bytes, xp.uint8)
     far = bench.device.peer_memory(bench.devices[1], size_bytes) if path == "peer" else xp.empty(size_bytes, xp.uint8)
-    sent = bench.words(size_bytes // 8, bench.seed)
-    sent.fill(far)
+    sent = fill_pattern(bench, far, bench.seed)
     bench.device.synchronize()
 
     def check() -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gpubench.api import suite as gb
 
 from .._between import pattern, sizes
-from .._checks import flipping, in_turn
+from .._checks import expect_equal, flipping, in_turn
 
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama allows to access this one
@@ -92,9 +92,6 @@ def _message(bench: gb.Bench, by: str, size_bytes: int) -> gb.Task:
         while missing:
             missing = missing[take(missing) or len(missing) :]
 
-    def check() -> None:
-        gb.expect(bool((received == sent).all()), f"the {size_bytes} B received differ from the message sent")
-
     def redraw() -> None:
         connection.sendall(_REDRAW)
         connection.recv(1)
@@ -106,7 +103,7 @@ def _message(bench: gb.Bench, by: str, size_bytes: int) -> gb.Task:
 
     work, flip = gb.Work(payload=size_bytes), flipping(sent)
     stage = gb.Stage(fetch, work, "payload", effort=gb.POINT, outputs=(received,), inputs=redraw)
-    return gb.Task.of(stage, check=check, close=close)
+    return gb.Task.of(stage, check=partial(expect_equal, received, sent, "bytes received"), close=close)
 
 
 def _serve(bench: gb.Bench, by: str, sent: npt.NDArray[np.uint8]) -> gb.Task:
@@ -155,17 +152,13 @@ def direct(bench: gb.Bench, size_bytes: int) -> gb.Task:
                 raise OSError(ctypes.get_errno(), call.__name__)
             done += count
 
-    def check() -> None:
-        right = bool((received == sent).all())
-        gb.expect(right, f"the {size_bytes} B read from the other process are wrong")
-
     try:
         copy()
     except OSError as error:
         raise refusal_error(error.errno or 0, _YAMA.read_text().strip() if _YAMA.exists() else "") from error
     work, redraw = gb.Work(payload=size_bytes), in_turn(flipping(sent), partial(copy, libc.process_vm_writev, sent))
     stage = gb.Stage(copy, work, "payload", effort=gb.POINT, outputs=(received,), inputs=redraw)
-    return gb.Task.of(stage, check=check)
+    return gb.Task.of(stage, check=partial(expect_equal, received, sent, "bytes read"))
 
 
 def refusal_error(number: int, ptrace_scope: str) -> gb.Unavailable:

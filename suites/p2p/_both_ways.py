@@ -4,7 +4,7 @@ from functools import partial
 
 from gpubench.api import suite as gb
 
-from .._between import POISON, expect_pattern
+from .._between import POISON, expect_pattern, fill_pattern
 from .._checks import in_turn
 from .._copies import ARRAYS, READING, call_of, require
 from .._link import BOTH_WAYS, LIMIT
@@ -27,9 +27,7 @@ def both(bench: gb.Bench, device: str, peer: str, by: str, size_bytes: int) -> g
     xp, peer_device = bench.xp, bench.devices[1]
     near, near_copy = (xp.empty(size_bytes, xp.uint8) for _ in range(2))
     far, far_copy = (bench.device.peer_memory(peer_device, size_bytes) for _ in range(2))
-    outwards, inwards = (bench.words(size_bytes // 8, bench.seed + place) for place in range(2))
-    outwards.fill(near)
-    inwards.fill(far)
+    outwards, inwards = fill_pattern(bench, near, bench.seed), fill_pattern(bench, far, bench.seed + 1)
     bench.device.synchronize()
     poisoned = xp.full(size_bytes, POISON, xp.uint8)
     inward, outward = call_of(bench, way, near_copy, far), call_of(bench, way, far_copy, near)

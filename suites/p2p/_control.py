@@ -9,7 +9,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import POISON, Params, expect_pattern
+from .._between import POISON, Params, expect_pattern, fill_pattern
 from .._checks import in_turn
 from .._copies import ARRAYS, READING, WRITING, Call, call_of, require
 from ._latency import PeerRing, PeerWord
@@ -98,8 +98,7 @@ class BulkTraffic:
         near = bench.xp.empty(BULK_BYTES, bench.xp.uint8)
         far = device.peer_memory(bench.devices[1], BULK_BYTES)
         source, target = (far, near) if direction == "read" else (near, far)
-        sent = bench.words(BULK_BYTES // 8, seed)
-        sent.fill(source)
+        sent = fill_pattern(bench, source, seed)
         call = call_of(bench, _WAYS[direction][by], near, far, self._units)
         call()
         device.synchronize()
@@ -185,10 +184,6 @@ class ControlMessage(Protocol):
     def seconds(self) -> list[float]:
         """Return the times of the last sample in seconds, each of `items` messages; the device has finished."""
 
-    @property
-    def redraw(self) -> Call | None:
-        """The function that puts other words in place, or None where no answer occurs twice."""
-
     def poison(self) -> None:
         """Overwrite the outputs."""
 
@@ -199,7 +194,7 @@ class ControlMessage(Protocol):
 class PeerLoads:
     """Dependent loads of random lines of the peer's memory: a request there and 8 bytes back."""
 
-    items, redraw = 1, None
+    items = 1
     notes: Mapping[str, str] = {
         "message": "a load of 8 bytes from the peer's memory, request and answer",
         "ring": f"{PeerRing.note} unless the bulk copies displace it",
@@ -261,7 +256,7 @@ class PeerCopies:
 class PeerSignals:
     """A ping-pong of two kernels: each writes a word into the other device's memory and watches its own."""
 
-    items, redraw = 2, None  # two items per round: a word there and a word back
+    items = 2  # two items per round: a word there and a word back
     notes: Mapping[str, str] = {
         "message": "a word that a kernel writes into the peer's memory, where another kernel watches for it",
         "counted": "half of a round trip",
@@ -399,7 +394,8 @@ def _stage(
 ) -> gb.Stage:
     """Return the stage of messages that time themselves, with enough samples for a 99th percentile."""
     work, effort = gb.Work(items=messages.items), gb.POINT.with_tail(_TAIL)
-    return gb.Stage(seconds, work, "item", clock="self", probe=probe, effort=effort, inputs=messages.redraw)
+    inputs = getattr(messages, "redraw", None)  # the other messages have no answer that occurs twice
+    return gb.Stage(seconds, work, "item", clock="self", probe=probe, effort=effort, inputs=inputs)
 
 
 class MessagesBesideBulk:
@@ -417,8 +413,8 @@ class MessagesBesideBulk:
 
     def task(self) -> gb.Task:
         """Return the task; its series `slowdown` is the median time beside the copies over the median alone."""
-        inputs = in_turn(*filter(None, (self._bulk.redraw, self._messages.redraw)))
-        stage = replace(_stage(self._messages, self.seconds, self._observed), inputs=inputs)
+        stage = _stage(self._messages, self.seconds, self._observed)
+        stage = replace(stage, inputs=in_turn(*filter(None, (stage.inputs, self._bulk.redraw))))
         return gb.Task.of(stage, check=self._check, poison=self._poison, notes=self._notes)
 
     def seconds(self) -> float | list[float]:

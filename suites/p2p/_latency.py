@@ -6,7 +6,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import POISON, expect_pattern
+from .._between import POISON, expect_pattern, fill_pattern
 from ._peers import device_axis, device_names, peer_axis, two_devices
 
 WORD_BYTES = 8
@@ -37,8 +37,7 @@ class PeerWord:
         self._bench = bench
         self._near = bench.xp.zeros(WORD_BYTES, bench.xp.uint8)
         self._far = bench.device.peer_memory(bench.devices[1], WORD_BYTES)
-        self._sent = bench.words(1, bench.seed + 1)
-        self._sent.fill(self._far)
+        self._sent = fill_pattern(bench, self._far, bench.seed + 1)
         self.redraw = partial(self._sent.redraw, self._far)
 
     def copy(self) -> None:

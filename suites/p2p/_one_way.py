@@ -4,7 +4,7 @@ from functools import partial
 
 from gpubench.api import suite as gb
 
-from .._between import POISON, expect_pattern
+from .._between import POISON, expect_pattern, fill_pattern
 from .._copies import ARRAYS, READING, WRITING, call_of, reads, require
 from .._link import LIMIT, ONE_WAY
 from ._peers import BY, device_axis, link_notes, peer_axis, sizes, two_devices
@@ -48,8 +48,8 @@ def _one_way(bench: gb.Bench, way: str, size_bytes: int) -> gb.Task:
     xp = bench.xp
     near = xp.empty(size_bytes, xp.uint8)
     far = bench.device.peer_memory(bench.devices[1], size_bytes)
-    source, sent = far if reads(way) else near, bench.words(size_bytes // 8, bench.seed)
-    sent.fill(source)
+    source = far if reads(way) else near
+    sent = fill_pattern(bench, source, bench.seed)
     bench.device.synchronize()
     poisoned = xp.full(size_bytes, POISON, xp.uint8)
 

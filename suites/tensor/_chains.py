@@ -4,7 +4,7 @@ A figure per clock needs no clock of the driver: each SM counts its own cycles f
 last."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -115,26 +115,6 @@ class Chains:
             self.check()
 
         return gb.Task.of(stage, check=check_all, notes=notes)
-
-
-class TwoInputs:
-    """Two inputs of a kernel: dataclasses of NumPy arrays, the last of which is the expected result, `end`.
-
-    `arrays` has the others on the device."""
-
-    def __init__(self, bench: gb.Bench, draw: Callable[[], Any]) -> None:
-        self._xp, self._inputs = bench.xp, [astuple(draw()) for _ in range(2)]
-        self.arrays = tuple(bench.xp.array(array) for array in self._inputs[0][:-1])
-
-    @property
-    def end(self) -> Any:
-        return self._inputs[0][-1]
-
-    def redraw(self) -> None:
-        """Put the other input in place."""
-        self._inputs.reverse()
-        for array, other in zip(self.arrays, self._inputs[0], strict=False):
-            array[...] = self._xp.asarray(other)
 
 
 def chains_and_warps(chains: int, most: int) -> tuple[int, int]:

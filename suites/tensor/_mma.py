@@ -2,26 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import expect_equal
+from .._checks import expect_equal, shifting
 from .._matrix.product import on_nvidia
-from ._chains import (
-    ONE_WARP,
-    REST_S,
-    SCHEDULERS,
-    Chains,
-    TwoInputs,
-    chains_and_warps,
-    cycle_words,
-    matrix_limit,
-    rounds_for,
-)
+from ._chains import ONE_WARP, REST_S, SCHEDULERS, Chains, chains_and_warps, cycle_words, matrix_limit, rounds_for
 from ._fragments import drawn, encoded, operand_words, sum_words
 from ._kernels import resource_notes
 
@@ -244,20 +233,22 @@ def mma(bench: gb.Bench, shape: str, dtype: str, sums: str, independent: int) ->
     threads = SCHEDULERS * warps * lanes
     issue = form.flops / form.rate
     rounds = rounds_for(BODY, max(issue * warps, max(issue, _CYCLES) / chains_a_warp))
-    inputs = TwoInputs(bench, partial(nvidia_data if is_nvidia else amd_data, form, bench.rng))
+    data = (nvidia_data if is_nvidia else amd_data)(form, bench.rng)
     defines = nvidia_defines(form) if is_nvidia else amd_defines(form)
     kernel = bench.kernel("instructions_mma.cu", "matrix_chains", INDEPENDENT=chains_a_warp, THREADS=threads, **defines)
     cycles = cycle_words(bench)
     blocks, issuers = len(cycles) // 2, threads // lanes
-    device_sums = bench.xp.empty((blocks * issuers * chains_a_warp, *inputs.end.shape), inputs.end.dtype)
+    device_sums = bench.xp.empty((blocks * issuers * chains_a_warp, *data.end.shape), data.end.dtype)
+    operands, begin = bench.xp.asarray(data.operands), bench.xp.array(data.begin)
 
     def launch(rounds: int) -> None:
-        kernel((blocks,), (threads,), (*inputs.arrays, np.uint32(rounds), device_sums, cycles))
+        kernel((blocks,), (threads,), (operands, begin, np.uint32(rounds), device_sums, cycles))
 
     def check() -> None:
         host_sums = bench.device.to_host(device_sums)
-        expect_equal(host_sums, np.broadcast_to(inputs.end, host_sums.shape), "words of sums")
+        expect_equal(host_sums, np.broadcast_to(data.end, host_sums.shape), "words of sums")
 
     chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, gb.Work(flops=form.flops))
     notes = {"chains": f"{rounds * BODY} steps of a warp", **resource_notes(bench, kernel, threads)}
-    return chains.task(matrix_limit(dtype), check, device_sums, notes, inputs.redraw, REST_S)
+    redraw = shifting(form.sum_dtype, begin, data.end)
+    return chains.task(matrix_limit(dtype), check, device_sums, notes, redraw, REST_S)

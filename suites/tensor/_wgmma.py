@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import expect_equal
-from ._chains import REST_S, Chains, TwoInputs, cycle_words, matrix_limit, on_nvidia_gpu, rounds_for
+from .._checks import expect_equal, shifting
+from ._chains import REST_S, Chains, cycle_words, matrix_limit, on_nvidia_gpu, rounds_for
 from ._fragments import ROW_BYTES, drawn, encoded, operand_words, sum_words, swizzled
 from ._kernels import resource_notes
 
@@ -167,25 +166,26 @@ def wgmma(bench: gb.Bench, dtype: str, sums: str, columns: int, a: str, wait: st
     issue = flops / _PRODUCTS[dtype]
     body = body_of(columns)
     rounds = rounds_for(body, issue + _LATENCY if wait == "each" else max(issue, _LATENCY / 2))
-    inputs = TwoInputs(bench, partial(warpgroup_data, form, bench.rng, columns, rounds))
+    data = warpgroup_data(form, bench.rng, columns, rounds)
     shared_bytes = (_ROWS + columns) * ROW_BYTES + _ALIGNED
     defines = {**wgmma_defines(form, columns, a), "IN_FLIGHT": 1 if wait == "each" else _IN_FLIGHT}
     kernel = bench.kernel("instructions_wgmma.cu", "wgmma_chains", **defines)
-    cycles = cycle_words(bench)
+    cycles, xp = cycle_words(bench), bench.xp
     blocks = len(cycles) // 2
-    device_sums = bench.xp.empty((blocks, *inputs.end.shape), inputs.end.dtype)
+    device_sums = xp.empty((blocks, *data.end.shape), data.end.dtype)
+    inputs = tuple(xp.array(array) for array in (data.images, data.fragments, data.begin))
 
     def launch(rounds: int) -> None:
-        args = (*inputs.arrays, np.uint32(rounds), device_sums, cycles)
-        kernel((blocks,), (_GROUP_THREADS,), args, shared_bytes)
+        kernel((blocks,), (_GROUP_THREADS,), (*inputs, np.uint32(rounds), device_sums, cycles), shared_bytes)
 
     def check() -> None:
         host_sums = bench.device.to_host(device_sums)
-        expect_equal(host_sums, np.broadcast_to(inputs.end, host_sums.shape), "words of sums")
+        expect_equal(host_sums, np.broadcast_to(data.end, host_sums.shape), "words of sums")
 
     chains = Chains(bench, launch, cycles, rounds, rounds * body, 1, gb.Work(flops=flops))
     notes = {
         "chains": f"{rounds * body} steps of a warpgroup",
         **resource_notes(bench, kernel, _GROUP_THREADS, shared_bytes),
     }
-    return chains.task(matrix_limit(dtype), check, device_sums, notes, inputs.redraw, REST_S)
+    redraw = shifting(form.sum_dtype, inputs[2], data.end)
+    return chains.task(matrix_limit(dtype), check, device_sums, notes, redraw, REST_S)
