@@ -39,6 +39,7 @@ def product(
     `data` is a kind of data that Operands takes, and `notes` are further notes."""
     operands = Operands(bench, precision, shape, data)
     by_vendor = vendor(bench, operands.product)
-    stage = replace(operands.stage(by_vendor.call, effort), inputs=operands.redraw)
+    redraw = operands.redraw if data in ("normal", "uniform") else None  # else both inputs are the same
+    stage = replace(operands.stage(by_vendor.call, effort), inputs=redraw)
     every_note = {**by_vendor.notes, **(notes or {}), **operands.notes}
     return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=every_note)

@@ -123,7 +123,8 @@ def _linear(stream: Stream, name: str, factors: tuple[float, float, float], *sca
     """Return the call of a kernel that leaves a = k + kb·b + kc·c in its first array, with its check."""
     a, inputs = stream.empty(), tuple(stream.drawn() for factor in factors[1:] if factor)
     call = stream.call(name, a, *(drawn.array for drawn in inputs), stream.count, *map(stream.real, scalars))
-    return CheckedCall(call, stream.verifier(a, inputs, factors), (a,), inputs=partial(stream.redraw, *inputs))
+    redraw = partial(stream.redraw, *inputs) if inputs else None
+    return CheckedCall(call, stream.verifier(a, inputs, factors), (a,), inputs=redraw)
 
 
 @_kernel(arrays=1, sizes=_floor_sizes, headline={"dtype": "float32"}, has_floor=_is_floor_size)
