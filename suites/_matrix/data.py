@@ -144,10 +144,10 @@ class Operands:
         return gb.Stage(call, self.work(), "flops", self.precision.limit, max_calls=64, effort=effort)
 
     def redraw(self) -> None:
-        """Fill A with the data of another seed; a second call restores the first ones."""
+        """Fill A with the data of a new seed, so that no call can have kept their answer."""
         seed, data = self._drawn
-        self._drawn = seed ^ 1, data
-        self._make.fill(self.a, self.precision.formats[0], seed ^ 1, data)
+        self._drawn = seed + 1, data
+        self._make.fill(self.a, self.precision.formats[0], seed + 1, data)
 
     def poison(self) -> None:
         """Fill C with a pattern that is no result, so that the check finds elements that were not written."""
