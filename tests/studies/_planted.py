@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from gpubench.authoring.effort import TIER, Effort
 from gpubench.authoring.task import Stage, Task, expect, nothing
 from gpubench.model import Work
 from gpubench.plugins.backend import OpenDevice
 
-PASSES = 8
 SECONDS = 1e-4  # of a call on the clockwork device
-BLOCK = 16  # elements of a block: what one thread block of a small kernel writes
-PAGE = 1024  # elements of a page of 4 KiB
+IDLE = 0.01  # the share of a whole call's time that an idle call takes
+BLOCK, PAGE = 16, 1024  # elements that a small block writes, and of a page of 4 KiB
 
 
 @dataclass
@@ -33,45 +33,11 @@ class NumpyMachine:
     device: OpenDevice
     rng: np.random.Generator
     count: int = 2**12
-    streams: Any = None
-
-    def array(self) -> Any:
-        return self.device.xp.asarray(self.rng.integers(2**32, size=self.count, dtype=np.uint32))
-
-    def spend(self, share: float) -> None:
-        """Let the time of a share of a whole call pass: on the clockwork device alone, the host needs it by itself."""
-        if hasattr(self.device, "spend"):
-            self.device.spend(SECONDS * max(share, 0.01) * (1 + 0.01 * self.rng.standard_normal()))
-
-    def map(
-        self, out: Any, source: Any, part: slice = slice(None), passes: int = PASSES, shift: int = 0, **_: Any
-    ) -> None:
-        """Write x = 5·x + source, repeated `passes` times from 0, for the elements of `part`, `shift` places on."""
-        read = source[part]
-        x = np.zeros_like(read)
-        for _ in range(passes):
-            x *= np.uint32(5)
-            x += read
-        target = out[shift:][part]
-        target[...] = x[: target.size]
-        self.spend(read.size / self.count * passes / PASSES)
-
-    def scale(self, out: Any, source: Any, factor: int) -> None:
-        """Write source · factor: what is left of a map whose passes a compiler joins into one."""
-        np.multiply(source, np.uint32(factor), out=out)
-        self.spend(1 / PASSES)
-
-    def copy(self, out: Any, source: Any) -> None:
-        out[...] = source
-        self.spend(1 / PASSES)
-
-    def look(self, array: Any, index: int) -> int:
-        """Return one element."""
-        return int(array[index])
+    passes: int = 8
+    mode: str = ""  # in which the device times calls; empty between them
 
     def __post_init__(self) -> None:
-        """Note in which mode the device times calls; between them it is empty."""
-        time_calls, self.mode = self.device.time, ""
+        time_calls = self.device.time
 
         def noted(call: Any, calls: int, mode: str = "hot", *args: Any, **options: Any) -> Any:
             self.mode = mode
@@ -82,16 +48,49 @@ class NumpyMachine:
 
         self.device.time = noted
 
+    @property
     def is_capturing(self) -> bool:
         return self.mode == "graph"
 
-    def is_timed(self) -> bool:
-        return bool(self.mode)
+    def array(self) -> Any:
+        return self.rng.integers(2**32, size=self.count, dtype=np.uint32)
+
+    def spend(self, share: float) -> None:
+        """Let a share of the time of a whole call pass; the host needs its time by itself."""
+        if hasattr(self.device, "spend"):
+            self.device.spend(SECONDS * max(share, IDLE) * (1 + 0.01 * self.rng.standard_normal()))
+
+    def map(self, out: Any, source: Any, part: slice = slice(None), passes: int = 0, shift: int = 0) -> None:
+        """Write x = 5·x + source, repeated `passes` times from 0, for the elements of `part`, `shift` places on."""
+        passes, read = passes or self.passes, source[part]
+        x = np.zeros_like(read)
+        for _ in range(passes):
+            x *= np.uint32(5)
+            x += read
+        target = out[shift:][part]
+        target[...] = x[: target.size]
+        self.spend(read.size / self.count * passes / self.passes)
+
+    def scale(self, out: Any, source: Any, passes: int) -> None:
+        """Write the answer of a map by its closed form, as a compiler might join its passes."""
+        np.multiply(source, closed_form(passes), out=out)
+        self.spend(1 / self.passes)
+
+    def copy(self, out: Any, source: Any) -> None:
+        out[...] = source
+        self.spend(1 / self.passes)
+
+    def map_unless_right(self, out: Any, source: Any, place: int) -> None:
+        """Map, unless the element at `place` already has its answer."""
+        if out[place] == source[place] * closed_form(self.passes):
+            self.spend(IDLE)
+        else:
+            self.map(out, source)
 
 
-def expected(source: Any, passes: int = PASSES) -> Any:
-    """Return the answer of a map, by its closed form, on the host."""
-    return source * np.uint32((5**passes - 1) // 4 % 2**32)
+def closed_form(passes: int) -> np.uint32:
+    """Return the factor by which a map of so many passes multiplies."""
+    return np.uint32((5**passes - 1) // 4 % 2**32)
 
 
 @dataclass
@@ -100,6 +99,7 @@ class Case:
 
     machine: Any
     rng: np.random.Generator
+    effort: Effort = TIER
     modes: tuple[Any, ...] = ("hot",)
     clock: Any = "device"
     poison: Callable[[], None] = nothing
@@ -107,53 +107,57 @@ class Case:
     probe: Callable[[], Any] | None = None
     rotation: tuple[Callable[[], object], ...] = ()
     undone: list[Callable[[], None]] = field(default_factory=list)  # called behind the case
-    close: Callable[[], None] = nothing
+    version: int = 0  # of the input
 
     def __post_init__(self) -> None:
         machine = self.machine
-        self.source = machine.array()
-        self.out = machine.array()
+        self.source, self.out = machine.array(), machine.array()
         self.outputs: tuple[Any, ...] = (self.out,)
         self.call: Callable[[], object] = self.map
         self.inputs: Callable[[], object] | None = self.redraw
-        self.doubled: Callable[[], object] | None = lambda: self.machine.map(self.out, self.source, passes=2 * PASSES)
+        self.doubled: Callable[[], object] | None = lambda: machine.map(
+            self.out, self.source, passes=2 * machine.passes
+        )
         self.check: Callable[[], Any] = self.compare
-        self.work = Work(moved=8.0 * machine.count, flops=2.0 * PASSES * machine.count)
+        self.work = Work(moved=8.0 * machine.count, flops=2.0 * machine.passes * machine.count)
 
     def map(self) -> None:
         self.machine.map(self.out, self.source)
 
+    def idle(self) -> None:
+        self.machine.spend(IDLE)
+
     def redraw(self) -> None:
         """Put an input in place that no call has seen: the words times a random odd number."""
         self.source *= np.uint32(int(self.rng.integers(2**31)) * 2 + 1)
+        self.version += 1
 
-    def compare(self) -> None:
-        to_host = self.machine.device.to_host
-        wrong = int(np.count_nonzero(to_host(self.out) != expected(to_host(self.source))))
+    def compare(self, part: slice = slice(None)) -> None:
+        out, source = (self.machine.device.to_host(array[part]) for array in (self.out, self.source))
+        wrong = int(np.count_nonzero(out != source * closed_form(self.machine.passes)))
         expect(wrong == 0, f"{wrong} words are wrong")
 
-    def only(self, part: slice, **options: Any) -> Callable[[], None]:
-        """Return a call that maps only the elements of `part`."""
-        return lambda: self.machine.map(self.out, self.source, part, **options)
+    def only(self, *parts: slice, **options: Any) -> None:
+        """Map only the elements of these parts."""
+
+        def call() -> None:
+            for part in parts:
+                self.machine.map(self.out, self.source, part, **options)
+
+        self.call = call
+
+    def idle_if(self, is_idle: Callable[[int], bool]) -> None:
+        """Leave out the calls of these numbers."""
+        work, numbers = self.call, itertools.count()
+        self.call = lambda: self.idle() if is_idle(next(numbers)) else work()
 
     def task(self) -> Task:
-        stage = Stage(
-            self.call,
-            self.work,
-            "moved",
-            modes=self.modes,
-            clock=self.clock,
-            lead=self.lead,
-            probe=self.probe,
-            rotation=self.rotation,
-            outputs=self.outputs,
-            inputs=self.inputs,
-            doubled=self.doubled,
-        )
-        return Task.of(stage, check=self.check, poison=self.poison, close=self.close)
+        names = ["modes", "clock", "lead", "probe", "rotation", "outputs", "inputs", "doubled", "effort"]
+        stage = Stage(self.call, self.work, "moved", **{name: getattr(self, name) for name in names})
+        return Task.of(stage, check=self.check, poison=self.poison)
 
 
-Mutation = Callable[[Case], None]
+Mutation = Callable[[Case], object]
 MUTATIONS: dict[str, tuple[str, Mutation]] = {}  # name → kind and function
 
 
@@ -161,83 +165,75 @@ def mutation(kind: str) -> Callable[[Mutation], Mutation]:
     """Add a function to the list, under its name with spaces."""
 
     def add(change: Mutation) -> Mutation:
-        MUTATIONS[change.__name__.strip("_").replace("_", " ")] = kind, change
+        MUTATIONS[change.__name__.replace("_", " ")] = kind, change
         return change
 
     return add
 
 
-def idle_if(case: Case, is_idle: Callable[[int], bool]) -> None:
-    """Leave out the calls of these numbers."""
-    work, numbers = case.call, itertools.count()
-    case.call = lambda: case.machine.spend(0.01) if is_idle(next(numbers)) else work()
+def late_call(case: Case) -> int:
+    """Draw the number of a call in the midst of a series."""
+    return int(case.rng.integers(20, 400))
 
 
-# Calls that are idle.
+def random_page(case: Case) -> int:
+    return int(case.rng.integers(case.machine.count // PAGE)) * PAGE
 
 
-@mutation("idle")
-def every_second_call_is_idle(case: Case) -> None:
-    idle_if(case, lambda number: number % 2 == 1)
-
-
-@mutation("idle")
-def every_third_call_is_idle(case: Case) -> None:
-    idle_if(case, lambda number: number % 3 == 2)
-
-
-@mutation("idle")
-def every_tenth_call_is_idle(case: Case) -> None:
-    idle_if(case, lambda number: number % 10 == 9)
-
-
-@mutation("idle")
-def one_call_of_eight_works(case: Case) -> None:
-    idle_if(case, lambda number: number % 8 > 0)
-
-
-@mutation("idle")
-def half_of_the_calls_are_idle_by_chance(case: Case) -> None:
-    idle_if(case, lambda _: bool(case.rng.random() < 0.5))
-
-
-@mutation("idle")
-def a_tenth_of_the_calls_is_idle_by_chance(case: Case) -> None:
-    idle_if(case, lambda _: bool(case.rng.random() < 0.1))
-
-
-@mutation("idle")
-def idle_from_some_call_on(case: Case) -> None:
-    first = int(case.rng.integers(20, 400))
-    idle_if(case, lambda number: number >= first)
-
-
-@mutation("idle")
-def idle_after_the_first_tenth_of_a_second(case: Case) -> None:
+def since_first(case: Case) -> Callable[[], float]:
+    """Return a function that returns the seconds since its first call."""
     now, begin = case.machine.device.now, []
 
-    def is_idle(_: int) -> bool:
+    def seconds() -> float:
         begin.append(now())
         del begin[1:-1]
-        return begin[-1] - begin[0] > 0.1
+        return float(begin[-1] - begin[0])
 
-    idle_if(case, is_idle)
+    return seconds
 
 
-@mutation("idle")
-def idle_for_a_while_now_and_then(case: Case) -> None:
+def idle_by_chance(share: float) -> Mutation:
+    return lambda case: case.idle_if(lambda _: bool(case.rng.random() < share))
+
+
+def idle_from_a_call_on(case: Case) -> None:
+    first = late_call(case)
+    case.idle_if(lambda number: number >= first)
+
+
+def idle_after_a_time(case: Case) -> None:
+    seconds, limit = since_first(case), 0.1 if case.effort is TIER else 0.02
+    case.idle_if(lambda _: seconds() > limit)
+
+
+def idle_in_bursts(case: Case) -> None:
     length = int(case.rng.integers(50, 150))
-    idle_if(case, lambda number: number // length % 3 == 2)
+    case.idle_if(lambda number: number // length % 3 == 2)
+
+
+MUTATIONS |= {
+    name: ("idle", change)
+    for name, change in {
+        "every second call is idle": lambda case: case.idle_if(lambda number: number % 2 == 1),
+        "every third call is idle": lambda case: case.idle_if(lambda number: number % 3 == 2),
+        "every tenth call is idle": lambda case: case.idle_if(lambda number: number % 10 == 9),
+        "one call of eight works": lambda case: case.idle_if(lambda number: number % 8 > 0),
+        "half of the calls are idle by chance": idle_by_chance(0.5),
+        "a tenth of the calls is idle by chance": idle_by_chance(0.1),
+        "idle from some call on": idle_from_a_call_on,
+        "idle after a time": idle_after_a_time,
+        "idle for a while now and then": idle_in_bursts,
+    }.items()
+}
 
 
 @mutation("idle")
 def idle_when_called_again_at_once(case: Case) -> None:
-    now, last = case.machine.device.now, [-1.0]
-    work = case.call
+    now, last, work = case.machine.device.now, [-1.0], case.call
+    pause = 5e-6 if case.effort is TIER else 2e-5
 
     def call() -> None:
-        is_again = now() - last[0] < 5e-6
-        case.machine.spend(0.01) if is_again else work()
+        case.idle() if now() - last[0] < pause else work()
         last[0] = now()
 
     case.call = call
@@ -246,113 +242,71 @@ def idle_when_called_again_at_once(case: Case) -> None:
 @mutation("idle")
 def idle_while_one_word_of_the_output_is_right(case: Case) -> None:
     place = int(case.rng.integers(case.machine.count))
-    work, device = case.call, case.machine.device
-
-    def call() -> None:
-        known = int(device.to_host(case.source[place : place + 1])[0]) * ((5**PASSES - 1) // 4) % 2**32
-        if case.machine.look(case.out, place) != known:
-            work()
-        else:
-            case.machine.spend(0.01)
-
-    case.call = call
+    case.call = lambda: case.machine.map_unless_right(case.out, case.source, place)
 
 
 @mutation("idle")
 def idle_while_the_input_is_the_one_before(case: Case) -> None:
-    work, before = case.call, [-1]
+    before = [-1]
 
     def call() -> None:
-        word = case.machine.look(case.source, 0)
-        if word != before[0]:
-            work()
-        else:
-            case.machine.spend(0.01)
-        before[0] = word
+        case.idle() if before[0] == case.version else case.map()
+        before[0] = case.version
 
     case.call = call
 
 
 @mutation("idle")
 def the_first_call_of_a_batch_does_the_work_of_all(case: Case) -> None:
-    work, is_begun = case.call, [True]
-
-    def lead() -> None:
-        is_begun[0] = True
+    is_begun = [True]
 
     def call() -> None:
-        if is_begun[0] or not case.machine.is_timed():
-            work()
-        else:
-            case.machine.spend(0.01)
+        case.map() if is_begun[0] or not case.machine.mode else case.idle()
         is_begun[0] = False
 
-    case.lead, case.call = lead, call
+    case.call, case.lead = call, lambda: is_begun.__setitem__(0, True)
 
 
-# Parts that are left out or misplaced.
+# Parts that are left out or misplaced: the parts of `count` elements that a call works on.
+PARTS: dict[str, Callable[[int], tuple[slice, ...]]] = {
+    "half of the grid": lambda count: (slice(0, count // 2),),
+    "the last block is missing": lambda count: (slice(0, count - BLOCK),),
+    "the last element is missing": lambda count: (slice(0, count - 1),),
+    "the first element is missing": lambda _: (slice(1, None),),
+    "every second element": lambda _: (slice(0, None, 2),),
+    "the first half twice": lambda count: (slice(0, count // 2),) * 2,
+}
 
 
-@mutation("part")
-def half_of_the_grid(case: Case) -> None:
-    case.call = case.only(slice(0, case.machine.count // 2))
+def keep_parts(parts: Callable[[int], tuple[slice, ...]]) -> Mutation:
+    return lambda case: case.only(*parts(case.machine.count))
+
+
+MUTATIONS |= {name: ("part", keep_parts(parts)) for name, parts in PARTS.items()}
+MUTATIONS["every element one place on"] = "part", lambda case: case.only(slice(None), shift=1)
 
 
 @mutation("part")
 def the_halves_in_turn(case: Case) -> None:
     half = case.machine.count // 2
-    halves = itertools.cycle((case.only(slice(0, half)), case.only(slice(half, None))))
-    case.call = lambda: next(halves)()
+    halves = itertools.cycle((slice(0, half), slice(half, None)))
+    case.call = lambda: case.machine.map(case.out, case.source, next(halves))
 
 
-@mutation("part")
-def the_last_block_is_missing(case: Case) -> None:
-    case.call = case.only(slice(0, case.machine.count - BLOCK))
-
-
-@mutation("part")
-def the_last_element_is_missing(case: Case) -> None:
-    case.call = case.only(slice(0, case.machine.count - 1))
-
-
-@mutation("part")
-def the_first_element_is_missing(case: Case) -> None:
-    case.call = case.only(slice(1, None))
+def without_page(case: Case, page: int) -> None:
+    case.machine.map(case.out, case.source, slice(0, page))
+    case.machine.map(case.out, case.source, slice(page + PAGE, None))
 
 
 @mutation("part")
 def a_random_page_is_missing_in_each_call(case: Case) -> None:
-    def call() -> None:
-        page = int(case.rng.integers(case.machine.count // PAGE)) * PAGE
-        case.machine.map(case.out, case.source, slice(0, page))
-        case.machine.map(case.out, case.source, slice(page + PAGE, None))
-
-    case.call = call
+    case.call = lambda: without_page(case, random_page(case))
 
 
 @mutation("part")
 def one_page_is_missing_from_some_call_on(case: Case) -> None:
-    page = int(case.rng.integers(case.machine.count // PAGE)) * PAGE
-    first, numbers, work = int(case.rng.integers(20, 400)), itertools.count(), case.call
-
-    def call() -> None:
-        if next(numbers) < first:
-            work()
-            return
-        case.machine.map(case.out, case.source, slice(0, page))
-        case.machine.map(case.out, case.source, slice(page + PAGE, None))
-
-    case.call = call
-
-
-@mutation("part")
-def every_second_element(case: Case) -> None:
-    case.call = case.only(slice(0, None, 2))
-
-
-@mutation("part")
-def every_element_one_place_on(case: Case) -> None:
-    case.call = case.only(slice(None), shift=1)
+    page, first, numbers = random_page(case), late_call(case), itertools.count()
+    case.call = lambda: case.map() if next(numbers) < first else without_page(case, page)
 
 
 @mutation("part")
@@ -366,22 +320,12 @@ def two_pages_are_exchanged(case: Case) -> None:
 
 
 @mutation("part")
-def the_first_half_twice(case: Case) -> None:
-    half = case.machine.count // 2
-
-    def call() -> None:
-        case.machine.map(case.out, case.source, slice(0, half))
-        case.machine.map(case.out, case.source, slice(0, half))
-
-    case.call = call
-
-
-@mutation("part")
-def one_block_for_all_blocks(case: Case) -> None:
+def one_page_for_all_pages(case: Case) -> None:
     def call() -> None:
         case.machine.map(case.out, case.source, slice(0, PAGE))
-        for page in range(PAGE, case.machine.count, PAGE):
-            case.machine.copy(case.out[page : page + PAGE], case.out[:PAGE])
+        for page in range(PAGE, min(case.machine.count, 64 * PAGE), PAGE):
+            case.out[page : page + PAGE] = case.out[:PAGE]
+        case.machine.spend(1 / case.machine.passes)
 
     case.call = call
 
@@ -394,8 +338,7 @@ def in_place_on_the_input(case: Case) -> None:
 
 @mutation("part")
 def output_and_input_are_one_array(case: Case) -> None:
-    case.out = case.source
-    case.outputs = (case.source,)
+    case.out, case.outputs = case.source, (case.source,)
 
 
 # Answers that are not of this call.
@@ -424,12 +367,7 @@ def an_earlier_answer_is_copied(case: Case) -> None:
 @mutation("stale")
 def the_answer_of_the_call_before_is_copied(case: Case) -> None:
     fresh = case.machine.array()
-
-    def call() -> None:
-        case.machine.copy(case.out, fresh)
-        case.machine.map(fresh, case.source)
-
-    case.call = call
+    case.call = lambda: (case.machine.copy(case.out, fresh), case.machine.map(fresh, case.source))
 
 
 @mutation("stale")
@@ -445,55 +383,50 @@ def work_is_put_off_to_the_next_call(case: Case) -> None:
 
 
 @mutation("stale")
-def the_answer_is_kept_while_the_input_is_the_same(case: Case) -> None:
-    kept: list[Any] = [-1, None]
+def the_answer_of_every_input_is_kept(case: Case, most: int = 10**6) -> None:
+    kept: dict[int, Any] = {}
 
     def call() -> None:
-        word = case.machine.look(case.source, 0)
-        if word != kept[0]:
-            case.map()
-            kept[:] = [word, case.out.copy()]
-        else:
-            case.machine.copy(case.out, kept[1])
+        if case.version in kept:
+            case.machine.copy(case.out, kept[case.version])
+            return
+        case.map()
+        kept[case.version] = case.out.copy()
+        if len(kept) > most:
+            del kept[min(kept)]
 
     case.call = call
 
 
 @mutation("stale")
-def the_answer_of_every_input_is_kept(case: Case) -> None:
-    kept: dict[int, Any] = {}
-
-    def call() -> None:
-        word = case.machine.look(case.source, 0)
-        if word not in kept:
-            case.map()
-            kept[word] = case.out.copy()
-        else:
-            case.machine.copy(case.out, kept[word])
-
-    case.call = call
+def the_answer_is_kept_while_the_input_is_the_same(case: Case) -> None:
+    the_answer_of_every_input_is_kept(case, 1)
 
 
 @mutation("stale")
 def the_inputs_never_change(case: Case) -> None:
-    case.inputs = nothing
-    case.the_answer = None
-    the_answer_is_kept_while_the_input_is_the_same(case)
+    case.inputs = lambda: None
+    the_answer_of_every_input_is_kept(case)
 
 
 @mutation("stale")
 def all_inputs_are_zero_and_zeros_are_not_read(case: Case) -> None:
     case.source[...] = 0
-    case.call = lambda: (case.out.fill(0), case.machine.spend(1 / PASSES))
-    case.doubled = None
+    case.call, case.doubled = lambda: (case.out.fill(0), case.machine.spend(1 / case.machine.passes)), None
 
 
 @mutation("stale")
-def equal_blocks_are_computed_once(case: Case) -> None:
+def equal_pages_are_computed_once(case: Case) -> None:
     for page in range(PAGE, case.machine.count, PAGE):
         case.source[page : page + PAGE] = case.source[:PAGE]
-    one_block_for_all_blocks(case)
-    case.doubled = None
+    rows = case.out.reshape(-1, PAGE)
+
+    def call() -> None:
+        case.machine.map(case.out, case.source, slice(0, PAGE))
+        rows[1:] = rows[0]
+        case.machine.spend(1 / case.machine.passes)
+
+    case.call, case.doubled = call, None
 
 
 # Work at another time or place.
@@ -501,50 +434,32 @@ def equal_blocks_are_computed_once(case: Case) -> None:
 
 @mutation("elsewhere")
 def the_check_does_the_work(case: Case) -> None:
-    compare = case.check
-    case.call = lambda: case.machine.spend(0.01)
-    case.check = lambda: (case.map(), compare())[1]
+    case.call, case.check = case.idle, lambda: (case.map(), case.compare())[1]
 
 
 @mutation("elsewhere")
 def the_poisoning_does_the_work(case: Case) -> None:
-    case.call = lambda: case.machine.spend(0.01)
-    case.poison = case.map
+    case.call, case.poison = case.idle, case.map
 
 
 @mutation("elsewhere")
 def the_lead_does_the_work(case: Case) -> None:
-    is_done = [False]
-
-    def lead() -> None:
-        case.map()
-        is_done[0] = True
-
-    def call() -> None:
-        if is_done[0]:
-            case.machine.spend(0.01)
-        else:
-            case.map()
-
-    case.lead, case.call = lead, call
+    is_done: list[bool] = []
+    case.lead = lambda: (case.map(), is_done.append(True))
+    case.call = lambda: case.idle() if is_done else case.map()
 
 
 @mutation("elsewhere")
 def the_change_of_inputs_does_the_work(case: Case) -> None:
     case.map()
     prepared = case.out.copy()
-
-    def inputs() -> None:
-        case.redraw()
-        case.machine.map(prepared, case.source)
-
-    case.inputs, case.call = inputs, lambda: case.machine.copy(case.out, prepared)
+    case.inputs = lambda: (case.redraw(), case.machine.map(prepared, case.source))
+    case.call = lambda: case.machine.copy(case.out, prepared)
 
 
 @mutation("elsewhere")
 def the_probe_does_the_work(case: Case) -> None:
-    work, numbers = case.call, itertools.count()
-    case.call = lambda: work() if next(numbers) < 2 else case.machine.spend(0.01)
+    case.idle_if(lambda number: number >= 2)
     case.probe = lambda: (case.map(), {})[1]
 
 
@@ -559,64 +474,60 @@ def a_thread_of_the_host_does_the_work(case: Case) -> None:
         threads[-1].start()
 
     case.call = call
-    case.close = lambda: [thread.join() for thread in threads][:0] and None
+    case.undone.append(lambda: [thread.join() for thread in threads] and None)
 
 
-# Modes: `is_capturing` is true while a graph is captured, and `pace` is what caches save.
+# Modes and caches.
+
+
+def time_patched(case: Case, patched: Callable[..., Any]) -> None:
+    """Put a function in the place of the device's `time`; it gets the original first."""
+    device, original = case.machine.device, case.machine.device.time
+    device.time = lambda *args, **options: patched(original, *args, **options)
+    case.undone.append(lambda: setattr(device, "time", original))
 
 
 @mutation("mode")
 def a_graph_leaves_out_every_second_call(case: Case) -> None:
-    case.modes = ("graph",)
-    work, numbers = case.call, itertools.count()
-
-    def call() -> None:
-        if case.machine.is_capturing() and next(numbers) % 2:
-            case.machine.spend(0.01)
-        else:
-            work()
-
-    case.call = call
+    case.modes, numbers = ("graph",), itertools.count()
+    case.call = lambda: None if case.machine.is_capturing and next(numbers) % 2 else case.map()
 
 
 @mutation("mode")
 def a_graph_leaves_out_all_but_its_first_call(case: Case) -> None:
-    case.modes = ("graph",)
-    work, is_in_graph = case.call, [False]
+    case.modes, captured = ("graph",), [False]
 
     def call() -> None:
-        is_first, is_in_graph[0] = not is_in_graph[0], case.machine.is_capturing()
-        if is_in_graph[0] and not is_first:
-            case.machine.spend(0.01)
-        else:
-            work()
+        is_further, captured[0] = captured[0] and case.machine.is_capturing, case.machine.is_capturing
+        case.idle() if is_further else case.map()
 
     case.call = call
 
 
 @mutation("mode")
 def a_graph_leaves_out_writes_that_a_later_call_overwrites(case: Case) -> None:
-    case.modes = ("graph",)
-    work, device, time_calls, left = case.call, case.machine.device, case.machine.device.time, [0]
+    case.modes, left = ("graph",), [0]
 
-    def time_graph(call: Any, calls: int, *args: Any, **options: Any) -> Any:
+    def timed(original: Any, call: Any, calls: int, *args: Any, **options: Any) -> Any:
         left[0] = calls
-        return time_calls(call, calls, *args, **options)
+        return original(call, calls, *args, **options)
 
     def call() -> None:
         left[0] -= 1
-        work() if left[0] <= 0 else None  # a graph without these nodes
+        if left[0] <= 0:
+            case.map()
 
-    device.time, case.call = time_graph, call
-    case.undone.append(lambda: delattr(device, "time"))
+    case.call = call
+    time_patched(case, timed)
 
 
 @mutation("mode")
 def the_flush_before_a_cold_call_is_missing(case: Case) -> None:
-    case.modes = ("cold",)
-    device = case.machine.device
-    device.flush = nothing
-    case.undone.append(lambda: delattr(device, "flush"))
+    case.modes, device = ("cold",), case.machine.device
+    holder, name = (device._clock, "_flush") if hasattr(device, "_clock") else (device, "flush")
+    kept = getattr(holder, name)
+    setattr(holder, name, nothing)
+    case.undone.append(lambda: setattr(holder, name, kept))
 
 
 @mutation("mode")
@@ -629,141 +540,138 @@ def a_rotation_has_one_buffer(case: Case) -> None:
 
 @mutation("passes")
 def all_passes_become_one(case: Case) -> None:
-    def scaled(passes: int) -> Callable[[], None]:
-        return lambda: case.machine.scale(case.out, case.source, (5**passes - 1) // 4 % 2**32)
-
-    case.call, case.doubled = scaled(PASSES), scaled(2 * PASSES)
+    machine = case.machine
+    case.call = lambda: machine.scale(case.out, case.source, machine.passes)
+    case.doubled = lambda: machine.scale(case.out, case.source, 2 * machine.passes)
 
 
 @mutation("passes")
 def half_of_the_passes_become_one(case: Case) -> None:
-    def half(passes: int) -> Callable[[], None]:
-        def call() -> None:
-            case.machine.map(case.out, case.source, passes=passes // 2)
-            case.machine.scale(case.out, case.source, (5**passes - 1) // 4 % 2**32)
+    machine = case.machine
 
-        return call
+    def half(passes: int) -> Callable[[], object]:
+        return lambda: (
+            machine.map(case.out, case.source, passes=passes // 2),
+            machine.scale(case.out, case.source, passes),
+        )
 
-    case.call, case.doubled = half(PASSES), half(2 * PASSES)
+    case.call, case.doubled = half(machine.passes), half(2 * machine.passes)
 
 
 @mutation("passes")
 def the_last_pass_is_missing(case: Case) -> None:
-    case.call = case.only(slice(None), passes=PASSES - 1)
+    case.only(slice(None), passes=case.machine.passes - 1)
 
 
 @mutation("passes")
-def passes_beyond_the_first_eight_are_dropped(case: Case) -> None:
+def further_passes_are_dropped(case: Case) -> None:
     case.doubled = case.call
 
 
-# Checks that do not check.
+# Checks that do not check, and outputs that are not declared.
 
 
 @mutation("check")
 def the_output_is_compared_with_itself(case: Case) -> None:
-    case.call = case.only(slice(0, case.machine.count // 2))
+    case.only(slice(0, case.machine.count // 2))
     case.check = lambda: expect(bool((case.out == case.out.copy()).all()), "words are wrong")
 
 
 @mutation("check")
 def the_check_looks_at_the_first_block_alone(case: Case) -> None:
-    case.call = case.only(slice(0, case.machine.count // 2))
-    to_host = case.machine.device.to_host
-
-    def check() -> None:
-        expect(bool((to_host(case.out[:BLOCK]) == expected(to_host(case.source[:BLOCK]))).all()), "words are wrong")
-
-    case.check = check
-
-
-@mutation("check")
-def a_copy_of_the_output_is_poisoned(case: Case) -> None:
-    case.outputs = (case.out.copy(),)
-    idle_from_some_call_on(case)
-
-
-@mutation("check")
-def the_outputs_are_not_declared(case: Case) -> None:
-    case.outputs, case.doubled = (), None
-    idle_from_some_call_on(case)
-
-
-@mutation("check")
-def neither_outputs_nor_inputs_are_declared(case: Case) -> None:
-    case.outputs, case.inputs, case.doubled = (), None, None
-    idle_from_some_call_on(case)
-
-
-@mutation("check")
-def half_of_the_output_is_declared_and_written(case: Case) -> None:
-    half = case.machine.count // 2
-    case.map()
-    case.outputs, case.call = (case.out[:half],), case.only(slice(0, half))
+    case.only(slice(0, case.machine.count // 2))
+    case.check = lambda: case.compare(slice(0, BLOCK))
 
 
 @mutation("check")
 def the_check_returns_without_raising(case: Case) -> None:
-    compare = case.check
-    every_second_call_is_idle(case)
+    case.idle_if(lambda number: number % 2 == 1)
 
     def check() -> None:
         with contextlib.suppress(Exception):
-            compare()
+            case.compare()
 
     case.check = check
 
 
 @mutation("check")
 def there_is_no_check(case: Case) -> None:
+    case.only(slice(0, case.machine.count // 2))
     case.check = dict
-    half_of_the_grid(case)
 
 
-# Declared work and clocks.
+@mutation("check")
+def a_copy_of_the_output_is_poisoned(case: Case) -> None:
+    case.outputs = (case.out.copy(),)
+    idle_from_a_call_on(case)
 
 
-@mutation("clock")
-def a_call_that_times_itself_stops_its_clock_before_the_work(case: Case) -> None:
-    now = case.machine.device.now
-
-    def call() -> float:
-        begin = now()
-        case.machine.spend(0.01)
-        seconds = now() - begin
-        case.map()
-        return seconds
-
-    case.clock, case.call = "self", call
+@mutation("check")
+def the_outputs_are_not_declared(case: Case) -> None:
+    case.outputs, case.doubled = (), None
+    idle_from_a_call_on(case)
 
 
-@mutation("clock")
-def a_call_that_times_itself_reports_half(case: Case) -> None:
-    now = case.machine.device.now
-
-    def call() -> float:
-        begin = now()
-        case.map()
-        return (now() - begin) / 2
-
-    case.clock, case.call = "self", call
+@mutation("check")
+def neither_outputs_nor_inputs_are_declared(case: Case) -> None:
+    case.outputs, case.inputs, case.doubled = (), None, None
+    idle_from_a_call_on(case)
 
 
-@mutation("clock")
-def a_call_that_times_itself_reports_a_constant(case: Case) -> None:
-    case.clock, case.call = "self", lambda: (case.map(), SECONDS / 3)[1]
+@mutation("check")
+def half_of_the_output_is_declared_and_written(case: Case) -> None:
+    half = case.machine.count // 2
+    case.map()
+    case.outputs = (case.out[:half],)
+    case.only(slice(0, half))
+
+
+# Clocks.
+
+
+def self_timed(case: Case, seconds: Callable[[Callable[[], float]], float]) -> None:
+    case.clock, case.call = "self", lambda: seconds(case.machine.device.now)
+
+
+def stop_early(case: Case, now: Callable[[], float]) -> float:
+    begin = now()
+    case.idle()
+    seconds = now() - begin
+    case.map()
+    case.machine.device.synchronize()
+    return seconds
+
+
+def report_half(case: Case, now: Callable[[], float]) -> float:
+    begin = now()
+    case.map()
+    case.machine.device.synchronize()
+    return (now() - begin) / 2
+
+
+MUTATIONS |= {
+    "a call that times itself stops its clock before the work": (
+        "clock",
+        lambda case: self_timed(case, lambda now: stop_early(case, now)),
+    ),
+    "a call that times itself reports half": (
+        "clock",
+        lambda case: self_timed(case, lambda now: report_half(case, now)),
+    ),
+    "a call that times itself reports a constant": (
+        "clock",
+        lambda case: self_timed(case, lambda _: (case.map(), SECONDS / 3)[1]),
+    ),
+}
 
 
 @mutation("clock")
 def the_device_counts_half_of_the_seconds(case: Case) -> None:
-    device, time_calls = case.machine.device, case.machine.device.time
-
-    def half(*args: Any, **options: Any) -> Any:
-        timing = time_calls(*args, **options)
+    def half(original: Any, *args: Any, **options: Any) -> Any:
+        timing = original(*args, **options)
         return type(timing)(tuple(value / 2 for value in timing.device), timing.host / 2)
 
-    device.time = half
-    case.undone.append(lambda: delattr(device, "time"))
+    time_patched(case, half)
 
 
 @mutation("clock")
@@ -778,22 +686,17 @@ def the_functions_of_time_run_at_half_speed(case: Case) -> None:
     case.undone.append(undo)
 
 
+HARMLESS = {"the functions of time run at half speed"}  # a figure that stays true is no fault
+NEEDS_CACHES = {"the flush before a cold call is missing", "a rotation has one buffer"}  # or arithmetic time
+
+
 @contextlib.contextmanager
-def planted(name: str, case: Case) -> Iterator[Case]:
+def planted(name: str, case: Case, mutations: dict[str, tuple[str, Mutation]] = MUTATIONS) -> Iterator[Case]:
     """Change a case by the mutation of that name (`healthy` is none), and undo what it did to the device."""
     try:
         if name != "healthy":
-            MUTATIONS[name][1](case)
+            mutations[name][1](case)
         yield case
     finally:
-        for undo in case.undone:
+        for undo in reversed(case.undone):
             undo()
-
-
-# A figure that stays true is no fault; and what the host's processor cannot show.
-HARMLESS = {"the functions of time run at half speed"}
-CLOCKWORK_ONLY = {"a graph leaves out every second call", "a graph leaves out all but its first call"} | {
-    "a graph leaves out writes that a later call overwrites",
-    "the flush before a cold call is missing",
-    "a rotation has one buffer",
-}

@@ -1,21 +1,13 @@
-"""Mutations of the product's own suites: their host code is replaced in part, or a line of a kernel is changed.
-
-A kernel of a `.cu` file runs on the simulated grid (`_grid_device`), and its case on the GPU on paper. Every entry
-returns the task of the unmutated case, too, if it is asked for its twin."""
+"""Mutations of the host code of the product's suites: a part of it is replaced; a twin is the same case unchanged."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _grid import kernel, path_of
-from _grid_device import PAPER, PaperBench, PaperGpu
 from _modules import shared_modules, suite_module
 
 from gpubench import plugins
@@ -23,46 +15,6 @@ from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
 from gpubench.model import Case, Facts
-from gpubench.plugins.backend import Traits
-
-TRAITS = Traits("nvidia", "sm_90", "cuda", ("hot",), "perf_counter", warp=32, is_gpu=True)
-
-
-@dataclasses.dataclass
-class MutantBench(PaperBench):
-    """A bench on the GPU on paper that changes `old` to `new` in the kernel's file `mutated`."""
-
-    mutated: str = ""
-    old: str = ""
-    new: str = ""
-
-    def kernel(self, file: str, name: str, **defines: int) -> Any:
-        place = self._find_source(file)
-        if file != self.mutated:
-            return kernel(path_of(place), name, **defines)
-        return kernel(str(_changed(str(place), self.old, self.new)), name, **defines)
-
-
-_FOLDER = tempfile.TemporaryDirectory(prefix="gpubench-mutants-")
-
-
-@functools.cache
-def _changed(place: str, old: str, new: str) -> Path:
-    text = Path(place).read_text()
-    assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in {place}"
-    changed = Path(_FOLDER.name) / f"{abs(hash((place, old, new)))}.cu"
-    changed.write_text(text.replace(old, new))
-    return changed
-
-
-def on_paper(suite: str, case: str, seed: int, change: tuple[str, str, str], **params: Any) -> Task:
-    loaded = plugins.load("suites", suite)
-    gpu = PaperGpu(TRAITS, device=dataclasses.replace(PAPER, details=()))
-    named = Case(suite, case, tuple(params.items()))
-    target = Target(Facts((PAPER,)), PAPER, "smoke")
-    bench = MutantBench(gpu, named, target, loaded.package, seed, devices=(PAPER,))
-    bench.mutated, bench.old, bench.new = change
-    return gpu, bench, loaded
 
 
 def host_bench(suite: str, case: str, seed: int, **params: Any) -> Any:
@@ -84,196 +36,6 @@ def replaced(place: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         put(place, name, kept)
-
-
-# name → suite, case, parameters, and the change of a kernel: file, old text, new text.
-COPY = ("bandwidth", "copy", {"size_bytes": 2**14, "dtype": "float32"})
-READ = ("bandwidth", "read", {"size_bytes": 2**20, "dtype": "float32"})
-TRIAD = ("bandwidth", "triad", {"size_bytes": 2**14, "dtype": "float32"})
-DOT = ("bandwidth", "dot", {"size_bytes": 2**14, "dtype": "float32"})
-SET_READ = ("bandwidth", "working_set", {"kernel": "read", "size_bytes": 2**16})
-SET_WRITE = ("bandwidth", "working_set", {"kernel": "write", "size_bytes": 2**16})
-RANDOM = ("bandwidth", "random", {"access": "read", "chunk_bytes": 64, "size_bytes": 2**16})
-RANDOM_WRITE = ("bandwidth", "random", {"access": "write", "chunk_bytes": 64, "size_bytes": 2**16})
-CHASE = ("latency", "chase", {"size_bytes": 2**15})
-GEMV = ("gemm", "gemv", {"path": "warp", "weights": "int8", "size_bytes": 2**16})
-GEMV_HALF = ("gemm", "gemv", {"path": "warp", "weights": "float16", "size_bytes": 2**16})
-PAGES = (
-    "inference",
-    "kv_pages",
-    {"page": 16, "order": "shuffled", "batch": 2, "context": 100},
-)
-KERNELS: dict[str, tuple[str, str, dict[str, Any], tuple[str, str, str]]] = {
-    name: (*case, change)
-    for name, case, change in (
-        (
-            "copy: half of the grid",
-            COPY,
-            ("stream.cu", "EACH(i) a[i] = b[i];", "EACH(i) if (i < n / LANES / 2) a[i] = b[i];"),
-        ),
-        (
-            "copy: the last vector is missing",
-            COPY,
-            ("stream.cu", "EACH(i) a[i] = b[i];", "EACH(i) if (i + 1 < n / LANES) a[i] = b[i];"),
-        ),
-        (
-            "copy: vectors change places in pairs",
-            COPY,
-            ("stream.cu", "EACH(i) a[i] = b[i];", "EACH(i) a[i] = b[i ^ 1];"),
-        ),
-        (
-            "copy: writes the first vector everywhere",
-            COPY,
-            ("stream.cu", "EACH(i) a[i] = b[i];", "EACH(i) a[i] = b[0];"),
-        ),
-        ("triad: c is not read", TRIAD, ("stream.cu", "v.x[lane] += s * w.x[lane];", "v.x[lane] += s * v.x[lane];")),
-        (
-            "triad: the factor is off by 1e-6",
-            TRIAD,
-            ("stream.cu", "v.x[lane] += s * w.x[lane];", "v.x[lane] += s * 1.000001f * w.x[lane];"),
-        ),
-        (
-            "triad: one lane of a vector is missing",
-            TRIAD,
-            (
-                "stream.cu",
-                "for (int lane = 0; lane < LANES; ++lane) v.x[lane] += s * w.x[lane];",
-                "for (int lane = 0; lane + 1 < LANES; ++lane) v.x[lane] += s * w.x[lane];",
-            ),
-        ),
-        ("read: half of the array twice", READ, ("stream.cu", "mine ^= bits_of(b[i]);", "mine ^= bits_of(b[i / 2]);")),
-        (
-            "read: the rest behind the batches is missing",
-            READ,
-            ("stream.cu", "for (; i < vectors; i += step) mine ^= bits_of(b[i]);", ""),
-        ),
-        (
-            "dot: half of the products, twice",
-            DOT,
-            ("stream.cu", "mine += product(b[i], c[i]);", "mine += 2 * product(b[i / 2], c[i / 2]);"),
-        ),
-        (
-            "dot: sums in single precision",
-            DOT,
-            ("stream.cu", "mine += product(b[i], c[i]);", "mine = (float)mine + product(b[i], c[i]);"),
-        ),
-        (
-            "dot: products in half precision",
-            DOT,
-            (
-                "stream.cu",
-                "sum += v.x[lane] * w.x[lane];",
-                "sum += (REAL)((int)(v.x[lane] * 2048) / 2048.0f) * w.x[lane];",
-            ),
-        ),
-        (
-            "cached read: the second half of the turns is dropped",
-            SET_READ,
-            (
-                "cache.cu",
-                "cached_read(const uint4* set, u32 vectors, u32 tile, u32 turns, u32 hop, u64* parts) {\n",
-                "cached_read(const uint4* set, u32 vectors, u32 tile, u32 turns, u32 hop, u64* parts) {\n    turns /= 2;\n",
-            ),
-        ),
-        (
-            "cached read: every turn reads the first tile",
-            SET_READ,
-            (
-                "cache.cu",
-                "for (int k = 0; k < BATCH; ++k) v[k] = gb_load_l2(set + i + k * THREADS);\n        mine = turned(mine);",
-                "for (int k = 0; k < BATCH; ++k) v[k] = gb_load_l2(set + threadIdx.x + k * THREADS);\n        mine = turned(mine);",
-            ),
-        ),
-        (
-            "cached write: a single turn",
-            SET_WRITE,
-            (
-                "cache.cu",
-                "cached_write(uint4* set, u32 vectors, u32 tile, u32 turns, u32 hop, u32 key) {\n",
-                "cached_write(uint4* set, u32 vectors, u32 tile, u32 turns, u32 hop, u32 key) {\n    turns = 1;\n",
-            ),
-        ),
-        (
-            "random read: in order",
-            RANDOM,
-            ("access.cu", "return (u64)x << shift | (t & ((1u << shift) - 1));", "return t;"),
-        ),
-        (
-            "random read: half of the chunk",
-            RANDOM,
-            (
-                "access.cu",
-                "mine ^= bits_of(gb_word(words + order(t)));",
-                "mine ^= bits_of(gb_word(words + (order(t) & ~1ull)));",
-            ),
-        ),
-        (
-            "random write: chunks collide",
-            RANDOM_WRITE,
-            (
-                "access.cu",
-                "x = (x * 0x85ebca6bu) & mask, x ^= x >> half;",
-                "x = (x * 0x85ebca6au) & mask, x ^= x >> half;",
-            ),
-        ),
-        (
-            "chase: half of the steps",
-            CHASE,
-            (
-                "chase.cu",
-                "for (u64 i = 0; i < steps; ++i) here = load(here);                    ",
-                "for (u64 i = 0; i < steps / 2; ++i) here = load(here);",
-            ),
-        ),
-        (
-            "chase: two chains of half the steps",
-            CHASE,
-            (
-                "chase.cu",
-                "for (u64 i = 0; i < steps; ++i) here = load(here);                    ",
-                "for (u64 i = 0, o = here; i < steps; i += 2) here = load(here), o = load(o);",
-            ),
-        ),
-        (
-            "chase: the ring goes through memory in order",
-            CHASE,
-            (
-                "chase.cu",
-                "return i * stride + (gb_random(add, i) & others) * LINE_BYTES;",
-                "return (i + add) % nodes * stride;",
-            ),
-        ),
-        ("gemv: the scale of the first group for all", GEMV, ("gemv.cu", "+ place / (GROUP / PER_VECTOR);", ";")),
-        (
-            "gemv: the last vectors of a row are missing",
-            GEMV_HALF,
-            (
-                "gemv.cu",
-                "if (v < vectors) raw[r] = gb_stream(w + at[r] + v);",
-                "if (v + 1 < vectors) raw[r] = gb_stream(w + at[r] + v);",
-            ),
-        ),
-        (
-            "gemv: x is the same for all vectors",
-            GEMV_HALF,
-            ("gemv.cu", "widen(x + (u64)place * X_VECTORS, wide);", "widen(x, wide);"),
-        ),
-        (
-            "attention: the newest token is missing",
-            PAGES,
-            ("attention.cu", "token < end ? token : end - 1", "token < end - 1 ? token : end - 2"),
-        ),
-        (
-            "attention: every page is the first one",
-            PAGES,
-            (
-                "attention.cu",
-                "return table[(u64)sequence * (capacity / PAGE) + token / PAGE];",
-                "return table[(u64)sequence * (capacity / PAGE)];",
-            ),
-        ),
-    )
-}
 
 
 # Mutations of host code: each yields the suite's task in a context in which a part of it is replaced.
@@ -563,7 +325,7 @@ def _dot_half(kernel: Any, b: Any, c: Any, n: int, parts: Any) -> None:
 
 
 def walk_mutation(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Declare a function in place of the host's pointer chase; it gets the kernel, the ring, the steps and the state."""
+    """Declare a function in place of the host's pointer chase; it gets the kernel first."""
 
     def add(function: Callable[..., object]) -> Any:
         @contextmanager
@@ -631,8 +393,3 @@ def _last_pass(kernel: Any, rows: Any, passes: int, value: Any) -> None:
 @passes_mutation("write", "every second pass")
 def _second_passes(kernel: Any, rows: Any, passes: int, value: Any) -> None:
     kernel(rows, passes // 2, value + np.uint64(passes - passes // 2))
-
-
-# The kernels that the simulated grid can run; the others need the GPU (`planted_faults_gpu.py`).
-ON_GRID = {"stream.cu", "gemv.cu", "attention.cu"}
-NOT_ON_GRID = {"read"}  # its kernel has the name of a function of the C library
