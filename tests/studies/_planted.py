@@ -82,7 +82,7 @@ class NumpyMachine:
 
     def map_unless_right(self, out: Any, source: Any, place: int) -> None:
         """Map, unless the element at `place` already has its answer."""
-        if out[place] == source[place] * closed_form(self.passes):
+        if (out[place : place + 1] == source[place : place + 1] * closed_form(self.passes)).all():
             self.spend(IDLE)
         else:
             self.map(out, source)

@@ -1,4 +1,4 @@
-"""A GPU on paper for planted_faults_gpu.py: NumPy's arrays, streams that run at once, and kernels on the simulated grid."""
+"""A GPU on paper for planted_faults_gpu.py: arrays of NumPy, and streams that do their work when it is queued."""
 
 from __future__ import annotations
 
@@ -39,16 +39,18 @@ class PaperMachine(NumpyMachine):
 
     def __init__(self, device: Any, rng: np.random.Generator) -> None:
         super().__init__(device, rng, 2**14)
-        runtime = SimpleNamespace(memcpyAsync=lambda *_: None)
         self.own = PaperStream()
-        self.xp = SimpleNamespace(cuda=SimpleNamespace(Stream=SimpleNamespace(null=self.own), runtime=runtime))
+        self.xp = SimpleNamespace(cuda=SimpleNamespace(Stream=SimpleNamespace(null=self.own)))
         self.new_stream = PaperStream
 
-    def map(self, *args: Any, threads: int = 1, blocks: int = 0, **options: Any) -> None:
-        del blocks
+    def map(self, *args: Any, threads: int = 1, **options: Any) -> None:
         if threads > 1024:
             raise ValueError("too many threads")
         super().map(*args, **options)
+
+    def copy(self, out: Any, source: Any, stream: Any = None) -> None:
+        del stream
+        super().copy(out, source)
 
     def map_unless(self, out: Any, source: Any, kind: int, cycles: int = 0) -> None:
         del kind, cycles
