@@ -27,10 +27,10 @@ def agree_alone(value: T) -> T:
 
 
 def overwrite(task: Task, device: OpenDevice) -> None:
-    """Poison the outputs of every stage, each array once, and then what the task itself overwrites."""
+    """Let the task poison what it overwrites itself, and then poison the outputs of every stage, each array once."""
+    task.poison()  # before the outputs, so that no work done there remains
     outputs = {id(array): array for stage in task.stages.values() for array in stage.outputs}
     poison(device, outputs.values())
-    task.poison()
 
 
 UNCHECKED = "unchecked"  # the label of a case without a check, or whose check does not notice a corrupted output
@@ -81,11 +81,25 @@ class AnswerChecks:
         return observations
 
     def is_dead(self) -> bool:
-        """Return whether nothing is checked: there is no check, or it passes with a corrupted element of an output.
+        """Return whether nothing is checked: there is no check, or it passes with a corrupted output or an old answer.
 
-        The outputs must hold their answers. A case without declared outputs has nothing to corrupt."""
+        The outputs must hold the answers of the present inputs. Afterwards the other inputs are in place."""
         if self.task.check is no_values:
             return not all(stage.checked for stage in self.task.stages.values())
+        return self._takes_corrupted() or self._takes_earlier_answer()
+
+    def _takes_earlier_answer(self) -> bool:
+        """Change the inputs, and return whether the check passes with the answers of the inputs before."""
+        changes = self._input_changes()
+        for change in changes:
+            change()
+        return bool(changes) and not self._refuses()
+
+    def _input_changes(self) -> dict[Callable[[], object], None]:
+        return dict.fromkeys(stage.inputs for stage in self.task.stages.values() if stage.inputs)
+
+    def _takes_corrupted(self) -> bool:
+        """Return whether the check passes with one corrupted element of an output, at each of up to three places."""
         outputs = [output if output.ndim else output.reshape(1) for output in self._outputs if output.size]
         corrupted = 0
         for _ in range(_DRAWS if outputs else 0):
@@ -113,11 +127,16 @@ class AnswerChecks:
         else:
             bits ^= -1
         try:
+            return self._refuses()
+        finally:
+            element[...] = kept
+
+    def _refuses(self) -> bool:
+        """Return whether the check finds a fault in the outputs as they are."""
+        try:
             values = observed("the check", self.task.check()).values()
         except _FINDINGS:
             return True
-        finally:
-            element[...] = kept
         return not all(math.isfinite(value.value) for value in values if isinstance(value, Observed))
 
     def _verify_rotation(self, name: str, stage: Stage) -> None:
@@ -142,9 +161,7 @@ class AnswerChecks:
 
         A call that writes nothing is found, and one that returns an earlier answer."""
         is_first, self._is_first = self._is_first, False
-        for other_input in (
-            () if is_first else dict.fromkeys(stage.inputs for stage in self.task.stages.values() if stage.inputs)
-        ):
+        for other_input in () if is_first else self._input_changes():
             self._device.synchronize()
             self._agree(None)  # no rank reads the present input any more
             other_input()

@@ -212,12 +212,12 @@ class HostRoundTrip:
     def __init__(self, codec: HostCodec, source: Any, chunk_bytes: int, threads: int = 1) -> None:
         self.codec, self.source, self.threads, self._chunk_bytes = codec, source, threads, chunk_bytes
         self.sizes, self.chunks = lengths(source.size, chunk_bytes), chunks_of(source, chunk_bytes)
-        self._other = np.roll(source, -chunk_bytes)
+        self._first, self._rng = source, np.random.default_rng(0)
         self.poison()
 
     def redraw(self) -> None:
-        """Put the same chunks in another order into the buffer; a second call restores the first one."""
-        self.source, self._other = self._other, self.source
+        """Shift the data in the buffer, so that no call can have kept the answer of a chunk."""
+        self.source = np.roll(self._first, int(self._rng.integers(self._first.size)))
         self.chunks = chunks_of(self.source, self._chunk_bytes)
 
     def poison(self) -> None:
