@@ -8,6 +8,7 @@ import _grid
 import _make as make
 import numpy as np
 import pytest
+from _earlier import expect_found
 from _grid_device import DTYPES, PAPER, bench
 from _modules import shared_modules, suite_module, suite_modules
 from _poison import overwrite
@@ -190,6 +191,45 @@ def test_a_matrix_times_a_vector_takes_turns_on_copies_and_counts_weights_scales
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("path", "kind", "tokens"), [("warp", "int8", 1), ("tensor", "int4", 20), ("vendor", "float16", 1)]
+)
+def test_an_earlier_answer_of_few_tokens_is_found(path, kind, tokens):
+    gpu = bench(SUITE, "nvidia" if path == "tensor" else "amd")
+    expect_found(FEW.few_tokens(gpu, path, kind, 65, 256, tokens), gpu.open_device)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float8_e5m2", "int8"])
+def test_the_other_input_of_a_product_has_the_other_signs_and_costs_no_memory(dtype):
+    operands = DATA.Operands(bench(SUITE), PRECISIONS[dtype], Shape(8, 8, 64))
+    kind = operands.precision.formats[0]
+    first, bits = (operands._make.widened(operands.a, kind, 8, 64, (64, 1)), operands.a.copy())
+    stage = operands.stage(print)
+    stage.inputs()
+    np.testing.assert_array_equal(operands._make.widened(operands.a, kind, 8, 64, (64, 1)), -first - (dtype == "int8"))
+    stage.inputs()
+    np.testing.assert_array_equal(operands.a, bits)
+
+
+@needs_compiler
+def test_an_earlier_answer_of_a_product_is_found(monkeypatch):
+    gpu, made = bench(SUITE), []
+    monkeypatch.setattr(PRODUCT, "vendor", lambda _, product: made.append(product) or VENDOR.vendor(gpu, product))
+    task = PRODUCT.product(gpu, PRECISIONS["float16"], Shape(16, 40, 32))
+    expect_found(task, gpu.open_device, made[0].c)
+
+
+@pytest.mark.parametrize("name", ["square", "gemv", "grouped"])
+def test_an_earlier_answer_on_the_host_is_found(name):
+    backend = plugins.load("backends", "host")
+    host = backend.devices()[0]
+    case = next(case for case in SUITE.cases(Target(Facts((host,)), host, "smoke")) if case.name == name)
+    on_host = dataclasses.replace(bench(SUITE), case=case, open_device=backend.open(host))
+    expect_found(SUITE.build(on_host), on_host.open_device)
+
+
+@needs_compiler
 def test_a_copy_of_the_weights_that_gives_another_answer_is_found():
     make = DATA.Maker(bench(SUITE))
     rows = np.array([[1, 2, 3], [1, 2, 3], [0xFFFF] * 3, [1, 9, 3]], np.uint16)
@@ -295,6 +335,7 @@ def test_decoding_runs_every_matrix_of_the_model_in_order(monkeypatch, kind, ven
     overwrite(task)
     with pytest.raises(WrongAnswer, match="not written"):
         task.check()
+    expect_found(task, bench(SUITE).open_device)
 
 
 @needs_compiler
@@ -318,6 +359,7 @@ def test_a_prefill_hands_rows_on_and_restores_quantised_weights(monkeypatch, kin
     layers = small_model().size - small_model().head.size
     assert task.stages[""].work.flops == 2 * 24 * layers + 2 * small_model().head.size
     assert 0 < check_once(task)["error"] < 5e-3
+    expect_found(task, bench(SUITE).open_device)
 
 
 def refusing_library(status, message):

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import flipping
 from .formats import Format, MatrixProduct, Precision, Shape
 from .freivalds import SIGN_BLOCK, element_bound, expect_product, sign_blocks
 
@@ -125,10 +126,10 @@ class Operands:
         m, n, k, batch = shape.m, shape.n, shape.k, shape.batch
         kind_a, kind_b, kind_c = precision.formats
         seeds = [int(seed) for seed in self.rng.integers(2**63, size=2)]
-        self._drawn = seeds[0], data
         self.a = self._make.drawn(kind_a, batch * m * k, seeds[0], data)
         self.b = self._make.drawn(kind_b, batch * k * n, seeds[1], data)
         self.c = bench.xp.empty(batch * m * n, kind_c.storage)
+        self.redraw = flipping(self.a)
 
     @property
     def product(self) -> MatrixProduct:
@@ -141,13 +142,8 @@ class Operands:
 
     def stage(self, call: Callable[[], None], effort: gb.Effort = gb.TIER) -> gb.Stage:
         """Return one product as a stage, judged by its operations."""
-        return gb.Stage(call, self.work(), "flops", self.precision.limit, max_calls=64, effort=effort)
-
-    def redraw(self) -> None:
-        """Fill A with the data of another seed; a second call restores the first ones."""
-        seed, data = self._drawn
-        self._drawn = seed ^ 1, data
-        self._make.fill(self.a, self.precision.formats[0], seed ^ 1, data)
+        limit, inputs = self.precision.limit, self.redraw
+        return gb.Stage(call, self.work(), "flops", limit, max_calls=64, effort=effort, inputs=inputs)
 
     def poison(self) -> None:
         """Fill C with a pattern that is no result, so that the check finds elements that were not written."""
