@@ -62,8 +62,8 @@ class Grounds:
 
     def __init__(self, before: Evidence, after: Evidence, allow_mismatch: bool = False) -> None:
         """Set up comparisons of sides of the baseline `before` with sides of the candidate `after`."""
-        self._before = before
-        self._after = after
+        self.before = before
+        self.after = after
         self.spreads = SessionSpreads(before.sides.values())
         self._allow_mismatch = allow_mismatch
         self._machines: dict[_Sources, tuple[str, ...]] = {}
@@ -102,7 +102,7 @@ class Grounds:
         The whole side is returned if fewer than three of these processes are ok, or if all its processes ran on
         these cards."""
         if self.are_other_cards(old, new) and len(set(old.readings)) > 1:
-            before, after = self._before.readings, self._after.readings
+            before, after = self.before.readings, self.after.readings
             cards = {_card_uuids(after[index].manifest, new.devices) for index in new.readings}
             same_card = old.only(
                 {index for index in old.readings if _card_uuids(before[index].manifest, old.devices) in cards}
@@ -123,8 +123,8 @@ class Grounds:
 
     def _manifests(self, old: Side, new: Side) -> list[tuple[Manifest, Manifest]]:
         """Return the manifest of each run of `old` paired with the manifest of each run of `new`."""
-        first = [self._before.readings[reading].manifest for reading in dict.fromkeys(old.readings)]
-        second = [self._after.readings[reading].manifest for reading in dict.fromkeys(new.readings)]
+        first = [self.before.readings[reading].manifest for reading in dict.fromkeys(old.readings)]
+        second = [self.after.readings[reading].manifest for reading in dict.fromkeys(new.readings)]
         return [(before, after) for before in first for after in second]
 
     def _data_differences(self, old: Side, new: Side) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ class Grounds:
         if limit != "dram" and all(map(_have_enough_clocks, watched)):
             return _clock_and_cycles("clock", old, new, *watched)
         measure, name = (Measure.MEMORY_CLOCK, "memory clock") if limit == "dram" else (Measure.CORE_CLOCK, "clock")
-        return _clock_and_cycles(name, old, new, self._before.clocks(old, measure), self._after.clocks(new, measure))
+        return _clock_and_cycles(name, old, new, self.before.clocks(old, measure), self.after.clocks(new, measure))
 
 
 @dataclass(frozen=True, slots=True)

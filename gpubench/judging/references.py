@@ -192,28 +192,46 @@ class MachineSteps:
     def __init__(
         self, judgement: Judgement, before: Evidence, after: Evidence, is_reference: Callable[[str], bool]
     ) -> None:
-        """Group the judged cases of a baseline and a candidate by their devices and the resource that bounds them."""
-        before, after = (without_outlying_processes(side, "")[0] for side in (before, after))
+        """Keep a judgement of a baseline and a candidate; most judgements need none of the groups below."""
         self._judgement = judgement
-        self._in_turn = in_turn(before, after)
-        self._grounds = Grounds(before, after)
-        self._sides = {
+        self._evidence = before, after
+        self._is_reference = is_reference
+
+    @cached_property
+    def _grounds(self) -> Grounds:
+        before, after = (without_outlying_processes(side, "")[0] for side in self._evidence)
+        return Grounds(before, after)
+
+    @cached_property
+    def _sides(self) -> dict[Key, tuple[Side, Side]]:
+        """The sides of each case that baseline and candidate have, by the candidate's key."""
+        return {
             (new.case.id, new.devices): (self._grounds.of_same_card(old, new), new)
-            for old, new in paired(before, after)
+            for old, new in paired(self._grounds.before, self._grounds.after)
             if old is not None and new is not None
         }
-        self._cases = self._case_shifts()
-        references: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
-        resources: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
-        for key, case in self._cases.items():
-            resources.setdefault((key[1], case.resource), []).append(case)
-            for name in dict.fromkeys(("", case.resource)) if is_reference(key[0]) else ():
-                references.setdefault((key[1], name), []).append(case)
-        self._references = {key: CaseGroup(key[1], cases) for key, cases in references.items()}
-        self._resources = {key: CaseGroup(key[1], cases) for key, cases in resources.items()}
 
-    def _case_shifts(self) -> dict[Key, CaseShift]:
-        """Return by key the cases whose figures were compared and that have enough processes to show a shift."""
+    @cached_property
+    def _references(self) -> dict[tuple[tuple[str, ...], str], CaseGroup]:
+        """The reference cases by their devices and the resource that bounds them, and all of the devices under ""."""
+        references: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
+        for finding in self._judgement.findings:
+            if self._is_reference(finding.case.id) and (case := self._cases.get(finding.key)):
+                for name in dict.fromkeys(("", case.resource)):
+                    references.setdefault((finding.devices, name), []).append(case)
+        return {key: CaseGroup(key[1], cases) for key, cases in references.items()}
+
+    @cached_property
+    def _resources(self) -> dict[tuple[tuple[str, ...], str], CaseGroup]:
+        """All judged cases by their devices and the resource that bounds them."""
+        resources: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
+        for (_, devices), case in self._cases.items():
+            resources.setdefault((devices, case.resource), []).append(case)
+        return {key: CaseGroup(key[1], cases) for key, cases in resources.items()}
+
+    @cached_property
+    def _cases(self) -> dict[Key, CaseShift]:
+        """By key, the cases whose figures were compared and that have enough processes to show a shift."""
         cases = {}
         for finding in self._judgement.findings:
             if (finding.effect is not None or finding.cause == "identical") and finding.key in self._sides:
@@ -263,7 +281,7 @@ class MachineSteps:
 
         A slow-down within the bound of what the machine may explain is only to be confirmed if the baseline has one
         session of the case. A slow-down beyond it is slower. Sides that were measured in turn have no doubt."""
-        if self._in_turn:
+        if in_turn(*self._evidence):
             return self._judgement
         findings = [
             self._with_doubt(finding) if _is_slower(finding) else finding for finding in self._judgement.findings
@@ -290,7 +308,7 @@ class MachineSteps:
 
     def _group(self, key: Key) -> CaseGroup | None:
         """Return the references that a case is compared with: the ones of its resource, or all."""
-        case = self._cases.get(key)
+        case = self._cases.get(key) if self._references else None
         if case is None:
             return None
         groups = (self._references.get((key[1], name)) for name in (case.resource, ""))

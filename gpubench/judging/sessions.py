@@ -127,14 +127,19 @@ def without_outlying_processes(evidence: Evidence, name: str) -> tuple[Evidence,
 
     `name` is `baseline` or `candidate`, for the notes. At most a fifth of the processes is left out."""
     measured, out = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Side]] = {}  # computed together, which is much faster
     for side in evidence.sides.values():
-        numbers = side.numbers
         if len(side.logs) >= _LEAST_PROCESSES and len(side.logs) == len(side.ok):
-            distances = np.abs(np.array(side.logs) - np.median(side.logs))
-            deviation = _MAD_TO_SIGMA * float(np.median(distances))
-            measured.update(numbers[index] for index in side.ok)
-            is_far = distances > max(_OUT * deviation, 1e-9)
-            out.update(numbers[index] for index, far in zip(side.ok, is_far.tolist(), strict=True) if far)
+            alike.setdefault((side.readings, side.ok), []).append(side)
+    for (_, ok), sides in alike.items():
+        logs = np.array([side.logs for side in sides])
+        distances = np.abs(logs - np.median(logs, axis=1, keepdims=True))
+        deviations = _MAD_TO_SIGMA * np.median(distances, axis=1, keepdims=True)
+        far_cases = (distances > np.maximum(_OUT * deviations, 1e-9)).sum(axis=0).tolist()
+        numbers = sides[0].numbers
+        for index, count in zip(ok, far_cases, strict=True):
+            measured[numbers[index]] += len(sides)
+            out[numbers[index]] += count
     bad = sorted(process for process, count in out.items() if count > max(measured[process] / 2, _LEAST_CASES - 1))
     if not bad or 5 * len(bad) > len(measured):
         return evidence, []
