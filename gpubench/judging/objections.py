@@ -121,6 +121,15 @@ class Grounds:
             self._cards[sources] = any(first and second and first != second for first, second in cards)
         return self._cards[sources]
 
+    def are_unknown_cards(self, old: Side, new: Side) -> bool:
+        """Return whether the sides have different cards, and the baseline has too few to show how its cards differ."""
+        manifests = (self.before.readings[reading].manifest for reading in dict.fromkeys(old.readings))
+        return self.are_other_cards(old, new) and len({_card_uuids(before, old.devices) for before in manifests}) < 2
+
+    def card_allowance(self, old: Side, new: Side) -> float:
+        """Return by how much an unknown card may differ from the baseline's, a logarithm; 0 for a known one."""
+        return math.log1p(cards_differ(new.kinds[0])) if self.are_unknown_cards(old, new) else 0.0
+
     def _manifests(self, old: Side, new: Side) -> list[tuple[Manifest, Manifest]]:
         """Return the manifest of each run of `old` paired with the manifest of each run of `new`."""
         first = [self.before.readings[reading].manifest for reading in dict.fromkeys(old.readings)]
@@ -141,16 +150,14 @@ class Grounds:
         return tuple(dict.fromkeys(reasons))
 
     def other_card(self, old: Side, new: Side, effect: Effect) -> Objection | None:
-        """Return an objection if the sides have different cards and the effect may be a difference of cards; else None.
+        """Return an objection if the effect may be a difference of cards that the baseline does not show; else None.
 
         It may be one if an end of its 95 % interval is closer to 0 than cards of a model differ in this quantity."""
-        differ = cards_differ(new.kinds[0])
-        nearest = min(abs(effect.low), abs(effect.high))
-        if nearest > math.log1p(differ) or not self.are_other_cards(old, new):
+        differ = self.card_allowance(old, new)
+        if not differ or min(abs(effect.low), abs(effect.high)) > differ:
             return None
-        reason = (
-            f"measured on another card, and cards of one model differ by {units.percent(differ, 0)} in this quantity"
-        )
+        share = units.percent(math.expm1(differ), 0)
+        reason = f"measured on another card, and cards of one model differ by {share} in this quantity"
         return Objection(Verdict.INCONCLUSIVE, "card", f"{reason}: use a baseline of this card")
 
     def explanation(self, old: Side, new: Side, verdict: Verdict, threshold: float, effect: Effect) -> Objection | None:
@@ -168,6 +175,12 @@ class Grounds:
             return Objection(_verdict_if_explained(verdict), "contended", disturbed)
         explained = self._explained_by_clock(old, new, verdict, threshold)
         return explained or (self._hidden_slowdown(old, new, threshold) if verdict is Verdict.SUSPECT else None)
+
+    def slowed_by_clock(self, old: Side, new: Side) -> float:
+        """Return by how much a lower clock slowed a case, a logarithm: the fall of the clock beyond its noise, or 0."""
+        change = self._clock_change(old, new)
+        fall = -float(change.clock.difference) if change else 0.0
+        return fall if change and fall > change.clock.margin else 0.0
 
     def _explained_by_clock(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
         """Return the change of the clock as an objection if it explains the change of the figure; else None."""

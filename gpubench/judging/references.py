@@ -23,7 +23,7 @@ from gpubench.base import units
 from gpubench.judging.evidence import Evidence, Key, Side, in_turn, paired
 from gpubench.judging.judge import CONFIRM, Finding, Judgement, badness, verdict_of, with_explanation
 from gpubench.judging.objections import Grounds
-from gpubench.judging.sessions import OTHER_CARD, resource, without_outlying_processes
+from gpubench.judging.sessions import LEAST_SHIFTS, resource, without_outlying_processes
 from gpubench.model import Verdict
 
 LEAST_REFERENCES = 3  # a median of fewer follows a single case
@@ -143,7 +143,7 @@ class CaseShift:
 class CaseGroup:
     """Cases on the same devices, bound by the same resource if `name` is not empty.
 
-    `witnesses` are the members that moved together; it is empty if too few did."""
+    `witnesses` are the members that moved together; it is empty if too few did. `middle` is the median shift."""
 
     def __init__(self, name: str, members: Sequence[CaseShift]) -> None:
         """Find the members that moved together: their shifts agree with the median shift of all members."""
@@ -154,6 +154,7 @@ class CaseGroup:
         agreeing = [case for case in members if abs(case.moved - middle) <= max(case.room, room)]
         together = len(agreeing) >= max(LEAST_REFERENCES, _TOGETHER * len(members))
         self.witnesses = agreeing if together else []
+        self.middle = middle
         self._repeated: dict[frozenset[int], CommonShift] = {}
 
     @cached_property
@@ -223,10 +224,11 @@ class MachineSteps:
 
     @cached_property
     def _resources(self) -> dict[tuple[tuple[str, ...], str], CaseGroup]:
-        """All judged cases by their devices and the resource that bounds them."""
+        """All judged cases by their devices and the resource that bounds them, and all of the devices under ""."""
         resources: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
         for (_, devices), case in self._cases.items():
-            resources.setdefault((devices, case.resource), []).append(case)
+            for name in dict.fromkeys(("", case.resource)):
+                resources.setdefault((devices, name), []).append(case)
         return {key: CaseGroup(key[1], cases) for key, cases in resources.items()}
 
     @cached_property
@@ -291,20 +293,32 @@ class MachineSteps:
     def _with_doubt(self, finding: Finding) -> Finding:
         """Return a slower finding with the doubt beside it, and as to be confirmed if the doubt may explain it."""
         old, new = self._sides[finding.key]
-        is_other_card = self._grounds.are_other_cards(old, new)
-        bound = max(self._grounds.spreads.bound(old), OTHER_CARD if is_other_card else 0.0)
+        allowance = self._grounds.card_allowance(old, new)
+        bound = self._grounds.spreads.bound(old) + allowance
         most = units.percent(math.expm1(bound))
         assert finding.effect is not None  # `_is_slower` demands it
-        if (is_other_card or len(old.centres) == 1) and finding.effect.low <= bound:
-            what = "is of another card, and cards" if is_other_card else "has one session, and sessions"
-            reason = f"slower, but the baseline {what} may differ by {most}"
-            return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=CONFIRM, reason=reason)
         case = self._cases.get(finding.key)
         group = self._resources.get((finding.devices, case.resource)) if case else None
+        if allowance or len(old.centres) == 1:
+            shared = self._shared_step(finding, bound)
+            if finding.effect.low - shared - self._grounds.slowed_by_clock(old, new) <= bound:
+                what = "is of another card, and cards" if allowance else "has one session, and sessions"
+                reason = f"slower, but the baseline {what} may differ by {most}"
+                reason += f" beyond the {units.percent(math.expm1(shared))} by which most cases are slower" * bool(
+                    shared
+                )
+                return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=CONFIRM, reason=reason)
         if group is None or not group.witnesses or not group.first.is_step(finding.threshold):
             return finding
         doubt = f"{group} became {_shift_text(group.first)} together, of which the machine may explain {most}"
         return replace(finding, reason="; ".join(filter(None, (finding.reason, doubt))))
+
+    def _shared_step(self, finding: Finding, bound: float) -> float:
+        """Return the slow-down of half of the cases like this one if a machine may explain it, beyond noise; else 0."""
+        case = self._cases.get(finding.key)
+        groups = [self._resources[finding.devices, name] for name in (case.resource, "")] if case else []
+        middle = next((group.middle for group in groups if len(group.members) >= LEAST_SHIFTS), 0.0)
+        return middle if finding.user_threshold * _RELEVANT < middle <= bound else 0.0
 
     def _group(self, key: Key) -> CaseGroup | None:
         """Return the references that a case is compared with: the ones of its resource, or all."""

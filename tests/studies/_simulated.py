@@ -60,9 +60,9 @@ class World:
     sessions by case, `common` the deviation that all cases of a session share with sensitivities from 0 to 2, `drift`
     the slow-down of everything from one process to the next, `bad` the share by which one process of each side is
     slower for `bad_cases` of the cases, `quantum` the resolution of the clock. `spread` draws the noise of each case
-    between 0.1 and 8 %. With `other_card` the candidate has another UUID. `throttled` slows the cases that follow the
-    clock in the candidate's session; with `witness` the workers read the clock. The first `changed` of the cases are
-    `slower` by a fraction in build B, and 80 % are `faster`."""
+    between 0.1 and 8 %. With `other_card` the candidate and each session of the baseline have a card of their own.
+    `throttled` slows the cases that follow the clock in the candidate's session; with `witness` the workers read the
+    clock. The first `changed` of the cases are `slower` by a fraction in build B, and 80 % are `faster`."""
 
     noise: float = 0.01
     draw: Noise = normal
@@ -149,9 +149,9 @@ class SimulatedSuite:
         return [(values[:, build == side], clocks[:, build == side]) for side in (0, 1)]
 
     def reading(
-        self, logs: tuple[Logs, Logs], numbers: Iterable[int] | None = None, started: str = "10:00", other: bool = False
+        self, logs: tuple[Logs, Logs], numbers: Iterable[int] | None = None, started: str = "10:00", card: str = ""
     ) -> Reading:
-        """Return a run file with the medians of these cases; with `other`, of another card."""
+        """Return a run file with the medians of these cases on a card."""
         medians = np.exp(logs[0]).tolist()
         hertz = (_CLOCK_HZ * np.exp(logs[1])).tolist() if self.world.witness else None
         results = {}
@@ -162,7 +162,7 @@ class SimulatedSuite:
                 (case, Process("ok", value, kind, clock_hz=clock))
                 for value, clock in zip(medians[index], clocks, strict=True)
             ]
-        return Reading(_manifest(started, other), Gathering(results))
+        return Reading(_manifest(started, card), Gathering(results))
 
     def stored(self, rounds: int = ROUNDS) -> Judgement:
         """Return the verdicts of `gpubench gate` against a stored baseline; with rounds the suspects are repeated."""
@@ -175,12 +175,14 @@ class SimulatedSuite:
             logs = self.measured(state, [1] * world.candidate, turn)[1]
             turn += world.candidate
             self.first = self.first or [baselines[0][0], logs[0]]
-            return self.reading(logs, numbers, other=world.other_card)
+            return self.reading(logs, numbers, card="the candidate's" if world.other_card else "")
 
         def again(sides: Sides, findings: tuple[Finding, ...]) -> Sides:
             return Sides(sides.before, sides.after.with_repeats([candidate(self._repeated(findings))]))
 
-        sides = Sides(Evidence([[self.reading(logs)] for logs in baselines]), Evidence([[candidate()]]))
+        cards = [f"card {number}" if world.other_card else "" for number in range(world.sessions)]
+        before = [[self.reading(logs, card=card)] for logs, card in zip(baselines, cards, strict=True)]
+        sides = Sides(Evidence(before), Evidence([[candidate()]]))
         return settle_stored(sides, judged, again, rounds)
 
     def ab(self, rounds: int = ROUNDS, only: tuple[Finding, ...] = ()) -> Judgement:
@@ -227,9 +229,8 @@ def _cases(count: int) -> list[Case]:
 
 
 @cache
-def _manifest(started: str, other: bool) -> Manifest:
-    card = device(uuid="another-card" if other else "a-card")
-    return manifest(started=f"{_DAY}T{started}:00+00:00", facts=facts(card))
+def _manifest(started: str, card: str) -> Manifest:
+    return manifest(started=f"{_DAY}T{started}:00+00:00", facts=facts(device(uuid=card or "a card")))
 
 
 def judged(sides: Sides) -> Judgement:
