@@ -86,15 +86,16 @@ def simulate_suite(world: World, seed: int) -> dict[str, float]:
     if to_confirm:
         printed = to_confirm if len(to_confirm) <= MOST_FILTERS else ()
         outcomes["after ab"] = exit_status(SimulatedSuite(world, (2, seed)).ab(only=printed)) != 0
-    changed = [SimulatedSuite(replace(world, slower=by), (3, seed)) for by in (0.05, 0.1)]
-    quiet = {case for case, noise in zip(changed[0].changed, changed[0].noise, strict=False) if noise <= _QUIET}
-    found = [flagged(changed[0].stored()), flagged(changed[1].stored())]
-    found.append(slower(SimulatedSuite(replace(world, slower=0.05), (4, seed)).ab()))
-    for column, cases in zip(FOUND, found, strict=True):
-        outcomes[column] = len(cases & quiet) / len(quiet) if quiet else np.nan
+    changed = [SimulatedSuite(replace(world, slower=by), (3, seed)) for by in (0.05, 0.1, 0.05)]
+    found = [flagged(changed[0].stored()), flagged(changed[1].stored()), slower(changed[2].ab())]
+    quiet = changed[0].noise[: len(suite.changed)] <= _QUIET
+    cases = [case for case, is_quiet in zip(suite.changed, quiet, strict=True) if is_quiet]
+    for column, called_slower in zip(FOUND, found, strict=True):
+        outcomes[column] = len(called_slower & set(cases)) / len(cases) if cases else np.nan
     for name, rule in PEERS.items():
         outcomes[name] = bool(rule(*suite.first).any())
-        outcomes[f"{name} +5 %"] = rule(*changed[0].first)[: len(changed[0].changed)].mean()
+        hits = rule(*changed[0].first)[: len(quiet)][quiet]
+        outcomes[f"{name} +5 %"] = hits.mean() if cases else np.nan
     return outcomes
 
 
