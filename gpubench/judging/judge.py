@@ -308,9 +308,7 @@ def _findings_with_effects(
     spreads: SessionSpreads,
     bounds: Sequence[float] | None,
 ) -> list[Finding]:
-    """Return the findings of comparable pairs of sides (baseline, candidate), with effects and verdicts.
-
-    `bounds` has for each pair by how much two sessions may differ, or is None if the sides share a session."""
+    """Return the findings of comparable pairs; `bounds` is None for sides of one session, else what these differ by."""
     noises = noise.sides if noise else {}
     scatters = [spreads.scatter(old, new) if bounds else None for old, new in pairs]
     side_pairs = [
