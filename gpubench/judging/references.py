@@ -303,10 +303,8 @@ class MachineSteps:
             shared = self._shared_step(finding, bound)
             if finding.effect.low - shared - self._grounds.slowed_by_clock(old, new) <= bound:
                 what = "is of another card, and cards" if allowance else "has one session, and sessions"
-                reason = f"slower, but the baseline {what} may differ by {most}"
-                reason += f" beyond the {units.percent(math.expm1(shared))} by which most cases are slower" * bool(
-                    shared
-                )
+                beyond = f" beyond the {units.percent(math.expm1(shared))} by which most cases are slower"
+                reason = f"slower, but the baseline {what} may differ by {most}{beyond if shared else ''}"
                 return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=CONFIRM, reason=reason)
         if group is None or not group.witnesses or not group.first.is_step(finding.threshold):
             return finding

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,7 +55,7 @@ WORLDS = {
 COLUMNS = ("ends with 1", "to be confirmed", "after ab", "ab ends with 1", "undecided", "undecided by ab")
 FOUND = ("+5 % stored", "+10 % stored", "+5 % ab")
 _QUIET = 0.01  # cases of at most this noise count for what is found
-_CHUNK = 20  # suites that one task of a process pool simulates
+_CHUNK = 2000  # cases that one task of a process pool simulates
 
 
 class Cell(NamedTuple):
@@ -108,15 +108,15 @@ def simulate_chunk(cell: Cell, seeds: range) -> tuple[list[dict[str, float]], fl
 
 def simulate_cells(cells: Sequence[Cell], suites: int, jobs: int) -> Iterator[tuple[Cell, dict[str, float]]]:
     """Yield each cell with the means of its columns, and with the seconds of a core that it took."""
-    chunks = [range(first, min(first + _CHUNK, suites)) for first in range(0, suites, _CHUNK)]
-    tasks = list(product(cells, chunks))
+    steps = {cell: max(_CHUNK // cell.cases, 1) for cell in cells}
+    tasks = [(cell, range(suites)[at : at + step]) for cell, step in steps.items() for at in range(0, suites, step)]
     with ProcessPoolExecutor(jobs) as pool:
-        results = pool.map(simulate_chunk, *zip(*tasks, strict=True))
-        for cell in cells:
-            parts = [next(results) for _ in chunks]
-            rows = [row for part, _ in parts for row in part]
+        results = zip(tasks, pool.map(simulate_chunk, *zip(*tasks, strict=True)), strict=True)
+        for cell, parts in groupby(results, lambda result: result[0][0]):
+            chunks = [chunk for _, chunk in parts]
+            rows = [row for chunk, _ in chunks for row in chunk]
             means = {column: float(np.nanmean([row[column] for row in rows])) for column in rows[0]}
-            yield cell, means | {"suites": suites, "core seconds": round(sum(seconds for _, seconds in parts), 1)}
+            yield cell, means | {"suites": suites, "core seconds": round(sum(seconds for _, seconds in chunks), 1)}
 
 
 def line(cell: Cell, means: Mapping[str, float]) -> str:
