@@ -250,7 +250,7 @@ def test_in_every_world_identical_code_raises_no_alarm_and_ab_finds_five_per_cen
     for cell, means in simulate_cells([Cell(name, 5, 40) for name in WORLDS], suites=2, jobs=1):
         assert means["ends with 1"] == means["after ab"] == means["ab ends with 1"] == 0, cell
         assert means["to be confirmed"] == ("no clock" in cell.name), cell
-        assert means["+5 % ab"] > 0.7, cell
+        assert means["+5% ab"] > 0.7, cell
 
 
 SUITE = """
