@@ -34,8 +34,8 @@ def overwrite(task: Task, device: OpenDevice) -> None:
 
 
 UNCHECKED = "unchecked"  # the label of a case without a check, or whose check does not notice a corrupted output
-_ELEMENTS = 3  # elements that are corrupted, one at a time, before a check counts as dead
-_DRAWS = 30  # places that are tried, because some outputs or parts of them are not written
+_ELEMENTS = 3  # elements of each output that are corrupted, one at a time, before a check counts as dead
+_DRAWS = 5  # places that are tried for each, because some outputs or parts of them are not written
 # What a check may raise on a wrong value that it, or a decoder, does not expect.
 _FINDINGS = (WrongAnswer, AssertionError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -99,21 +99,24 @@ class AnswerChecks:
         return dict.fromkeys(stage.inputs for stage in self.task.stages.values() if stage.inputs)
 
     def _takes_corrupted(self) -> bool:
-        """Return whether the check passes with one corrupted element of an output, at each of up to three places."""
+        """Return whether the check passes with one corrupted element, in up to three places of each output."""
         outputs = [output if output.ndim else output.reshape(1) for output in self._outputs if output.size]
         corrupted = 0
-        for _ in range(_DRAWS if outputs else 0):
-            output = outputs[int(self._rng.integers(len(outputs)))]
+        for index in [*self._rng.permutation(len(outputs))] * _ELEMENTS:  # some outputs are intermediate results
+            element = self._written_element(outputs[index])
+            corrupted += element is not None
+            if element is not None and self._finds(element):
+                return False
+        return corrupted > 0
+
+    def _written_element(self, output: Any) -> Any | None:
+        """Return a random element of an array as an array of one element; None if none of some holds an answer."""
+        for _ in range(_DRAWS):
             place = tuple(int(self._rng.integers(size)) for size in output.shape)
             element = output[tuple(slice(index, index + 1) for index in place)]
-            if not self._is_written(element):
-                continue
-            corrupted += 1
-            if self._finds(element):
-                return False
-            if corrupted == _ELEMENTS:
-                return True
-        return False
+            if self._is_written(element):
+                return element
+        return None
 
     def _is_written(self, element: Any) -> bool:
         """Return whether the element has another value than `poison` gives."""

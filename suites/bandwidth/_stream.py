@@ -4,7 +4,7 @@ Bytes are counted by STREAM's rule: every array that the kernel names, once for 
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -243,17 +243,7 @@ def stream_task(
     size, limit = stream.size_bytes, _sizes.memory_limit(bench.target, stream.size_bytes)
     work = gb.Work(moved=kernel.arrays * size, payload=kernel.payload * size, flops=kernel.flops * float(stream.count))
     modes: Any = ("hot", "cold") if bench.traits.is_gpu and not limit else ("hot",)
-    stage = gb.Stage(
-        prepared.call,
-        work,
-        "moved",
-        limit,
-        modes,
-        effort=effort,
-        rotation=prepared.rotation,
-        outputs=prepared.outputs,
-        inputs=prepared.inputs,
-    )
+    stage = replace(prepared.stage(work, "moved", limit), modes=modes, effort=effort)
     notes = {} if name == "memcpy" else dict(stream.notes)
     if not limit:
         cache = gb.units.size(_sizes.cache_bytes(bench.target))
