@@ -1,7 +1,6 @@
 """Measure allocators under the allocations of training steps: time per operation, memory held, first failure."""
 
 import bisect
-import ctypes
 import errno
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
 from .._between import fill_pattern, wrong_words
-from ._space import PAGE_BYTES, MappedRange, array_at, open_space
+from ._space import PAGE_BYTES, GpuSpace, MappedRange, array_at
 
 LAYERS = 24
 _PASSING = 3  # temporary arrays of a layer, all freed before the next layer
@@ -25,7 +24,7 @@ _TOKENS = (256, 2048)  # tokens per step: sequences differ in length, so sizes d
 _LEAST_BYTES = 512
 _ALIGNMENT = 512  # the least alignment of cudaMalloc's addresses and of PyTorch's blocks
 _SEED = 2  # seed of the trace in every run, because the sizes are part of the case
-_PEAK_BYTES, _HOST_PEAK_BYTES = 2**32, 2**27
+_PEAK_BYTES = 2**32
 _TIGHT_SHARE = 0.85  # share of the free memory that is in use at the peak
 _ROOM = 4  # the reserved range as a multiple of the peak; addresses cost nothing
 _RELEASE_THRESHOLD, _KEEP_ALL = 4, 2**62  # cudaMemPoolAttrReleaseThreshold: the pool of a framework keeps its memory
@@ -259,29 +258,6 @@ def allocate_or_none(take: Callable[[int], int], nbytes: int) -> int | None:
         return None
 
 
-class HostMalloc:
-    """The C library's malloc and free."""
-
-    def __init__(self, _bench: gb.Bench) -> None:
-        libc = ctypes.CDLL(None)
-        self._malloc, self._free = libc.malloc, libc.free
-        self._malloc.argtypes, self._malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
-        self._free.argtypes = (ctypes.c_void_p,)
-
-    def take(self, nbytes: int) -> int:
-        """Return the address of a new block; raises MemoryError if malloc returns no address."""
-        address: int | None = self._malloc(nbytes)
-        if not address:
-            raise MemoryError(f"malloc refused {nbytes} bytes")
-        return address
-
-    def give(self, address: int) -> None:
-        self._free(address)
-
-    def close(self) -> None:
-        """Do nothing: no memory is held."""
-
-
 class RuntimeMalloc:
     """cudaMalloc and cudaFree."""
 
@@ -348,7 +324,7 @@ class MappedArena:
     The range has `capacity_bytes` of addresses, a multiple of PAGE_BYTES."""
 
     def __init__(self, bench: gb.Bench, capacity_bytes: int) -> None:
-        self._range = MappedRange(open_space(bench), capacity_bytes)
+        self._range = MappedRange(GpuSpace(bench), capacity_bytes)
         self._arena = OffsetArena()
 
     def take(self, nbytes: int) -> int:
@@ -370,16 +346,14 @@ class MappedArena:
 
 
 def open_allocator(bench: gb.Bench, name: str, peak_bytes: int) -> Allocator:
-    """Return a new allocator that holds no memory; `name` is `vmm`, `pool`, `cupy` or `malloc`.
-
-    `malloc` is cudaMalloc on a GPU and the C library's on the host."""
+    """Return a new allocator that holds no memory; `name` is `vmm`, `pool`, `cupy` or `malloc` (cudaMalloc)."""
     if name == "vmm":
         return MappedArena(bench, -(-_ROOM * peak_bytes // PAGE_BYTES) * PAGE_BYTES)
     if name == "pool":
         return StreamPool(bench)
     if name == "cupy":
         return CupyPool(bench)
-    return RuntimeMalloc(bench) if bench.traits.is_gpu else HostMalloc(bench)
+    return RuntimeMalloc(bench)
 
 
 class LiveBlocks:
@@ -458,7 +432,7 @@ class Churn:
         allocator.close()
 
     def check(self) -> gb.Observation:
-        """Run the trace once, check its blocks, and return `first failure` and, on a GPU, `held per byte used`.
+        """Run the trace once, check its blocks, and return `first failure` and `held per byte used`.
 
         The latter is the memory taken over the memory in use, at the peak."""
         free_bytes = self._bench.device.free_bytes()
@@ -490,30 +464,21 @@ class Churn:
             fill_pattern(self._bench, array, block)
         wrong = sum(wrong_words(self._bench, array, block) for block, array in arrays.items())
         gb.expect(wrong == 0, f"{wrong} words differ from what was written to the blocks in use")
-        if not self._bench.traits.is_gpu:  # other programs change the host's free memory
-            return {}
         held = free_bytes - self._bench.device.free_bytes()
         return {"held per byte used": gb.Observed(held / sum(array.size for array in arrays.values()))}
 
 
-def _allocators(target: gb.Target) -> Any:
-    if target.is_host:
-        return ("malloc", "vmm")
-    return gb.points(("vmm",), smoke=("pool", "vmm"), full=("malloc", "pool", "cupy", "vmm"))
-
-
 @topic.case(
-    when=gb.beyond_quick,
-    allocator=_allocators,
-    trace=lambda target: ("step",) if target.is_host else gb.points(("step",), full=("step", "tight")),
+    when=lambda target: gb.on_gpu(target) and gb.beyond_quick(target),
+    allocator=gb.points(("vmm",), smoke=("pool", "vmm"), full=("malloc", "pool", "cupy", "vmm")),
+    trace=gb.points(("step",), full=("step", "tight")),
 )
 def churn(bench: gb.Bench, allocator: str, trace: str) -> gb.Task:
     """Seconds of one operation, taking or releasing a block, in the allocations of training steps drawn from a seed.
 
-    `step` has 4 GiB (on the host 128 MiB) in use at the peak, `tight` 85 % of the free memory. The first operation that
-    fails is reported, and on a GPU the memory held over the memory in use at the peak. The arena of `vmm` is written in
-    Python."""
-    peak_bytes = _HOST_PEAK_BYTES if not bench.traits.is_gpu else _PEAK_BYTES
+    `step` has 4 GiB in use at the peak, `tight` 85 % of the free memory. The first operation that fails is reported,
+    and the memory held over the memory in use at the peak. The arena of `vmm` is written in Python."""
+    peak_bytes = _PEAK_BYTES
     if trace == "tight":
         peak_bytes = int(bench.device.free_bytes() * _TIGHT_SHARE)
     else:

@@ -12,7 +12,8 @@ from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
 from .._between import fill_pattern, wrong_words
-from ._space import PAGE_BYTES, MappedRange, open_space
+from .._graphs import replayed
+from ._space import PAGE_BYTES, GpuSpace, MappedRange
 
 KINDS = ("malloc", "pool", "vmm", "graph", "managed", "ipc")
 TICK_S = 0.5e-3  # device time of one counting kernel
@@ -93,8 +94,7 @@ class HeldMemory:
 
     def _mapped(self, nbytes: int) -> Any:
         """Return `nbytes` of new memory, mapped by the virtual memory functions, as a CuPy array, uint8."""
-        mapped = MappedRange(open_space(self._bench), nbytes)
-        mapped.grow(nbytes, nbytes)
+        mapped = MappedRange.filled(GpuSpace(self._bench), nbytes, nbytes)
         return self._at(mapped.address, nbytes, mapped)
 
     def _at(self, address: int, nbytes: int, owner: object) -> Any:
@@ -108,7 +108,7 @@ class HeldProgram:
     """The functions that the child serves: `hold` first, then counting kernels, and questions about both."""
 
     def __init__(self) -> None:
-        self._launch: Callable[[], None] = lambda: None
+        self._launch: Callable[[], object] = lambda: None
         self._opened: gb.Bench | None = None
 
     def hold(self, order: HoldOrder) -> tuple[int, bytes]:
@@ -125,7 +125,7 @@ class HeldProgram:
         self._launch = self._tick()
         self._launch()  # compiled and loaded before the process is suspended
         if order.kind == "graph":
-            self._launch = self._captured(self._launch)
+            self._launch = replayed(bench, self._launch)
         bench.device.synchronize()
         self._counter.fill(0)
         bench.device.synchronize()
@@ -137,14 +137,6 @@ class HeldProgram:
         hertz = float(dict(self._bench.target.device.details).get("clock.sm_hz", 2e9))
         args = (self._counter, np.uint32(TICK_S * hertz / CYCLES_PER_STEP))
         return lambda: kernel((1,), (1,), args)
-
-    def _captured(self, launch: Callable[[], None]) -> Callable[[], None]:
-        """Return a call that launches a CUDA graph with the work of `launch`, which is captured once."""
-        stream = self._bench.xp.cuda.get_current_stream()
-        stream.begin_capture()
-        launch()
-        graph = stream.end_capture()
-        return lambda: graph.launch(stream)
 
     def run(self, launches: int) -> None:
         """Queue `launches` kernels that each add one to the counter, without waiting for them."""
