@@ -76,7 +76,6 @@ class MappedGrowth(GrowingArray):
         self._mapped: MappedRange | None = None
 
     def start(self) -> None:
-        """Map the first `from_bytes`, and unmap and release everything behind them."""
         if self._mapped is None:
             self._mapped = MappedRange(self._space, self.from_bytes + self.by_bytes)
             self.address = self._mapped.address
@@ -173,9 +172,7 @@ class ManagedGrowth(GpuGrowth):
 
 
 def growing_array(bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> GrowingArray:
-    """Return an array that grows in the way `way`: `vmm`, `vmm-2MiB`, `copy`, `pool` or `managed`.
-
-    Raises Skip if the device does not support it."""
+    """Return an array that grows in the way `way`: `vmm`, `vmm-2MiB`, `copy`, `pool` or `managed`."""
     if way.startswith("vmm"):
         return MappedGrowth(bench, from_bytes, by_bytes, PAGE_BYTES if way == "vmm-2MiB" else by_bytes)
     ways: Mapping[str, type[GrowingArray]] = {"copy": CopyGrowth, "pool": PoolGrowth, "managed": ManagedGrowth}
@@ -183,9 +180,7 @@ def growing_array(bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> 
 
 
 class Growth:
-    """Times the growth of an array until a kernel has written its new end, and checks the array's contents.
-
-    `way` is a way that `growing_array` knows."""
+    """Times the growth of an array until a kernel has written its new end, and checks the array's contents."""
 
     def __init__(self, bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> None:
         self._bench = bench
@@ -194,9 +189,7 @@ class Growth:
         self._from_bytes, self._bytes = from_bytes, from_bytes + by_bytes
 
     def seconds(self, at_peak: Callable[[], None] = lambda: None) -> float:
-        """Start with `from_bytes`, grow, and return the seconds until a kernel has written the array's new end.
-
-        `at_peak` is called while the array grows, when most memory is in use."""
+        """Start with `from_bytes`, grow, and return the seconds until a kernel has written the array's new end."""
         array, device = self._array, self._bench.device
         array.start()
         fill_pattern(self._bench, array.array(0, self._from_bytes), _OLD)
@@ -209,9 +202,7 @@ class Growth:
         return time.perf_counter() - begin
 
     def check(self) -> gb.Observation:
-        """Grow the array once, and return the `peak` of memory in use in bytes, and `peak per byte needed`.
-
-        Raises WrongAnswer if a word is wrong, or if an array that keeps its address moved."""
+        """Grow the array once, and return the `peak` of memory in use in bytes, and `peak per byte needed`."""
         array, device = self._array, self._bench.device
         array.close()
         free_bytes, used = device.free_bytes(), []
@@ -232,7 +223,6 @@ class Growth:
         gb.expect(wrong == 0, f"{wrong} of {array.size // 8} {label} are wrong after the array grew")
 
     def close(self) -> None:
-        """Give the memory back."""
         self._bench.device.synchronize()
         self._array.close()
 
@@ -304,7 +294,6 @@ class Replacement:
         gb.expect(wrong == 0, f"{wrong} of {total} words are wrong after the captured graph wrote to the new memory")
 
     def close(self) -> None:
-        """Wait for the device and give the memory back."""
         self._bench.device.synchronize()
         self._mapped.close()
 

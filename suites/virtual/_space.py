@@ -14,9 +14,7 @@ _CLEARED_B_PER_S, _CLEARING_S = 2e11, 2e-3  # a third of the rate at which an H2
 
 
 class GpuSpace:
-    """The driver's virtual memory on the current device; `is_compressible` asks for compressible memory.
-
-    Raises Skip on other vendors' GPUs, and if the GPU's granularity does not divide PAGE_BYTES."""
+    """The driver's virtual memory on the current device; raises Skip on other vendors' GPUs."""
 
     def __init__(self, bench: gb.Bench, is_compressible: bool = False) -> None:
         if bench.traits.vendor != "nvidia":
@@ -102,9 +100,7 @@ class MappedRange:
 
     @classmethod
     def filled(cls, space: GpuSpace, nbytes: int, piece_bytes: int) -> MappedRange:
-        """Return a range of `nbytes` that has all its memory, in pieces of `piece_bytes`.
-
-        The last piece may be smaller. If a step fails, everything is given back and the error is raised."""
+        """Return a range that has all its memory in pieces of `piece_bytes`; after an error nothing is kept."""
         with contextlib.ExitStack() as undo:
             mapped = cls(space, nbytes)
             undo.callback(mapped.close)

@@ -38,7 +38,6 @@ def _one_size(target: gb.Target) -> Any:
 
 
 def _peers(target: gb.Target) -> Any:
-    """Return the points of the axis `peers`: 0; in `full` also one peer, and all peers."""
     count = len(target.device.peers)
     return gb.points((0,), full=tuple(sorted({0, min(1, count), count})))
 
@@ -50,16 +49,12 @@ def _has_pieces(_target: gb.Target, params: Mapping[str, str | int | float]) -> 
 
 
 def piece_bytes_of(piece: str, size_bytes: int) -> int:
-    """Return the bytes of a piece, PIECES[piece], but at most the whole, `size_bytes`.
-
-    The piece `whole` is the whole."""
+    """Return the bytes of a piece, PIECES[piece], but at most the whole, `size_bytes`."""
     return min(PIECES[piece] or size_bytes, size_bytes)
 
 
 class StepCosts:
-    """Times each step of virtual memory on a new range of `size_bytes`, in pieces of `PIECES[piece]` bytes.
-
-    `peers` is the number of peers that get access. Raises Skip if the device has no virtual memory functions."""
+    """Times each step of virtual memory on a new range, in pieces of `PIECES[piece]` bytes, with access by `peers`."""
 
     def __init__(self, bench: gb.Bench, size_bytes: int, piece: str = "whole", peers: int = 0) -> None:
         bench.need(size_bytes + PAGE_BYTES)
@@ -68,9 +63,7 @@ class StepCosts:
         self._size_bytes, self._piece_bytes, self._peers = size_bytes, piece_bytes_of(piece, size_bytes), peers
 
     def seconds(self, step: str, use: Callable[[MappedRange], None] = lambda _: None) -> float:
-        """Take all steps on a new range, and return the seconds of `step`, over all its pieces.
-
-        `step` is `reserve`, `create`, `map`, `access`, `use` or `unmap`."""
+        """Take all steps on a new range, `use` before the last; return the seconds of `step` over all pieces."""
         wait_until_cleared(self._size_bytes)
         seconds: dict[str, float] = {}
         start = time.perf_counter()
@@ -93,9 +86,7 @@ class StepCosts:
         return seconds[step]
 
     def check(self) -> None:
-        """Write and compare every word; raises WrongAnswer if one differs, or if much memory is not given back.
-
-        That is half of the memory, or 16 MiB if that is more."""
+        """Write and compare every word; raises WrongAnswer too if half of the memory is not given back."""
         self.seconds("use", self._expect_memory)
         free_bytes = self._bench.device.free_bytes()  # measured after the driver has taken its own memory
         self.seconds("unmap")
@@ -104,7 +95,6 @@ class StepCosts:
         gb.expect(missing < most, f"{missing} bytes are missing after the memory was given back")
 
     def _expect_memory(self, mapped: MappedRange) -> None:
-        """Write a pattern to the mapped memory and compare it."""
         array = array_at(self._bench, mapped.address, mapped.nbytes)
         fill_pattern(self._bench, array, _SEED)
         wrong = wrong_words(self._bench, array, _SEED)
@@ -113,7 +103,6 @@ class StepCosts:
         gb.expect(wrong == 0, f"{wrong} of {array.size // 8} words differ from what was written to the mapped memory")
 
     def task(self, step: str) -> gb.Task:
-        """Return the task of the step `step`: seconds for all its calls."""
         stage = gb.Stage(lambda: self.seconds(step), gb.Work(items=1), "item", clock="self", effort=gb.POINT)
         return gb.Task.of(stage, check=self.check, notes={"pieces": str(-(-self._size_bytes // self._piece_bytes))})
 
