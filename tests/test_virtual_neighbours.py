@@ -325,8 +325,8 @@ class SplittingDriver:
 
 def test_groups_come_from_one_split_in_multiples_of_what_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = SplittingDriver()
-    monkeypatch.setattr(module("_green_contexts").lib, "Driver", lambda: driver)
-    pool = module("_green_contexts").SmPool(SimpleNamespace(traits=SimpleNamespace(vendor="nvidia")))
+    monkeypatch.setattr(GREEN.lib, "Driver", lambda: driver)
+    pool = GREEN.SmPool(SimpleNamespace(traits=SimpleNamespace(vendor="nvidia")))
     assert (pool.granularity, pool.units) == (8, 132)
     driver.splits.clear()
     assert [group.sm.smCount for group in pool.halves()] == [64, 64]
