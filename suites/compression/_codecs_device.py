@@ -296,8 +296,8 @@ class GpuRoundTrip:
         self._restoring = Batch(self.codec, arrived, self.restored, self._scratch)
 
     def redraw(self) -> None:
-        """Put the other input in place, by way of the memory for the restored chunks, which is overwritten next."""
-        rotate(self._bench, self.source.memory, self.restored.memory, self._chunk_bytes)
+        """Put the other input in place, by way of the memory for the compressed chunks, which is overwritten next."""
+        rotate(self._bench, self.source.memory, self.compressed.memory[: self.total], self._chunk_bytes)
 
     def poison(self) -> None:
         """Overwrite every output with a wrong value: restored bytes, sizes and statuses."""
