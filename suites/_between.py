@@ -76,9 +76,11 @@ def pattern(nbytes: int, seed: int) -> Any:
     return gb.random_words(seed, 0, nbytes // _WORD_BYTES).view(np.uint8)
 
 
-def fill_pattern(bench: gb.Bench, array: Any, seed: int) -> None:
-    """Write the bytes of `pattern` for `seed` into `array`, which is in memory that the device reaches."""
-    bench.words(array.nbytes // _WORD_BYTES, seed).fill(array)
+def fill_pattern(bench: gb.Bench, array: Any, seed: int) -> gb.Words:
+    """Write the bytes of `pattern` for `seed` into `array`, memory that the device reaches, and return the words."""
+    pattern_words = bench.words(array.nbytes // _WORD_BYTES, seed)
+    pattern_words.fill(array)
+    return pattern_words
 
 
 def wrong_words(bench: gb.Bench, array: Any, seed: int) -> int:

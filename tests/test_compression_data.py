@@ -42,7 +42,7 @@ def test_a_huge_file_is_read_within_bounds_and_to_its_end(suite, host, tmp_path)
 
 @given(st.integers(1, 2**50), st.integers(1, 300).map(lambda count: count * 2**20))
 def test_blocks_stay_within_the_file_and_the_bound_and_never_overlap(size, most):
-    places = suite_module("compression", "_corpora_user").blocks(size, most)
+    places = suite_module("compression", "_corpora").blocks(size, most)
     assert min(size, most) == sum(length for _, length in places)
     assert all(start + length <= after for (start, length), (after, _) in itertools.pairwise(places))
     assert places[0][0] == 0
@@ -67,7 +67,7 @@ def test_an_array_is_its_elements_without_its_header(suite, host, tmp_path, made
     task = build(suite, host, "lz4", data=[numpy_file(tmp_path, array)])
     assert array.tobytes() == trip_of(task).source.tobytes()
     assert f"of {array.nbytes} bytes of the user's {made} array" in task.notes["corpus"]
-    taken = suite_module("compression", "_corpora_user").read_bounded(numpy_file(tmp_path, array), 2**20)
+    taken = suite_module("compression", "_corpora").read_bounded(numpy_file(tmp_path, array), 2**20)
     assert dtype == taken.dtype
 
 
@@ -95,7 +95,7 @@ def test_a_table_is_its_columns_as_they_lie_in_memory(suite, host, tmp_path):
 
 
 def test_row_groups_from_all_over_a_long_table_are_read_within_bounds(suite, tmp_path):
-    read = suite_module("compression", "_corpora_user").read_bounded
+    read = suite_module("compression", "_corpora").read_bounded
     file = table_file(tmp_path, {"key": np.arange(10_000, dtype=np.int64)}, 100)
     taken = read(file, 4000)
     groups = np.unique(taken.data.view(np.int64) // 100).tolist()
@@ -104,7 +104,7 @@ def test_row_groups_from_all_over_a_long_table_are_read_within_bounds(suite, tmp
 
 
 def test_a_table_of_texts_is_bytes(suite, tmp_path):
-    taken = suite_module("compression", "_corpora_user").read_bounded(
+    taken = suite_module("compression", "_corpora").read_bounded(
         table_file(tmp_path, {"name": ["ab", "cde"]}, 2), 2**20
     )
     assert b"abcde" in taken.data.tobytes()
@@ -156,7 +156,7 @@ def test_only_a_full_run_with_data_reads_all_of_them(suite, host, tmp_path):
 
 
 def test_pieces_of_arrays_and_tables_are_all_of_their_elements(suite, tmp_path):
-    pieces = suite_module("compression", "_corpora_user").pieces
+    pieces = suite_module("compression", "_corpora").pieces
     array = np.arange(1000, dtype=np.int32)
     for file in (numpy_file(tmp_path, array), table_file(tmp_path, {"key": array}, 300)):
         parts = list(pieces(file, 800))

@@ -38,7 +38,7 @@ from gpubench.tools import rendering
 from gpubench.tools.notebook import NotebookRun
 
 FORMS = plugins.names("reports")
-COMPARED = tuple(name for name in FORMS if rendering.report(name).has_method("compare"))
+COMPARED = tuple(name for name in FORMS if hasattr(rendering.report(name), "compare"))
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u034f\u115f\u200b\u200f\u2028-\u202e\u2060\u2066-\u2069\ud800-\udfff"
     "\ufe0f\ufeff\uffa0\U000e0041]"

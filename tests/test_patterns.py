@@ -281,3 +281,36 @@ def test_a_message_that_arrives_wrongly_fails_the_check_of_a_batch(name, path, f
     with pytest.raises(WrongAnswer, match=fault):
         receiver.check()
     on_all(lambda rank: tasks[rank].close())
+
+
+RECEIVED = {
+    "topology": lambda task: task.check.__self__._blocks._memory.local,
+    "batch": lambda task: task.check.__self__._received,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("topology", {"by": "memory", "topology": "ring", "of": 2, "size_bytes": 2**12}),
+        ("batch", {"path": "socket", "messages": 8}),
+    ],
+)
+def test_blocks_and_messages_of_an_earlier_call_are_found_because_the_next_ones_differ(name, params):
+    tasks, on_all = together(name, 2, **params)
+    received = RECEIVED[name](tasks[1])
+
+    def called(with_other_input):
+        if with_other_input:
+            on_all(lambda rank: tasks[rank].stages[""].inputs())
+        assert on_all(lambda rank: overwrite(tasks[rank])) == []
+        assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
+
+    for with_other_input in (False, True):
+        called(with_other_input)
+        assert on_all(lambda rank: tasks[rank].check()) == []
+    earlier = received.copy()
+    called(with_other_input=True)
+    received[:] = earlier
+    assert on_all(lambda rank: tasks[rank].check())
+    on_all(lambda rank: tasks[rank].close())

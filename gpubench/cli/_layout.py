@@ -1,5 +1,6 @@
 """Lay out lists of cases for a terminal of any width: names are folded at commas, figures are never broken."""
 
+import math
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,8 +44,7 @@ def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> It
     lead = max(cell_len(text) for text in (heads[0], *(row.lead for row in rows)))
     figures = sum(columns) + _GAP * len(columns)
     room = width - lead - _GAP - figures
-    names = [row.name for row in rows]
-    if room >= least_room(names) and not any(map(_is_right_to_left, names)):
+    if room >= _least_room([row.name for row in rows]):
         yield _one_line_each(heads, rows, room)
     elif len(INDENT) + figures <= width:
         yield from _two_lines_each(heads, rows, columns, lead, width)
@@ -52,18 +52,14 @@ def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> It
         yield from _labelled(heads, rows, width)
 
 
-def least_room(names: Sequence[str]) -> int:
-    """Return the least width for a column of these names, in columns of the terminal.
+def _least_room(names: Sequence[str]) -> float:
+    """Return the least width of a column of these names; infinite if one has letters that are written to the left.
 
-    It is the width of the longest name or, if less, of the longest part between commas (at most 40) with an indent."""
-    whole = max(map(cell_len, names), default=0)
+    It is the longest name or, if less, the longest part between commas (at most 40 columns) with an indent."""
+    if any(unicodedata.bidirectional(letter) in _RIGHT_TO_LEFT for name in names for letter in name):
+        return math.inf
     longest = max((cell_len(part) for name in names for part in name_parts(name)), default=0)
-    return min(whole, min(longest, LONGEST_PART) + len(INDENT))
-
-
-def _is_right_to_left(name: str) -> bool:
-    """Return whether `name` has a letter of a script that is written from right to left."""
-    return not name.isascii() and any(unicodedata.bidirectional(letter) in _RIGHT_TO_LEFT for letter in name)
+    return min(max(map(cell_len, names), default=0), min(longest, LONGEST_PART) + len(INDENT))
 
 
 def _one_line_each(heads: Sequence[str], rows: Sequence[NamedRow], room: int) -> Table:
@@ -114,13 +110,11 @@ def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Ite
     for row in rows:
         yield _print.plain(row.lead, row.style)
         yield folded(row.name, width)
-        pairs = zip(heads[2:], row.figures, strict=True)
-        parts = [part for head, figure in pairs for part in _pair_parts(f"{head} ", f"{figure}, ", width - len(INDENT))]
+        parts: list[str] = []
+        for head, figure in zip(heads[2:], row.figures, strict=True):
+            is_short = cell_len(f"{head} {figure}") <= width - len(INDENT)
+            parts += [f"{head} {figure}, "] if is_short else [f"{head} ", f"{figure}, "]
         yield from (Text(line.rstrip(", ")) for line in joined(INDENT, parts, width + 1))
-
-
-def _pair_parts(head: str, figure: str, room: int) -> tuple[str, ...]:
-    return (head + figure,) if cell_len(head + figure) <= room + len(", ") else (head, figure)
 
 
 def folded(name: str, room: int) -> Text:

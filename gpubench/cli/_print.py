@@ -32,6 +32,11 @@ def say(message: object, style: str = "") -> None:
     err().print(plain(message, style), soft_wrap=True)
 
 
+def warn(message: object) -> None:
+    """Print one yellow line on standard error."""
+    say(message, "yellow")
+
+
 def echo(message: object) -> None:
     """Print one line on standard output."""
     out().print(plain(message), soft_wrap=True)

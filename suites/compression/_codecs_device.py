@@ -1,7 +1,6 @@
 """Compress and restore chunks in the memory of a GPU, by one object per codec of nvCOMP or hipCOMP.
 
-A call that was prepared (`compressing`, `decompressing`) allocates no memory when it queues its work, and waits for the
-device only where a codec says so (`waits`). Each batch in flight needs its own scratch memory, statuses and outputs."""
+A call waits for the device only where a codec says so (`waits`)."""
 
 from __future__ import annotations
 
@@ -47,7 +46,6 @@ class DeviceBytes:
         names = ("count_differences", "invert_bytes", "fill_bytes")
         self._device, self._kernels = bench.device, {name: bench.kernel("codecs.cu", name) for name in names}
         self._count = bench.xp.asarray(np.zeros(1, np.uint64))
-        self.wait = bench.device.synchronize
 
     def _run(self, name: str, nbytes: int, *args: Any) -> None:
         if nbytes:
@@ -58,8 +56,9 @@ class DeviceBytes:
         self._run("fill_bytes", array.nbytes, np.uint64(byte * 0x0101010101010101), np.uint64(array.nbytes), array)
 
     def invert(self, source: Any, target: Any) -> None:
-        """Queue writing the complement of every byte of `source` into `target`, which must be as large."""
+        """Write the complement of every byte of `source` into `target`, which must be as large, and wait for that."""
         self._run("invert_bytes", source.nbytes, source, np.uint64(source.nbytes), target)
+        self._device.synchronize()
 
     def expect_same(self, restored: Any, source: Any) -> None:
         """Wait, and raise WrongAnswer, which names the first differing byte, unless two uint8 arrays are equal."""
@@ -67,7 +66,12 @@ class DeviceBytes:
         self.fill(self._count, 0)
         self._run("count_differences", source.nbytes, restored, source, np.uint64(source.nbytes), self._count)
         if int(self._device.to_host(self._count)[0]):
-            host.expect_same(self._device.to_host(restored), self._device.to_host(source))
+            host.HostBytes().expect_same(self._device.to_host(restored), self._device.to_host(source))
+
+
+def aligned(nbytes: int) -> int:
+    """Return `nbytes` rounded up to a multiple of 256, so that data behind them start on a cache line."""
+    return -(-nbytes // _GRAIN) * _GRAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,31 +86,37 @@ class DeviceChunks:
     pointers: Any
 
     @classmethod
-    def side_by_side(cls, xp: Any, memory: Any, chunk_bytes: int, sizes: Sequence[int] | None = None) -> DeviceChunks:
-        """Return the chunks of the CuPy array `memory` (uint8) in their places, without a copy.
+    def side_by_side(
+        cls, xp: Any, memory: Any, stride: int, sizes: Sequence[int] | None = None, times: int = 1
+    ) -> DeviceChunks:
+        """Return the chunks of the CuPy array `memory` (uint8) in their places, without a copy, each `times` times.
 
-        The last one may be shorter; `sizes` replaces the sizes. `xp` is the cupy module."""
-        lengths = np.array(host.lengths(memory.size, chunk_bytes) if sizes is None else sizes, np.uint64)
-        places = np.arange(len(lengths), dtype=np.uint64) * np.uint64(chunk_bytes) + np.uint64(address(memory))
-        return cls(memory, chunk_bytes, xp.asarray(lengths), xp.asarray(places))
+        Without `sizes` they fill the memory, and the last one may be shorter. `xp` is the cupy module."""
+        lengths = np.array(host.lengths(memory.size, stride) if sizes is None else sizes, np.uint64)
+        places = np.arange(len(lengths), dtype=np.uint64) * np.uint64(stride) + np.uint64(address(memory))
+        return cls(memory, stride, *(xp.asarray(np.tile(values, times)) for values in (lengths, places)))
 
     @classmethod
     def room(cls, xp: Any, count: int, most_bytes: int) -> DeviceChunks:
         """Allocate room for `count` outputs of at most `most_bytes` each; their sizes are 0 until a call has run."""
-        stride = -(-most_bytes // _GRAIN) * _GRAIN
+        stride = aligned(most_bytes)
         return cls.side_by_side(xp, xp.empty(count * stride, xp.uint8), stride, [0] * count)
 
     @classmethod
     def uploaded(cls, xp: Any, chunks: Sequence[bytes], times: int = 1) -> DeviceChunks:
         """Copy `chunks` from the host to the device, and return them `times` times, each time at the same addresses."""
-        stride = -(-max(1, *map(len, chunks)) // _GRAIN) * _GRAIN
+        stride = aligned(max(1, *map(len, chunks)))
         memory = xp.asarray(np.frombuffer(b"".join(chunk.ljust(stride, b"\0") for chunk in chunks), np.uint8))
-        places = np.arange(len(chunks), dtype=np.uint64) * np.uint64(stride) + np.uint64(address(memory))
-        sizes = np.array(list(map(len, chunks)), np.uint64)
-        return cls(memory, stride, xp.asarray(np.tile(sizes, times)), xp.asarray(np.tile(places, times)))
+        return cls.side_by_side(xp, memory, stride, list(map(len, chunks)), times)
 
     def first(self, count: int) -> DeviceChunks:
         return DeviceChunks(self.memory, self.stride, self.sizes[:count], self.pointers[:count])
+
+    def downloaded(self, bench: gb.Bench, count: int) -> list[bytes]:
+        """Return the bytes of each of the first `count` chunks."""
+        rows = bench.device.to_host(self.memory[: count * self.stride]).reshape(count, self.stride)
+        sizes = bench.device.to_host(self.sizes[:count]).tolist()
+        return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
     def at_device(self) -> lib.nvcomp.Chunks:
         """Return the addresses of the pointers and of the sizes, as the C interface needs them."""
@@ -160,49 +170,71 @@ class DeviceCodec:
 
     `row` has the calls of the library. `waits` says that restoring waits for its stream before it queues its work."""
 
-    def __init__(self, library: lib.nvcomp.NvcompLibrary, name: str, dtype: str) -> None:
+    def __init__(self, bench: gb.Bench, library: lib.nvcomp.NvcompLibrary, name: str, dtype: str) -> None:
         variant = VARIANTS[name]
         # LZ4 accepts unsigned integers of the width of the elements
         width = f"uint{_WIDTHS.get(dtype) or ''.join(filter(str.isdigit, dtype))}"
         typed = {"data_type": lib.nvcomp.TYPES[width]} if variant.typed else {}
         options, back = {**variant.options, **typed}, {**variant.back, **typed}
-        self.library = library
+        self.bench, self.library, self.buffers = bench, library, DeviceBytes(bench)
         self.row = lib.nvcomp.Codec(library, variant.algorithm, "uint8" if variant.plain else dtype, options, back)
         kind = width if variant.typed else self.row.data_type
         product = "nvCOMP" if library.is_nvcomp else "hipCOMP"
         self.description = f"{product} {library.version}, batched, {variant.description}, elements {kind}"
-        self.waits = self.row.decompress_waits
+        self.waits, self.max_output_bytes = self.row.decompress_waits, self.row.max_output_bytes
 
-    def temp_bytes(self, count: int, chunk_bytes: int, stream: int = 0) -> tuple[int, int]:
-        """Return the bytes of scratch memory for compressing and for restoring `count` chunks on a stream."""
-        sizes = (count, chunk_bytes, count * chunk_bytes, stream)
+    def temp_bytes(self, count: int, chunk_bytes: int) -> tuple[int, int]:
+        """Return the bytes of scratch memory for compressing and for restoring `count` chunks on the current stream."""
+        sizes = (count, chunk_bytes, count * chunk_bytes, current_stream(self.bench.xp))
         return self.row.compress_temp_bytes(*sizes), self.row.decompress_temp_bytes(*sizes)
 
-    def compressing(
-        self, source: DeviceChunks, target: DeviceChunks, chunk_bytes: int, scratch: Any, statuses: Any, stream: int
-    ) -> Callable[[], None]:
-        """Return a function that queues compressing `source`, whose chunks have at most `chunk_bytes`, into `target`.
 
-        `stream` is the address of a stream. hipCOMP leaves `statuses` unchanged."""
-        memory = lib.nvcomp.Scratch(address(scratch), scratch.size)
-        return self.row.compress(source.at_device(), chunk_bytes, memory, target.at_device(), address(statuses), stream)
+class Batch:
+    """A call of a codec on a batch of chunks; it queues its work on the current stream, and is prepared once for each.
 
-    def decompressing(
-        self, source: DeviceChunks, target: DeviceChunks, written: Any, scratch: Any, statuses: Any, stream: int
-    ) -> Callable[[], None]:
-        """Return a function that queues restoring `source` into `target`, whose sizes are the room for each chunk."""
-        memory, at = lib.nvcomp.Scratch(address(scratch), scratch.size), (address(written), address(statuses))
-        return self.row.decompress(source.at_device(), target.at_device(), at[0], memory, at[1], stream)
+    The call allocates nothing. Batches in flight at the same time need their own scratch memory and outputs."""
 
-    def expect_success(self, operation: str, statuses: Any) -> None:
-        """Raise WrongAnswer with the library's message unless every status is 0.
+    def __init__(
+        self, codec: DeviceCodec, source: DeviceChunks, target: DeviceChunks, scratch: Any, chunk_bytes: int = 0
+    ) -> None:
+        """Compress chunks of at most `chunk_bytes`, or with 0 restore them: the sizes of `target` are then the room."""
+        xp, self._codec, self._ends, self._chunk_bytes = codec.bench.xp, codec, (source, target), chunk_bytes
+        self._scratch = lib.nvcomp.Scratch(address(scratch), scratch.size)
+        # on the device, for each chunk: the bytes written, and a status
+        self.written = target.sizes if chunk_bytes else xp.zeros(len(target.sizes), xp.uint64)
+        self.statuses = xp.zeros(len(target.sizes), xp.int32)
+        self._calls: dict[int, Callable[[], None]] = {}
 
-        `statuses` is a NumPy array of dtype int32; `operation` is `compressed` or `restored`."""
-        failed = statuses[statuses != 0]
+    def __call__(self) -> None:
+        stream = current_stream(self._codec.bench.xp)
+        if stream not in self._calls:
+            source, target = (chunks.at_device() for chunks in self._ends)
+            args, row = (self._scratch, address(self.statuses), stream), self._codec.row
+            self._calls[stream] = (
+                row.compress(source, self._chunk_bytes, args[0], target, *args[1:])
+                if self._chunk_bytes
+                else row.decompress(source, target, address(self.written), *args)
+            )
+        self._calls[stream]()
+
+    def poison(self) -> None:
+        """Queue overwriting what the library writes beside the chunks; hipCOMP has no statuses of compressing.
+
+        Sizes become 0, so that restoring chunks that were never compressed reads nothing."""
+        has_status = self._codec.library.is_nvcomp or not self._chunk_bytes
+        self._codec.buffers.fill(self.statuses, NO_STATUS if has_status else 0)
+        self._codec.buffers.fill(self.written, 0)
+
+    def check(self) -> Any:
+        """Return the bytes written for each chunk; raises WrongAnswer if a chunk failed, or has a wrong length."""
+        codes, sizes, room = map(self._codec.bench.device.to_host, (self.statuses, self.written, self._ends[1].sizes))
+        failed, operation = codes[codes != 0], "compressed" if self._chunk_bytes else "restored"
         if failed.size:
-            status = int(failed[0])
-            reason = f"{self.library.status_text(status)} (status {status})"
+            reason = f"{self._codec.library.status_text(int(failed[0]))} (status {failed[0]})"
             gb.expect(False, f"{failed.size} chunks were not {operation}; the first: {reason}")
+        right = (sizes > 0) & (sizes <= self._ends[1].stride) if self._chunk_bytes else sizes == room
+        gb.expect(bool(right.all()), f"a {operation} chunk has a wrong length")
+        return sizes
 
 
 def open_codec(bench: gb.Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
@@ -224,89 +256,68 @@ def open_codec(bench: gb.Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
         if variant.algorithm not in formats:
             support = f"supports only {', '.join(sorted(formats))}" if formats else "has none"
             raise gb.Skip(f"needs a hardware decompression engine for {variant.algorithm}; this device {support}")
-    return DeviceCodec(library, name, dtype)
+    return DeviceCodec(bench, library, name, dtype)
 
 
-def uploaded(bench: gb.Bench, corpus: Corpus, total: int) -> Any:
-    """Return a CuPy array of `total` bytes (uint8) that repeats the corpus, which is copied to the device once."""
-    source, tile = bench.xp.empty(total, bench.xp.uint8), bench.xp.asarray(corpus.data[:total])
-    for start in range(0, total, max(tile.size, 1)):
-        part = min(tile.size, total - start)
-        bench.device.copy(source[start : start + part], tile[:part])
-    return source
+def rotate(bench: gb.Bench, array: Any, spare: Any, chunk_bytes: int) -> None:
+    """Queue rotating the data of a round trip, in place, to an input with another answer; `spare` is overwritten.
+
+    Chunks of the same addresses then have other bytes, so that no call can return an earlier answer."""
+    rest = array.size - host.shift_of(array.size, chunk_bytes)
+    for target, source in ((spare[:rest], array[-rest:]), (spare[rest:], array[:-rest]), (array, spare)):
+        bench.device.copy(target, source)
 
 
 class GpuRoundTrip:
-    """A round trip on a GPU: a buffer, its chunks compressed, its chunks restored, and all memory that a call needs.
+    """A round trip on a GPU: a buffer, its chunks compressed, its chunks restored, and all memory that a call needs."""
 
-    After construction nothing is allocated. Calls queue work on the current stream; only `check` waits."""
-
-    def __init__(self, bench: gb.Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> None:
-        """Allocate all memory for `total` bytes, which repeat the corpus; raises Skip if anything is unavailable."""
-        xp, self.total, self.chunk_bytes, self._host = bench.xp, total, chunk_bytes, bench.device.to_host
-        self.codec, self.count = open_codec(bench, codec, corpus.dtype), len(host.lengths(total, chunk_bytes))
+    def __init__(self, bench: gb.Bench, corpus: Corpus, codec: str, chunk_bytes: int) -> None:
+        """Allocate all memory for a buffer of the corpus; raises Skip if anything is unavailable."""
+        xp, self.total, self._bench, self._chunk_bytes = bench.xp, corpus.total, bench, chunk_bytes
+        self.codec, self._count = open_codec(bench, codec, corpus.dtype), len(host.lengths(corpus.total, chunk_bytes))
         try:
-            most_bytes = self.codec.row.max_output_bytes(chunk_bytes)
-            self._scratch_bytes = self.codec.temp_bytes(self.count, chunk_bytes, current_stream(xp))
+            most_bytes = self.codec.max_output_bytes(chunk_bytes)
+            self._scratch_bytes = self.codec.temp_bytes(self._count, chunk_bytes)
         except lib.nvcomp.NvcompError as error:
             if error.is_refusal:
                 raise gb.Skip(str(error)) from error
             raise
-        scratch = max(self._scratch_bytes)
-        stride = -(-most_bytes // _GRAIN) * _GRAIN
-        bench.need(2 * total + self.count * stride + scratch + RESERVE_BYTES)
-        self._bytes = DeviceBytes(bench)
-        self.source = DeviceChunks.side_by_side(xp, uploaded(bench, corpus, total), chunk_bytes)
-        self.compressed = DeviceChunks.room(xp, self.count, most_bytes)
-        self.restored = DeviceChunks.side_by_side(xp, xp.empty(total, xp.uint8), chunk_bytes)
-        self.written = xp.zeros(self.count, xp.uint64)
-        self._statuses = {name: xp.zeros(self.count, xp.int32) for name in ("compressed", "restored")}
-        self._scratch = xp.empty(scratch, xp.uint8)
-        self._calls: dict[tuple[str, int], Callable[[], None]] = {}
-        self._xp = xp
+        bench.need(2 * self.total + self._count * aligned(most_bytes) + max(self._scratch_bytes) + RESERVE_BYTES)
+        self.source = DeviceChunks.side_by_side(xp, corpus.buffer(bench), chunk_bytes)
+        self.compressed = DeviceChunks.room(xp, self._count, most_bytes)
+        self.restored = DeviceChunks.side_by_side(xp, xp.empty(self.total, xp.uint8), chunk_bytes)
+        self._scratch = xp.empty(max(self._scratch_bytes), xp.uint8)
+        self._compressing = Batch(self.codec, self.source, self.compressed, self._scratch, chunk_bytes)
+        self._restoring = Batch(self.codec, self.compressed, self.restored, self._scratch)
+
+    def receive(self, chunks: Sequence[bytes]) -> None:
+        """Restore from now on `chunks`, repeated to the size of the buffer, in place of this round trip's own."""
+        arrived = DeviceChunks.uploaded(self._bench.xp, chunks, self._count // len(chunks))
+        self._restoring = Batch(self.codec, arrived, self.restored, self._scratch)
+
+    def redraw(self) -> None:
+        """Put the other input in place, by way of the memory for the compressed chunks, which is overwritten next."""
+        rotate(self._bench, self.source.memory, self.compressed.memory[: self.total], self._chunk_bytes)
 
     def poison(self) -> None:
-        """Overwrite every output with a wrong value: restored bytes, sizes and statuses.
-
-        Sizes become 0, so that restoring chunks that were never compressed reads nothing."""
-        self._bytes.invert(self.source.memory, self.restored.memory)
-        self._bytes.fill(self.compressed.memory, _POISON)
-        self._bytes.fill(self.compressed.sizes, 0)
-        self._bytes.fill(self.written, 0)
-        self._bytes.fill(self._statuses["compressed"], NO_STATUS if self.codec.library.is_nvcomp else 0)
-        self._bytes.fill(self._statuses["restored"], NO_STATUS)
+        """Overwrite every output with a wrong value: restored bytes, sizes and statuses."""
+        self.codec.buffers.invert(self.source.memory, self.restored.memory)
+        self.codec.buffers.fill(self.compressed.memory, _POISON)
+        self._compressing.poison()
+        self._restoring.poison()
 
     def compress(self) -> None:
-        key = ("compress", current_stream(self._xp))
-        if key not in self._calls:
-            args = (self.source, self.compressed, self.chunk_bytes, self._scratch, self._statuses["compressed"])
-            self._calls[key] = self.codec.compressing(*args, key[1])
-        self._calls[key]()
+        self._compressing()
 
     def restore(self) -> None:
-        key = ("restore", current_stream(self._xp))
-        if key not in self._calls:
-            self._calls[key] = self.restoring(self.compressed, key[1])
-        self._calls[key]()
-
-    def restoring(self, chunks: DeviceChunks, stream: int) -> Callable[[], None]:
-        """Return a function that queues restoring `chunks`, which hold the compressed data, on a stream."""
-        statuses = self._statuses["restored"]
-        return self.codec.decompressing(chunks, self.restored, self.written, self._scratch, statuses, stream)
+        self._restoring()
 
     def check(self) -> gb.Observation:
         """Check the status, the size and every byte of all chunks, and return the observations of the round trip.
 
         These are the ratio, the compressed bytes and the scratch memory of both directions."""
-        self.codec.expect_success("compressed", self._host(self._statuses["compressed"]))
-        sizes = self._host(self.compressed.sizes)
-        fits = bool((sizes > 0).all()) and bool((sizes <= self.compressed.stride).all())
-        gb.expect(fits, "a compressed chunk has no bytes, or more than nvCOMP's maximum")
-        self.codec.expect_success("restored", self._host(self._statuses["restored"]))
-        right = bool((self._host(self.written) == self._host(self.source.sizes)).all())
-        gb.expect(right, "a restored chunk has a wrong length")
-        self._bytes.expect_same(self.restored.memory, self.source.memory)
-        observation = host.observed(self.total, self.chunk_bytes, int(sizes.sum()))
-        for name, nbytes in zip(("compress", "decompress"), self._scratch_bytes, strict=True):
-            observation[f"{name}.scratch"] = gb.Observed(nbytes, "B", "less")
-        return observation
+        sizes, _ = self._compressing.check(), self._restoring.check()
+        self.codec.buffers.expect_same(self.restored.memory, self.source.memory)
+        scratch = zip(("compress.scratch", "decompress.scratch"), self._scratch_bytes, strict=True)
+        observations = {name: gb.Observed(nbytes, "B", "less") for name, nbytes in scratch}
+        return {**host.observed(self.total, self._chunk_bytes, int(sizes.sum())), **observations}

@@ -10,8 +10,8 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,8 +25,20 @@ _RAW, _ZLIB, _GZIP = -15, 15, 31  # zlib's window bits: a bare Deflate stream; w
 Chunk = bytes | bytearray | memoryview
 
 
-class CodecError(gb.WrongAnswer):
-    """The input of a decompression is not a stream of this codec, or the output has the wrong length."""
+class HostBytes:
+    """Overwrites and compares arrays of the host, as DeviceBytes does on a GPU."""
+
+    def invert(self, source: Any, target: Any) -> None:
+        """Write the complement of every byte of `source` into `target`: uint8, of the same size."""
+        np.invert(source, out=target)
+
+    def expect_same(self, restored: Any, source: Any) -> None:
+        """Raise WrongAnswer, which names the first differing byte, unless two uint8 arrays are equal."""
+        gb.expect(restored.size == source.size, f"restored {restored.size} bytes of {source.size}")
+        differing = restored != source
+        if bool(differing.any()):
+            first, count = int(differing.argmax()), int(differing.sum())
+            gb.expect(False, f"{count} of {source.size} bytes differ after the round trip, the first at {first}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +47,14 @@ class HostCodec:
 
     `squeeze()` returns a function that compresses a chunk, for use in one thread."""
 
-    format: str
     squeeze: Callable[[], Callable[[Chunk], bytes]]
     restore: Callable[[Chunk, int], bytes]
     errors: tuple[type[Exception], ...]
     description: str
+    waits: ClassVar[bool] = False  # no call waits for a device
+    buffers: ClassVar[HostBytes] = HostBytes()
 
-    def max_compressed_bytes(self, chunk_bytes: int) -> int:
+    def max_output_bytes(self, chunk_bytes: int) -> int:
         """Return the most bytes that any codec of this module needs for a compressed chunk of `chunk_bytes`.
 
         LZ4 has the loosest bound: n + n/255 + 16."""
@@ -54,21 +67,21 @@ class HostCodec:
     def decompress(self, chunks: Sequence[Chunk], sizes: Sequence[int], threads: int = 1) -> list[bytes]:
         """Return each chunk restored, in the order of `chunks`; `sizes` are the lengths in bytes that they must have.
 
-        Raises CodecError with the codec's message if a chunk is not valid or has another length."""
+        Raises WrongAnswer with the codec's message if a chunk is not valid or has another length."""
         pairs = list(zip(chunks, sizes, strict=True))
         return _map_in_threads(lambda part: [self.decompress_one(*pair) for pair in part], pairs, threads)
 
     def decompress_one(self, chunk: Chunk, size: int) -> bytes:
         """Return one chunk restored, of exactly `size` bytes.
 
-        Raises CodecError if it is not valid or has another length."""
+        Raises WrongAnswer if it is not valid or has another length."""
         try:
             restored = self.restore(chunk, size)
         except self.errors as error:
-            raise CodecError(f"a chunk could not be decompressed: {error}") from error
+            raise gb.WrongAnswer(f"a chunk could not be decompressed: {error}") from error
         if len(restored) != size:
             problem = f"it has a wrong length, {len(restored)} bytes or more of {size}"
-            raise CodecError(f"a chunk could not be decompressed: {problem}")
+            raise gb.WrongAnswer(f"a chunk could not be decompressed: {problem}")
         return restored
 
 
@@ -105,24 +118,24 @@ def _inflate(start: Callable[[], Any], error: type[Exception]) -> Callable[[Chun
     return restore
 
 
-def _zlib(level: int, kind: str = "zlib") -> HostCodec:
+def _zlib(level: int, kind: str = "zlib", library: Any = zlib) -> HostCodec:
     window, header = {
         "zlib": (_ZLIB, "6 bytes of header and checksum per chunk"),
         "deflate": (_RAW, "bare Deflate, no header, no checksum"),
         "gzip": (_GZIP, "18 bytes of header and checksum per chunk"),
     }[kind]
-    squeeze = lambda: lambda chunk: zlib.compress(chunk, level, window)  # noqa: E731
-    description = f"zlib {zlib.ZLIB_RUNTIME_VERSION}, level {level}: {header}"
     return HostCodec(
-        kind, squeeze, _inflate(lambda: zlib.decompressobj(window), zlib.error), (zlib.error,), description
+        lambda: lambda chunk: library.compress(chunk, level, window),
+        _inflate(lambda: library.decompressobj(window), library.error),
+        (library.error,),
+        f"zlib {zlib.ZLIB_RUNTIME_VERSION}, level {level}: {header}",
     )
 
 
 def _isal(level: int) -> HostCodec:
-    isal, version = _imported("isal.isal_zlib"), _imported("isal").__version__
+    codec, version = _zlib(level, library=_imported("isal.isal_zlib")), _imported("isal").__version__
     description = f"ISA-L by isal {version}, level {level}: zlib's format, 6 bytes of header and checksum per chunk"
-    squeeze = lambda: lambda chunk: isal.compress(chunk, level)  # noqa: E731
-    return HostCodec("zlib", squeeze, _inflate(isal.decompressobj, isal.error), (isal.error,), description)
+    return replace(codec, description=description)
 
 
 def _zstd(level: int) -> HostCodec:
@@ -135,13 +148,12 @@ def _zstd(level: int) -> HostCodec:
 
     restore = _inflate(zstd.ZstdDecompressor, zstd.ZstdError)
     description = f"Zstandard {zstd.zstd_version} through {name}, level {level}: one frame per chunk, no checksum"
-    return HostCodec("zstd", squeeze, restore, (zstd.ZstdError, EOFError), description)
+    return HostCodec(squeeze, restore, (zstd.ZstdError, EOFError), description)
 
 
 def _lz4(mode: str = "default", speed: str = "default speed") -> HostCodec:
     block, version = _imported("lz4.block"), _imported("lz4").library_version_string()
     return HostCodec(
-        "lz4",
         lambda: lambda chunk: bytes(block.compress(chunk, store_size=False, mode=mode)),
         lambda chunk, size: bytes(block.decompress(chunk, uncompressed_size=size)),
         (block.LZ4BlockError, ValueError),
@@ -195,41 +207,42 @@ def observed(total: int, chunk_bytes: int, compressed: int) -> dict[str, gb.Obse
     return {"ratio": gb.Observed(total / stored, "", "more"), "compressed": gb.Observed(stored, "B", "less")}
 
 
-def expect_same(restored: Any, source: Any) -> None:
-    """Raise WrongAnswer, which names the first differing byte, unless two NumPy arrays of dtype uint8 are equal."""
-    gb.expect(restored.size == source.size, f"restored {restored.size} bytes of {source.size}")
-    differing = restored != source
-    if bool(differing.any()):
-        first, count = int(differing.argmax()), int(differing.sum())
-        gb.expect(False, f"{count} of {source.size} bytes differ after the round trip, the first at {first}")
+def shift_of(total: int, chunk_bytes: int) -> int:
+    """Return by how many bytes the data of a round trip are rotated for its other input, whose answer differs.
+
+    They are the bytes of a chunk, or half of a shorter buffer: both inputs have the same chunks, or nearly."""
+    return min(chunk_bytes, total // 2)
 
 
 class HostRoundTrip:
     """A round trip on the host: a buffer, its chunks compressed, and its chunks restored, by `threads` threads.
 
-    An output has one bytes object per chunk, as the binding returns it, and is not copied into one buffer."""
+    An output has one bytes object per chunk, as the binding returns it, and is not copied into one buffer. `arrived`
+    are the chunks to restore if they are not this round trip's own."""
 
     def __init__(self, codec: HostCodec, source: Any, chunk_bytes: int, threads: int = 1) -> None:
         self.codec, self.source, self.threads, self._chunk_bytes = codec, source, threads, chunk_bytes
-        self.sizes, self.chunks = lengths(source.size, chunk_bytes), chunks_of(source, chunk_bytes)
-        self._other = np.roll(source, -chunk_bytes)
+        self.total, self.sizes = source.size, lengths(source.size, chunk_bytes)
+        self._first, self._rng = source, np.random.default_rng(0)
+        self._chunks = chunks_of(source, chunk_bytes)
+        self.arrived: list[bytes] | None = None
         self.poison()
 
     def redraw(self) -> None:
-        """Put the same chunks in another order into the buffer; a second call restores the first one."""
-        self.source, self._other = self._other, self.source
-        self.chunks = chunks_of(self.source, self._chunk_bytes)
+        """Shift the data in the buffer, so that no call can have kept the answer of a chunk."""
+        self.source = np.roll(self._first, int(self._rng.integers(1, max(2, self.total))))
+        self._chunks = chunks_of(self.source, self._chunk_bytes)
 
     def poison(self) -> None:
-        self.compressed: list[bytes] = [b""] * len(self.chunks)
-        self.restored: list[bytes] = [b""] * len(self.chunks)
+        self.compressed: list[bytes] = [b""] * len(self.sizes)
+        self.restored: list[bytes] = [b""] * len(self.sizes)
 
     def compress(self) -> None:
-        self.compressed = self.codec.compress(self.chunks, self.threads)
+        self.compressed = self.codec.compress(self._chunks, self.threads)
 
     def restore(self) -> None:
-        """Restore every compressed chunk; raises CodecError if one is not valid or has a wrong length."""
-        self.restored = self.codec.decompress(self.compressed, self.sizes, self.threads)
+        """Restore every compressed chunk; raises WrongAnswer if one is not valid or has a wrong length."""
+        self.restored = self.codec.decompress(self.arrived or self.compressed, self.sizes, self.threads)
 
     def check(self) -> gb.Observation:
         """Compare every restored chunk with the buffer, and return its ratio and its compressed bytes.
@@ -237,5 +250,5 @@ class HostRoundTrip:
         Raises WrongAnswer if a length or a byte differs."""
         wrong = [index for index, chunk in enumerate(self.restored) if len(chunk) != self.sizes[index]]
         gb.expect(not wrong, f"{len(wrong)} chunks have a wrong length after the round trip, the first is {wrong[:1]}")
-        expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
-        return observed(self.source.size, self._chunk_bytes, sum(map(len, self.compressed)))
+        self.codec.buffers.expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
+        return observed(self.total, self._chunk_bytes, sum(map(len, self.compressed)))

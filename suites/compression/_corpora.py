@@ -1,16 +1,19 @@
-"""Provide the data to compress: corpora generated from a seed, or the user's own files.
+"""Provide the data to compress: corpora generated from a seed, or the user's own files, read within a limit of bytes.
 
 A generated corpus is a tile of 8 MiB of round numbers of our own, unless a source is named. Larger buffers repeat it,
-which no codec can use: chunks are compressed independently, so that no chunk has a byte of the tile twice."""
+which no codec can use: chunks are compressed independently, so that no chunk has a byte of the tile twice. Of a user's
+file, .npy gives its elements, .parquet the values of its columns as they lie in memory, any other its bytes."""
 
 import functools
 import importlib.metadata
 import platform
+import stat
 import sys
 import sysconfig
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,14 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from . import _corpora_user
-
 TILE_BYTES = 8 * 2**20
 DATA_PREFIX = "data:"
 FEW = ("ids", "text", "field")  # the corpora of the quick tier: integers, text, floating point
+BLOCK_BYTES = 2**20  # bytes per block of a file that is longer than the bytes that may be read
+_PAGE = 4096
+_HOW = "pip install 'gpubench-suite[parquet]'"
+_ARROW_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
+_NUMBERS = {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64"}
 Rng = np.random.Generator
 # Each recipe of a corpus: the type of its elements for codecs, its description, and the function that draws its bytes.
 RECIPES: dict[str, tuple[str, str, Callable[[Rng, int], Any]]] = {}
@@ -30,16 +36,36 @@ RECIPES: dict[str, tuple[str, str, Callable[[Rng, int], Any]]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Bytes to compress: `data` is a read-only NumPy array (uint8), and `dtype` names the type of its elements."""
+    """Bytes to compress: a NumPy array (uint8), the type of its elements, and a description.
 
-    name: str
+    A buffer of `total` bytes repeats `data`."""
+
+    data: Any
     dtype: str
     description: str
-    data: Any
+    total: int
 
-    def repeated(self, total: int) -> Any:
-        """Return `total` bytes that repeat the corpus: NumPy, uint8."""
-        return np.resize(self.data, total)
+    def buffer(self, bench: gb.Bench) -> Any:
+        """Return `total` bytes in the memory of the device of `bench` (uint8); a GPU gets `data` once."""
+        if not bench.traits.is_gpu:
+            return np.resize(self.data, self.total)
+        buffer, tile = bench.xp.empty(self.total, bench.xp.uint8), bench.xp.asarray(self.data[: self.total])
+        for start in range(0, self.total, max(tile.size, 1)):
+            part = buffer[start : start + tile.size]
+            bench.device.copy(part, tile[: part.size])
+        return buffer
+
+
+def names(target: gb.Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the user's files (`--data`), each with the prefix `data:`, or `wanted` if there are none."""
+    return tuple(DATA_PREFIX + file.label for file in target.data) or wanted
+
+
+def corpus_of(bench: gb.Bench, name: str, size_bytes: int) -> Corpus:
+    """Return the corpus `name`, whose buffers have `size_bytes`, or fewer if a user's file is shorter."""
+    if name.startswith(DATA_PREFIX):
+        return read_bounded(file_named(bench, name), size_bytes)
+    return replace(make_corpus(name, bench.seed), total=size_bytes)
 
 
 @functools.lru_cache(maxsize=16)
@@ -54,12 +80,10 @@ def make_corpus(name: str, seed: int) -> Corpus:
     if name == "code":
         where = f"numpy {importlib.metadata.version('numpy')}, Python {platform.python_version()}, {platform.machine()}"
         description = f"{description} ({where}, CRC-32 {zlib.crc32(data.data):08x})"
-    return Corpus(name, dtype, description, data)
+    return Corpus(data, dtype, description, data.size)
 
 
-def names(target: gb.Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the user's files (`--data`), each with the prefix `data:`, or `wanted` if there are none."""
-    return tuple(DATA_PREFIX + file.label for file in target.data) or wanted
+# The user's files.
 
 
 def file_named(bench: gb.Bench, name: str) -> gb.DataFile:
@@ -67,14 +91,127 @@ def file_named(bench: gb.Bench, name: str) -> gb.DataFile:
     return next(file for file in bench.target.data if DATA_PREFIX + file.label == name)
 
 
-def source_of(bench: gb.Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
-    """Return the corpus `name` and the number of bytes to compress: `size_bytes`, or less if a user's file is shorter.
+def read_bounded(file: gb.DataFile, most: int) -> Corpus:
+    """Return at most `most` bytes of a file: all of its data, or blocks of 1 MiB (row groups of Parquet) evenly spaced.
 
-    A buffer of more bytes than the corpus repeats it."""
-    if not name.startswith(DATA_PREFIX):
-        return make_corpus(name, bench.seed), size_bytes
-    part = _corpora_user.read_bounded(file_named(bench, name), size_bytes)
-    return Corpus(name, part.dtype, part.description, part.data), part.data.size
+    Raises FileError if the file has changed since the run was planned, or is not of the type that its name says."""
+    path = Path(file.path)
+    with _opened(path) as table:
+        if table:
+            return _far_apart(path, table, most)
+        offset, size, dtype, content = _place(file, path)
+        data = np.concatenate([_block(file, offset + start, length) for start, length in blocks(size, most)])
+    spread = "" if data.size == size else f", in blocks of {gb.units.round_size(BLOCK_BYTES)} evenly spaced over it"
+    return Corpus(data, dtype, f"{data.size} of {size} bytes of {content}{spread}", data.size)
+
+
+def pieces(file: gb.DataFile, most: int) -> Iterator[Corpus]:
+    """Yield all data of a file in order, at most `most` bytes at a time; raises as `read_bounded` does.
+
+    Never more is held than a piece, or a row group of Parquet."""
+    path = Path(file.path)
+    with _opened(path) as table:
+        if table:
+            content = "columns in Arrow's memory layout"
+            for group in range(table.num_row_groups):
+                data, dtype, _ = _row_groups(table, [group])
+                parts = (data[start : start + most] for start in range(0, data.size, most))
+                yield from (Corpus(part, dtype, content, part.size) for part in parts)
+            return
+        offset, size, dtype, content = _place(file, path)
+        for start in range(0, size, most):
+            part = _block(file, offset + start, min(most, size - start))
+            yield Corpus(part, dtype, content, part.size)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Yield the open Parquet file (`pyarrow.parquet.ParquetFile`), or None for a file of another type."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise gb.FileError(f"{path}: not a regular file; --data takes regular files")
+        if path.suffix.lower() != ".parquet":
+            yield None
+            return
+        try:
+            import pyarrow as arrow
+            from pyarrow import parquet
+        except ImportError as error:
+            raise gb.Skip(f"reading {path.name} needs pyarrow ({error}): {_HOW}") from error
+        try:
+            with parquet.ParquetFile(path) as table:
+                yield table
+        except arrow.ArrowException as error:
+            raise gb.FileError(f"{path}: not a Parquet file ({error}); rename it, or give another file") from error
+    except OSError as error:
+        raise gb.FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
+
+
+def _place(file: gb.DataFile, path: Path) -> tuple[int, int, str, str]:
+    """Return the offset and the bytes of a file's data, the type of its elements for codecs, and its content."""
+    if path.suffix.lower() != ".npy":
+        return 0, file.bytes, "uint8", "user data"
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except ValueError as error:
+        problem = f"{path}: not an array in NumPy's format ({error}); rename it, or give another file"
+        raise gb.FileError(problem) from error
+    if not array.nbytes:
+        raise gb.Skip(f"{path.name}: the array is empty, there is nothing to compress")
+    dtype = array.dtype.name if array.dtype.kind in "iuf" and array.dtype.itemsize <= 8 else "uint8"
+    return file.bytes - array.nbytes, array.nbytes, dtype, f"the user's {array.dtype.name} array"
+
+
+def blocks(size: int, most: int) -> list[tuple[int, int]]:
+    """Return (offset, length) of disjoint blocks, evenly spaced over `size` bytes, with at most `most` bytes together.
+
+    A block has 1 MiB or `most` bytes, and begins at a multiple of 4096. If all bytes fit, they are one block."""
+    if size <= most:
+        return [(0, size)]
+    length = min(BLOCK_BYTES, most)
+    count = most // length
+    step = (size - length) / max(count - 1, 1)
+    return [(int(index * step) // _PAGE * _PAGE, length) for index in range(count)]
+
+
+def _block(file: gb.DataFile, offset: int, length: int) -> Any:
+    """Return `length` bytes of the file from `offset` on (NumPy, uint8)."""
+    block = np.fromfile(file.path, np.uint8, length, offset=offset)
+    if block.size != length:
+        raise gb.FileError(f"{file.path}: shorter than the {file.bytes} bytes it had when the run was planned")
+    return block
+
+
+def _far_apart(path: Path, table: Any, most: int) -> Corpus:
+    """Return at most `most` bytes of column values, as Arrow holds them, of row groups that lie far apart first."""
+    count = table.num_row_groups
+    bits = max(count - 1, 1).bit_length()
+    far_apart = sorted(range(count), key=lambda group: f"{group:0{bits}b}"[::-1])
+    data, dtype, groups = _row_groups(table, far_apart, most)
+    if not data.size:
+        raise gb.Skip(f"{path.name}: no column has a value, there is nothing to compress")
+    content = f"{data.size} bytes of columns in Arrow's memory layout, {groups} of {count} row groups"
+    return Corpus(data, dtype, content, data.size)
+
+
+def _row_groups(table: Any, order: Iterable[int], most: int = 2**62) -> tuple[Any, str, int]:
+    """Return at most `most` bytes of row groups in `order`, the type of their elements, and the groups read."""
+    parts: list[Any] = [np.empty(0, np.uint8)]
+    dtypes, room, groups = set(), most, 0
+    for group in order:
+        if not room:
+            break
+        groups += 1
+        for chunk in (chunk for column in table.read_row_group(group).columns for chunk in column.chunks):
+            name = _ARROW_NAMES.get(str(chunk.type), str(chunk.type))
+            for buffer in filter(None, chunk.buffers()[1:] if room else ()):  # the first has the validity bits
+                parts.append(np.frombuffer(buffer, np.uint8)[:room].copy())
+                room -= parts[-1].size
+                dtypes.add(name if name in _NUMBERS else "uint8")
+    return np.concatenate(parts), dtypes.pop() if len(dtypes) == 1 else "uint8", groups
+
+
+# The recipes.
 
 
 def _recipe(dtype: str, description: str) -> Callable[[Callable[[Rng, int], Any]], Callable[[Rng, int], Any]]:

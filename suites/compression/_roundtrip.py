@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import in_turn
 from . import _codecs_device as device
 from . import _codecs_host as host
 from . import _corpora
-from ._corpora_user import pieces
 
 MIB = 2**20
 CHUNK_BYTES = 2**16  # the size that nvCOMP's documentation recommends, and the unit of many file formats
@@ -61,30 +62,31 @@ def _is_measured(target: gb.Target, params: Mapping[str, Any]) -> bool:
     return params["chunk_bytes"] == CHUNK_BYTES or (plain and (bool(target.data) or params["corpus"] in _corpora.FEW))
 
 
-def _stage(
-    trip: Any, way: str, nbytes: int, clock: Literal["device", "host"] = "device", waits: bool = False
-) -> gb.Stage:
-    call: Callable[[], object] = getattr(trip, way)
-    stage = gb.Stage(call, gb.Work(payload=nbytes), "payload", waits=waits, clock=clock, max_calls=4, effort=gb.POINT)
-    return replace(stage, inputs=trip.redraw) if isinstance(trip, host.HostRoundTrip) else stage
-
-
-def _open(bench: gb.Bench, source: _corpora.Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> Any:
+def _open(bench: gb.Bench, source: _corpora.Corpus, codec: str, chunk_bytes: int, threads: int = 1) -> Any:
     if bench.target.is_host:
-        return host.HostRoundTrip(host.CODECS[codec](), source.repeated(total), chunk_bytes, threads)
-    return device.GpuRoundTrip(bench, source, total, codec, chunk_bytes)
+        return host.HostRoundTrip(host.CODECS[codec](), source.buffer(bench), chunk_bytes, threads)
+    return device.GpuRoundTrip(bench, source, codec, chunk_bytes)
 
 
-def _task(trip: Any, total: int, corpus: str, check: Callable[[], gb.Observation] | None = None) -> gb.Task:
-    """Return the task of both directions of a round trip of `total` bytes; `corpus` describes the data."""
-    stages = {
-        "compress": _stage(trip, "compress", total),
-        "decompress": _stage(trip, "restore", total, waits=getattr(trip.codec, "waits", False)),
+def _stages(
+    trip: Any, prefix: str = "", clock: Literal["device", "host"] = "device", redraw: Callable[[], object] | None = None
+) -> dict[str, gb.Stage]:
+    """Return the stages of both directions of a round trip; by the host's clock each call waits for the device."""
+    waits = clock == "host"
+    stage = partial(gb.Stage, work=gb.Work(payload=trip.total), quantity="payload", clock=clock, max_calls=4)
+    stage = partial(stage, effort=gb.POINT, inputs=redraw or trip.redraw)
+    return {
+        f"{prefix}compress": stage(trip.compress, waits=waits),
+        f"{prefix}decompress": stage(trip.restore, waits=waits or trip.codec.waits),
     }
+
+
+def _task(trip: Any, corpus: str, check: Callable[[], gb.Observation] | None = None) -> gb.Task:
+    """Return the task of both directions of a round trip; `corpus` describes the data."""
     notes = {"corpus": corpus, "codec": trip.codec.description}
     if isinstance(trip, host.HostRoundTrip):
         notes["threads"] = str(trip.threads)
-    return gb.Task(stages, check=check or trip.check, poison=trip.poison, notes=notes)
+    return gb.Task(_stages(trip), check=check or trip.check, poison=trip.poison, notes=notes)
 
 
 @topic.case(
@@ -100,8 +102,8 @@ def roundtrip(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_b
 
     The corpus is repeated to `size_bytes`; a user's shorter file is taken once. On the host one thread works through
     the chunks; on a GPU one batched call takes them all. Raises Skip if the codec is unavailable."""
-    source, total = _corpora.source_of(bench, corpus, size_bytes)
-    return _task(_open(bench, source, total, codec, chunk_bytes), total, source.description)
+    source = _corpora.corpus_of(bench, corpus, size_bytes)
+    return _task(_open(bench, source, codec, chunk_bytes), source.description)
 
 
 @topic.case(
@@ -117,8 +119,8 @@ def filling(bench: gb.Bench, corpus: str, codec: str, chunk_bytes: int, size_byt
 
     A batch has `size_bytes`. A chunk occupies only a few warps, so that only many chunks fill a GPU. The half-bandwidth
     size n½ divided by the bytes of a chunk is the number of chunks that reach half of the full rate."""
-    source, total = _corpora.source_of(bench, corpus, size_bytes)
-    return _task(_open(bench, source, total, codec, chunk_bytes), total, source.description)
+    source = _corpora.corpus_of(bench, corpus, size_bytes)
+    return _task(_open(bench, source, codec, chunk_bytes), source.description)
 
 
 def _threads(_: gb.Target) -> Any:
@@ -139,17 +141,23 @@ def threads(bench: gb.Bench, corpus: str, codec: str, threads: int, size_bytes: 
     """Compress and restore chunks in several threads of one process: uncompressed bytes per second of all together.
 
     The corpus is repeated to `size_bytes`. The bindings release Python's global lock while they work."""
-    source, total = _corpora.source_of(bench, corpus, size_bytes)
-    return _task(_open(bench, source, total, codec, chunk_bytes, threads), total, source.description)
+    source = _corpora.corpus_of(bench, corpus, size_bytes)
+    return _task(_open(bench, source, codec, chunk_bytes, threads), source.description)
 
 
 class PythonRoundTrip:
     """A round trip of a buffer on a GPU, whose encoded and decoded arrays are made anew by each call."""
 
-    def __init__(self, bench: gb.Bench, codec: Any, wrapped: Any, source: Any, chunk_bytes: int) -> None:
-        self._bytes, self._xp, self._codec, self._wrapped = device.DeviceBytes(bench), bench.xp, codec, wrapped
-        self._source, self._chunk_bytes = source, chunk_bytes
+    def __init__(self, bench: gb.Bench, codec: Any, binding: Any, source: Any, chunk_bytes: int) -> None:
+        """Take the buffer `source` (CuPy, uint8), and `codec`, which `binding`, the module nvidia.nvcomp, has made."""
+        self._bytes, self._bench, self._codec, self._wrap = device.DeviceBytes(bench), bench, codec, binding.as_array
+        self._source, self._spare, self._chunk_bytes = source, bench.xp.empty_like(source), chunk_bytes
+        self._wrapped, self.total = self._wrap(source), source.size
         self.poison()
+
+    def redraw(self) -> None:
+        device.rotate(self._bench, self._source, self._spare, self._chunk_bytes)
+        self._wrapped = self._wrap(self._source)
 
     def poison(self) -> None:
         self.compressed = self.restored = None
@@ -163,8 +171,9 @@ class PythonRoundTrip:
     def check(self) -> gb.Observation:
         """Compare every restored byte with the buffer, and return the ratio and the compressed bytes."""
         gb.expect(self.restored is not None, "nothing was decompressed")
-        self._bytes.expect_same(self._xp.asarray(self.restored).reshape(-1).view(self._xp.uint8), self._source)
-        return host.observed(self._source.size, self._chunk_bytes, int(self.compressed.buffer_size))  # type: ignore[attr-defined]
+        restored = self._bench.xp.asarray(self.restored).reshape(-1).view(self._bench.xp.uint8)
+        self._bytes.expect_same(restored, self._source)
+        return host.observed(self.total, self._chunk_bytes, int(self.compressed.buffer_size))  # type: ignore[attr-defined]
 
 
 @topic.case(
@@ -179,13 +188,13 @@ def python(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
 
     The corpus is repeated to `size_bytes`. Unlike in `roundtrip`, each call allocates its output and waits for the
     device, and its time includes both. Raises Skip if the binding is not installed."""
-    source, total = _corpora.source_of(bench, corpus, size_bytes)
+    source = _corpora.corpus_of(bench, corpus, size_bytes)
     elements = device.open_codec(bench, codec, source.dtype).row.data_type  # the same type as in the C interface
     try:
         from nvidia import nvcomp as binding
     except ImportError as error:
         raise gb.Skip(f"needs nvidia.nvcomp ({error}): {_PYTHON_HOW}") from error
-    bench.need(4 * total + device.RESERVE_BYTES)
+    bench.need(5 * source.total + device.RESERVE_BYTES)
     # a type string of NumPy, in which |f1 is E4M3
     text = "|f1" if elements == "float8_e4m3" else np.dtype(elements).str
     handle = binding.Codec(
@@ -194,56 +203,10 @@ def python(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
         cuda_stream=device.current_stream(bench.xp),
         **({"data_type": text} if codec in ("ans", "cascaded", "bitcomp") else {}),
     )
-    data = device.uploaded(bench, source, total)
-    trip = PythonRoundTrip(bench, handle, binding.as_array(data), data, chunk_bytes)
-    stages = {
-        "compress": _stage(trip, "compress", total, "host", waits=True),
-        "decompress": _stage(trip, "restore", total, "host", waits=True),
-    }
+    trip = PythonRoundTrip(bench, handle, binding, source.buffer(bench), chunk_bytes)
     description = f"nvidia.nvcomp {binding.__version__}, its own container, elements {elements}"
     notes = {"corpus": source.description, "codec": description}
-    return gb.Task(stages, check=trip.check, poison=trip.poison, notes=notes)
-
-
-class FormatExchange:
-    """The chunks that GPU and host have compressed, and the data that each restores from the other's chunks."""
-
-    def __init__(self, bench: gb.Bench, trip: device.GpuRoundTrip, codec: host.HostCodec, source: Any) -> None:
-        """Compress the data on both devices, and prepare the call with which the GPU restores the host's chunks."""
-        self._trip, self._codec, self._source, self._threads = trip, codec, source, host.cores()
-        self._chunks = host.chunks_of(source, trip.chunk_bytes)
-        self._sizes = list(map(len, self._chunks))
-        trip.compress()
-        chunks, count, to_host = trip.compressed, len(self._sizes), bench.device.to_host
-        sizes = to_host(chunks.sizes)[:count].tolist()
-        rows = to_host(chunks.memory[: count * chunks.stride]).reshape(count, chunks.stride)
-        self._gpus = [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
-        self.host_writes()
-        self._sent = device.DeviceChunks.uploaded(bench.xp, self.hosts, trip.total // source.size)
-        self.gpu_reads = trip.restoring(self._sent, device.current_stream(bench.xp))
-        self.restored: list[bytes] = []
-
-    def poison(self) -> None:
-        self._trip.poison()
-        self.restored = []
-
-    def host_reads(self) -> None:
-        self.restored = self._codec.decompress(self._gpus, self._sizes, self._threads)
-
-    def host_writes(self) -> None:
-        self.hosts = self._codec.compress(self._chunks, self._threads)
-
-    def check(self) -> gb.Observation:
-        """Compare what each device has restored with the data, bit for bit, and return `ratio.gpu` and `ratio.host`.
-
-        A ratio is uncompressed over compressed bytes. Raises WrongAnswer if a byte differs."""
-        self._trip.check()  # checked after `gpu_reads`, so that the restored data came from the host's chunks
-        is_same = b"".join(self.restored) == self._source.tobytes()
-        gb.expect(is_same, "the host decompressed other bytes than the GPU compressed")
-        headers = host.LENGTH_BYTES * len(self._sizes)
-        written = {"ratio.gpu": self._gpus, "ratio.host": self.hosts}
-        sizes = {name: sum(map(len, chunks)) + headers for name, chunks in written.items()}
-        return {name: gb.Observed(self._source.size / size, "", "more") for name, size in sizes.items()}
+    return gb.Task(_stages(trip, clock="host"), check=trip.check, poison=trip.poison, notes=notes)
 
 
 @topic.case(
@@ -259,20 +222,28 @@ def formats(bench: gb.Bench, corpus: str, format: str, size_bytes: int, chunk_by
     The GPU restores what the host compressed, and the host what the GPU compressed; both results are compared bit for
     bit. `format` is a key of FORMATS. The GPU works on up to `size_bytes`, the host with all its cores on at most the
     first 4 MiB. Raises Skip if the format is unavailable on either."""
-    source, total = _corpora.source_of(bench, corpus, size_bytes)
+    source = _corpora.corpus_of(bench, corpus, size_bytes)
     codec, most = host.FORMATS[format](), min(_HOST_BYTES, source.data.size)
     data = np.ascontiguousarray(source.data[: most // chunk_bytes * chunk_bytes or most])
-    part = _corpora.Corpus(source.name, "uint8", source.description, data)
-    trip = device.GpuRoundTrip(bench, part, total - total % data.size or data.size, format, chunk_bytes)
-    exchange = FormatExchange(bench, trip, codec, data)
-    stages = {
-        "gpu.compress": _stage(trip, "compress", trip.total),
-        "gpu.decompress": _stage(exchange, "gpu_reads", trip.total, waits=trip.codec.waits),
-        "host.compress": _stage(exchange, "host_writes", data.size, "host", waits=True),
-        "host.decompress": _stage(exchange, "host_reads", data.size, "host", waits=True),
-    }
-    notes = {"gpu": trip.codec.description, "host": codec.description, "host.threads": str(host.cores())}
-    return gb.Task(stages, check=exchange.check, poison=exchange.poison, notes={"corpus": source.description, **notes})
+    part = replace(source, data=data, dtype="uint8", total=source.total - source.total % data.size or data.size)
+    on_gpu = device.GpuRoundTrip(bench, part, format, chunk_bytes)
+    on_host = host.HostRoundTrip(codec, data, chunk_bytes, host.cores())
+
+    def exchange() -> None:
+        on_host.arrived = on_gpu.compressed.downloaded(bench, len(on_host.sizes))
+        on_gpu.receive(on_host.compressed)
+
+    def check() -> gb.Observation:
+        """Compare what each device has restored from the other's chunks with the data, and return both ratios."""
+        return {"ratio.gpu": on_gpu.check()["ratio"], "ratio.host": on_host.check()["ratio"]}
+
+    compress = in_turn(on_gpu.compress, on_host.compress, exchange)
+    compress()
+    redraw = in_turn(on_gpu.redraw, on_host.redraw, compress)
+    stages = {**_stages(on_gpu, "gpu.", redraw=redraw), **_stages(on_host, "host.", "host", redraw)}
+    notes = {"gpu": on_gpu.codec.description, "host": codec.description, "host.threads": str(host.cores())}
+    notes["corpus"] = source.description
+    return gb.Task(stages, check=check, poison=in_turn(on_gpu.poison, on_host.poison), notes=notes)
 
 
 @topic.case(
@@ -288,24 +259,16 @@ def whole(bench: gb.Bench, corpus: str, codec: str, piece_bytes: int, chunk_byte
     Every piece of `piece_bytes` is compressed, restored and compared once; then the first piece is timed. The host
     holds one piece at a time, and the device what the round trip of one piece needs."""
     file, count, total, compressed = _corpora.file_named(bench, corpus), 0, 0, 0
-
-    def open_piece(piece: Any) -> Any:
-        data = _corpora.Corpus(corpus, piece.dtype, piece.description, piece.data)
-        return _open(bench, data, piece.data.size, codec, chunk_bytes)
-
-    for piece in pieces(file, piece_bytes):
-        trip = open_piece(piece)
-        for work in (trip.poison, trip.compress, trip.restore):
-            work()
-        count, total = count + 1, total + piece.data.size
+    for piece in _corpora.pieces(file, piece_bytes):
+        trip = _open(bench, piece, codec, chunk_bytes)
+        in_turn(trip.poison, trip.compress, trip.restore)()
+        count, total = count + 1, total + piece.total
         compressed += int(trip.check()["compressed"].value)
-    first = next(pieces(file, piece_bytes))
-    trip = open_piece(first)
+    trip = _open(bench, next(_corpora.pieces(file, piece_bytes)), codec, chunk_bytes)
 
     def check() -> gb.Observation:
         """Check the timed piece, and return the ratio and the compressed bytes of the whole file."""
         ratio = gb.Observed(total / compressed, "", "more")
         return {**trip.check(), "ratio": ratio, "compressed": gb.Observed(compressed, "B", "less")}
 
-    description = f"all {total} bytes of user data, in {count} pieces; the first piece is timed"
-    return _task(trip, first.data.size, description, check)
+    return _task(trip, f"all {total} bytes of user data, in {count} pieces; the first piece is timed", check)

@@ -12,6 +12,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import POISON, Params, devices_of
+from .._checks import flipping
 from ._cores import on_own_core
 
 _MESSAGE_BYTES = 64
@@ -70,6 +71,7 @@ def batch(bench: gb.Bench, path: str, messages: int) -> gb.Task:
         item="message",
         probe=lambda: {"latency": gb.Observed(latency_s, "s")},
         effort=gb.POINT,
+        inputs=sender.redraw,
     )
     notes = {"message": f"{_MESSAGE_BYTES} B", **sender.notes}
     return gb.Task.of(stage, check=sender.check, poison=sender.poison, close=sender.close, notes=notes)
@@ -90,7 +92,7 @@ class SocketBatch:
         (self._socket,) = bench.sockets()
         self._socket.settimeout(_PATIENCE_S)
         self._expected = _drawn(bench, messages)
-        self._messages = [message.data for message in self._expected]
+        self._messages, self.redraw = [message.data for message in self._expected], flipping(self._expected)
         self._received = np.zeros(messages * _MESSAGE_BYTES, np.uint8)
         self.notes = {"sent": f"{path}: one sendmsg(2) per batch, acknowledged by one byte"}
 
@@ -146,6 +148,7 @@ class DeviceBatch:
         self._pack()
         bench.device.copy(self._near, self._packed)
         bench.device.synchronize()
+        self.redraw = flipping(self._expected, *([self._near] if path == "peer" else []))
         packed = "packed by the host into page-locked memory, and one copy"
         self.notes = {"sent": "one copy of messages that lie side by side" if path == "peer" else packed}
 

@@ -12,6 +12,7 @@ from ._schedules import Schedule, of_rank
 
 _PROGRESS, _BEGAN, _ENDED = "progress", "began", "ended"
 _PATIENCE_S = 5.0
+_OTHER_SEED = 2**63
 
 RankSteps = Sequence[tuple[tuple[Callable[[], None], ...], frozenset[int]]]
 """For each step the copies that a rank makes, and the ranks from which it receives."""
@@ -25,7 +26,7 @@ class BlockExchange:
     def __init__(self, bench: gb.Bench, most_bytes: int) -> None:
         need_shared_gpu(bench)
         bench.need((bench.world + 1) * most_bytes)
-        self._bench, self._most_bytes = bench, most_bytes
+        self._bench, self._most_bytes, self._seed = bench, most_bytes, bench.seed
         self._board = bench.board(_PROGRESS, _BEGAN, _ENDED, limit_s=_PATIENCE_S)
         self._memory = RankMemory(bench, bench.world * most_bytes, self._fill)
         self._progress = 0
@@ -44,7 +45,12 @@ class BlockExchange:
         """Overwrite `array`, this rank's memory (uint8), and write this rank's pattern into its own block."""
         array.fill(POISON)
         own = self._block(array, self._bench.rank, self._most_bytes)
-        fill_pattern(self._bench, own, self._bench.seed + self._bench.rank)
+        fill_pattern(self._bench, own, self._seed + self._bench.rank)
+
+    def redraw(self) -> None:
+        """Put the other pattern of two into the block of this rank; every rank must call it."""
+        self._seed ^= _OTHER_SEED
+        self._fill(self._memory.local)
 
     def steps(self, schedule: Schedule, size_bytes: int) -> RankSteps:
         """Return this rank's part of `schedule`, which moves the first `size_bytes` of each block.
@@ -112,7 +118,7 @@ class BlockExchange:
         for block in blocks:
             received = self._block(self._memory.local, block, size_bytes)
             origin = f"of rank {block}, received by rank {self._bench.rank},"
-            expect_pattern(self._bench, received, self._bench.seed + block, origin)
+            expect_pattern(self._bench, received, self._seed + block, origin)
         self._bench.barrier()
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import need_shared_gpu, open_shared
+from .._checks import flipping
 from ._blas import restore_threads, use_threads
 from ._numbers import Normals, expect_close, type_of
 
@@ -78,6 +79,7 @@ class ModelFile:
         content = bench.xp.empty((width, width), dtype)
         bench.device.copy(content, np.fromfile(self.path, dtype).reshape(width, width))
         self.expected = self.requests.astype(np.float64) @ content.astype(np.float64)
+        self.redraw = flipping(self.requests, self.expected)
         self.output = bench.xp.empty_like(self.requests)
         # Makes the library allocate its memory before any memory is counted.
         bench.xp.matmul(self.requests, content, out=self.output)
@@ -196,7 +198,7 @@ class LoadedModel:
         if self._holds:
             return gb.Task.idle(self._release)
         work = gb.Work(payload=self._model.nbytes, items=1)
-        outputs = (self._model.output,)
-        stage = gb.Stage(self._load_seconds, work, "item", clock="self", effort=gb.POINT, outputs=outputs)
+        rest: dict[str, Any] = {"outputs": (self._model.output,), "inputs": self._model.redraw}
+        stage = gb.Stage(self._load_seconds, work, "item", clock="self", effort=gb.POINT, **rest)
         notes = {"weights": gb.units.size(self._model.nbytes), "type": str(self._model.dtype)}
         return gb.Task.of(stage, check=self._check, release=self._release, notes=notes)

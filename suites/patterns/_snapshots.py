@@ -17,6 +17,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import POISON, need_shared_gpu
+from .._checks import flipping
 from ._failure import DIED, die, expect_death
 
 _WORKER, _HEIR = 1, 0
@@ -238,7 +239,13 @@ class ResumingRank:
     def task(self, size_bytes: int) -> gb.Task:
         """Return the task: a stage that saves `size_bytes`, and a stage that reports the seconds of resuming."""
         save = gb.Stage(
-            self._store.save, gb.Work(payload=size_bytes), "payload", clock="host", max_calls=1, effort=gb.POINT
+            self._store.save,
+            gb.Work(payload=size_bytes),
+            "payload",
+            clock="host",
+            max_calls=1,
+            effort=gb.POINT,
+            inputs=flipping(self._state.array),
         )
         resume = gb.Stage(
             lambda: self._resume_s, gb.Work(items=1), "item", clock="self", effort=gb.Effort.exactly(1), checked=True

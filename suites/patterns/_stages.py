@@ -12,6 +12,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import Params, devices_of, labels, need_shared_gpu, notes, open_shared, paths, ranks_of
+from .._checks import flipping
 from ._blas import restore_threads, use_threads
 from ._numbers import Normals, expect_close, type_of, width_of
 
@@ -67,7 +68,8 @@ def stages(bench: gb.Bench, path: str, of: int, batch: int) -> gb.Task:
     need_shared_gpu(bench)
     rank = PipelineRank(bench, batch, width_of(bench))
     tail = gb.POINT.with_tail(_TAIL if bench.target.tier == "full" else 0)
-    stage = gb.Stage(rank.seconds, gb.Work(items=1), "item", clock="self", probe=rank.observed, effort=tail)
+    work, inputs = gb.Work(items=1), rank.redraw
+    stage = gb.Stage(rank.seconds, work, "item", clock="self", probe=rank.observed, effort=tail, inputs=inputs)
     return gb.Task.of(
         stage,
         check=rank.check,
@@ -95,6 +97,7 @@ class PipelineRank:
         self._all_weights = [normals.matrix(width, width, layer, 1 / math.sqrt(width)) for layer in range(_LAYERS)]
         self._weights = self._all_weights[bench.rank * per_stage : (bench.rank + 1) * per_stage]
         self._requests = [normals.matrix(batch, width, _LAYERS + slot) for slot in range(_SLOTS)]
+        self.redraw = flipping(*self._requests)
         self._between = [bench.xp.empty_like(self._requests[0]) for _ in range(2)]
         self._outputs = [bench.xp.empty_like(self._requests[0]) for _ in range(_SLOTS)]
         self._board = bench.board(_DONE, room_bytes=2 * _BATCHES * 8, has_beats=True)

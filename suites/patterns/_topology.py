@@ -128,7 +128,10 @@ class ScheduledRank:
         names = ", ".join(device.id for device in self._bench.devices)
         notes = {"devices": names if by == PEER else f"{self._bench.world} processes of {names}"}
         notes["transfer"] = "the sender writes into the receiver's memory, and then posts a flag in host memory"
-        stage = gb.Stage(self.call, self._work, "payload", clock="self", probe=self.observed, effort=gb.POINT)
+        inputs = self._blocks.redraw
+        stage = gb.Stage(
+            self.call, self._work, "payload", clock="self", probe=self.observed, effort=gb.POINT, inputs=inputs
+        )
         return gb.Task.of(
             stage,
             check=self.check,

@@ -1,0 +1,538 @@
+"""Encode the blocks of a message, hand them over a link and decode them, with several blocks in flight, and time that.
+
+sender: queue → encode → send ==== link ==== receive → decode :receiver. The clock runs from before the first block is
+begun until the last one is restored or, for a message that is only written, delivered. Then the whole message is
+compared, bit for bit. A block is cut into chunks, which a codec compresses independently. A packed block is a table of
+the offsets and the sizes of its chunks, and the chunks in whole lines behind it; a GPU packs them by a kernel."""
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from gpubench.api import suite as gb
+
+from ._codecs_device import Batch, DeviceChunks, DeviceCodec
+from ._codecs_host import chunks_of, cores
+
+Schedule = Literal["a thread per slot", "one thread", "a thread per part"]
+Steps = Iterator[None]
+Timed = Literal["sender", "receiver", "both"]  # the sides that the timed section contains
+_MAX_PARTS = 3  # most parts of one chain
+_LINE_BYTES = 16  # as LINE in compress.cu
+_WORD_BYTES = 8
+_ENTRY_BYTES = 2 * _WORD_BYTES  # an entry of the table: the offset and the size of a chunk
+_THREADS = 256  # as PLACES in compress.cu
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message: uint8 arrays on the device for its source and its target, cut into blocks, and these into chunks.
+
+    The last block of the message and the last chunk of a block may be shorter. `codec` compresses it: a HostCodec or a
+    DeviceCodec, whose `buffers` overwrite and compare arrays."""
+
+    source: Any
+    target: Any
+    codec: Any
+    block_bytes: int
+    chunk_bytes: int
+    description: str = ""
+
+    @property
+    def spans(self) -> list[slice]:
+        """The places of the blocks."""
+        total, step = self.source.size, self.block_bytes
+        return [slice(start, min(start + step, total)) for start in range(0, total, step)]
+
+    @property
+    def max_chunks(self) -> int:
+        """The chunks of a block that is not shorter."""
+        return -(-min(self.block_bytes, int(self.source.size)) // self.chunk_bytes)
+
+    @property
+    def max_packed_bytes(self) -> int:
+        """The most bytes of a packed block."""
+        lines: int = -(-self.codec.max_output_bytes(self.chunk_bytes) // _LINE_BYTES)
+        return self.max_chunks * (_ENTRY_BYTES + lines * _LINE_BYTES) + _LINE_BYTES
+
+    def poison(self) -> None:
+        """Overwrite every byte of the target with its wrong value, and wait until that is done."""
+        self.codec.buffers.invert(self.source, self.target)
+
+    def expect_arrived(self) -> None:
+        """Raise WrongAnswer unless the target equals the source, bit for bit."""
+        self.codec.buffers.expect_same(self.target, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A block in flight: its index in the message, and the slot in which it is worked on."""
+
+    index: int
+    slot: int
+
+
+class Slots:
+    """The `depth` slots of one side: on a GPU each has a stream, on the host each thread works by itself."""
+
+    are_streams = False  # whether the work of a slot continues asynchronously while its thread does something else
+
+    def __init__(self, depth: int, bench: gb.Bench | None = None) -> None:
+        self.depth = depth
+        self._streams: list[Any] = []
+        if bench and bench.traits.is_gpu:
+            cuda, self.are_streams = bench.xp.cuda, True
+            self._device = cuda.Device(cuda.runtime.getDevice())
+            self._streams = [cuda.Stream(non_blocking=True) for _ in range(depth)]
+
+    def use(self, slot: int) -> None:
+        """Make the calling thread queue its work in `slot`."""
+        if self._streams:
+            self._device.use()
+            self._streams[slot].use()
+
+    def wait(self, *slots: int) -> None:
+        """Wait until all work that was queued in `slots`, without arguments in any slot, is done."""
+        for stream in [self._streams[slot] for slot in slots] if slots and self._streams else self._streams:
+            stream.synchronize()
+
+
+class Coder:
+    """The encoder or the decoder of a message: a block becomes a packed block, which becomes the block again.
+
+    A packed block is a uint8 array on the device, valid until the slot is used again. This one leaves raw blocks in
+    their places in `array`, the source or the target."""
+
+    waits = False  # whether decoding a block waits for the slot's stream: then each slot has a thread
+
+    def __init__(self, message: Message, slots: Slots, array: Any) -> None:
+        self.message, self.slots, self.blocks = message, slots, [array[span] for span in message.spans]
+
+    def queue(self, block: InFlight) -> None:
+        """Queue the work on a block that can be done before `encode`."""
+
+    def encode(self, block: InFlight) -> Any:
+        """Return the packed block."""
+        return self.blocks[block.index]
+
+    def room(self, block: InFlight) -> Any:
+        """Return the array in which a block arrives, as long as the longest packed block."""
+        return self.blocks[block.index]
+
+    def decode(self, block: InFlight, packed: Any) -> None:
+        """Restore a block in its place, or queue that; raises WrongAnswer, at once or from `check`, if that fails."""
+
+    def reset(self) -> None:
+        """Overwrite the statuses and intermediate output of the last message with wrong values."""
+
+    def check(self) -> None:
+        """Raise WrongAnswer if a block could not be encoded or restored; the calls may only have queued the work."""
+
+
+def pack(room: Any, chunks: Sequence[bytes]) -> Any:
+    """Write the compressed `chunks` into `room` as a packed block, and return the part of `room` that the block takes.
+
+    `room` is a NumPy array of dtype uint8, long enough for any block."""
+    sizes = np.array([len(chunk) for chunk in chunks], np.uint64)
+    lines = -(-sizes.astype(np.int64) // _LINE_BYTES) * _LINE_BYTES
+    offsets = _ENTRY_BYTES * len(chunks) + np.cumsum(lines) - lines
+    table = room[: _ENTRY_BYTES * len(chunks)].view(np.uint64)
+    table[: len(chunks)], table[len(chunks) :] = offsets, sizes
+    view = memoryview(room)
+    for offset, chunk in zip(offsets.tolist(), chunks, strict=True):
+        view[offset : offset + len(chunk)] = chunk
+    return room[: int(offsets[-1] + lines[-1])]
+
+
+def read_table(packed: Any, count: int) -> list[tuple[int, int]]:
+    """Return the offset and the size in bytes of each of the `count` chunks in a packed block (NumPy, uint8).
+
+    Raises WrongAnswer if a chunk lies outside of the block."""
+    is_long = packed.size >= _ENTRY_BYTES * count
+    gb.expect(is_long, f"a block of {packed.size} bytes arrived, too short for a table of {count} chunks")
+    room = np.uint64(packed.size)
+    offsets, sizes = packed[: _ENTRY_BYTES * count].view(np.uint64).reshape(2, count)
+    inside = (offsets <= room) & (sizes <= room - np.minimum(offsets, room))
+    gb.expect(bool(inside.all()), "the table of a block that arrived points outside of it")
+    return list(zip(offsets.tolist(), sizes.tolist(), strict=True))
+
+
+class HostBlocks(Coder):
+    """Compresses the blocks of `array` by a codec of the host, or restores them into it, in the calling thread.
+
+    `upload`, if it is set, takes a restored block further."""
+
+    upload: Callable[[InFlight, Any], object] | None = None
+
+    def __init__(self, message: Message, slots: Slots, array: Any, rooms: Sequence[Any] = ()) -> None:
+        super().__init__(message, slots, array)
+        self._compressors = [message.codec.squeeze() for _ in range(slots.depth)]
+        self._rooms = list(rooms) or [np.empty(message.max_packed_bytes, np.uint8) for _ in range(slots.depth)]
+
+    def encode(self, block: InFlight) -> Any:
+        chunks = chunks_of(self.blocks[block.index], self.message.chunk_bytes)
+        return pack(self._rooms[block.slot], list(map(self._compressors[block.slot], chunks)))
+
+    def room(self, block: InFlight) -> Any:
+        return self._rooms[block.slot]
+
+    def decode(self, block: InFlight, packed: Any) -> None:
+        arrived, targets = memoryview(packed), chunks_of(self.blocks[block.index], self.message.chunk_bytes)
+        for target, (offset, size) in zip(targets, read_table(packed, len(targets)), strict=True):
+            target[:] = self.message.codec.decompress_one(arrived[offset : offset + size], len(target))
+        if self.upload:
+            self.upload(block, self.blocks[block.index])
+
+    def reset(self) -> None:
+        for block in self.blocks if self.upload else ():
+            np.invert(block, out=block)  # in place of the right bytes of the last message
+
+
+class GpuBlocks(Coder):
+    """Compresses the blocks of `array` by a codec of a GPU, or restores them, each on the stream of its slot.
+
+    Calls and arguments are prepared once for each slot and block, because that takes longer than a fast codec does."""
+
+    def __init__(self, message: Message, slots: Slots, array: Any, rooms: Sequence[Any] = ()) -> None:
+        super().__init__(message, slots, array)
+        self._codec, self._xp = message.codec, message.codec.bench.xp
+        codec, xp, each_slot = self._codec, self._xp, range(slots.depth)
+        self.waits, scratch_bytes = codec.waits, max(codec.temp_bytes(message.max_chunks, message.chunk_bytes))
+        self._chunks = [DeviceChunks.side_by_side(xp, part, message.chunk_bytes) for part in self.blocks]
+        self._rooms = list(rooms) or [xp.empty(message.max_packed_bytes, xp.uint8) for _ in each_slot]
+        self._scratch = [xp.empty(scratch_bytes, xp.uint8) for _ in each_slot]
+        self._packed_sizes = codec.bench.device.pinned(_WORD_BYTES * slots.depth).view(np.uint64)
+        self._kernels = {name: codec.bench.kernel("compress.cu", name) for name in ("place", "pack", "unpack")}
+        self._compressed: dict[int, DeviceChunks] = {}  # by slot, before they are packed
+        self._calls: dict[InFlight, tuple[Batch, Callable[..., None]]] = {}
+        self._done: list[Batch] = []  # the batches of this message
+
+    def queue(self, block: InFlight) -> None:
+        """Queue compressing and packing a block on the current stream, which must be its slot's stream."""
+        compress, pack = self._calls.get(block) or self._calls.setdefault(block, self._prepare_packing(block))
+        compress()
+        pack()
+        self._done.append(compress)
+
+    def _prepare_packing(self, block: InFlight) -> tuple[Batch, Callable[..., None]]:
+        chunks, room, chunk_bytes = self._chunks[block.index], self._rooms[block.slot], self.message.chunk_bytes
+        if block.slot not in self._compressed:
+            most_bytes = self._codec.max_output_bytes(chunk_bytes)
+            self._compressed[block.slot] = DeviceChunks.room(self._xp, self.message.max_chunks, most_bytes)
+        count = len(chunks.sizes)
+        target, total = self._compressed[block.slot].first(count), self._packed_sizes[block.slot :].ctypes.data
+        place_args = (target.sizes, np.uint32(count), room, np.uint64(total))  # with unified addressing
+        pack_args = (target.memory, np.uint64(target.stride), np.uint32(count), room)
+        place, pack = self._kernels["place"], self._kernels["pack"]
+
+        def launch() -> None:
+            place((1,), (_THREADS,), place_args)
+            pack((count,), (_THREADS,), pack_args)
+
+        return Batch(self._codec, chunks, target, self._scratch[block.slot], chunk_bytes), launch
+
+    def encode(self, block: InFlight) -> Any:
+        self.slots.wait(block.slot)
+        return self._rooms[block.slot][: int(self._packed_sizes[block.slot])]
+
+    def room(self, block: InFlight) -> Any:
+        return self._rooms[block.slot]
+
+    def decode(self, block: InFlight, packed: Any) -> None:
+        """Queue restoring a block on the current stream; a kernel reads where the chunks of the packed block lie."""
+        restore, unpack = self._calls.get(block) or self._calls.setdefault(block, self._prepare_unpacking(block))
+        unpack(packed)
+        restore()
+        self._done.append(restore)
+
+    def _prepare_unpacking(self, block: InFlight) -> tuple[Batch, Callable[..., None]]:
+        chunks, kernel = self._chunks[block.index], self._kernels["unpack"]
+        count = len(chunks.sizes)
+        sizes, pointers = (self._xp.zeros(count, np.uint64) for _ in range(2))
+        arrived = DeviceChunks(self._rooms[block.slot], 0, sizes, pointers)
+
+        def launch(packed: Any) -> None:
+            args = (packed, np.uint64(packed.size), np.uint32(count), sizes, pointers)
+            kernel((-(-count // _THREADS),), (_THREADS,), args)
+
+        return Batch(self._codec, arrived, chunks, self._scratch[block.slot]), launch
+
+    def reset(self) -> None:
+        self._done.clear()
+        for batch, _ in self._calls.values():
+            batch.poison()
+
+    def check(self) -> None:
+        for batch in self._done:
+            batch.check()
+
+
+# The hand-over.
+
+
+class StoppedError(RuntimeError):
+    """Another thread or process failed, so that waiting is useless; the error of the failed one is reported instead."""
+
+
+class Turns:
+    """Counts the blocks that have passed a point, where threads wait until enough have."""
+
+    def __init__(self, passed: float = 0) -> None:
+        self._changed, self._passed, self._is_stopped = threading.Condition(), passed, False
+
+    def wait(self, count: int) -> None:
+        """Wait until `count` blocks have passed; raises StoppedError after `stop`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopped or self._passed >= count)
+            if self._is_stopped:
+                raise StoppedError
+
+    def advance(self, blocks: int = 1) -> None:
+        with self._changed:
+            self._passed += blocks
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self.advance(0)
+
+
+@dataclass(eq=False, slots=True)
+class Chain:
+    """The steps that each block of a coder goes through, and the schedule of the threads that take it there."""
+
+    # `steps` returns a generator, which yields between its `parts`. A thread per slot suits steps that block or wait
+    # for their slot (`waits`), one thread suits steps that only queue work, and a thread per part suits links that
+    # carry one block at a time: in any schedule, their steps pass the first of the turns in the order of the blocks.
+    coder: Coder
+    steps: Callable[[InFlight, Turns], Steps]
+    parts: int
+    schedule: Schedule
+    waits: bool = False
+    turns: list[Turns] = field(default_factory=list)
+
+    def jobs(self, depth: int) -> list[Callable[[], None]]:
+        """Return one function per thread; together they take all blocks through all steps, with `depth` in flight.
+
+        The functions must run at the same time."""
+        self.turns = [Turns(0 if self.schedule == "a thread per part" else math.inf)]
+        blocks = [InFlight(index, index % depth) for index in range(len(self.coder.blocks))]
+        work = [(block.slot, self.steps(block, self.turns[0])) for block in blocks]
+        if self.schedule == "a thread per slot" or self.waits or not self.coder.slots.are_streams:
+            return [partial(self._finish, work[slot::depth]) for slot in range(depth)]
+        if self.schedule == "one thread":
+            return [partial(self._interleave, work, depth)]
+        self.turns += [*(Turns() for _ in range(self.parts - 1)), Turns(depth)]
+        gates = itertools.pairwise((self.turns[-1], *self.turns[1:]))
+        return [partial(self._take_part, work, before, after) for before, after in gates]
+
+    def _finish(self, work: Iterable[tuple[int, Steps]]) -> None:
+        for slot, steps in work:
+            self.coder.slots.use(slot)
+            for _ in steps:
+                pass
+
+    def _interleave(self, work: Sequence[tuple[int, Steps]], depth: int) -> None:
+        """Begin each block, and go on with the one that was begun `depth` - 1 blocks before it."""
+        for begun, ended in itertools.zip_longest(work, (*[None] * (depth - 1), *work)):
+            if begun:
+                self.coder.slots.use(begun[0])
+                next(begun[1])
+            if ended:
+                self._finish([ended])
+
+    def _take_part(self, work: Iterable[tuple[int, Steps]], before: Turns, after: Turns) -> None:
+        """Take each block through one part of the steps after it has passed the part before."""
+        for index, (slot, steps) in enumerate(work):
+            before.wait(index + 1)
+            self.coder.slots.use(slot)
+            next(steps, None)
+            after.advance()
+
+
+class Link:
+    """The transport of packed blocks from an encoder to a decoder; a subclass overrides what it needs.
+
+    Steps of different slots run in different threads. This one takes blocks nowhere."""
+
+    schedule: Schedule = "one thread"  # on a GPU
+
+    def chains(self, encoder: Coder | None, decoder: Coder | None) -> list[Chain]:
+        """Return the chains of both sides, or of the one whose coder is given."""
+        chains = [Chain(encoder, partial(self.sending, encoder), 3, self.schedule)] if encoder else []
+        if decoder:
+            chains.append(Chain(decoder, partial(self.receiving, decoder), 2, self.schedule, decoder.waits))
+        return chains
+
+    def sending(self, encoder: Coder, block: InFlight, turns: Turns) -> Steps:
+        encoder.queue(block)
+        yield
+        packed = encoder.encode(block)
+        yield
+        turns.wait(block.index)
+        self.send(block, packed)
+        turns.advance()
+
+    def receiving(self, decoder: Coder, block: InFlight, turns: Turns) -> Steps:
+        room = decoder.room(block)
+        turns.wait(block.index)
+        arrived = self.receive(block, room)
+        turns.advance()
+        yield
+        decoder.decode(block, arrived)
+
+    def begin(self) -> None:
+        """Prepare for the next message; the time of the message does not include this."""
+
+    def meet(self) -> float:
+        """Return the time at which the message begins, for both ranks of a link between processes."""
+        return time.perf_counter()
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        """Send the block."""
+
+    def receive(self, block: InFlight, room: Any) -> Any:
+        """Wait until the block has arrived, in `room` or elsewhere; return the array that has it."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Complete the message after its last block; the time of the message includes this."""
+
+    def stop(self) -> None:
+        """Release all threads that wait in this link, because a thread has failed."""
+
+    def close(self) -> None:
+        """Release the resources of the link."""
+
+
+class Stored(Link):
+    """Copies of the packed blocks of a message, in the memory of the device."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Any] = []
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        del block
+        self.blocks.append(packed.copy())
+
+    def receive(self, block: InFlight, room: Any) -> Any:
+        del room
+        return self.blocks[block.index]
+
+
+class Way(NamedTuple):
+    """A way of sending a message: over a link, by coders of this process, with `depth` blocks in flight.
+
+    The time includes the sides `timed`."""
+
+    link: Link
+    encoder: Coder | None
+    decoder: Coder | None
+    depth: int
+    timed: Timed = "both"
+
+
+class Transfers:
+    """The ways in which a case sends its message: compressed and raw over a link, and each side alone.
+
+    `links` returns a new link for the given blocks, compressed or raw."""
+
+    def __init__(
+        self,
+        bench: gb.Bench | None,
+        message: Message,
+        depth: int,
+        links: Callable[[Sequence[Any], bool], Link],
+        timed: Timed = "both",
+        rank: int | None = None,
+        rooms: Sequence[Any] = (),
+    ) -> None:
+        """Compress the message once, into `rooms`, and prepare both sides, or one: rank 0 sends, rank 1 receives."""
+        # threads are kept from message to message, so that no time includes their start
+        self._threads = ThreadPoolExecutor(max(2 * max(depth, _MAX_PARTS), cores()), thread_name_prefix="pipeline")
+        self._message, self.ways, stored = message, dict[str, Way](), Stored()
+        sending, receiving, coder = (
+            Slots(depth, bench),
+            Slots(depth, bench),
+            GpuBlocks if isinstance(message.codec, DeviceCodec) else HostBlocks,
+        )
+        encoder = coder(message, sending, message.source, rooms)
+        self._run(stored, 1, encoder, None)
+        self.sent_bytes = sum(int(block.size) for block in stored.blocks)
+        decoder = coder(message, receiving, message.target) if rank != 0 else None
+        # to another rank, raw bytes travel fastest in one copy on a GPU, and on the host by the threads of all slots
+        is_whole = sending.are_streams and rank is not None
+        uncut = replace(message, block_bytes=message.source.size) if is_whole else message
+        raw = Coder(uncut, sending, message.source), Coder(uncut, receiving, message.target)
+
+        def over_link(is_coded: bool, blocks: Sequence[Any], encoder: Coder, decoder: Coder | None) -> Way:
+            link = links(blocks, is_coded)
+            return Way(link, None if rank == 1 else encoder, None if rank == 0 else decoder, depth, timed)
+
+        coded = over_link(True, stored.blocks, encoder, decoder)
+        self.add("overlapped", coded)
+        self.ways["staged"] = coded._replace(depth=1)
+        self.add("raw", over_link(False, raw[0].blocks, *raw))
+        if timed != "receiver":
+            self.ways["compress"] = Way(Link(), coded.encoder, None, depth)
+        if timed != "sender":
+            self.ways["decompress"] = Way(stored, None, coded.decoder, depth)
+
+    def add(self, name: str, way: Way) -> None:
+        """Add a way; if only receiving is timed, send the message now."""
+        self.ways[name] = way
+        if way.timed == "receiver" and way.encoder:
+            way.link.begin()
+            self._run(way.link, way.depth, way.encoder, None)
+            way.encoder.check()
+
+    def send(self, name: str) -> float:
+        """Send the message in one way, check it, and return the seconds of the sides that are timed."""
+        link, encoder, decoder, depth, timed = self.ways[name]
+        coders = [coder for coder in (encoder, decoder) if coder]
+        link.begin()
+        for coder in coders:
+            coder.reset()
+        if decoder:
+            self._message.poison()
+        sent_s = self._run(link, depth, encoder, decoder if timed == "both" else None) if timed != "receiver" else 0.0
+        received_s = self._run(link, depth, None, decoder) if timed != "both" else 0.0
+        for coder in coders:
+            coder.check()
+        if decoder:
+            self._message.expect_arrived()
+        return received_s if timed == "receiver" else sent_s
+
+    def _run(self, link: Link, depth: int, encoder: Coder | None, decoder: Coder | None) -> float:
+        """Take all blocks through one side or both, and return the seconds; raises the error that caused others."""
+        chains = link.chains(encoder, decoder)
+        start = link.meet()
+        jobs = [self._threads.submit(job) for chain in chains for job in chain.jobs(depth)]
+        wait(jobs, return_when=FIRST_EXCEPTION)
+        if any(job.done() and job.exception() for job in jobs):
+            link.stop()
+            for turns in (turns for chain in chains for turns in chain.turns):
+                turns.stop()
+            wait(jobs)
+            errors = [error for job in jobs if (error := job.exception())]
+            raise min(errors, key=lambda error: isinstance(error, StoppedError | OSError))
+        for chain in chains:
+            chain.coder.slots.wait()
+        link.finish()
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        """End the threads, close the links, and drop all arrays."""
+        self._threads.shutdown()
+        for link in {way.link for way in self.ways.values()}:
+            link.close()
+        self.ways.clear()
+        del self._message
