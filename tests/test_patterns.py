@@ -10,10 +10,8 @@ import _grid
 import mutations
 import numpy as np
 import pytest
-from _modules import suite_module
+from _modules import room_module, suite_module
 from _poison import overwrite
-from gpubench.suites._between import core_of
-from gpubench.suites._checks import affine_power
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -27,6 +25,7 @@ RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33)
 
 
 part = partial(suite_module, "patterns")
+CHECKS = room_module("suites", "_checks")
 
 
 def times(compute, transfer, together):
@@ -91,7 +90,7 @@ def test_a_computation_whose_first_rounds_cost_nothing_is_calibrated_too(hidden_
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3, 7, 100])
 def test_many_rounds_in_one_step_equal_single_rounds(rounds):
     digest, word = part("_pipeline"), 123456789
-    factor, term = affine_power(digest.FACTOR, digest.TERM, rounds, 2**32)
+    factor, term = CHECKS.affine_power(digest.FACTOR, digest.TERM, rounds, 2**32)
     expected = word
     for _ in range(rounds):
         expected = (expected * digest.FACTOR + digest.TERM) % 2**32
@@ -225,7 +224,7 @@ def test_unfairness_is_the_slowest_time_over_the_mean():
 
 
 def test_ranks_are_distributed_round_robin_over_the_cores():
-    assert [core_of(rank, [2, 5]) for rank in range(4)] == [2, 5, 2, 5]
+    assert [room_module("suites", "_between").core_of(rank, [2, 5]) for rank in range(4)] == [2, 5, 2, 5]
 
 
 def together(name, world, **params):

@@ -213,7 +213,7 @@ class ScheduledRank:
         self._fill(self._memory.local)
 
     def _sending(self, delivery: Delivery) -> Callable[[], None]:
-        """Return a call that copies a block of this rank's memory into that of the delivery's target."""
+        """Return a call that copies a block of this rank's memory into the memory of the delivery's target."""
         arrays = self._memory.arrays
         near, far = (self._block(arrays[rank], delivery.block) for rank in (delivery.source, delivery.target))
         return lambda: self._bench.device.copy(far, near)
