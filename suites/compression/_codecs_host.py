@@ -18,7 +18,6 @@ import numpy as np
 from gpubench.api import suite as gb
 
 LENGTH_BYTES = 8  # a 64-bit compressed length, which a reader needs for each chunk
-_HOW = "pip install 'gpubench-suite[host]'"
 _SHARES = 4  # slices per thread: small ones balance threads of different speed
 _RAW, _ZLIB, _GZIP = -15, 15, 31  # zlib's window bits: a bare Deflate stream; with zlib's or gzip's header and checksum
 
@@ -133,14 +132,14 @@ def _zlib(level: int, kind: str = "zlib", library: Any = zlib) -> HostCodec:
 
 
 def _isal(level: int) -> HostCodec:
-    codec, version = _zlib(level, library=_imported("isal.isal_zlib")), _imported("isal").__version__
+    codec, version = _zlib(level, library=imported("isal.isal_zlib")), imported("isal").__version__
     description = f"ISA-L by isal {version}, level {level}: zlib's format, 6 bytes of header and checksum per chunk"
     return replace(codec, description=description)
 
 
 def _zstd(level: int) -> HostCodec:
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-    zstd = _imported(name)
+    zstd = imported(name)
 
     def squeeze() -> Callable[[Chunk], bytes]:
         compressor = zstd.ZstdCompressor(level)
@@ -152,7 +151,7 @@ def _zstd(level: int) -> HostCodec:
 
 
 def _lz4(mode: str = "default", speed: str = "default speed") -> HostCodec:
-    block, version = _imported("lz4.block"), _imported("lz4").library_version_string()
+    block, version = imported("lz4.block"), imported("lz4").library_version_string()
     return HostCodec(
         lambda: lambda chunk: bytes(block.compress(chunk, store_size=False, mode=mode)),
         lambda chunk, size: bytes(block.decompress(chunk, uncompressed_size=size)),
@@ -161,12 +160,12 @@ def _lz4(mode: str = "default", speed: str = "default speed") -> HostCodec:
     )
 
 
-def _imported(name: str) -> Any:
-    """Return the module `name`; raises Skip, with the way to install it, if it is unavailable."""
+def imported(name: str, extra: str = "host") -> Any:
+    """Return the module `name`; raises Skip, with the extra of gpubench that installs it, if it is unavailable."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise gb.Skip(f"needs {name} ({error}): {_HOW}") from error
+        raise gb.Skip(f"needs {name} ({error}): pip install 'gpubench-suite[{extra}]'") from error
 
 
 CODECS: Mapping[str, Callable[[], HostCodec]] = {

@@ -5,6 +5,8 @@ begun until the last one is restored or, for a message that is only written, del
 compared, bit for bit. A block is cut into chunks, which a codec compresses independently. A packed block is a table of
 the offsets and the sizes of its chunks, and the chunks in whole lines behind it; a GPU packs them by a kernel."""
 
+import collections
+import functools
 import itertools
 import math
 import threading
@@ -203,41 +205,39 @@ class GpuBlocks(Coder):
 
     def __init__(self, message: Message, slots: Slots, array: Any, rooms: Sequence[Any] = ()) -> None:
         super().__init__(message, slots, array)
-        self._codec, self._xp = message.codec, message.codec.bench.xp
-        codec, xp, each_slot = self._codec, self._xp, range(slots.depth)
-        self.waits, scratch_bytes = codec.waits, max(codec.temp_bytes(message.max_chunks, message.chunk_bytes))
+        codec, bench, xp = message.codec, message.codec.bench, message.codec.bench.xp
+        self.waits, most_bytes = codec.waits, codec.max_output_bytes(message.chunk_bytes)
+        scratch_bytes = max(codec.temp_bytes(message.max_chunks, message.chunk_bytes))
         self._chunks = [DeviceChunks.side_by_side(xp, part, message.chunk_bytes) for part in self.blocks]
-        self._rooms = list(rooms) or [xp.empty(message.max_packed_bytes, xp.uint8) for _ in each_slot]
-        self._scratch = [xp.empty(scratch_bytes, xp.uint8) for _ in each_slot]
-        self._packed_sizes = codec.bench.device.pinned(_WORD_BYTES * slots.depth).view(np.uint64)
-        self._kernels = {name: codec.bench.kernel("compress.cu", name) for name in ("place", "pack", "unpack")}
-        self._compressed: dict[int, DeviceChunks] = {}  # by slot, before they are packed
-        self._calls: dict[InFlight, tuple[Batch, Callable[..., None]]] = {}
-        self._done: list[Batch] = []  # the batches of this message
+        self._rooms = list(rooms) or [xp.empty(message.max_packed_bytes, xp.uint8) for _ in range(slots.depth)]
+        self._scratch = [xp.empty(scratch_bytes, xp.uint8) for _ in range(slots.depth)]
+        self._packed_sizes = bench.device.pinned(_WORD_BYTES * slots.depth).view(np.uint64)
+        names = ("place", "pack", "unpack")
+        self._place, self._pack, self._unpack = (bench.kernel("compress.cu", name) for name in names)
+        self._compressed = functools.cache(lambda _: DeviceChunks.room(xp, message.max_chunks, most_bytes))
+        self._packing, self._unpacking = (
+            functools.cache(self._prepare_packing),
+            functools.cache(self._prepare_unpacking),
+        )
+        self._batches, self._done = list[Batch](), list[Batch]()  # all of them, and those of this message
+
+    def _batch(self, *args: Any) -> Batch:
+        self._batches.append(Batch(self.message.codec, *args))
+        return self._batches[-1]
 
     def queue(self, block: InFlight) -> None:
         """Queue compressing and packing a block on the current stream, which must be its slot's stream."""
-        compress, pack = self._calls.get(block) or self._calls.setdefault(block, self._prepare_packing(block))
-        compress()
-        pack()
-        self._done.append(compress)
+        for call in self._packing(block):
+            call()
 
-    def _prepare_packing(self, block: InFlight) -> tuple[Batch, Callable[..., None]]:
-        chunks, room, chunk_bytes = self._chunks[block.index], self._rooms[block.slot], self.message.chunk_bytes
-        if block.slot not in self._compressed:
-            most_bytes = self._codec.max_output_bytes(chunk_bytes)
-            self._compressed[block.slot] = DeviceChunks.room(self._xp, self.message.max_chunks, most_bytes)
-        count = len(chunks.sizes)
-        target, total = self._compressed[block.slot].first(count), self._packed_sizes[block.slot :].ctypes.data
-        place_args = (target.sizes, np.uint32(count), room, np.uint64(total))  # with unified addressing
+    def _prepare_packing(self, block: InFlight) -> tuple[Callable[[], object], ...]:
+        chunks, room, count = self._chunks[block.index], self._rooms[block.slot], len(self._chunks[block.index].sizes)
+        target = self._compressed(block.slot).first(count)  # before they are packed
+        batch = self._batch(chunks, target, self._scratch[block.slot], self.message.chunk_bytes)
+        total = np.uint64(self._packed_sizes[block.slot :].ctypes.data)  # with unified addressing the device's too
         pack_args = (target.memory, np.uint64(target.stride), np.uint32(count), room)
-        place, pack = self._kernels["place"], self._kernels["pack"]
-
-        def launch() -> None:
-            place((1,), (_THREADS,), place_args)
-            pack((count,), (_THREADS,), pack_args)
-
-        return Batch(self._codec, chunks, target, self._scratch[block.slot], chunk_bytes), launch
+        place = partial(self._place, (1,), (_THREADS,), (target.sizes, np.uint32(count), room, total))
+        return batch, place, partial(self._pack, (count,), (_THREADS,), pack_args), partial(self._done.append, batch)
 
     def encode(self, block: InFlight) -> Any:
         self.slots.wait(block.slot)
@@ -248,26 +248,22 @@ class GpuBlocks(Coder):
 
     def decode(self, block: InFlight, packed: Any) -> None:
         """Queue restoring a block on the current stream; a kernel reads where the chunks of the packed block lie."""
-        restore, unpack = self._calls.get(block) or self._calls.setdefault(block, self._prepare_unpacking(block))
-        unpack(packed)
-        restore()
-        self._done.append(restore)
+        batch, grid, table = self._unpacking(block)
+        self._unpack(grid, (_THREADS,), (packed, np.uint64(packed.size), *table))
+        batch()
+        self._done.append(batch)
 
-    def _prepare_unpacking(self, block: InFlight) -> tuple[Batch, Callable[..., None]]:
-        chunks, kernel = self._chunks[block.index], self._kernels["unpack"]
+    def _prepare_unpacking(self, block: InFlight) -> tuple[Batch, tuple[int], tuple[Any, ...]]:
+        chunks, xp = self._chunks[block.index], self.message.codec.bench.xp
         count = len(chunks.sizes)
-        sizes, pointers = (self._xp.zeros(count, np.uint64) for _ in range(2))
+        sizes, pointers = xp.zeros(count, xp.uint64), xp.zeros(count, xp.uint64)
         arrived = DeviceChunks(self._rooms[block.slot], 0, sizes, pointers)
-
-        def launch(packed: Any) -> None:
-            args = (packed, np.uint64(packed.size), np.uint32(count), sizes, pointers)
-            kernel((-(-count // _THREADS),), (_THREADS,), args)
-
-        return Batch(self._codec, arrived, chunks, self._scratch[block.slot]), launch
+        batch = self._batch(arrived, chunks, self._scratch[block.slot])
+        return batch, (-(-count // _THREADS),), (np.uint32(count), sizes, pointers)
 
     def reset(self) -> None:
         self._done.clear()
-        for batch, _ in self._calls.values():
+        for batch in self._batches:
             batch.poison()
 
     def check(self) -> None:
@@ -304,14 +300,21 @@ class Turns:
         self._is_stopped = True
         self.advance(0)
 
+    def in_order(self, block: InFlight, call: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of `call` with `args` when all blocks before this one have passed, and let it pass."""
+        self.wait(block.index)
+        result = call(*args)
+        self.advance()
+        return result
+
 
 @dataclass(eq=False, slots=True)
 class Chain:
     """The steps that each block of a coder goes through, and the schedule of the threads that take it there."""
 
     # `steps` returns a generator, which yields between its `parts`. A thread per slot suits steps that block or wait
-    # for their slot (`waits`), one thread suits steps that only queue work, and a thread per part suits links that carry
-    # one block at a time: in any schedule, their steps pass the first of the turns in the order of the blocks.
+    # for their slot (`waits`), one thread suits steps that only queue work, and a thread per part suits links that
+    # carry one block at a time: in any schedule, their steps pass the first of the turns in the order of the blocks.
     coder: Coder
     steps: Callable[[InFlight, Turns], Steps]
     parts: int
@@ -327,27 +330,20 @@ class Chain:
         blocks = [InFlight(index, index % depth) for index in range(len(self.coder.blocks))]
         work = [(block.slot, self.steps(block, self.turns[0])) for block in blocks]
         if self.schedule == "a thread per slot" or self.waits or not self.coder.slots.are_streams:
-            return [partial(self._finish, work[slot::depth]) for slot in range(depth)]
-        if self.schedule == "one thread":
-            return [partial(self._interleave, work, depth)]
+            return [partial(self._go_on, [(*one, True) for one in work[slot::depth]]) for slot in range(depth)]
+        if self.schedule == "one thread":  # begins each block, and ends the one that was begun depth - 1 blocks before
+            pairs = itertools.zip_longest(work, (*[None] * (depth - 1), *work))
+            turns = [(*one, is_end) for pair in pairs for one, is_end in zip(pair, (False, True), strict=True) if one]
+            return [partial(self._go_on, turns)]
         self.turns += [*(Turns() for _ in range(self.parts - 1)), Turns(depth)]
         gates = itertools.pairwise((self.turns[-1], *self.turns[1:]))
         return [partial(self._take_part, work, before, after) for before, after in gates]
 
-    def _finish(self, work: Iterable[tuple[int, Steps]]) -> None:
-        for slot, steps in work:
+    def _go_on(self, work: Iterable[tuple[int, Steps, bool]]) -> None:
+        """Take each block through the next part of its steps, or to their end."""
+        for slot, steps, is_end in work:
             self.coder.slots.use(slot)
-            for _ in steps:
-                pass
-
-    def _interleave(self, work: Sequence[tuple[int, Steps]], depth: int) -> None:
-        """Begin each block, and go on with the one that was begun `depth` - 1 blocks before it."""
-        for begun, ended in itertools.zip_longest(work, (*[None] * (depth - 1), *work)):
-            if begun:
-                self.coder.slots.use(begun[0])
-                next(begun[1])
-            if ended:
-                self._finish([ended])
+            collections.deque(steps, 0) if is_end else next(steps)
 
     def _take_part(self, work: Iterable[tuple[int, Steps]], before: Turns, after: Turns) -> None:
         """Take each block through one part of the steps after it has passed the part before."""
@@ -377,15 +373,10 @@ class Link:
         yield
         packed = encoder.encode(block)
         yield
-        turns.wait(block.index)
-        self.send(block, packed)
-        turns.advance()
+        turns.in_order(block, self.send, block, packed)
 
     def receiving(self, decoder: Coder, block: InFlight, turns: Turns) -> Steps:
-        room = decoder.room(block)
-        turns.wait(block.index)
-        arrived = self.receive(block, room)
-        turns.advance()
+        arrived = turns.in_order(block, self.receive, block, decoder.room(block))
         yield
         decoder.decode(block, arrived)
 
@@ -455,7 +446,7 @@ class Transfers:
         rank: int | None = None,
         rooms: Sequence[Any] = (),
     ) -> None:
-        """Compress the message once, into `rooms`, and prepare both sides, or one: rank 0 sends, and rank 1 receives."""
+        """Compress the message once, into `rooms`, and prepare both sides, or one: rank 0 sends, rank 1 receives."""
         # threads are kept from message to message, so that no time includes their start
         self._threads = ThreadPoolExecutor(max(2 * max(depth, _MAX_PARTS), cores()), thread_name_prefix="pipeline")
         self._message, self.ways, stored = message, dict[str, Way](), Stored()
@@ -514,14 +505,13 @@ class Transfers:
     def _run(self, link: Link, depth: int, encoder: Coder | None, decoder: Coder | None) -> float:
         """Take all blocks through one side or both, and return the seconds; raises the error that caused others."""
         chains = link.chains(encoder, decoder)
+        work = [job for chain in chains for job in chain.jobs(depth)]
         start = link.meet()
-        jobs = [self._threads.submit(job) for chain in chains for job in chain.jobs(depth)]
-        wait(jobs, return_when=FIRST_EXCEPTION)
-        if any(job.done() and job.exception() for job in jobs):
-            link.stop()
-            for turns in (turns for chain in chains for turns in chain.turns):
-                turns.stop()
-            wait(jobs)
+        jobs = [self._threads.submit(job) for job in work]
+        done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
+        if any(job.exception() for job in done):
+            for stop in (link.stop, *(turns.stop for chain in chains for turns in chain.turns)):
+                stop()
             errors = [error for job in jobs if (error := job.exception())]
             raise min(errors, key=lambda error: isinstance(error, StoppedError | OSError))
         for chain in chains:

@@ -25,7 +25,6 @@ _QUICK = {
 }
 _PYTHON_CODECS = ("lz4", "snappy", "zstd", "deflate", "gdeflate", "gzip", "ans", "cascaded", "bitcomp")
 _PYTHON_NAMES = {"lz4": "LZ4", "gdeflate": "GDeflate", "ans": "ANS"}
-_PYTHON_HOW = "pip install 'gpubench-suite[cuda13]' (or [cuda12])"
 
 topic = gb.Topic()
 
@@ -62,12 +61,6 @@ def _is_measured(target: gb.Target, params: Mapping[str, Any]) -> bool:
     return params["chunk_bytes"] == CHUNK_BYTES or (plain and (bool(target.data) or params["corpus"] in _corpora.FEW))
 
 
-def _open(bench: gb.Bench, source: _corpora.Corpus, codec: str, chunk_bytes: int, threads: int = 1) -> Any:
-    if bench.target.is_host:
-        return host.HostRoundTrip(host.CODECS[codec](), source.buffer(bench), chunk_bytes, threads)
-    return device.GpuRoundTrip(bench, source, codec, chunk_bytes)
-
-
 def _stages(
     trip: Any, prefix: str = "", clock: Literal["device", "host"] = "device", redraw: Callable[[], object] | None = None
 ) -> dict[str, gb.Stage]:
@@ -81,12 +74,16 @@ def _stages(
     }
 
 
-def _task(trip: Any, corpus: str, check: Callable[[], gb.Observation] | None = None) -> gb.Task:
-    """Return the task of both directions of a round trip; `corpus` describes the data."""
-    notes = {"corpus": corpus, "codec": trip.codec.description}
-    if isinstance(trip, host.HostRoundTrip):
-        notes["threads"] = str(trip.threads)
-    return gb.Task(_stages(trip), check=check or trip.check, poison=trip.poison, notes=notes)
+def _task(bench: gb.Bench, corpus: _corpora.Corpus, codec: str, chunk_bytes: int, threads: int = 1) -> gb.Task:
+    """Return the task of both directions of a round trip of the corpus on the device of `bench`."""
+    trip: Any
+    notes = {"corpus": corpus.description}
+    if bench.target.is_host:
+        trip = host.HostRoundTrip(host.CODECS[codec](), corpus.buffer(bench), chunk_bytes, threads)
+        notes["threads"] = str(threads)
+    else:
+        trip = device.GpuRoundTrip(bench, corpus, codec, chunk_bytes)
+    return gb.Task(_stages(trip), trip.check, trip.poison, notes={**notes, "codec": trip.codec.description})
 
 
 @topic.case(
@@ -102,8 +99,7 @@ def roundtrip(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_b
 
     The corpus is repeated to `size_bytes`; a user's shorter file is taken once. On the host one thread works through
     the chunks; on a GPU one batched call takes them all. Raises Skip if the codec is unavailable."""
-    source = _corpora.corpus_of(bench, corpus, size_bytes)
-    return _task(_open(bench, source, codec, chunk_bytes), source.description)
+    return _task(bench, _corpora.corpus_of(bench, corpus, size_bytes), codec, chunk_bytes)
 
 
 @topic.case(
@@ -119,21 +115,16 @@ def filling(bench: gb.Bench, corpus: str, codec: str, chunk_bytes: int, size_byt
 
     A batch has `size_bytes`. A chunk occupies only a few warps, so that only many chunks fill a GPU. The half-bandwidth
     size n½ divided by the bytes of a chunk is the number of chunks that reach half of the full rate."""
-    source = _corpora.corpus_of(bench, corpus, size_bytes)
-    return _task(_open(bench, source, codec, chunk_bytes), source.description)
-
-
-def _threads(_: gb.Target) -> Any:
-    """Return the axis of threads by tier (a `Points`): all cores, and in the full tier also the powers of two below."""
-    cores = host.cores()
-    return gb.points(quick=(cores,), full=tuple(sorted({*(2**k for k in range(cores.bit_length())), cores})))
+    return _task(bench, _corpora.corpus_of(bench, corpus, size_bytes), codec, chunk_bytes)
 
 
 @topic.case(
     when=gb.on_host,
     corpus=_one_corpus,
     codec=gb.points(quick=("lz4", "zstd-3"), full=tuple(host.CODECS)),
-    threads=_threads,
+    threads=lambda _: gb.points(
+        (host.cores(),), full=sorted({*gb.powers_of_two(0, host.cores().bit_length() - 1), host.cores()})
+    ),
     size_bytes=mebibytes(4, 16, 64),
     chunk_bytes=(CHUNK_BYTES,),
 )
@@ -141,8 +132,7 @@ def threads(bench: gb.Bench, corpus: str, codec: str, threads: int, size_bytes: 
     """Compress and restore chunks in several threads of one process: uncompressed bytes per second of all together.
 
     The corpus is repeated to `size_bytes`. The bindings release Python's global lock while they work."""
-    source = _corpora.corpus_of(bench, corpus, size_bytes)
-    return _task(_open(bench, source, codec, chunk_bytes, threads), source.description)
+    return _task(bench, _corpora.corpus_of(bench, corpus, size_bytes), codec, chunk_bytes, threads)
 
 
 class PythonRoundTrip:
@@ -190,10 +180,7 @@ def python(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
     device, and its time includes both. Raises Skip if the binding is not installed."""
     source = _corpora.corpus_of(bench, corpus, size_bytes)
     elements = device.open_codec(bench, codec, source.dtype).row.data_type  # the same type as in the C interface
-    try:
-        from nvidia import nvcomp as binding
-    except ImportError as error:
-        raise gb.Skip(f"needs nvidia.nvcomp ({error}): {_PYTHON_HOW}") from error
+    binding = host.imported("nvidia.nvcomp", "cuda13")
     bench.need(5 * source.total + device.RESERVE_BYTES)
     # a type string of NumPy, in which |f1 is E4M3
     text = "|f1" if elements == "float8_e4m3" else np.dtype(elements).str
@@ -260,15 +247,20 @@ def whole(bench: gb.Bench, corpus: str, codec: str, piece_bytes: int, chunk_byte
     holds one piece at a time, and the device what the round trip of one piece needs."""
     file, count, total, compressed = _corpora.file_named(bench, corpus), 0, 0, 0
     for piece in _corpora.pieces(file, piece_bytes):
-        trip = _open(bench, piece, codec, chunk_bytes)
-        in_turn(trip.poison, trip.compress, trip.restore)()
+        task = _task(bench, piece, codec, chunk_bytes)
+        in_turn(task.poison, *(stage.call for stage in task.stages.values()))()
         count, total = count + 1, total + piece.total
-        compressed += int(trip.check()["compressed"].value)
-    trip = _open(bench, next(_corpora.pieces(file, piece_bytes)), codec, chunk_bytes)
+        observed: Any = task.check()
+        compressed += int(observed["compressed"].value)
+    first = _task(bench, next(_corpora.pieces(file, piece_bytes)), codec, chunk_bytes)
 
     def check() -> gb.Observation:
         """Check the timed piece, and return the ratio and the compressed bytes of the whole file."""
-        ratio = gb.Observed(total / compressed, "", "more")
-        return {**trip.check(), "ratio": ratio, "compressed": gb.Observed(compressed, "B", "less")}
+        whole = {
+            "ratio": gb.Observed(total / compressed, "", "more"),
+            "compressed": gb.Observed(compressed, "B", "less"),
+        }
+        return {**(first.check() or {}), **whole}
 
-    return _task(trip, f"all {total} bytes of user data, in {count} pieces; the first piece is timed", check)
+    description = f"all {total} bytes of user data, in {count} pieces; the first piece is timed"
+    return replace(first, check=check, notes={**first.notes, "corpus": description})
