@@ -100,7 +100,7 @@ def work(jobs, pipe):
     for name, way, index in jobs:
         rng = np.random.default_rng([11, index])
         chunks = [chunk for chunk in buffers(rng, 2 * BATCH) if chunk][:BATCH]
-        pipe.send(attack(bench, device_module().open_codec(bench, name), chunks, rng, way))
+        pipe.send(attack(bench, device_module().DeviceCodec(bench, name), chunks, rng, way))
 
 
 def followed(jobs):

@@ -4,9 +4,11 @@ A call waits for the device only where a codec says so (`waits`)."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -118,20 +120,15 @@ class DeviceChunks:
         sizes = bench.device.to_host(self.sizes[:count]).tolist()
         return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
-    def at_device(self) -> lib.nvcomp.Chunks:
-        """Return the addresses of the pointers and of the sizes, as the C interface needs them."""
-        return lib.nvcomp.Chunks(address(self.pointers), address(self.sizes), len(self.sizes))
 
-
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(NamedTuple):
     """A codec as a case names it: an algorithm of nvCOMP with its options for compressing and for restoring (`back`).
 
     `typed` tells LZ4 the width of the elements, and `plain` hides the type of the elements."""
 
     algorithm: str
-    options: Mapping[str, int] = field(default_factory=dict)
-    back: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, int] = MappingProxyType({})
+    back: Mapping[str, int] = MappingProxyType({})
     description: str = "default options"
     typed: bool = False
     plain: bool = False
@@ -165,22 +162,40 @@ VARIANTS: Mapping[str, Variant] = {**{name: Variant(name) for name in CODECS}, *
 _WIDTHS = {"bfloat16": 16, "float8_e4m3": 8}
 
 
+def _library_of(bench: gb.Bench) -> lib.nvcomp.NvcompLibrary:
+    """Return nvCOMP or hipCOMP; raises Skip, with the way to install it, if it is unavailable."""
+    loaders = {"cuda": lib.nvcomp.load, "hip": lib.nvcomp.load_hip}
+    if bench.traits.kernels not in loaders:
+        raise gb.Skip("GPU codecs need nvCOMP (NVIDIA) or hipCOMP (AMD); this GPU has neither")
+    try:
+        return loaders[bench.traits.kernels]()
+    except gb.Unavailable as error:
+        raise gb.Skip(str(error)) from error
+
+
 class DeviceCodec:
     """One codec of nvCOMP or hipCOMP on elements of the type `dtype`; every call may raise nvcomp.NvcompError.
 
     `row` has the calls of the library. `waits` says that restoring waits for its stream before it queues its work."""
 
-    def __init__(self, bench: gb.Bench, library: lib.nvcomp.NvcompLibrary, name: str, dtype: str) -> None:
-        variant = VARIANTS[name]
+    def __init__(self, bench: gb.Bench, name: str, dtype: str = "uint8") -> None:
+        """Open the codec `name`, a key of VARIANTS, of this GPU's library; raises Skip if it is unavailable."""
+        variant, self.library, self.bench, self.buffers = VARIANTS[name], _library_of(bench), bench, DeviceBytes(bench)
+        algorithm, algorithms = variant.algorithm, self.library.algorithms
+        if algorithm not in algorithms:
+            raise gb.Skip(f"hipCOMP does not support {algorithm}; it supports {', '.join(algorithms)}")
+        if variant.back.get("backend") == _HARDWARE:
+            formats = lib.nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice()))
+            support = f"supports only {', '.join(sorted(formats))}" if formats else "has none"
+            if algorithm not in formats:
+                raise gb.Skip(f"needs a hardware decompression engine for {algorithm}; this device {support}")
         # LZ4 accepts unsigned integers of the width of the elements
         width = f"uint{_WIDTHS.get(dtype) or ''.join(filter(str.isdigit, dtype))}"
         typed = {"data_type": lib.nvcomp.TYPES[width]} if variant.typed else {}
         options, back = {**variant.options, **typed}, {**variant.back, **typed}
-        self.bench, self.library, self.buffers = bench, library, DeviceBytes(bench)
-        self.row = lib.nvcomp.Codec(library, variant.algorithm, "uint8" if variant.plain else dtype, options, back)
-        kind = width if variant.typed else self.row.data_type
-        product = "nvCOMP" if library.is_nvcomp else "hipCOMP"
-        self.description = f"{product} {library.version}, batched, {variant.description}, elements {kind}"
+        self.row = lib.nvcomp.Codec(self.library, algorithm, "uint8" if variant.plain else dtype, options, back)
+        product, elements = "nvCOMP" if self.library.is_nvcomp else "hipCOMP", width if typed else self.row.data_type
+        self.description = f"{product} {self.library.version}, batched, {variant.description}, elements {elements}"
         self.waits, self.max_output_bytes = self.row.decompress_waits, self.row.max_output_bytes
 
     def temp_bytes(self, count: int, chunk_bytes: int) -> tuple[int, int]:
@@ -198,24 +213,22 @@ class Batch:
         self, codec: DeviceCodec, source: DeviceChunks, target: DeviceChunks, scratch: Any, chunk_bytes: int = 0
     ) -> None:
         """Compress chunks of at most `chunk_bytes`, or with 0 restore them: the sizes of `target` are then the room."""
-        xp, self._codec, self._ends, self._chunk_bytes = codec.bench.xp, codec, (source, target), chunk_bytes
-        self._scratch = lib.nvcomp.Scratch(address(scratch), scratch.size)
+        xp, self._codec, self._arrays, self._chunk_bytes = codec.bench.xp, codec, (source, target, scratch), chunk_bytes
         # on the device, for each chunk: the bytes written, and a status
         self.written = target.sizes if chunk_bytes else xp.zeros(len(target.sizes), xp.uint64)
         self.statuses = xp.zeros(len(target.sizes), xp.int32)
-        self._calls: dict[int, Callable[[], None]] = {}
+        self._on = functools.cache(self._prepare)
 
     def __call__(self) -> None:
-        stream = current_stream(self._codec.bench.xp)
-        if stream not in self._calls:
-            source, target = (chunks.at_device() for chunks in self._ends)
-            args, row = (self._scratch, address(self.statuses), stream), self._codec.row
-            self._calls[stream] = (
-                row.compress(source, self._chunk_bytes, args[0], target, *args[1:])
-                if self._chunk_bytes
-                else row.decompress(source, target, address(self.written), *args)
-            )
-        self._calls[stream]()
+        self._on(current_stream(self._codec.bench.xp))()
+
+    def _prepare(self, stream: int) -> Callable[[], None]:
+        *ends, scratch = self._arrays
+        source, target = (lib.nvcomp.Chunks(address(end.pointers), address(end.sizes), len(end.sizes)) for end in ends)
+        memory, statuses = lib.nvcomp.Scratch(address(scratch), scratch.size), address(self.statuses)
+        if self._chunk_bytes:
+            return self._codec.row.compress(source, self._chunk_bytes, memory, target, statuses, stream)
+        return self._codec.row.decompress(source, target, address(self.written), memory, statuses, stream)
 
     def poison(self) -> None:
         """Queue overwriting what the library writes beside the chunks; hipCOMP has no statuses of compressing.
@@ -227,36 +240,14 @@ class Batch:
 
     def check(self) -> Any:
         """Return the bytes written for each chunk; raises WrongAnswer if a chunk failed, or has a wrong length."""
-        codes, sizes, room = map(self._codec.bench.device.to_host, (self.statuses, self.written, self._ends[1].sizes))
+        codes, sizes, room = map(self._codec.bench.device.to_host, (self.statuses, self.written, self._arrays[1].sizes))
         failed, operation = codes[codes != 0], "compressed" if self._chunk_bytes else "restored"
         if failed.size:
             reason = f"{self._codec.library.status_text(int(failed[0]))} (status {failed[0]})"
             gb.expect(False, f"{failed.size} chunks were not {operation}; the first: {reason}")
-        right = (sizes > 0) & (sizes <= self._ends[1].stride) if self._chunk_bytes else sizes == room
+        right = (sizes > 0) & (sizes <= self._arrays[1].stride) if self._chunk_bytes else sizes == room
         gb.expect(bool(right.all()), f"a {operation} chunk has a wrong length")
         return sizes
-
-
-def open_codec(bench: gb.Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
-    """Return the codec `name`, a key of VARIANTS, of this GPU's library, for elements of the type `dtype`.
-
-    Raises Skip, with the way to install it, if the library is unavailable, does not have the algorithm, or needs a
-    hardware engine that this GPU does not have."""
-    variant, loaders = VARIANTS[name], {"cuda": lib.nvcomp.load, "hip": lib.nvcomp.load_hip}
-    if bench.traits.kernels not in loaders:
-        raise gb.Skip("GPU codecs need nvCOMP (NVIDIA) or hipCOMP (AMD); this GPU has neither")
-    try:
-        library = loaders[bench.traits.kernels]()
-    except gb.Unavailable as error:
-        raise gb.Skip(str(error)) from error
-    if variant.algorithm not in library.algorithms:
-        raise gb.Skip(f"hipCOMP does not support {variant.algorithm}; it supports {', '.join(library.algorithms)}")
-    if variant.back.get("backend") == _HARDWARE:
-        formats = lib.nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice()))
-        if variant.algorithm not in formats:
-            support = f"supports only {', '.join(sorted(formats))}" if formats else "has none"
-            raise gb.Skip(f"needs a hardware decompression engine for {variant.algorithm}; this device {support}")
-    return DeviceCodec(bench, library, name, dtype)
 
 
 def rotate(bench: gb.Bench, array: Any, spare: Any, chunk_bytes: int) -> None:
@@ -274,7 +265,7 @@ class GpuRoundTrip:
     def __init__(self, bench: gb.Bench, corpus: Corpus, codec: str, chunk_bytes: int) -> None:
         """Allocate all memory for a buffer of the corpus; raises Skip if anything is unavailable."""
         xp, self.total, self._bench, self._chunk_bytes = bench.xp, corpus.total, bench, chunk_bytes
-        self.codec, self._count = open_codec(bench, codec, corpus.dtype), len(host.lengths(corpus.total, chunk_bytes))
+        self.codec, self._count = DeviceCodec(bench, codec, corpus.dtype), len(host.lengths(corpus.total, chunk_bytes))
         try:
             most_bytes = self.codec.max_output_bytes(chunk_bytes)
             self._scratch_bytes = self.codec.temp_bytes(self._count, chunk_bytes)

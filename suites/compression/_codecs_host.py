@@ -52,6 +52,7 @@ class HostCodec:
     description: str
     waits: ClassVar[bool] = False  # no call waits for a device
     buffers: ClassVar[HostBytes] = HostBytes()
+    bench: ClassVar[None] = None
 
     def max_output_bytes(self, chunk_bytes: int) -> int:
         """Return the most bytes that any codec of this module needs for a compressed chunk of `chunk_bytes`.

@@ -17,7 +17,7 @@ from gpubench.api import suite as gb
 
 from .. import _files
 from ._codecs_device import address
-from ._message import Chain, Coder, InFlight, Link, Schedule, Steps, StoppedError, Turns
+from ._message import Chain, Coder, InFlight, Link, Schedule, Steps, StoppedError, Timed, Turns
 
 _PAGE_BYTES = 4096
 _DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses determine the direction; HIP's has the same value
@@ -58,8 +58,8 @@ class HostCopy(Link):
 class PinnedMemory(Link):
     """Page-locked host memory with a place of `nbytes` for each block, which a GPU's copy engines write and read."""
 
-    def __init__(self, bench: gb.Bench, count: int, nbytes: int) -> None:
-        step = -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
+    def __init__(self, bench: gb.Bench, count: int, nbytes: int, timed: Timed) -> None:
+        self.timed, step = timed, -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
         self._places = bench.device.pinned(max(count * step, 1)).reshape(count, step)
         self._copy, self._sent = partial(queue_copy, bench), dict[int, Any]()
 
@@ -75,7 +75,8 @@ class Staged(Link):
     """A link of the host for the blocks of a GPU, which pass through page-locked buffers of `nbytes` for each slot."""
 
     def __init__(self, bench: gb.Bench, link: Link, depth: int, nbytes: int) -> None:
-        self._link, self.schedule, self._copy = link, link.schedule, partial(queue_copy, bench)
+        self._link, self.schedule, self.timed = link, link.schedule, link.timed
+        self._copy = partial(queue_copy, bench)
         self._sent, self._rooms = ([bench.device.pinned(nbytes) for _ in range(depth)] for _ in range(2))
         self.begin, self.finish, self.stop, self.close = link.begin, link.finish, link.stop, link.close  # type: ignore[method-assign]
 
@@ -112,9 +113,8 @@ class Loopback(Link):
         tell(self._sending, block.index, 0, packed.size)
         self._sending.sendall(packed)
 
-    def receive(self, block: InFlight, room: Any) -> Any:
-        del block
-        _, _, size = hear(self._receiving)
+    def receive(self, _: InFlight, room: Any) -> Any:
+        *_, size = hear(self._receiving)
         gb.expect(size <= room.size, f"a block declares {size} bytes; the maximum is {room.size}")
         receive_into(self._receiving, room[:size])
         return room[:size]
@@ -162,20 +162,20 @@ def hang_up(connection: socket.socket) -> None:
 class FileLink(Link):
     """A link that writes blocks into one file in any order; the message is complete when fsync has returned.
 
-    With `is_kept` the file is written once, and each message is read from the disk, not from the page cache."""
+    If the receiver is timed, the file is written once, and each message is read from the disk, not the page cache."""
 
     schedule: Schedule = "a thread per slot"
 
-    def __init__(self, nbytes: int, where: Path, is_kept: bool = False) -> None:
+    def __init__(self, nbytes: int, where: Path, timed: Timed) -> None:
         """Create a file without a name; raises Skip if `where` has less than `nbytes` free, or cannot be written."""
-        self._where, self._is_kept, self._lock = where, is_kept, threading.Lock()
+        self._where, self.timed, self._lock = where, timed, threading.Lock()
         self._end, self._places = 0, dict[int, tuple[int, int]]()  # offset and size in bytes by the block's index
         self._or_skip(lambda: _files.need_space(nbytes, where))
         self.descriptor = _files.make_file(np.empty(0, np.uint8), where)
 
     def begin(self) -> None:
         """Empty the file, or drop it from the page cache when it is on the disk, as posix_fadvise(2) describes."""
-        if self._is_kept:
+        if self.timed == "receiver":
             self._or_skip(lambda: os.fsync(self.descriptor))
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         else:
@@ -209,7 +209,7 @@ class FileLink(Link):
             raise _files.unwritable(self._where, error) from error
 
     def finish(self) -> None:
-        if not self._is_kept:  # reading leaves nothing to write back
+        if self.timed == "sender":  # reading leaves nothing to write back
             self._or_skip(lambda: os.fsync(self.descriptor))
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._codecs_device import Batch, DeviceChunks, DeviceCodec
+from ._codecs_device import Batch, DeviceChunks
 from ._codecs_host import chunks_of, cores
 
 Schedule = Literal["a thread per slot", "one thread", "a thread per part"]
@@ -39,7 +39,7 @@ class Message:
     """A message: uint8 arrays on the device for its source and its target, cut into blocks, and these into chunks.
 
     The last block of the message and the last chunk of a block may be shorter. `codec` compresses it: a HostCodec or a
-    DeviceCodec, whose `buffers` overwrite and compare arrays."""
+    DeviceCodec, whose `buffers` overwrite and compare arrays, and which has a `bench`."""
 
     source: Any
     target: Any
@@ -88,9 +88,10 @@ class Slots:
     are_streams = False  # whether the work of a slot continues asynchronously while its thread does something else
 
     def __init__(self, depth: int, bench: gb.Bench | None = None) -> None:
+        """Make the slots, with a stream each on the GPU of `bench`, if it is given."""
         self.depth = depth
         self._streams: list[Any] = []
-        if bench and bench.traits.is_gpu:
+        if bench:
             cuda, self.are_streams = bench.xp.cuda, True
             self._device = cuda.Device(cuda.runtime.getDevice())
             self._streams = [cuda.Stream(non_blocking=True) for _ in range(depth)]
@@ -219,7 +220,7 @@ class GpuBlocks(Coder):
             functools.cache(self._prepare_packing),
             functools.cache(self._prepare_unpacking),
         )
-        self._batches, self._done = list[Batch](), list[Batch]()  # all of them, and those of this message
+        self._batches, self._done = list[Batch](), list[Batch]()  # every batch, and the batches of this message
 
     def _batch(self, *args: Any) -> Batch:
         self._batches.append(Batch(self.message.codec, *args))
@@ -360,6 +361,7 @@ class Link:
     Steps of different slots run in different threads. This one takes blocks nowhere."""
 
     schedule: Schedule = "one thread"  # on a GPU
+    timed: Timed = "both"  # the sides that the time includes
 
     def chains(self, encoder: Coder | None, decoder: Coder | None) -> list[Chain]:
         """Return the chains of both sides, or of the one whose coder is given."""
@@ -387,10 +389,10 @@ class Link:
         """Return the time at which the message begins, for both ranks of a link between processes."""
         return time.perf_counter()
 
-    def send(self, block: InFlight, packed: Any) -> None:
+    def send(self, block: InFlight, packed: Any, /) -> None:
         """Send the block."""
 
-    def receive(self, block: InFlight, room: Any) -> Any:
+    def receive(self, block: InFlight, room: Any, /) -> Any:
         """Wait until the block has arrived, in `room` or elsewhere; return the array that has it."""
         raise NotImplementedError
 
@@ -410,25 +412,23 @@ class Stored(Link):
     def __init__(self) -> None:
         self.blocks: list[Any] = []
 
-    def send(self, block: InFlight, packed: Any) -> None:
-        del block
+    def send(self, _: InFlight, packed: Any) -> None:
         self.blocks.append(packed.copy())
 
-    def receive(self, block: InFlight, room: Any) -> Any:
-        del room
+    def receive(self, block: InFlight, _: Any) -> Any:
         return self.blocks[block.index]
 
 
 class Way(NamedTuple):
-    """A way of sending a message: over a link, by coders of this process, with `depth` blocks in flight.
-
-    The time includes the sides `timed`."""
+    """A way of sending a message: over a link, by coders of this process, with `depth` blocks in flight."""
 
     link: Link
     encoder: Coder | None
     decoder: Coder | None
     depth: int
-    timed: Timed = "both"
+
+
+Links = Callable[[Sequence[Any], bool], Link]
 
 
 class Transfers:
@@ -436,25 +436,13 @@ class Transfers:
 
     `links` returns a new link for the given blocks, compressed or raw."""
 
-    def __init__(
-        self,
-        bench: gb.Bench | None,
-        message: Message,
-        depth: int,
-        links: Callable[[Sequence[Any], bool], Link],
-        timed: Timed = "both",
-        rank: int | None = None,
-        rooms: Sequence[Any] = (),
-    ) -> None:
+    def __init__(self, message: Message, depth: int, links: Links, rank: int | None = None, rooms: Any = ()) -> None:
         """Compress the message once, into `rooms`, and prepare both sides, or one: rank 0 sends, rank 1 receives."""
         # threads are kept from message to message, so that no time includes their start
         self._threads = ThreadPoolExecutor(max(2 * max(depth, _MAX_PARTS), cores()), thread_name_prefix="pipeline")
         self._message, self.ways, stored = message, dict[str, Way](), Stored()
-        sending, receiving, coder = (
-            Slots(depth, bench),
-            Slots(depth, bench),
-            GpuBlocks if isinstance(message.codec, DeviceCodec) else HostBlocks,
-        )
+        sending, receiving = Slots(depth, message.codec.bench), Slots(depth, message.codec.bench)
+        coder = GpuBlocks if message.codec.bench else HostBlocks
         encoder = coder(message, sending, message.source, rooms)
         self._run(stored, 1, encoder, None)
         self.sent_bytes = sum(int(block.size) for block in stored.blocks)
@@ -466,41 +454,41 @@ class Transfers:
 
         def over_link(is_coded: bool, blocks: Sequence[Any], encoder: Coder, decoder: Coder | None) -> Way:
             link = links(blocks, is_coded)
-            return Way(link, None if rank == 1 else encoder, None if rank == 0 else decoder, depth, timed)
+            return Way(link, None if rank == 1 else encoder, None if rank == 0 else decoder, depth)
 
         coded = over_link(True, stored.blocks, encoder, decoder)
         self.add("overlapped", coded)
         self.ways["staged"] = coded._replace(depth=1)
         self.add("raw", over_link(False, raw[0].blocks, *raw))
-        if timed != "receiver":
+        if coded.link.timed != "receiver":
             self.ways["compress"] = Way(Link(), coded.encoder, None, depth)
-        if timed != "sender":
+        if coded.link.timed != "sender":
             self.ways["decompress"] = Way(stored, None, coded.decoder, depth)
 
     def add(self, name: str, way: Way) -> None:
         """Add a way; if only receiving is timed, send the message now."""
         self.ways[name] = way
-        if way.timed == "receiver" and way.encoder:
+        if way.link.timed == "receiver" and way.encoder:
             way.link.begin()
             self._run(way.link, way.depth, way.encoder, None)
             way.encoder.check()
 
     def send(self, name: str) -> float:
         """Send the message in one way, check it, and return the seconds of the sides that are timed."""
-        link, encoder, decoder, depth, timed = self.ways[name]
+        link, encoder, decoder, depth = self.ways[name]
         coders = [coder for coder in (encoder, decoder) if coder]
         link.begin()
         for coder in coders:
             coder.reset()
         if decoder:
             self._message.poison()
-        sent_s = self._run(link, depth, encoder, decoder if timed == "both" else None) if timed != "receiver" else 0.0
-        received_s = self._run(link, depth, None, decoder) if timed != "both" else 0.0
+        ends: Any = {"sender": [(encoder, None), (None, decoder)], "receiver": [(None, decoder)]}.get(link.timed)
+        seconds = [self._run(link, depth, *end) for end in ends or [(encoder, decoder)]]
         for coder in coders:
             coder.check()
         if decoder:
             self._message.expect_arrived()
-        return received_s if timed == "receiver" else sent_s
+        return seconds[0]
 
     def _run(self, link: Link, depth: int, encoder: Coder | None, decoder: Coder | None) -> float:
         """Take all blocks through one side or both, and return the seconds; raises the error that caused others."""

@@ -179,7 +179,7 @@ def python(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
     The corpus is repeated to `size_bytes`. Unlike in `roundtrip`, each call allocates its output and waits for the
     device, and its time includes both. Raises Skip if the binding is not installed."""
     source = _corpora.corpus_of(bench, corpus, size_bytes)
-    elements = device.open_codec(bench, codec, source.dtype).row.data_type  # the same type as in the C interface
+    elements = device.DeviceCodec(bench, codec, source.dtype).row.data_type  # the same type as in the C interface
     binding = host.imported("nvidia.nvcomp", "cuda13")
     bench.need(5 * source.total + device.RESERVE_BYTES)
     # a type string of NumPy, in which |f1 is E4M3

@@ -36,18 +36,6 @@ _SPARE_BYTES = 2**16  # reserve per block, because codecs need not produce the s
 _DISK = 3  # disk space as a multiple of the message: raw, compressed in the worst case, and a reserve
 # limit of a wait for the other rank's part of a message, which it may first have to compress completely
 _PATIENCE_S = 20.0
-_DESCRIPTIONS = {
-    "d2h": "pinned host memory, written by the GPU's copy engines",
-    "h2d": "pinned host memory, read by the GPU's copy engines",
-    "socket": "TCP over the loopback interface, both ends in one process",
-    "copy": "one copy in host memory",
-    "save": "a file on {}, fsync included",
-    "load": "a file on {}, read without the page cache",
-    "process": "memory shared with another process on the same device, which copies the data out",
-    "peer": "another process on a peer GPU, which copies the data out of this GPU's memory",
-    "mpi": "MPI_Send and MPI_Recv between two processes on this machine",
-}
-_TIMED: Mapping[str, Timed] = {"d2h": "sender", "save": "sender", "h2d": "receiver", "load": "receiver"}
 _ENDS = {"sender": "write", "receiver": "read", "both": "shared"}
 _HOW = "pip install mpi4py, and an MPI whose mpirun is on the PATH"
 _LOOK_S = 1e-3
@@ -58,46 +46,55 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 
 class _Sent(NamedTuple):
-    """The message for a link: MiB of the message and of a block, blocks in flight, and the codecs of the quick tier."""
+    """The message for a link: MiB of the message and of a block, blocks in flight, and the codecs of the quick tier.
+
+    `full_size` is the size of the full tier if it differs."""
 
     size: int
     block: int
     depth: int
     codecs: tuple[str, ...] = ()
+    full_size: int = 0
+
+
+class _Row(NamedTuple):
+    """A link: its description, and its messages from a GPU and from the host."""
+
+    description: str
+    gpu: _Sent | None = None
+    host: _Sent | None = None
 
 
 # Messages and blocks are long enough that handing over takes little of the time. More blocks are in flight if the GPU
-# both copies and computes. For a peer the quick tier has a codec that is faster than NVLink. Two processes on one GPU
-# are too slow for it, because a GPU takes a moment to switch processes.
+# both copies and computes. For a peer the quick tier has a codec that is faster than NVLink; such codecs take a shorter
+# message within a few milliseconds. Two processes on one GPU are too slow for the quick tier, because a GPU takes a
+# moment to switch processes.
 _LINKS = {
-    False: {
-        "d2h": _Sent(512, 32, 8, ("cascaded",)),
-        "h2d": _Sent(1024, 64, 8, ("cascaded",)),
-        "socket": _Sent(512, 32, 4),
-        "peer": _Sent(1024, 64, 4, ("ans",)),
-        "process": _Sent(1024, 256, 4),
-    },
-    True: {
-        "copy": _Sent(16, 1, 2, ("lz4", "zstd-1")),
-        "socket": _Sent(8, 1, 2),
-        "mpi": _Sent(16, 1, 2),
-        "process": _Sent(16, 1, 2, ("lz4",)),
-    },
-}
-_PEER_FULL_MIB = 4096  # codecs that are faster than NVLink take a shorter message within a few milliseconds
-_FILES = {
-    "save": {False: _Sent(1024, 16, 8), True: _Sent(128, 1, 2)},
-    "load": {False: _Sent(1024, 8, 8), True: _Sent(128, 1, 2)},
+    "copy": _Row("one copy in host memory", host=_Sent(16, 1, 2, ("lz4", "zstd-1"))),
+    "d2h": _Row("pinned host memory, written by the GPU's copy engines", _Sent(512, 32, 8, ("cascaded",))),
+    "h2d": _Row("pinned host memory, read by the GPU's copy engines", _Sent(1024, 64, 8, ("cascaded",))),
+    "socket": _Row("TCP over the loopback interface, both ends in one process", _Sent(512, 32, 4), _Sent(8, 1, 2)),
+    "mpi": _Row("MPI_Send and MPI_Recv between two processes on this machine", host=_Sent(16, 1, 2)),
+    "peer": _Row(
+        "another process on a peer GPU, which copies the data out of this GPU's memory",
+        _Sent(1024, 64, 4, ("ans",), 4096),
+    ),
+    "process": _Row(
+        "memory shared with another process on the same device, which copies the data out",
+        _Sent(1024, 256, 4),
+        _Sent(16, 1, 2, ("lz4",)),
+    ),
+    "save": _Row("a file on {}, fsync included", _Sent(1024, 16, 8), _Sent(128, 1, 2)),
+    "load": _Row("a file on {}, read without the page cache", _Sent(1024, 8, 8), _Sent(128, 1, 2)),
 }
 
 
 def _sent(target: gb.Target, file: str) -> dict[str, _Sent]:
     """Return the messages in the tier of `target`, by link, or the one of the case `file`."""
-    if file:
-        return {file: _FILES[file][target.is_host]}
-    links = _LINKS[target.is_host]
-    is_long = "peer" in links and target.tier == "full"
-    return links | ({"peer": links["peer"]._replace(size=_PEER_FULL_MIB)} if is_long else {})
+    names = (file,) if file else tuple(name for name in _LINKS if name not in ("save", "load"))
+    sent = {name: _LINKS[name].host if target.is_host else _LINKS[name].gpu for name in names}
+    full = target.tier == "full"
+    return {name: one._replace(size=one.full_size or one.size) if full else one for name, one in sent.items() if one}
 
 
 def _all_codecs(target: gb.Target) -> tuple[str, ...]:
@@ -151,7 +148,7 @@ def _axes(file: str = "") -> dict[str, Any]:
 @topic.case(
     ranks=lambda params: 2 if params["link"] in ("process", "peer") else 1,
     devices=lambda params: 2 if params["link"] == "peer" else 1,
-    link=lambda target: tuple(_LINKS[target.is_host]),
+    link=lambda target: tuple(_sent(target, "")),
     **_axes(),
 )
 def send(
@@ -191,7 +188,7 @@ def message_of(
 
     A user's shorter file has fewer bytes. Raises Skip if the codec is unavailable."""
     source = _corpora.corpus_of(bench, corpus, size_bytes)
-    opened = device.open_codec(bench, codec, source.dtype) if bench.traits.is_gpu else host.CODECS[codec]()
+    opened = device.DeviceCodec(bench, codec, source.dtype) if bench.traits.is_gpu else host.CODECS[codec]()
     bench.need(_MEMORIES * source.total + device.RESERVE_BYTES)
     target = bench.xp.empty(source.total, bench.xp.uint8)
     return Message(source.buffer(bench), target, opened, block_bytes, chunk_bytes, source.description)
@@ -217,23 +214,23 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
     """Return the task of a message over a link within this process, with `depth` blocks in flight.
 
     Over `d2h` and `save` only the sender is timed, and over `h2d` and `load` only the receiver."""
-    timed, where, files = _TIMED.get(link, "both"), _files.folder_for_files(), list[Any]()
-    is_gpu, total = bench.traits.is_gpu, message.source.size
+    is_gpu, total, where, files = bench.traits.is_gpu, message.source.size, _files.folder_for_files(), list[Any]()
+    timed: Timed = "sender" if link in ("d2h", "save") else "receiver" if link in ("h2d", "load") else "both"
 
     def make(blocks: Sequence[Any], _: bool) -> Link:
         if link == "copy":
             return _links.HostCopy()
         if link in ("d2h", "h2d"):
             most_bytes = max(block.size for block in blocks)
-            return _links.PinnedMemory(bench, len(blocks), most_bytes + most_bytes // 4 + _SPARE_BYTES)
-        files.append(_links.Loopback() if link == "socket" else _links.FileLink(_DISK * total, where, link == "load"))
+            return _links.PinnedMemory(bench, len(blocks), most_bytes + most_bytes // 4 + _SPARE_BYTES, timed)
+        files.append(_links.Loopback() if link == "socket" else _links.FileLink(_DISK * total, where, timed))
         room_bytes = max(message.max_packed_bytes, message.block_bytes)
         return _links.Staged(bench, files[-1], depth, room_bytes) if is_gpu else files[-1]
 
-    transfers = Transfers(bench, message, depth, make, timed)
+    transfers = Transfers(message, depth, make)
     system = _files.file_system(where) or "an unknown file system"
     ends = host_payers(depth) if link == "socket" and not is_gpu else _ENDS[timed]
-    notes = {"link": _DESCRIPTIONS[link].format(system), "ends": ends}
+    notes = {"link": _LINKS[link].description.format(system), "ends": ends}
     if link == "load" and is_gpu and codec in host.FORMATS:
         by_host = replace(message, source=bench.device.to_host(message.source), codec=host.FORMATS[codec]())
         way = _reading_by_host(bench, by_host, where)
@@ -251,7 +248,7 @@ def _reading_by_host(bench: gb.Bench, message: Message, where: Path) -> Way:
     targets = [message.target[span] for span in message.spans]
     decoder.upload = lambda block, restored: _links.queue_copy(bench, targets[block.index], restored)
     encoder = HostBlocks(message, Slots(depth), message.source)
-    return Way(_links.FileLink(_DISK * total, where, True), encoder, decoder, depth, "receiver")
+    return Way(_links.FileLink(_DISK * total, where, "receiver"), encoder, decoder, depth)
 
 
 def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
@@ -278,7 +275,7 @@ def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, 
     def make(_: Sequence[Any], is_coded: bool) -> Link:
         return _links.SharedMemory(bench, wire, shared.array, depth, is_coded)
 
-    transfers = Transfers(bench, message, depth, make, rank=bench.rank, rooms=rooms)
+    transfers = Transfers(message, depth, make, bench.rank, rooms)
 
     def send(name: str) -> float:
         """Return the seconds at rank 0 for the encoder alone, else at rank 1."""
@@ -294,7 +291,7 @@ def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, 
                 shared.close()
 
     path, ends = ("peer", "apart") if link == "peer" else ("same", "shared" if is_gpu else host_payers(depth))
-    notes = {**_between.notes(bench, path), "link": _DESCRIPTIONS[link], "ends": ends}
+    notes = {**_between.notes(bench, path), "link": _LINKS[link].description, "ends": ends}
     task = _task(message, send, transfers.ways, transfers.sent_bytes, notes=notes, close=close)
     task = replace(task, labels=_between.labels(bench, path), release=own.close if own else lambda: None)
     return replace(task, check=dict) if own else task  # rank 1 has compared each message when it was timed
@@ -318,7 +315,7 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
         helper.tell("answer", "end")
         helper.end(_END_S)
 
-    notes = {"link": _DESCRIPTIONS[link], "ends": host_payers(depth)}
+    notes = {"link": _LINKS[link].description, "ends": host_payers(depth)}
     names = ("overlapped", "staged", "raw", "compress", "decompress")
     return _task(message, ask, names, sent_bytes, notes=notes, close=close)
 
@@ -337,7 +334,7 @@ class MpiRank:
         source = np.fromfile(source_file, np.uint8)
         message = Message(source, np.empty_like(source), host.CODECS[codec](), block_bytes, chunk_bytes)
         make = lambda *_: _links.MpiLink(self._mpi)  # noqa: E731
-        self._transfers = Transfers(None, message, depth, make, rank=self._world.rank)
+        self._transfers = Transfers(message, depth, make, self._world.rank)
         return self._transfers.sent_bytes
 
     def answer(self, work: str, *args: Any) -> float:
