@@ -29,9 +29,7 @@ _BLOCKS = 2048  # fills any GPU; each thread works on several words
 
 def address(array: Any) -> int:
     """Return the address of an array of CuPy or NumPy, or 0 for an empty one of CuPy."""
-    if isinstance(array.data, memoryview):
-        return int(array.ctypes.data)
-    return int(array.data.ptr) if array.size else 0
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr if array.size else 0)
 
 
 def current_stream(xp: Any) -> int:
@@ -40,7 +38,7 @@ def current_stream(xp: Any) -> int:
 
 
 class DeviceBytes:
-    """Overwrite and compare arrays of a GPU by kernels of codecs.cu; an array begins at a multiple of 8 bytes.
+    """Overwrite and compare arrays of a GPU by kernels of codecs.cu; none is empty, and all are aligned to 8 bytes.
 
     CuPy compiles each CuPy operation at first use, a reduction in 5.6 s with a cold cache (seen on an H200)."""
 
@@ -50,8 +48,7 @@ class DeviceBytes:
         self._count = bench.xp.asarray(np.zeros(1, np.uint64))
 
     def _run(self, name: str, nbytes: int, *args: Any) -> None:
-        if nbytes:
-            self._kernels[name]((min(_BLOCKS, -(-nbytes // (8 * _THREADS))),), (_THREADS,), args)
+        self._kernels[name]((min(_BLOCKS, -(-nbytes // (8 * _THREADS))),), (_THREADS,), args)
 
     def fill(self, array: Any, byte: int) -> None:
         """Queue writing `byte` (0 to 255) into every byte of `array`."""
@@ -198,10 +195,10 @@ class DeviceCodec:
         self.description = f"{product} {self.library.version}, batched, {variant.description}, elements {elements}"
         self.waits, self.max_output_bytes = self.row.decompress_waits, self.row.max_output_bytes
 
-    def temp_bytes(self, count: int, chunk_bytes: int) -> tuple[int, int]:
-        """Return the bytes of scratch memory for compressing and for restoring `count` chunks on the current stream."""
+    def temp_bytes(self, count: int, chunk_bytes: int) -> dict[str, int]:
+        """Return the bytes of scratch memory by direction, for `count` chunks on the current stream."""
         sizes = (count, chunk_bytes, count * chunk_bytes, current_stream(self.bench.xp))
-        return self.row.compress_temp_bytes(*sizes), self.row.decompress_temp_bytes(*sizes)
+        return {"compress": self.row.compress_temp_bytes(*sizes), "decompress": self.row.decompress_temp_bytes(*sizes)}
 
 
 class Batch:
@@ -273,11 +270,12 @@ class GpuRoundTrip:
             if error.is_refusal:
                 raise gb.Skip(str(error)) from error
             raise
-        bench.need(2 * self.total + self._count * aligned(most_bytes) + max(self._scratch_bytes) + RESERVE_BYTES)
+        scratch_bytes = max(self._scratch_bytes.values())
+        bench.need(2 * self.total + self._count * aligned(most_bytes) + scratch_bytes + RESERVE_BYTES)
         self.source = DeviceChunks.side_by_side(xp, corpus.buffer(bench), chunk_bytes)
         self.compressed = DeviceChunks.room(xp, self._count, most_bytes)
         self.restored = DeviceChunks.side_by_side(xp, xp.empty(self.total, xp.uint8), chunk_bytes)
-        self._scratch = xp.empty(max(self._scratch_bytes), xp.uint8)
+        self._scratch = xp.empty(scratch_bytes, xp.uint8)
         self._compressing = Batch(self.codec, self.source, self.compressed, self._scratch, chunk_bytes)
         self._restoring = Batch(self.codec, self.compressed, self.restored, self._scratch)
 
@@ -309,6 +307,5 @@ class GpuRoundTrip:
         These are the ratio, the compressed bytes and the scratch memory of both directions."""
         sizes, _ = self._compressing.check(), self._restoring.check()
         self.codec.buffers.expect_same(self.restored.memory, self.source.memory)
-        scratch = zip(("compress.scratch", "decompress.scratch"), self._scratch_bytes, strict=True)
-        observations = {name: gb.Observed(nbytes, "B", "less") for name, nbytes in scratch}
-        return {**host.observed(self.total, self._chunk_bytes, int(sizes.sum())), **observations}
+        scratch = {f"{way}.scratch": gb.Observed(nbytes, "B", "less") for way, nbytes in self._scratch_bytes.items()}
+        return {**host.observed(self.total, self._chunk_bytes, int(sizes.sum())), **scratch}

@@ -180,9 +180,8 @@ CODECS: Mapping[str, Callable[[], HostCodec]] = {
 # What a GPU's formats are written and read with on the host.
 FORMATS: Mapping[str, Callable[[], HostCodec]] = {
     "lz4": _lz4,
-    "zstd": functools.partial(_zstd, 3),
-    "deflate": functools.partial(_zlib, 6, "deflate"),
-    "gzip": functools.partial(_zlib, 6, "gzip"),
+    "zstd": CODECS["zstd-3"],
+    **{kind: functools.partial(_zlib, 6, kind) for kind in ("deflate", "gzip")},
 }
 
 
@@ -244,10 +243,6 @@ class HostRoundTrip:
         self.restored = self.codec.decompress(self.arrived or self.compressed, self.sizes, self.threads)
 
     def check(self) -> gb.Observation:
-        """Compare every restored chunk with the buffer, and return its ratio and its compressed bytes.
-
-        Raises WrongAnswer if a length or a byte differs."""
-        wrong = [index for index, chunk in enumerate(self.restored) if len(chunk) != self.sizes[index]]
-        gb.expect(not wrong, f"{len(wrong)} chunks have a wrong length after the round trip, the first is {wrong[:1]}")
+        """Compare every restored byte with the buffer, and return its ratio and its compressed bytes."""
         self.codec.buffers.expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
         return observed(self.total, self._chunk_bytes, sum(map(len, self.compressed)))

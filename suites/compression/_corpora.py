@@ -134,12 +134,11 @@ def _opened(path: Path) -> Iterator[Any]:
         if path.suffix.lower() != ".parquet":
             yield None
             return
-        arrow, parquet = (imported(name, "parquet") for name in ("pyarrow", "pyarrow.parquet"))
-        try:
-            with parquet.ParquetFile(path) as table:
-                yield table
-        except arrow.ArrowException as error:
-            raise gb.FileError(f"{path}: not a Parquet file ({error}); rename it, or give another file") from error
+        with imported("pyarrow.parquet", "parquet").ParquetFile(path) as table:
+            yield table
+    except ValueError as error:
+        kind = "an array in NumPy's format" if path.suffix.lower() == ".npy" else "a Parquet file"
+        raise gb.FileError(f"{path}: not {kind} ({error}); rename it, or give another file") from error
     except OSError as error:
         raise gb.FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
 
@@ -148,11 +147,7 @@ def _place(file: gb.DataFile, path: Path) -> tuple[int, int, str, str]:
     """Return the offset and the bytes of a file's data, the type of its elements for codecs, and its content."""
     if path.suffix.lower() != ".npy":
         return 0, file.bytes, "uint8", "user data"
-    try:
-        array = np.lib.format.open_memmap(path, mode="r")
-    except ValueError as error:
-        problem = f"{path}: not an array in NumPy's format ({error}); rename it, or give another file"
-        raise gb.FileError(problem) from error
+    array = np.lib.format.open_memmap(path, mode="r")
     if not array.nbytes:
         raise gb.Skip(f"{path.name}: the array is empty, there is nothing to compress")
     dtype = array.dtype.name if array.dtype.kind in "iuf" and array.dtype.itemsize <= 8 else "uint8"

@@ -208,7 +208,7 @@ class GpuBlocks(Coder):
         super().__init__(message, slots, array)
         codec, bench, xp = message.codec, message.codec.bench, message.codec.bench.xp
         self.waits, most_bytes = codec.waits, codec.max_output_bytes(message.chunk_bytes)
-        scratch_bytes = max(codec.temp_bytes(message.max_chunks, message.chunk_bytes))
+        scratch_bytes = max(codec.temp_bytes(message.max_chunks, message.chunk_bytes).values())
         self._chunks = [DeviceChunks.side_by_side(xp, part, message.chunk_bytes) for part in self.blocks]
         self._rooms = list(rooms) or [xp.empty(message.max_packed_bytes, xp.uint8) for _ in range(slots.depth)]
         self._scratch = [xp.empty(scratch_bytes, xp.uint8) for _ in range(slots.depth)]

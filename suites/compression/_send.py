@@ -51,7 +51,7 @@ class _Sent(NamedTuple):
     `full_size` is the size of the full tier if it differs."""
 
     size: int
-    block: int
+    block: float
     depth: int
     codecs: tuple[str, ...] = ()
     full_size: int = 0
@@ -92,56 +92,47 @@ _LINKS = {
 def _sent(target: gb.Target, file: str) -> dict[str, _Sent]:
     """Return the messages in the tier of `target`, by link, or the one of the case `file`."""
     names = (file,) if file else tuple(name for name in _LINKS if name not in ("save", "load"))
-    sent = {name: _LINKS[name].host if target.is_host else _LINKS[name].gpu for name in names}
-    full = target.tier == "full"
-    return {name: one._replace(size=one.full_size or one.size) if full else one for name, one in sent.items() if one}
-
-
-def _all_codecs(target: gb.Target) -> tuple[str, ...]:
-    return ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else device.CODECS
+    every = {name: _LINKS[name].host if target.is_host else _LINKS[name].gpu for name in names}
+    sent = {name: one for name, one in every.items() if one}
+    if target.tier == "smoke":
+        return dict.fromkeys(sent, _Sent(1, 1 / 4, 2, ("lz4",)) if target.is_host else _Sent(16, 4, 2, ("lz4",)))
+    return {name: one._replace(size=(target.tier == "full" and one.full_size) or one.size) for name, one in sent.items()}
 
 
 def _axes(file: str = "") -> dict[str, Any]:
     """Return the axes of the case `file`, or of `send`, and the function that chooses its points."""
 
     def values(target: gb.Target, field: str, unit: int = 1) -> tuple[int, ...]:
-        return tuple(sorted({getattr(sent, field) * unit for sent in _sent(target, file).values()}))
+        return tuple(sorted({int(getattr(sent, field) * unit) for sent in _sent(target, file).values()}))
 
-    def codecs(target: gb.Target) -> Any:
-        quick = tuple(dict.fromkeys(codec for sent in _sent(target, file).values() for codec in sent.codecs))
-        return gb.points(smoke=("lz4",), quick=quick, full=_all_codecs(target))
+    def codecs(target: gb.Target) -> tuple[str, ...]:
+        if target.tier == "full":
+            return ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else device.CODECS
+        return tuple(dict.fromkeys(codec for sent in _sent(target, file).values() for codec in sent.codecs))
 
-    def blocks(target: gb.Target) -> Any:
-        usual, others = values(target, "block", MIB), ((2**18,), (2**22,)) if target.is_host else ((2**22,), ())
-        return gb.points(smoke=others[0], quick=usual, full=usual if file else (*others[0], *usual, *others[1]))
+    def blocks(target: gb.Target) -> tuple[int, ...]:
+        others = () if file or target.tier != "full" else (2**18, 2**22) if target.is_host else (2**22,)
+        return tuple(sorted({*values(target, "block", MIB), *others}))
 
     def is_wanted(target: gb.Target, params: Params) -> bool:
         """Return whether each slot has a block, and the tier measures the point: full has few that are not usual."""
-        sent, (size, block, flight) = (
-            _sent(target, file)[str(params.get("link", file))],
-            (int(params[name]) for name in ("size_bytes", "block_bytes", "flight")),
-        )
-        if size < block * flight or (params.get("link") == "mpi" and target.tier != "full"):
+        sent = _sent(target, file)[str(params.get("link", file))]
+        size, block, flight = (int(params[name]) for name in ("size_bytes", "block_bytes", "flight"))
+        if size != sent.size * MIB or size < block * flight or (params.get("link") == "mpi" and target.tier != "full"):
             return False
-        if target.tier == "smoke":
-            return True
         is_usual = (block, flight) == (sent.block * MIB, sent.depth)
-        if target.tier == "quick":
-            return size == sent.size * MIB and is_usual and params["codec"] in sent.codecs
+        if target.tier != "full":
+            return is_usual and params["codec"] in sent.codecs
         is_compared = params["corpus"] == _SENT_CORPORA[0] and params["codec"] in _COMPARED[target.is_host]
-        return size == sent.size * MIB and (is_usual or is_compared)
+        return is_usual or is_compared
 
     return {
         "where": is_wanted,
-        "corpus": lambda target: gb.points(
-            _corpora.names(target, _SENT_CORPORA[:1]), full=_corpora.names(target, _SENT_CORPORA)
-        ),
+        "corpus": lambda target: _corpora.names(target, _SENT_CORPORA[: 1 if target.tier != "full" else None]),
         "codec": codecs,
-        "size_bytes": lambda target: gb.points(
-            smoke=(MIB if target.is_host else 16 * MIB,), quick=values(target, "size", MIB)
-        ),
+        "size_bytes": lambda target: values(target, "size", MIB),
         "block_bytes": blocks,
-        "flight": lambda target: gb.points(smoke=(2,), quick=values(target, "depth"), full=_DEPTHS),
+        "flight": lambda target: _DEPTHS if target.tier == "full" else values(target, "depth"),
     }
 
 
