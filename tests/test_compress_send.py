@@ -424,15 +424,14 @@ def test_one_block_in_flight_is_staged_and_several_overlap():
 
 
 def test_an_error_in_a_slot_releases_those_that_wait_for_it_and_is_raised():
-    def steps(block, turns):
-        turns.wait(block.index + 1)
-        raise AssertionError("nobody passes before the first")
-        yield
-
     def first_fails(block, turns):
-        if block.index == 0:
-            raise WrongAnswer("the first")
-        yield from steps(block, turns)
+        def call():
+            if block.index == 0:
+                raise WrongAnswer("the first")
+            raise AssertionError("nobody passes before the first")
+
+        turns.passing(block.slot, call)
+        yield
 
     with pytest.raises(WrongAnswer, match="the first"):
         run_chain(first_fails, 3, 3, "a thread per part")
@@ -499,9 +498,7 @@ def test_over_a_link_in_order_blocks_pass_one_at_a_time_by_their_indices_with_an
     passed = []
 
     def steps(block, turns):
-        turns.wait(block.index)
-        passed.append(block.index)
-        turns.advance()
+        turns.passing(block.slot, passed.append, block.index)
         yield
 
     chain = messages.Chain(

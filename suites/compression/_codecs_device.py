@@ -4,7 +4,6 @@ A call waits for the device only where a codec says so (`waits`)."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -214,10 +213,11 @@ class Batch:
         # on the device, for each chunk: the bytes written, and a status
         self.written = target.sizes if chunk_bytes else xp.zeros(len(target.sizes), xp.uint64)
         self.statuses = xp.zeros(len(target.sizes), xp.int32)
-        self._on = functools.cache(self._prepare)
+        self._calls: dict[int, Callable[[], None]] = {}
 
     def __call__(self) -> None:
-        self._on(current_stream(self._codec.bench.xp))()
+        stream = current_stream(self._codec.bench.xp)
+        (self._calls.get(stream) or self._calls.setdefault(stream, self._prepare(stream)))()
 
     def _prepare(self, stream: int) -> Callable[[], None]:
         *ends, scratch = self._arrays

@@ -17,7 +17,7 @@ from gpubench.api import suite as gb
 
 from .. import _files
 from ._codecs_device import address
-from ._message import Chain, Coder, InFlight, Link, Schedule, Steps, StoppedError, Timed, Turns
+from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, Steps, StoppedError, Timed
 
 _PAGE_BYTES = 4096
 _DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses determine the direction; HIP's has the same value
@@ -46,7 +46,7 @@ class HostCopy(Link):
     def chains(self, encoder: Any, decoder: Any) -> list[Chain]:
         """Return one chain, in which both sides of the link take part."""
 
-        def copying(block: InFlight, _: Turns) -> Steps:
+        def copying(block: InFlight, _: Ring) -> Steps:
             packed, room = encoder.encode(block), decoder.room(block)
             room[: packed.size] = packed
             decoder.decode(block, room[: packed.size])
@@ -80,18 +80,18 @@ class Staged(Link):
         self._sent, self._rooms = ([bench.device.pinned(nbytes) for _ in range(depth)] for _ in range(2))
         self.begin, self.finish, self.stop, self.close = link.begin, link.finish, link.stop, link.close  # type: ignore[method-assign]
 
-    def sending(self, encoder: Coder, block: InFlight, turns: Turns) -> Steps:
+    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Steps:
         encoder.queue(block)
         yield
         packed = self._copy(self._sent[block.slot], encoder.encode(block))
         yield
         encoder.slots.wait(block.slot)
-        turns.in_order(block, self._link.send, block, packed)
+        turns.passing(block.slot, self._link.send, block, packed)
 
-    def receiving(self, decoder: Coder, block: InFlight, turns: Turns) -> Steps:
+    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Steps:
         room = decoder.room(block)
         decoder.slots.wait(block.slot)  # the copy of the last block to the device may still be running
-        arrived = turns.in_order(block, self._link.receive, block, self._rooms[block.slot][: room.size])
+        arrived = turns.passing(block.slot, self._link.receive, block, self._rooms[block.slot][: room.size])
         yield
         decoder.decode(block, self._copy(room, arrived))
 
@@ -244,7 +244,7 @@ class SharedMemory(Link):
             while slot in self._unread:
                 self._unread.discard(hear(self._wire)[0])
 
-    def sending(self, encoder: Coder, block: InFlight, turns: Turns) -> Steps:
+    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Steps:
         self._reserve(block.slot)
         yield from super().sending(encoder, block, turns)
 
@@ -258,10 +258,10 @@ class SharedMemory(Link):
         for slot in list(self._unread):
             self._reserve(slot)
 
-    def receiving(self, decoder: Coder, block: InFlight, turns: Turns) -> Steps:
+    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Steps:
         """Raises WrongAnswer if another block is announced, or bytes that do not fit into the room or the memory."""
         room = decoder.room(block)
-        index, place, size = turns.in_order(block, hear, self._wire)
+        index, place, size = turns.passing(block.slot, hear, self._wire)
         inside = index == block.index and size <= room.size and place + size <= self._memory.size
         gb.expect(inside, f"rank 0 announced {size} bytes of block {index} at {place} instead of block {block.index}")
         arrived = queue_copy(self._bench, room, self._memory[place : place + size])

@@ -8,13 +8,12 @@ the offsets and the sizes of its chunks, and the chunks in whole lines behind it
 import collections
 import functools
 import itertools
-import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -216,10 +215,7 @@ class GpuBlocks(Coder):
         names = ("place", "pack", "unpack")
         self._place, self._pack, self._unpack = (bench.kernel("compress.cu", name) for name in names)
         self._compressed = functools.cache(lambda _: DeviceChunks.room(xp, message.max_chunks, most_bytes))
-        self._packing, self._unpacking = (
-            functools.cache(self._prepare_packing),
-            functools.cache(self._prepare_unpacking),
-        )
+        self._calls: dict[InFlight, Any] = {}
         self._batches, self._done = list[Batch](), list[Batch]()  # every batch, and the batches of this message
 
     def _batch(self, *args: Any) -> Batch:
@@ -228,10 +224,10 @@ class GpuBlocks(Coder):
 
     def queue(self, block: InFlight) -> None:
         """Queue compressing and packing a block on the current stream, which must be its slot's stream."""
-        for call in self._packing(block):
+        for call in self._calls.get(block) or self._calls.setdefault(block, self._packing(block)):
             call()
 
-    def _prepare_packing(self, block: InFlight) -> tuple[Callable[[], object], ...]:
+    def _packing(self, block: InFlight) -> tuple[Callable[[], object], ...]:
         chunks, room, count = self._chunks[block.index], self._rooms[block.slot], len(self._chunks[block.index].sizes)
         target = self._compressed(block.slot).first(count)  # before they are packed
         batch = self._batch(chunks, target, self._scratch[block.slot], self.message.chunk_bytes)
@@ -249,12 +245,12 @@ class GpuBlocks(Coder):
 
     def decode(self, block: InFlight, packed: Any) -> None:
         """Queue restoring a block on the current stream; a kernel reads where the chunks of the packed block lie."""
-        batch, grid, table = self._unpacking(block)
+        batch, grid, table = self._calls.get(block) or self._calls.setdefault(block, self._unpacking(block))
         self._unpack(grid, (_THREADS,), (packed, np.uint64(packed.size), *table))
         batch()
         self._done.append(batch)
 
-    def _prepare_unpacking(self, block: InFlight) -> tuple[Batch, tuple[int], tuple[Any, ...]]:
+    def _unpacking(self, block: InFlight) -> tuple[Batch, tuple[int], tuple[Any, ...]]:
         chunks, xp = self._chunks[block.index], self.message.codec.bench.xp
         count = len(chunks.sizes)
         sizes, pointers = xp.zeros(count, xp.uint64), xp.zeros(count, xp.uint64)
@@ -266,6 +262,7 @@ class GpuBlocks(Coder):
         self._done.clear()
         for batch in self._batches:
             batch.poison()
+        self.message.codec.bench.device.synchronize()  # before the streams of the slots
 
     def check(self) -> None:
         for batch in self._done:
@@ -279,34 +276,28 @@ class StoppedError(RuntimeError):
     """Another thread or process failed, so that waiting is useless; the error of the failed one is reported instead."""
 
 
-class Turns:
-    """Counts the blocks that have passed a point, where threads wait until enough have."""
+class Ring:
+    """Gates in a ring, which threads pass with tokens: who has passed a gate hands the token on to the next one.
 
-    def __init__(self, passed: float = 0) -> None:
-        self._changed, self._passed, self._is_stopped = threading.Condition(), passed, False
+    Without gates nobody waits."""
 
-    def wait(self, count: int) -> None:
-        """Wait until `count` blocks have passed; raises StoppedError after `stop`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_stopped or self._passed >= count)
-            if self._is_stopped:
-                raise StoppedError
+    def __init__(self, gates: int, tokens: int) -> None:
+        self._gates = [SimpleQueue[bool]() for _ in range(gates)]
+        for _ in range(tokens if gates else 0):
+            self._gates[0].put(True)
 
-    def advance(self, blocks: int = 1) -> None:
-        with self._changed:
-            self._passed += blocks
-            self._changed.notify_all()
+    def passing(self, gate: int, call: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of `call` once a token is at the gate, and hand it on; raises StoppedError after `stop`."""
+        if self._gates and not self._gates[gate].get():
+            raise StoppedError
+        result = call(*args)
+        if self._gates:
+            self._gates[(gate + 1) % len(self._gates)].put(True)
+        return result
 
     def stop(self) -> None:
-        self._is_stopped = True
-        self.advance(0)
-
-    def in_order(self, block: InFlight, call: Callable[..., Any], *args: Any) -> Any:
-        """Return the result of `call` with `args` when all blocks before this one have passed, and let it pass."""
-        self.wait(block.index)
-        result = call(*args)
-        self.advance()
-        return result
+        for gate in self._gates:
+            gate.put(False)
 
 
 @dataclass(eq=False, slots=True)
@@ -315,30 +306,28 @@ class Chain:
 
     # `steps` returns a generator, which yields between its `parts`. A thread per slot suits steps that block or wait
     # for their slot (`waits`), one thread suits steps that only queue work, and a thread per part suits links that
-    # carry one block at a time: in any schedule, their steps pass the first of the turns in the order of the blocks.
+    # carry one block at a time: in any schedule, their steps pass a gate for each slot, in the order of the blocks.
     coder: Coder
-    steps: Callable[[InFlight, Turns], Steps]
+    steps: Callable[[InFlight, Ring], Steps]
     parts: int
     schedule: Schedule
     waits: bool = False
-    turns: list[Turns] = field(default_factory=list)
+    rings: tuple[Ring, ...] = ()
 
     def jobs(self, depth: int) -> list[Callable[[], None]]:
         """Return one function per thread; together they take all blocks through all steps, with `depth` in flight.
 
         The functions must run at the same time."""
-        self.turns = [Turns(0 if self.schedule == "a thread per part" else math.inf)]
+        self.rings = Ring(depth * (self.schedule == "a thread per part"), 1), Ring(self.parts, depth)
         blocks = [InFlight(index, index % depth) for index in range(len(self.coder.blocks))]
-        work = [(block.slot, self.steps(block, self.turns[0])) for block in blocks]
+        work = [(block.slot, self.steps(block, self.rings[0])) for block in blocks]
         if self.schedule == "a thread per slot" or self.waits or not self.coder.slots.are_streams:
             return [partial(self._go_on, [(*one, True) for one in work[slot::depth]]) for slot in range(depth)]
         if self.schedule == "one thread":  # begins each block, and ends the one that was begun depth - 1 blocks before
             pairs = itertools.zip_longest(work, (*[None] * (depth - 1), *work))
             turns = [(*one, is_end) for pair in pairs for one, is_end in zip(pair, (False, True), strict=True) if one]
             return [partial(self._go_on, turns)]
-        self.turns += [*(Turns() for _ in range(self.parts - 1)), Turns(depth)]
-        gates = itertools.pairwise((self.turns[-1], *self.turns[1:]))
-        return [partial(self._take_part, work, before, after) for before, after in gates]
+        return [partial(self._take_part, work, part) for part in range(self.parts)]
 
     def _go_on(self, work: Iterable[tuple[int, Steps, bool]]) -> None:
         """Take each block through the next part of its steps, or to their end."""
@@ -346,13 +335,11 @@ class Chain:
             self.coder.slots.use(slot)
             collections.deque(steps, 0) if is_end else next(steps)
 
-    def _take_part(self, work: Iterable[tuple[int, Steps]], before: Turns, after: Turns) -> None:
-        """Take each block through one part of the steps after it has passed the part before."""
-        for index, (slot, steps) in enumerate(work):
-            before.wait(index + 1)
+    def _take_part(self, work: Iterable[tuple[int, Steps]], part: int) -> None:
+        """Take each block through one part of the steps after it has passed the part before, in a free slot."""
+        for slot, steps in work:
             self.coder.slots.use(slot)
-            next(steps, None)
-            after.advance()
+            self.rings[1].passing(part, next, steps, None)
 
 
 class Link:
@@ -370,15 +357,15 @@ class Link:
             chains.append(Chain(decoder, partial(self.receiving, decoder), 2, self.schedule, decoder.waits))
         return chains
 
-    def sending(self, encoder: Coder, block: InFlight, turns: Turns) -> Steps:
+    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Steps:
         encoder.queue(block)
         yield
         packed = encoder.encode(block)
         yield
-        turns.in_order(block, self.send, block, packed)
+        turns.passing(block.slot, self.send, block, packed)
 
-    def receiving(self, decoder: Coder, block: InFlight, turns: Turns) -> Steps:
-        arrived = turns.in_order(block, self.receive, block, decoder.room(block))
+    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Steps:
+        arrived = turns.passing(block.slot, self.receive, block, decoder.room(block))
         yield
         decoder.decode(block, arrived)
 
@@ -444,6 +431,7 @@ class Transfers:
         sending, receiving = Slots(depth, message.codec.bench), Slots(depth, message.codec.bench)
         coder = GpuBlocks if message.codec.bench else HostBlocks
         encoder = coder(message, sending, message.source, rooms)
+        encoder.reset()
         self._run(stored, 1, encoder, None)
         self.sent_bytes = sum(int(block.size) for block in stored.blocks)
         decoder = coder(message, receiving, message.target) if rank != 0 else None
@@ -498,7 +486,7 @@ class Transfers:
         jobs = [self._threads.submit(job) for job in work]
         done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
         if any(job.exception() for job in done):
-            for stop in (link.stop, *(turns.stop for chain in chains for turns in chain.turns)):
+            for stop in (link.stop, *(ring.stop for chain in chains for ring in chain.rings)):
                 stop()
             errors = [error for job in jobs if (error := job.exception())]
             raise min(errors, key=lambda error: isinstance(error, StoppedError | OSError))

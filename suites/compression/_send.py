@@ -96,7 +96,8 @@ def _sent(target: gb.Target, file: str) -> dict[str, _Sent]:
     sent = {name: one for name, one in every.items() if one}
     if target.tier == "smoke":
         return dict.fromkeys(sent, _Sent(1, 1 / 4, 2, ("lz4",)) if target.is_host else _Sent(16, 4, 2, ("lz4",)))
-    return {name: one._replace(size=(target.tier == "full" and one.full_size) or one.size) for name, one in sent.items()}
+    is_full = target.tier == "full"
+    return {name: one._replace(size=one.full_size) if is_full and one.full_size else one for name, one in sent.items()}
 
 
 def _axes(file: str = "") -> dict[str, Any]:
