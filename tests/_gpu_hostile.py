@@ -22,7 +22,7 @@ SILENCE_S = 30  # a worker that is silent for longer counts as hanging
 
 
 def device_module():
-    return suite_module("compression", "_codecs_device")
+    return suite_module("compression", "_codecs")
 
 
 def compressed(bench, codec, chunks):

@@ -21,7 +21,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._codecs_host import imported
+from ._codecs import imported
 
 TILE_BYTES = 8 * 2**20
 DATA_PREFIX = "data:"

@@ -16,7 +16,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .. import _files
-from ._codecs_device import address
+from ._codecs import address
 from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, Steps, StoppedError, Timed
 
 _PAGE_BYTES = 4096

@@ -20,8 +20,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._codecs_device import Batch, DeviceChunks
-from ._codecs_host import chunks_of, cores
+from ._codecs import Batch, DeviceChunks, chunks_of, cores
 
 Schedule = Literal["a thread per slot", "one thread", "a thread per part"]
 Steps = Iterator[None]

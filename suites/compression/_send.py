@@ -18,9 +18,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .. import _between, _files
-from . import _codecs_device as device
-from . import _codecs_host as host
-from . import _corpora, _links
+from . import _codecs, _corpora, _links
 from ._message import HostBlocks, Link, Message, Slots, Timed, Transfers, Way
 from ._roundtrip import CHUNK_BYTES, MIB
 
@@ -108,7 +106,7 @@ def _axes(file: str = "") -> dict[str, Any]:
 
     def codecs(target: gb.Target) -> tuple[str, ...]:
         if target.tier == "full":
-            return ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else device.CODECS
+            return ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else _codecs.ON_GPU
         return tuple(dict.fromkeys(codec for sent in _sent(target, file).values() for codec in sent.codecs))
 
     def blocks(target: gb.Target) -> tuple[int, ...]:
@@ -180,15 +178,15 @@ def message_of(
 
     A user's shorter file has fewer bytes. Raises Skip if the codec is unavailable."""
     source = _corpora.corpus_of(bench, corpus, size_bytes)
-    opened = device.DeviceCodec(bench, codec, source.dtype) if bench.traits.is_gpu else host.CODECS[codec]()
-    bench.need(_MEMORIES * source.total + device.RESERVE_BYTES)
+    opened = _codecs.open_codec(bench, codec, source.dtype)
+    bench.need(_MEMORIES * source.total + _codecs.RESERVE_BYTES)
     target = bench.xp.empty(source.total, bench.xp.uint8)
     return Message(source.buffer(bench), target, opened, block_bytes, chunk_bytes, source.description)
 
 
 def host_payers(depth: int) -> str:
     """Return `apart` if each slot of both sides has a core for itself, else `shared`."""
-    return "apart" if 2 * depth <= host.cores() else "shared"
+    return "apart" if 2 * depth <= _codecs.cores() else "shared"
 
 
 def _task(
@@ -223,8 +221,8 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
     system = _files.file_system(where) or "an unknown file system"
     ends = host_payers(depth) if link == "socket" and not is_gpu else _ENDS[timed]
     notes = {"link": _LINKS[link].description.format(system), "ends": ends}
-    if link == "load" and is_gpu and codec in host.FORMATS:
-        by_host = replace(message, source=bench.device.to_host(message.source), codec=host.FORMATS[codec]())
+    if link == "load" and is_gpu and codec in _codecs.FORMATS:
+        by_host = replace(message, source=bench.device.to_host(message.source), codec=_codecs.FORMATS[codec]())
         way = _reading_by_host(bench, by_host, where)
         transfers.add("host_codec", way)
         notes["host codec"] = f"{by_host.codec.description}, {way.depth} threads"
@@ -235,7 +233,7 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
 
 def _reading_by_host(bench: gb.Bench, message: Message, where: Path) -> Way:
     """Return the way of reading a message from a file, decoding it by the cores of the host and uploading it."""
-    total, depth = message.source.size, min(host.cores(), len(message.spans))
+    total, depth = message.source.size, min(_codecs.cores(), len(message.spans))
     decoder = HostBlocks(message, Slots(depth, bench), bench.device.pinned(total))
     targets = [message.target[span] for span in message.spans]
     decoder.upload = lambda block, restored: _links.queue_copy(bench, targets[block.index], restored)
@@ -249,8 +247,8 @@ def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, 
     Rank 0 encodes, and rank 1 copies out and decodes. `link` is `process` (both ranks use one device) or `peer`."""
     del codec
     _between.need_shared_gpu(bench)
-    is_gpu, total, step = bench.traits.is_gpu, message.source.size, device.aligned(message.max_packed_bytes)
-    memory, nbytes = bench.device.shared_memory("raw" if is_gpu else "memfd"), device.aligned(total) + depth * step
+    is_gpu, total, step = bench.traits.is_gpu, message.source.size, _codecs.aligned(message.max_packed_bytes)
+    memory, nbytes = bench.device.shared_memory("raw" if is_gpu else "memfd"), _codecs.aligned(total) + depth * step
     own = memory.allocate(nbytes) if bench.rank == 0 else None
     handle = bench.hand_over(memory.export(own) if own else None)
     shared = own or memory.open(handle, nbytes)
@@ -324,7 +322,7 @@ class MpiRank:
     def _open(self, source_file: str, codec: str, block_bytes: int, chunk_bytes: int, depth: int) -> float:
         """Prepare this rank's side of the message, and return its bytes as it travels compressed."""
         source = np.fromfile(source_file, np.uint8)
-        message = Message(source, np.empty_like(source), host.CODECS[codec](), block_bytes, chunk_bytes)
+        message = Message(source, np.empty_like(source), _codecs.ON_HOST[codec](), block_bytes, chunk_bytes)
         make = lambda *_: _links.MpiLink(self._mpi)  # noqa: E731
         self._transfers = Transfers(message, depth, make, self._world.rank)
         return self._transfers.sent_bytes

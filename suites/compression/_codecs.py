@@ -1,29 +1,212 @@
-"""Compress and restore chunks in the memory of a GPU, by one object per codec of nvCOMP or hipCOMP.
+"""Compress and restore independent chunks: on the host by the Python bindings of codecs, on a GPU by nvCOMP or hipCOMP.
 
-A call waits for the device only where a codec says so (`waits`)."""
+Every binding lets other threads run while it works. A codec of the host never restores more bytes than the given size,
+whatever its input contains. A call on a GPU waits for the device only where a codec says so (`waits`)."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import os
+import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
-from . import _codecs_host as host
-from ._corpora import Corpus
-
 RESERVE_BYTES = 2**28  # bytes of memory that stay free for the driver
-NO_STATUS = 0xFF  # this byte, repeated, is -1, which is not a status of any library
+_SHARES = 4  # slices per thread: small ones balance threads of different speed
+_RAW, _ZLIB, _GZIP = -15, 15, 31  # zlib's window bits: a bare Deflate stream; with zlib's or gzip's header and checksum
+_NO_STATUS = 0xFF  # this byte, repeated, is -1, which is not a status of any library
 _GRAIN = 256  # bytes: each output starts on a cache line, while the algorithms ask for an alignment of 16 at most
 _HARDWARE = 1  # NVCOMP_DECOMPRESS_BACKEND_HARDWARE
-_POISON = 0xA5
 _THREADS = 256
 _BLOCKS = 2048  # fills any GPU; each thread works on several words
+
+Chunk = bytes | bytearray | memoryview
+
+
+def lengths(total: int, chunk_bytes: int) -> list[int]:
+    """Return the number of bytes of each chunk of `total` bytes: `chunk_bytes`, and for the last one the rest."""
+    full_chunks, last_bytes = divmod(total, chunk_bytes)
+    return [chunk_bytes] * full_chunks + [last_bytes] * (last_bytes > 0)
+
+
+def chunks_of(source: Any, chunk_bytes: int) -> list[memoryview]:
+    """Return the chunks of a NumPy array of dtype uint8, without a copy."""
+    view = memoryview(source)
+    return [view[start : start + chunk_bytes] for start in range(0, len(view), chunk_bytes)]
+
+
+class HostBytes:
+    """Overwrites and compares arrays of the host, as DeviceBytes does on a GPU."""
+
+    def invert(self, source: Any, target: Any) -> None:
+        """Write the complement of every byte of `source` into `target`: uint8, of the same size."""
+        np.invert(source, out=target)
+
+    def expect_same(self, restored: Any, source: Any) -> None:
+        """Raise WrongAnswer, which names the first differing byte, unless two uint8 arrays are equal."""
+        gb.expect(restored.size == source.size, f"restored {restored.size} bytes of {source.size}")
+        differing = restored != source
+        if bool(differing.any()):
+            first, count = int(differing.argmax()), int(differing.sum())
+            gb.expect(False, f"{count} of {source.size} bytes differ after the round trip, the first at {first}")
+
+
+@dataclass(frozen=True, slots=True)
+class HostCodec:
+    """A codec of the host.
+
+    `squeeze()` returns a function that compresses a chunk, for use in one thread."""
+
+    squeeze: Callable[[], Callable[[Chunk], bytes]]
+    restore: Callable[[Chunk, int], bytes]
+    errors: tuple[type[Exception], ...]
+    description: str
+    waits: ClassVar[bool] = False  # no call waits for a device
+    buffers: ClassVar[HostBytes] = HostBytes()
+    bench: ClassVar[None] = None
+
+    def max_output_bytes(self, chunk_bytes: int) -> int:
+        """Return the most bytes that any codec of this module needs for a compressed chunk of `chunk_bytes`.
+
+        LZ4 has the loosest bound: n + n/255 + 16."""
+        return chunk_bytes + chunk_bytes // 128 + 512
+
+    def compress(self, chunks: Sequence[Chunk], threads: int = 1) -> list[bytes]:
+        """Return each chunk compressed by itself, in the order of `chunks`."""
+        return _map_in_threads(lambda part: list(map(self.squeeze(), part)), chunks, threads)
+
+    def decompress(self, chunks: Sequence[Chunk], sizes: Sequence[int], threads: int = 1) -> list[bytes]:
+        """Return each chunk restored, in the order of `chunks`; `sizes` are the lengths in bytes that they must have.
+
+        Raises WrongAnswer with the codec's message if a chunk is not valid or has another length."""
+        pairs = list(zip(chunks, sizes, strict=True))
+        return _map_in_threads(lambda part: [self.decompress_one(*pair) for pair in part], pairs, threads)
+
+    def decompress_one(self, chunk: Chunk, size: int) -> bytes:
+        """Return one chunk restored, of exactly `size` bytes.
+
+        Raises WrongAnswer if it is not valid or has another length."""
+        try:
+            restored = self.restore(chunk, size)
+        except self.errors as error:
+            raise gb.WrongAnswer(f"a chunk could not be decompressed: {error}") from error
+        if len(restored) != size:
+            problem = f"it has a wrong length, {len(restored)} bytes or more of {size}"
+            raise gb.WrongAnswer(f"a chunk could not be decompressed: {problem}")
+        return restored
+
+
+_pool = functools.cache(ThreadPoolExecutor)
+
+
+def _map_in_threads(work: Callable[[Sequence[Any]], list[bytes]], items: Sequence[Any], threads: int) -> list[bytes]:
+    """Return the joined results of `work` for slices of `items`, in the order of the items."""
+    if threads == 1:
+        return work(items)
+    size = max(1, -(-len(items) // (_SHARES * threads)))
+    slices = [items[start : start + size] for start in range(0, len(items), size)]
+    return [result for part in _pool(threads).map(work, slices) for result in part]
+
+
+def cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+# The host's codecs by their bindings.
+
+
+def _inflate(start: Callable[[], Any], error: type[Exception]) -> Callable[[Chunk, int], bytes]:
+    """Return a function that restores at most one byte more than the size, which shows that a stream is too long."""
+
+    def restore(chunk: Chunk, size: int) -> bytes:
+        stream = start()
+        restored: bytes = stream.decompress(chunk, size + 1)
+        if not stream.eof or stream.unused_data:
+            raise error("the stream does not end where its chunk ends")
+        return restored
+
+    return restore
+
+
+def _zlib(level: int, kind: str = "zlib", library: Any = zlib) -> HostCodec:
+    window, header = {
+        "zlib": (_ZLIB, "6 bytes of header and checksum per chunk"),
+        "deflate": (_RAW, "bare Deflate, no header, no checksum"),
+        "gzip": (_GZIP, "18 bytes of header and checksum per chunk"),
+    }[kind]
+    return HostCodec(
+        lambda: lambda chunk: library.compress(chunk, level, window),
+        _inflate(lambda: library.decompressobj(window), library.error),
+        (library.error,),
+        f"zlib {zlib.ZLIB_RUNTIME_VERSION}, level {level}: {header}",
+    )
+
+
+def _isal(level: int) -> HostCodec:
+    codec, version = _zlib(level, library=imported("isal.isal_zlib")), imported("isal").__version__
+    description = f"ISA-L by isal {version}, level {level}: zlib's format, 6 bytes of header and checksum per chunk"
+    return replace(codec, description=description)
+
+
+def _zstd(level: int) -> HostCodec:
+    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    zstd = imported(name)
+
+    def squeeze() -> Callable[[Chunk], bytes]:
+        compressor = zstd.ZstdCompressor(level)
+        return lambda chunk: bytes(compressor.compress(chunk, zstd.ZstdCompressor.FLUSH_FRAME))
+
+    restore = _inflate(zstd.ZstdDecompressor, zstd.ZstdError)
+    description = f"Zstandard {zstd.zstd_version} through {name}, level {level}: one frame per chunk, no checksum"
+    return HostCodec(squeeze, restore, (zstd.ZstdError, EOFError), description)
+
+
+def _lz4(mode: str = "default", speed: str = "default speed") -> HostCodec:
+    block, version = imported("lz4.block"), imported("lz4").library_version_string()
+    return HostCodec(
+        lambda: lambda chunk: bytes(block.compress(chunk, store_size=False, mode=mode)),
+        lambda chunk, size: bytes(block.decompress(chunk, uncompressed_size=size)),
+        (block.LZ4BlockError, ValueError),
+        f"LZ4 {version}, raw blocks (lz4.block), {speed}, no checksum",
+    )
+
+
+def imported(name: str, extra: str = "host") -> Any:
+    """Return the module `name`; raises Skip, with the extra of gpubench that installs it, if it is unavailable."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise gb.Skip(f"needs {name} ({error}): pip install 'gpubench-suite[{extra}]'") from error
+
+
+ON_HOST: Mapping[str, Callable[[], HostCodec]] = {
+    "lz4": _lz4,
+    **{f"zstd-{level}": functools.partial(_zstd, level) for level in (1, 3)},
+    **{f"zlib-{level}": functools.partial(_zlib, level) for level in (1, 6)},
+    **{f"isal-{level}": functools.partial(_isal, level) for level in (1, 3)},
+    "zstd-9": functools.partial(_zstd, 9),
+    "lz4-hc": functools.partial(_lz4, "high_compression", "high compression"),
+}
+# What a GPU's formats are written and read with on the host.
+FORMATS: Mapping[str, Callable[[], HostCodec]] = {
+    "lz4": _lz4,
+    "zstd": ON_HOST["zstd-3"],
+    **{kind: functools.partial(_zlib, 6, kind) for kind in ("deflate", "gzip")},
+}
+
+
+# A GPU.
 
 
 def address(array: Any) -> int:
@@ -64,7 +247,7 @@ class DeviceBytes:
         self.fill(self._count, 0)
         self._run("count_differences", source.nbytes, restored, source, np.uint64(source.nbytes), self._count)
         if int(self._device.to_host(self._count)[0]):
-            host.HostBytes().expect_same(self._device.to_host(restored), self._device.to_host(source))
+            HostBytes().expect_same(self._device.to_host(restored), self._device.to_host(source))
 
 
 def aligned(nbytes: int) -> int:
@@ -90,9 +273,9 @@ class DeviceChunks:
         """Return the chunks of the CuPy array `memory` (uint8) in their places, without a copy, each `times` times.
 
         Without `sizes` they fill the memory, and the last one may be shorter. `xp` is the cupy module."""
-        lengths = np.array(host.lengths(memory.size, stride) if sizes is None else sizes, np.uint64)
-        places = np.arange(len(lengths), dtype=np.uint64) * np.uint64(stride) + np.uint64(address(memory))
-        return cls(memory, stride, *(xp.asarray(np.tile(values, times)) for values in (lengths, places)))
+        all_sizes = np.array(lengths(memory.size, stride) if sizes is None else sizes, np.uint64)
+        places = np.arange(len(all_sizes), dtype=np.uint64) * np.uint64(stride) + np.uint64(address(memory))
+        return cls(memory, stride, *(xp.asarray(np.tile(values, times)) for values in (all_sizes, places)))
 
     @classmethod
     def room(cls, xp: Any, count: int, most_bytes: int) -> DeviceChunks:
@@ -152,9 +335,8 @@ _OPTIONS = {
         if row.engine and name != "gzip"  # gzip is Deflate with a header
     },
 }
-CODECS = tuple(lib.nvcomp.ALGORITHMS)
-OPTIONS = tuple(_OPTIONS)
-VARIANTS: Mapping[str, Variant] = {**{name: Variant(name) for name in CODECS}, **_OPTIONS}
+ON_GPU, OPTIONS = tuple(lib.nvcomp.ALGORITHMS), tuple(_OPTIONS)
+VARIANTS: Mapping[str, Variant] = {**{name: Variant(name) for name in ON_GPU}, **_OPTIONS}
 _WIDTHS = {"bfloat16": 16, "float8_e4m3": 8}
 
 
@@ -232,7 +414,7 @@ class Batch:
 
         Sizes become 0, so that restoring chunks that were never compressed reads nothing."""
         has_status = self._codec.library.is_nvcomp or not self._chunk_bytes
-        self._codec.buffers.fill(self.statuses, NO_STATUS if has_status else 0)
+        self._codec.buffers.fill(self.statuses, _NO_STATUS if has_status else 0)
         self._codec.buffers.fill(self.written, 0)
 
     def check(self) -> Any:
@@ -247,65 +429,6 @@ class Batch:
         return sizes
 
 
-def rotate(bench: gb.Bench, array: Any, spare: Any, chunk_bytes: int) -> None:
-    """Queue rotating the data of a round trip, in place, to an input with another answer; `spare` is overwritten.
-
-    Chunks of the same addresses then have other bytes, so that no call can return an earlier answer."""
-    rest = array.size - host.shift_of(array.size, chunk_bytes)
-    for target, source in ((spare[:rest], array[-rest:]), (spare[rest:], array[:-rest]), (array, spare)):
-        bench.device.copy(target, source)
-
-
-class GpuRoundTrip:
-    """A round trip on a GPU: a buffer, its chunks compressed, its chunks restored, and all memory that a call needs."""
-
-    def __init__(self, bench: gb.Bench, corpus: Corpus, codec: str, chunk_bytes: int) -> None:
-        """Allocate all memory for a buffer of the corpus; raises Skip if anything is unavailable."""
-        xp, self.total, self._bench, self._chunk_bytes = bench.xp, corpus.total, bench, chunk_bytes
-        self.codec, self._count = DeviceCodec(bench, codec, corpus.dtype), len(host.lengths(corpus.total, chunk_bytes))
-        try:
-            most_bytes = self.codec.max_output_bytes(chunk_bytes)
-            self._scratch_bytes = self.codec.temp_bytes(self._count, chunk_bytes)
-        except lib.nvcomp.NvcompError as error:
-            if error.is_refusal:
-                raise gb.Skip(str(error)) from error
-            raise
-        scratch_bytes = max(self._scratch_bytes.values())
-        bench.need(2 * self.total + self._count * aligned(most_bytes) + scratch_bytes + RESERVE_BYTES)
-        self.source = DeviceChunks.side_by_side(xp, corpus.buffer(bench), chunk_bytes)
-        self.compressed = DeviceChunks.room(xp, self._count, most_bytes)
-        self.restored = DeviceChunks.side_by_side(xp, xp.empty(self.total, xp.uint8), chunk_bytes)
-        self._scratch = xp.empty(scratch_bytes, xp.uint8)
-        self._compressing = Batch(self.codec, self.source, self.compressed, self._scratch, chunk_bytes)
-        self._restoring = Batch(self.codec, self.compressed, self.restored, self._scratch)
-
-    def receive(self, chunks: Sequence[bytes]) -> None:
-        """Restore from now on `chunks`, repeated to the size of the buffer, in place of this round trip's own."""
-        arrived = DeviceChunks.uploaded(self._bench.xp, chunks, self._count // len(chunks))
-        self._restoring = Batch(self.codec, arrived, self.restored, self._scratch)
-
-    def redraw(self) -> None:
-        """Put the other input in place, by way of the memory for the restored chunks, which is overwritten next."""
-        rotate(self._bench, self.source.memory, self.restored.memory, self._chunk_bytes)
-
-    def poison(self) -> None:
-        """Overwrite every output with a wrong value: restored bytes, sizes and statuses."""
-        self.codec.buffers.invert(self.source.memory, self.restored.memory)
-        self.codec.buffers.fill(self.compressed.memory, _POISON)
-        self._compressing.poison()
-        self._restoring.poison()
-
-    def compress(self) -> None:
-        self._compressing()
-
-    def restore(self) -> None:
-        self._restoring()
-
-    def check(self) -> gb.Observation:
-        """Check the status, the size and every byte of all chunks, and return the observations of the round trip.
-
-        These are the ratio, the compressed bytes and the scratch memory of both directions."""
-        sizes, _ = self._compressing.check(), self._restoring.check()
-        self.codec.buffers.expect_same(self.restored.memory, self.source.memory)
-        scratch = {f"{way}.scratch": gb.Observed(nbytes, "B", "less") for way, nbytes in self._scratch_bytes.items()}
-        return {**host.observed(self.total, self._chunk_bytes, int(sizes.sum())), **scratch}
+def open_codec(bench: gb.Bench, name: str, dtype: str = "uint8") -> Any:
+    """Return the HostCodec or the DeviceCodec `name` for the device of `bench`; raises Skip if it is unavailable."""
+    return DeviceCodec(bench, name, dtype) if bench.traits.is_gpu else ON_HOST[name]()
