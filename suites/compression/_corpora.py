@@ -57,9 +57,9 @@ class Corpus:
         return buffer
 
 
-def names(target: gb.Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the user's files (`--data`), each with the prefix `data:`, or `wanted` if there are none."""
-    return tuple(DATA_PREFIX + file.label for file in target.data) or wanted
+def axis(quick: tuple[str, ...], smoke: tuple[str, ...] | None = None, full: tuple[str, ...] | None = None) -> Any:
+    """Return an axis of corpora by tier, or in each tier the user's files (`--data`), each with the prefix `data:`."""
+    return lambda target: tuple(DATA_PREFIX + file.label for file in target.data) or gb.points(quick, smoke, full)
 
 
 def corpus_of(bench: gb.Bench, name: str, size_bytes: int) -> Corpus:
@@ -363,8 +363,7 @@ def _fp8_cache(rng: Rng, nbytes: int) -> Any:
 
 
 @_recipe("uint8", "machine code of the libraries that run this program")
-def _code(rng: Rng, nbytes: int) -> Any:
-    del rng
+def _code(_: Rng, nbytes: int) -> Any:
     numpys = Path(np.__file__).parent
     python = Path(sysconfig.get_config_var("LIBDIR") or "/") / (sysconfig.get_config_var("INSTSONAME") or "")
     libraries = (*sorted(numpys.rglob("*.so")), *sorted((numpys.parent / "numpy.libs").glob("*.so*")), python)
@@ -378,6 +377,5 @@ def _random(rng: Rng, nbytes: int) -> Any:
 
 
 @_recipe("uint8", "zeros")
-def _zeros(rng: Rng, nbytes: int) -> Any:
-    del rng
+def _zeros(_: Rng, nbytes: int) -> Any:
     return np.zeros(nbytes, np.uint8)

@@ -16,7 +16,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .. import _files
-from ._codecs import address
+from ._codecs import address, current_stream
 from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, Steps, StoppedError, Timed
 
 _PAGE_BYTES = 4096
@@ -32,9 +32,8 @@ def queue_copy(bench: gb.Bench, target: Any, source: Any) -> Any:
     gb.expect(source.size <= target.size, f"a block grew to {source.size} bytes; its buffer holds {target.size}")
     part = target[: source.size]
     if bench.traits.is_gpu:
-        cuda = bench.xp.cuda
-        stream = cuda.get_current_stream().ptr
-        cuda.runtime.memcpyAsync(address(part), address(source), source.size, _DEFAULT_KIND, stream)
+        ends = address(part), address(source), source.size
+        bench.xp.cuda.runtime.memcpyAsync(*ends, _DEFAULT_KIND, current_stream(bench.xp))
     else:
         np.copyto(part, source)
     return part
@@ -69,31 +68,6 @@ class PinnedMemory(Link):
 
     def receive(self, block: InFlight, room: Any) -> Any:
         return self._copy(room, self._sent[block.index])
-
-
-class Staged(Link):
-    """A link of the host for the blocks of a GPU, which pass through page-locked buffers of `nbytes` for each slot."""
-
-    def __init__(self, bench: gb.Bench, link: Link, depth: int, nbytes: int) -> None:
-        self._link, self.schedule, self.timed = link, link.schedule, link.timed
-        self._copy = partial(queue_copy, bench)
-        self._sent, self._rooms = ([bench.device.pinned(nbytes) for _ in range(depth)] for _ in range(2))
-        self.begin, self.finish, self.stop, self.close = link.begin, link.finish, link.stop, link.close  # type: ignore[method-assign]
-
-    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Steps:
-        encoder.queue(block)
-        yield
-        packed = self._copy(self._sent[block.slot], encoder.encode(block))
-        yield
-        encoder.slots.wait(block.slot)
-        turns.passing(block.slot, self._link.send, block, packed)
-
-    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Steps:
-        room = decoder.room(block)
-        decoder.slots.wait(block.slot)  # the copy of the last block to the device may still be running
-        arrived = turns.passing(block.slot, self._link.receive, block, self._rooms[block.slot][: room.size])
-        yield
-        decoder.decode(block, self._copy(room, arrived))
 
 
 class Loopback(Link):
@@ -233,9 +207,9 @@ class SharedMemory(Link):
         """Return the time at which rank 1 requests the message, or at rank 0, when the request has arrived."""
         if self._bench.rank == 0:
             hear(self._wire)
-            return time.perf_counter()
         start = time.perf_counter()
-        tell(self._wire)
+        if self._bench.rank == 1:
+            tell(self._wire)
         return start
 
     def _reserve(self, slot: int) -> None:

@@ -215,11 +215,7 @@ class GpuBlocks(Coder):
         self._place, self._pack, self._unpack = (bench.kernel("compress.cu", name) for name in names)
         self._compressed = functools.cache(lambda _: DeviceChunks.room(xp, message.max_chunks, most_bytes))
         self._calls: dict[InFlight, Any] = {}
-        self._batches, self._done = list[Batch](), list[Batch]()  # every batch, and the batches of this message
-
-    def _batch(self, *args: Any) -> Batch:
-        self._batches.append(Batch(self.message.codec, *args))
-        return self._batches[-1]
+        self._done: list[Batch] = []  # the batches of this message
 
     def queue(self, block: InFlight) -> None:
         """Queue compressing and packing a block on the current stream, which must be its slot's stream."""
@@ -229,7 +225,8 @@ class GpuBlocks(Coder):
     def _packing(self, block: InFlight) -> tuple[Callable[[], object], ...]:
         chunks, room, count = self._chunks[block.index], self._rooms[block.slot], len(self._chunks[block.index].sizes)
         target = self._compressed(block.slot).first(count)  # before they are packed
-        batch = self._batch(chunks, target, self._scratch[block.slot], self.message.chunk_bytes)
+        message, scratch = self.message, self._scratch[block.slot]
+        batch = Batch(message.codec, chunks, target, scratch, message.chunk_bytes)
         total = np.uint64(self._packed_sizes[block.slot :].ctypes.data)  # with unified addressing the device's too
         pack_args = (target.memory, np.uint64(target.stride), np.uint32(count), room)
         place = partial(self._place, (1,), (_THREADS,), (target.sizes, np.uint32(count), room, total))
@@ -254,12 +251,12 @@ class GpuBlocks(Coder):
         count = len(chunks.sizes)
         sizes, pointers = xp.zeros(count, xp.uint64), xp.zeros(count, xp.uint64)
         arrived = DeviceChunks(self._rooms[block.slot], 0, sizes, pointers)
-        batch = self._batch(arrived, chunks, self._scratch[block.slot])
+        batch = Batch(self.message.codec, arrived, chunks, self._scratch[block.slot])
         return batch, (-(-count // _THREADS),), (np.uint32(count), sizes, pointers)
 
     def reset(self) -> None:
         self._done.clear()
-        for batch in self._batches:
+        for batch, *_ in self._calls.values():
             batch.poison()
         self.message.codec.bench.device.synchronize()  # before the streams of the slots
 
@@ -341,6 +338,14 @@ class Chain:
             self.rings[1].passing(part, next, steps, None)
 
 
+class Staging(NamedTuple):
+    """Page-locked buffers of the host for each slot, through which a GPU's blocks pass to and from a link of the host."""
+
+    copy: Callable[[Any, Any], Any]
+    sent: Sequence[Any]
+    rooms: Sequence[Any]
+
+
 class Link:
     """The transport of packed blocks from an encoder to a decoder; a subclass overrides what it needs.
 
@@ -348,6 +353,7 @@ class Link:
 
     schedule: Schedule = "one thread"  # on a GPU
     timed: Timed = "both"  # the sides that the time includes
+    staging: Staging | None = None
 
     def chains(self, encoder: Coder | None, decoder: Coder | None) -> list[Chain]:
         """Return the chains of both sides, or of the one whose coder is given."""
@@ -360,13 +366,21 @@ class Link:
         encoder.queue(block)
         yield
         packed = encoder.encode(block)
+        if self.staging:
+            packed = self.staging.copy(self.staging.sent[block.slot], packed)
         yield
+        if self.staging:
+            encoder.slots.wait(block.slot)
         turns.passing(block.slot, self.send, block, packed)
 
     def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Steps:
-        arrived = turns.passing(block.slot, self.receive, block, decoder.room(block))
+        room = place = decoder.room(block)
+        if self.staging:
+            decoder.slots.wait(block.slot)  # the copy of the last block to the device may still be running
+            place = self.staging.rooms[block.slot][: room.size]
+        arrived = turns.passing(block.slot, self.receive, block, place)
         yield
-        decoder.decode(block, arrived)
+        decoder.decode(block, self.staging.copy(room, arrived) if self.staging else arrived)
 
     def begin(self) -> None:
         """Prepare for the next message; the time of the message does not include this."""

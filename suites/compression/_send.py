@@ -19,7 +19,7 @@ from gpubench.api import suite as gb
 
 from .. import _between, _files
 from . import _codecs, _corpora, _links
-from ._message import HostBlocks, Link, Message, Slots, Timed, Transfers, Way
+from ._message import HostBlocks, Link, Message, Slots, Staging, Timed, Transfers, Way
 from ._roundtrip import CHUNK_BYTES, MIB
 
 topic = gb.Topic()
@@ -127,7 +127,7 @@ def _axes(file: str = "") -> dict[str, Any]:
 
     return {
         "where": is_wanted,
-        "corpus": lambda target: _corpora.names(target, _SENT_CORPORA[: 1 if target.tier != "full" else None]),
+        "corpus": _corpora.axis(_SENT_CORPORA[:1], full=_SENT_CORPORA),
         "codec": codecs,
         "size_bytes": lambda target: values(target, "size", MIB),
         "block_bytes": blocks,
@@ -204,7 +204,7 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
     """Return the task of a message over a link within this process, with `depth` blocks in flight.
 
     Over `d2h` and `save` only the sender is timed, and over `h2d` and `load` only the receiver."""
-    is_gpu, total, where, files = bench.traits.is_gpu, message.source.size, _files.folder_for_files(), list[Any]()
+    is_gpu, total, where = bench.traits.is_gpu, message.source.size, _files.folder_for_files()
     timed: Timed = "sender" if link in ("d2h", "save") else "receiver" if link in ("h2d", "load") else "both"
 
     def make(blocks: Sequence[Any], _: bool) -> Link:
@@ -213,9 +213,12 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
         if link in ("d2h", "h2d"):
             most_bytes = max(block.size for block in blocks)
             return _links.PinnedMemory(bench, len(blocks), most_bytes + most_bytes // 4 + _SPARE_BYTES, timed)
-        files.append(_links.Loopback() if link == "socket" else _links.FileLink(_DISK * total, where, timed))
-        room_bytes = max(message.max_packed_bytes, message.block_bytes)
-        return _links.Staged(bench, files[-1], depth, room_bytes) if is_gpu else files[-1]
+        made = _links.Loopback() if link == "socket" else _links.FileLink(_DISK * total, where, timed)
+        if is_gpu:
+            nbytes = max(message.max_packed_bytes, message.block_bytes)
+            buffers = ([bench.device.pinned(nbytes) for _ in range(depth)] for _ in range(2))
+            made.staging = Staging(partial(_links.queue_copy, bench), *buffers)
+        return made
 
     transfers = Transfers(message, depth, make)
     system = _files.file_system(where) or "an unknown file system"
@@ -226,9 +229,10 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
         way = _reading_by_host(bench, by_host, where)
         transfers.add("host_codec", way)
         notes["host codec"] = f"{by_host.codec.description}, {way.depth} threads"
-    labels = ("page-cached",) if link == "load" and files[0].is_cached() else ()
+    file = transfers.ways["overlapped"].link
+    labels = ("page-cached",) if link == "load" and isinstance(file, _links.FileLink) and file.is_cached() else ()
     options = {"close": transfers.close, "labels": labels, "notes": notes}
-    return _task(message, transfers.send, tuple(transfers.ways), transfers.sent_bytes, **options)
+    return _task(message, transfers.send, transfers.ways, transfers.sent_bytes, **options)
 
 
 def _reading_by_host(bench: gb.Bench, message: Message, where: Path) -> Way:
@@ -327,7 +331,7 @@ class MpiRank:
         self._transfers = Transfers(message, depth, make, self._world.rank)
         return self._transfers.sent_bytes
 
-    def answer(self, work: str, *args: Any) -> float:
+    def answer(self, work: str, *args: Any) -> Any:
         """Do on both ranks the work that rank 0 is asked for, and return its answer; `end` ends both processes.
 
         `open` returns the bytes of a message. Other work is a stage: rank 0 times `compress`, and rank 1 the others."""
@@ -343,7 +347,6 @@ class MpiRank:
         while not meeting.Test():  # MPI waits by spinning, which would take a core from the rank that works
             time.sleep(_LOOK_S)
         results = self._world.allgather(result)
-        errors = [error for error in results if isinstance(error, str)]
-        if errors and self._world.rank == 0:
+        if self._world.rank == 0 and (errors := [error for error in results if isinstance(error, str)]):
             raise gb.WrongAnswer(errors[0])
-        return 0.0 if errors else float(results[work != "compress"])
+        return results[work != "compress"]
