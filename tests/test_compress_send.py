@@ -115,7 +115,8 @@ def bench_of(opened, tmp_path, content):
 def message_of(opened, tmp_path, content, codec="lz4"):
     """Return the bench, and a message of these bytes."""
     bench = bench_of(opened, tmp_path, content)
-    return bench, send.message_of(bench, "data:mine.bin", codec, len(content), BLOCK, CHUNK)
+    message = send.message_of(bench, "data:mine.bin", codec, len(content), BLOCK)
+    return bench, dataclasses.replace(message, chunk_bytes=CHUNK)
 
 
 def transfers_of(opened, tmp_path, content, link, codec="lz4"):

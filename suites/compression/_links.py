@@ -152,14 +152,10 @@ class FileLink(Link):
         if self.timed == "receiver":
             self._or_skip(lambda: os.fsync(self.descriptor))
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            self.is_cached = self._end > 0 and _files.resident_pages(self.descriptor, 1)[0] > 0
         else:
             os.ftruncate(self.descriptor, 0)
             self._end = 0
-
-    def is_cached(self) -> bool:
-        """Return whether the first page stays in the page cache after it was dropped."""
-        self.begin()
-        return _files.resident_pages(self.descriptor, 1)[0] > 0
 
     def send(self, block: InFlight, packed: Any) -> None:
         """Write the block behind all blocks that were written before, and let Linux begin to write it to the disk."""

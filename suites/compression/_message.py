@@ -339,7 +339,7 @@ class Chain:
 
 
 class Staging(NamedTuple):
-    """Page-locked buffers of the host for each slot, through which a GPU's blocks pass to and from a link of the host."""
+    """Page-locked buffers for each slot, through which a GPU's blocks pass to and from a link of the host."""
 
     copy: Callable[[Any, Any], Any]
     sent: Sequence[Any]
@@ -354,6 +354,7 @@ class Link:
     schedule: Schedule = "one thread"  # on a GPU
     timed: Timed = "both"  # the sides that the time includes
     staging: Staging | None = None
+    is_cached = False  # whether data that were dropped from the system's page cache stay there
 
     def chains(self, encoder: Coder | None, decoder: Coder | None) -> list[Chain]:
         """Return the chains of both sides, or of the one whose coder is given."""

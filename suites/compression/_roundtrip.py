@@ -197,13 +197,11 @@ class PythonRoundTrip:
 # Cases.
 
 
-def _stages(
-    trip: Any, prefix: str = "", clock: Literal["device", "host"] = "device", redraw: Callable[[], object] | None = None
-) -> dict[str, gb.Stage]:
+def _stages(trip: Any, prefix: str = "", clock: Literal["device", "host"] = "device") -> dict[str, gb.Stage]:
     """Return the stages of both directions of a round trip; by the host's clock each call waits for the device."""
     waits = clock == "host"
     stage = partial(gb.Stage, work=gb.Work(payload=trip.total), quantity="payload", clock=clock, max_calls=4)
-    stage = partial(stage, effort=gb.POINT, inputs=redraw or trip.redraw)
+    stage = partial(stage, effort=gb.POINT, inputs=trip.redraw)
     return {
         f"{prefix}compress": stage(trip.compress, waits=waits),
         f"{prefix}decompress": stage(trip.restore, waits=waits or trip.codec.waits),
@@ -332,7 +330,8 @@ def formats(bench: gb.Bench, corpus: str, format: str, size_bytes: int, chunk_by
     compress = in_turn(on_gpu.compress, on_host.compress, exchange)
     compress()
     redraw = in_turn(on_gpu.redraw, on_host.redraw, compress)
-    stages = {**_stages(on_gpu, "gpu.", redraw=redraw), **_stages(on_host, "host.", "host", redraw)}
+    stages = {**_stages(on_gpu, "gpu."), **_stages(on_host, "host.", "host")}
+    stages = {name: replace(stage, inputs=redraw) for name, stage in stages.items()}
     notes = {"gpu": on_gpu.codec.description, "host": codec.description, "host.threads": str(_codecs.cores())}
     notes["corpus"] = source.description
     return gb.Task(stages, check=check, poison=in_turn(on_gpu.poison, on_host.poison), notes=notes)

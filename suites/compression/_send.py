@@ -18,6 +18,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .. import _between, _files
+from .._checks import in_turn
 from . import _codecs, _corpora, _links
 from ._message import HostBlocks, Link, Message, Slots, Staging, Timed, Transfers, Way
 from ._roundtrip import CHUNK_BYTES, MIB
@@ -171,9 +172,7 @@ def load(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes:
     return in_this_process(bench, "load", message_of(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
 
 
-def message_of(
-    bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, chunk_bytes: int = CHUNK_BYTES
-) -> Message:
+def message_of(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int) -> Message:
     """Return a message of `size_bytes` of a corpus, in memory of the bench's device, cut into blocks and chunks.
 
     A user's shorter file has fewer bytes. Raises Skip if the codec is unavailable."""
@@ -181,7 +180,7 @@ def message_of(
     opened = _codecs.open_codec(bench, codec, source.dtype)
     bench.need(_MEMORIES * source.total + _codecs.RESERVE_BYTES)
     target = bench.xp.empty(source.total, bench.xp.uint8)
-    return Message(source.buffer(bench), target, opened, block_bytes, chunk_bytes, source.description)
+    return Message(source.buffer(bench), target, opened, block_bytes, CHUNK_BYTES, source.description)
 
 
 def host_payers(depth: int) -> str:
@@ -229,8 +228,9 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
         way = _reading_by_host(bench, by_host, where)
         transfers.add("host_codec", way)
         notes["host codec"] = f"{by_host.codec.description}, {way.depth} threads"
-    file = transfers.ways["overlapped"].link
-    labels = ("page-cached",) if link == "load" and isinstance(file, _links.FileLink) and file.is_cached() else ()
+    used = transfers.ways["overlapped"].link
+    used.begin()  # a file is dropped from the page cache now
+    labels = ("page-cached",) if used.is_cached else ()
     options = {"close": transfers.close, "labels": labels, "notes": notes}
     return _task(message, transfers.send, transfers.ways, transfers.sent_bytes, **options)
 
@@ -251,17 +251,16 @@ def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, 
     Rank 0 encodes, and rank 1 copies out and decodes. `link` is `process` (both ranks use one device) or `peer`."""
     del codec
     _between.need_shared_gpu(bench)
-    is_gpu, total, step = bench.traits.is_gpu, message.source.size, _codecs.aligned(message.max_packed_bytes)
-    memory, nbytes = bench.device.shared_memory("raw" if is_gpu else "memfd"), _codecs.aligned(total) + depth * step
-    own = memory.allocate(nbytes) if bench.rank == 0 else None
-    handle = bench.hand_over(memory.export(own) if own else None)
-    shared = own or memory.open(handle, nbytes)
-    handle.close()
+    total, step = message.source.size, _codecs.aligned(message.max_packed_bytes)
+    nbytes = _codecs.aligned(total) + depth * step
+    own = bench.device.share(nbytes) if bench.rank == 0 else None
+    handle = bench.exchange(own.handle if own else b"")[0]
+    shared = own or _between.open_shared(bench, handle, nbytes)
     (wire,) = bench.sockets()
     wire.settimeout(_PATIENCE_S)
-    rooms: list[Any] = []
+    rooms: Any = ()
     if own:
-        rooms = [own.array[start : start + step] for start in range(nbytes - depth * step, nbytes, step)]
+        rooms = own.array[nbytes - depth * step :].reshape(depth, step)
         bench.device.copy(own.array[:total], message.source)
         bench.device.synchronize()
         message = replace(message, source=own.array[:total])
@@ -284,7 +283,8 @@ def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, 
             with contextlib.suppress(BufferError):
                 shared.close()
 
-    path, ends = ("peer", "apart") if link == "peer" else ("same", "shared" if is_gpu else host_payers(depth))
+    path = "peer" if link == "peer" else "same"
+    ends = "apart" if link == "peer" else "shared" if bench.traits.is_gpu else host_payers(depth)
     notes = {**_between.notes(bench, path), "link": _LINKS[link].description, "ends": ends}
     task = _task(message, send, transfers.ways, transfers.sent_bytes, notes=notes, close=close)
     task = replace(task, labels=_between.labels(bench, path), release=own.close if own else lambda: None)
@@ -305,10 +305,7 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
         message.source.tofile(file)
         sent_bytes = ask("open", file.name, codec, message.block_bytes, message.chunk_bytes, depth)
 
-    def close() -> None:
-        helper.tell("answer", "end")
-        helper.end(_END_S)
-
+    close = in_turn(partial(helper.tell, "answer", "end"), partial(helper.end, _END_S))
     notes = {"link": _LINKS[link].description, "ends": host_payers(depth)}
     names = ("overlapped", "staged", "raw", "compress", "decompress")
     return _task(message, ask, names, sent_bytes, notes=notes, close=close)
