@@ -16,27 +16,12 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .. import _files
-from ._codecs import address, current_stream
-from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, Steps, StoppedError, Timed
+from ._codecs import address
+from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, Steps, StoppedError, Timed, queue_copy
 
 _PAGE_BYTES = 4096
-_DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses determine the direction; HIP's has the same value
 _NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in shared memory, its size in bytes
 _TAGS = 2**15 - 1  # the largest message tag; MPI guarantees no more (MPI 4.1, §3.2.3)
-
-
-def queue_copy(bench: gb.Bench, target: Any, source: Any) -> Any:
-    """Copy `source` to the beginning of `target`, or queue that on a GPU's current stream; return that part.
-
-    Both are uint8 arrays on the host or the device. Raises WrongAnswer if `target` is too short."""
-    gb.expect(source.size <= target.size, f"a block grew to {source.size} bytes; its buffer holds {target.size}")
-    part = target[: source.size]
-    if bench.traits.is_gpu:
-        ends = address(part), address(source), source.size
-        bench.xp.cuda.runtime.memcpyAsync(*ends, _DEFAULT_KIND, current_stream(bench.xp))
-    else:
-        np.copyto(part, source)
-    return part
 
 
 class HostCopy(Link):

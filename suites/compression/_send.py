@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from gpubench.api import suite as gb
 from .. import _between, _files
 from .._checks import in_turn
 from . import _codecs, _corpora, _links
-from ._message import HostBlocks, Link, Message, Slots, Staging, Timed, Transfers, Way
+from ._message import HostBlocks, Link, Message, Slots, Staging, Timed, Transfers, queue_copy
 from ._roundtrip import CHUNK_BYTES, MIB
 
 topic = gb.Topic()
@@ -189,7 +189,7 @@ def host_payers(depth: int) -> str:
 
 
 def _task(
-    message: Message, send: Callable[[str], float], names: Iterable[str], sent_bytes: float, **options: Any
+    message: Message, send: Callable[[str], float], names: list[str], sent_bytes: float, **options: Any
 ) -> gb.Task:
     """Return the task of a message, which `send` sends as a stage does; the tables of blocks are among `sent_bytes`."""
     total = message.source.size
@@ -213,10 +213,7 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
             most_bytes = max(block.size for block in blocks)
             return _links.PinnedMemory(bench, len(blocks), most_bytes + most_bytes // 4 + _SPARE_BYTES, timed)
         made = _links.Loopback() if link == "socket" else _links.FileLink(_DISK * total, where, timed)
-        if is_gpu:
-            nbytes = max(message.max_packed_bytes, message.block_bytes)
-            buffers = ([bench.device.pinned(nbytes) for _ in range(depth)] for _ in range(2))
-            made.staging = Staging(partial(_links.queue_copy, bench), *buffers)
+        made.staging = Staging(bench, depth, max(message.max_packed_bytes, message.block_bytes)) if is_gpu else None
         return made
 
     transfers = Transfers(message, depth, make)
@@ -226,23 +223,22 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
     if link == "load" and is_gpu and codec in _codecs.FORMATS:
         by_host = replace(message, source=bench.device.to_host(message.source), codec=_codecs.FORMATS[codec]())
         way = _reading_by_host(bench, by_host, where)
-        transfers.add("host_codec", way)
-        notes["host codec"] = f"{by_host.codec.description}, {way.depth} threads"
-    used = transfers.ways["overlapped"].link
-    used.begin()  # a file is dropped from the page cache now
-    labels = ("page-cached",) if used.is_cached else ()
+        transfers.add("host_codec", *way)
+        notes["host codec"] = f"{by_host.codec.description}, {way[-1]} threads"
+    transfers.links[0].begin()  # a file is dropped from the page cache now
+    labels = ("page-cached",) if transfers.links[0].is_cached else ()
     options = {"close": transfers.close, "labels": labels, "notes": notes}
-    return _task(message, transfers.send, transfers.ways, transfers.sent_bytes, **options)
+    return _task(message, transfers.send, list(transfers.ways), transfers.sent_bytes, **options)
 
 
-def _reading_by_host(bench: gb.Bench, message: Message, where: Path) -> Way:
-    """Return the way of reading a message from a file, decoding it by the cores of the host and uploading it."""
+def _reading_by_host(bench: gb.Bench, message: Message, where: Path) -> Any:
+    """Return the way of reading a message from a file, decoding it by threads of the host and uploading it."""
     total, depth = message.source.size, min(_codecs.cores(), len(message.spans))
     decoder = HostBlocks(message, Slots(depth, bench), bench.device.pinned(total))
     targets = [message.target[span] for span in message.spans]
-    decoder.upload = lambda block, restored: _links.queue_copy(bench, targets[block.index], restored)
+    decoder.upload = lambda block, restored: queue_copy(bench, targets[block.index], restored)
     encoder = HostBlocks(message, Slots(depth), message.source)
-    return Way(_links.FileLink(_DISK * total, where, "receiver"), encoder, decoder, depth)
+    return _links.FileLink(_DISK * total, where, "receiver"), encoder, decoder, depth
 
 
 def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
@@ -286,7 +282,7 @@ def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, 
     path = "peer" if link == "peer" else "same"
     ends = "apart" if link == "peer" else "shared" if bench.traits.is_gpu else host_payers(depth)
     notes = {**_between.notes(bench, path), "link": _LINKS[link].description, "ends": ends}
-    task = _task(message, send, transfers.ways, transfers.sent_bytes, notes=notes, close=close)
+    task = _task(message, send, list(transfers.ways), transfers.sent_bytes, notes=notes, close=close)
     task = replace(task, labels=_between.labels(bench, path), release=own.close if own else lambda: None)
     return replace(task, check=dict) if own else task  # rank 1 has compared each message when it was timed
 
@@ -307,7 +303,7 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
 
     close = in_turn(partial(helper.tell, "answer", "end"), partial(helper.end, _END_S))
     notes = {"link": _LINKS[link].description, "ends": host_payers(depth)}
-    names = ("overlapped", "staged", "raw", "compress", "decompress")
+    names = ["overlapped", "staged", "raw", "compress", "decompress"]
     return _task(message, ask, names, sent_bytes, notes=notes, close=close)
 
 
