@@ -45,7 +45,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The facts that a machine's files give: AMD GPUs by PCI address, those without a driver, and ROCm."""
+    """The facts that the files of a machine give about ROCm and about AMD GPUs, by their PCI addresses."""
 
     gpus: tuple[str, ...] = ()
     driverless: tuple[str, ...] = ()
