@@ -123,12 +123,9 @@ class AnswerChecks:
         return bool((self._device.to_host(element).view(np.uint8) != 0xFF).any())
 
     def _finds(self, element: Any) -> bool:
-        """Return whether the check fails while every bit of the element is set, or flipped if it is a whole number."""
-        kept, bits = element.copy(), element.view(f"i{min(element.itemsize, 8)}")
-        if element.dtype.kind in "fc":
-            bits.fill(-1)
-        else:
-            bits ^= -1
+        """Return whether the check fails while every bit of the element is set, as `poison` does."""
+        kept = element.copy()
+        element.view(f"i{min(element.itemsize, 8)}").fill(-1)
         try:
             return self._refuses()
         finally:

@@ -330,7 +330,7 @@ class Engine:
 
     def _check_calls(self, timed: TimedSeries) -> None:
         """Raise Untrustworthy if a quarter of a batch takes three quarters of its time, five times in a row."""
-        quarter, batch_s = timed.calls // 4, timed.calls * min(timed.values[-_NEIGHBOURS:], default=0.0)
+        quarter, batch_s = timed.calls // 4, timed.calls * max(timed.values[-_NEIGHBOURS:], default=0.0)
         is_short = quarter < _LEAST_QUARTER or batch_s < _LEAST_BATCH_S
         if is_short or timed.stage.clock != "device" or self._agree is not agree_alone:  # a rank may be late by far
             return
