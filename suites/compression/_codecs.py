@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -288,9 +287,6 @@ class DeviceChunks:
         memory = xp.asarray(np.frombuffer(b"".join(chunk.ljust(stride, b"\0") for chunk in chunks), np.uint8))
         return cls.side_by_side(xp, memory, stride, list(map(len, chunks)), times)
 
-    def first(self, count: int) -> DeviceChunks:
-        return DeviceChunks(self.memory, self.stride, self.sizes[:count], self.pointers[:count])
-
     def downloaded(self, bench: gb.Bench, count: int) -> list[bytes]:
         """Return the bytes of each of the first `count` chunks."""
         rows = bench.device.to_host(self.memory[: count * self.stride]).reshape(count, self.stride)
@@ -304,8 +300,8 @@ class Variant(NamedTuple):
     `typed` tells LZ4 the width of the elements, and `plain` hides the type of the elements."""
 
     algorithm: str
-    options: Mapping[str, int] = MappingProxyType({})
-    back: Mapping[str, int] = MappingProxyType({})
+    options: Mapping[str, int] = {}
+    back: Mapping[str, int] = {}
     description: str = "default options"
     typed: bool = False
     plain: bool = False

@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from gpubench.api import suite as gb
 
 from .. import _files
 from ._codecs import address
-from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, Steps, StoppedError, Timed, queue_copy
+from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, StoppedError, Timed, queue_copy
 
 _PAGE_BYTES = 4096
 _NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in shared memory, its size in bytes
@@ -30,7 +30,7 @@ class HostCopy(Link):
     def chains(self, encoder: Any, decoder: Any) -> list[Chain]:
         """Return one chain, in which both sides of the link take part."""
 
-        def copying(block: InFlight, _: Ring) -> Steps:
+        def copying(block: InFlight, _: Ring) -> Iterator[None]:
             packed, room = encoder.encode(block), decoder.room(block)
             room[: packed.size] = packed
             decoder.decode(block, room[: packed.size])
@@ -199,7 +199,7 @@ class SharedMemory(Link):
             while slot in self._unread:
                 self._unread.discard(hear(self._wire)[0])
 
-    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Steps:
+    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
         self._reserve(block.slot)
         yield from super().sending(encoder, block, turns)
 
@@ -213,7 +213,7 @@ class SharedMemory(Link):
         for slot in list(self._unread):
             self._reserve(slot)
 
-    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Steps:
+    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
         """Raises WrongAnswer if another block is announced, or bytes that do not fit into the room or the memory."""
         room = decoder.room(block)
         index, place, size = turns.passing(block.slot, hear, self._wire)

@@ -25,8 +25,6 @@ from ._roundtrip import CHUNK_BYTES, MIB
 
 topic = gb.Topic()
 
-Params = Mapping[str, str | int | float]
-
 _DEPTHS = (1, 2, 4, 8)  # pipeline depths
 _SENT_CORPORA = ("ids", "logs", "turbulence", "bf16-weights", "fp8-cache", "random")  # one corpus of every kind
 _COMPARED = {True: ("lz4", "zstd-1"), False: ("lz4", "cascaded")}  # True: codecs on the host
@@ -36,7 +34,6 @@ _DISK = 3  # disk space as a multiple of the message: raw, compressed in the wor
 # limit of a wait for the other rank's part of a message, which it may first have to compress completely
 _PATIENCE_S = 20.0
 _ENDS = {"sender": "write", "receiver": "read", "both": "shared"}
-_HOW = "pip install mpi4py, and an MPI whose mpirun is on the PATH"
 _LOOK_S = 1e-3
 _LIMIT_S = 60.0  # for one message, or for the start of both processes and their first compression
 _END_S = 10.0  # time limit for the processes to end by themselves
@@ -114,7 +111,7 @@ def _axes(file: str = "") -> dict[str, Any]:
         others = () if file or target.tier != "full" else (2**18, 2**22) if target.is_host else (2**22,)
         return tuple(sorted({*values(target, "block", MIB), *others}))
 
-    def is_wanted(target: gb.Target, params: Params) -> bool:
+    def is_wanted(target: gb.Target, params: Mapping[str, Any]) -> bool:
         """Return whether each slot has a block, and the tier measures the point: full has few that are not usual."""
         sent = _sent(target, file)[str(params.get("link", file))]
         size, block, flight = (int(params[name]) for name in ("size_bytes", "block_bytes", "flight"))
@@ -188,15 +185,13 @@ def host_payers(depth: int) -> str:
     return "apart" if 2 * depth <= _codecs.cores() else "shared"
 
 
-def _task(
-    message: Message, send: Callable[[str], float], names: list[str], sent_bytes: float, **options: Any
-) -> gb.Task:
+def _task(message: Message, send: Callable[[str], float], names: list[str], sent_bytes: float, **more: Any) -> gb.Task:
     """Return the task of a message, which `send` sends as a stage does; the tables of blocks are among `sent_bytes`."""
     total = message.source.size
     stage = partial(gb.Stage, work=gb.Work(payload=total), quantity="payload", clock="self", effort=gb.POINT)
     stages = {name: stage(partial(send, name), checked=name != "compress") for name in names}
-    notes = {"codec": message.codec.description, "corpus": message.description, **options.pop("notes")}
-    return gb.Task(stages, lambda: {"ratio": gb.Observed(total / sent_bytes, "", "more")}, notes=notes, **options)
+    notes = {"codec": message.codec.description, "corpus": message.description, **more.pop("notes")}
+    return gb.Task(stages, lambda: {"ratio": gb.Observed(total / sent_bytes, "", "more")}, notes=notes, **more)
 
 
 def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
@@ -254,17 +249,16 @@ def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, 
     shared = own or _between.open_shared(bench, handle, nbytes)
     (wire,) = bench.sockets()
     wire.settimeout(_PATIENCE_S)
-    rooms: Any = ()
     if own:
-        rooms = own.array[nbytes - depth * step :].reshape(depth, step)
+        rooms = list(own.array[nbytes - depth * step :].reshape(depth, step))
         bench.device.copy(own.array[:total], message.source)
         bench.device.synchronize()
-        message = replace(message, source=own.array[:total])
+        message = replace(message, source=own.array[:total], rooms=rooms)
 
     def make(_: Sequence[Any], is_coded: bool) -> Link:
         return _links.SharedMemory(bench, wire, shared.array, depth, is_coded)
 
-    transfers = Transfers(message, depth, make, bench.rank, rooms)
+    transfers = Transfers(message, depth, make, bench.rank)
 
     def send(name: str) -> float:
         """Return the seconds at rank 0 for the encoder alone, else at rank 1."""
@@ -293,7 +287,7 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
     Raises Skip without mpi4py or mpirun."""
     mpirun = shutil.which("mpirun")
     if importlib.util.find_spec("mpi4py") is None or mpirun is None:
-        raise gb.Skip(f"needs mpi4py and mpirun: {_HOW}")
+        raise gb.Skip("needs mpi4py and mpirun: pip install mpi4py, and an MPI whose mpirun is on the PATH")
     launcher = (mpirun, "-n", "2", sys.executable, "-P", "-m", "mpi4py")  # mpi4py ends both if one fails
     helper = bench.helper(MpiRank, "the pair of MPI processes", environment=_AS_ROOT, launcher=launcher)
     ask = partial(helper.ask, _LIMIT_S, "answer")
