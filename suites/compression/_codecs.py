@@ -34,8 +34,7 @@ Chunk = bytes | bytearray | memoryview
 
 def lengths(total: int, chunk_bytes: int) -> list[int]:
     """Return the number of bytes of each chunk of `total` bytes: `chunk_bytes`, and for the last one the rest."""
-    full_chunks, last_bytes = divmod(total, chunk_bytes)
-    return [chunk_bytes] * full_chunks + [last_bytes] * (last_bytes > 0)
+    return [min(chunk_bytes, total - start) for start in range(0, total, chunk_bytes)]
 
 
 def chunks_of(source: Any, chunk_bytes: int) -> list[memoryview]:
@@ -356,11 +355,11 @@ class DeviceCodec:
         algorithm, algorithms = variant.algorithm, self.library.algorithms
         if algorithm not in algorithms:
             raise gb.Skip(f"hipCOMP does not support {algorithm}; it supports {', '.join(algorithms)}")
-        if variant.back.get("backend") == _HARDWARE:
-            formats = lib.nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice()))
+        is_engine = variant.back.get("backend") == _HARDWARE
+        formats = lib.nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice())) if is_engine else {algorithm}
+        if algorithm not in formats:
             support = f"supports only {', '.join(sorted(formats))}" if formats else "has none"
-            if algorithm not in formats:
-                raise gb.Skip(f"needs a hardware decompression engine for {algorithm}; this device {support}")
+            raise gb.Skip(f"needs a hardware decompression engine for {algorithm}; this device {support}")
         # LZ4 accepts unsigned integers of the width of the elements
         width = f"uint{_WIDTHS.get(dtype) or ''.join(filter(str.isdigit, dtype))}"
         typed = {"data_type": lib.nvcomp.TYPES[width]} if variant.typed else {}

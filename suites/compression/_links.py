@@ -65,8 +65,7 @@ class Loopback(Link):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self._sending = socket.create_connection(listener.getsockname())
             self._receiving, _ = listener.accept()
-        for connection in (self._sending, self._receiving):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sending.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, block: InFlight, packed: Any) -> None:
         tell(self._sending, block.index, 0, packed.size)
@@ -80,8 +79,7 @@ class Loopback(Link):
 
     def stop(self) -> None:
         """End the connection, which releases the threads that wait for bytes."""
-        for connection in (self._sending, self._receiving):
-            hang_up(connection)
+        hang_up(self._sending)
 
     def close(self) -> None:
         self._sending.close()

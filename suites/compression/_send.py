@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -215,32 +214,28 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
     system = _files.file_system(where) or "an unknown file system"
     ends = host_payers(depth) if link == "socket" and not is_gpu else _ENDS[timed]
     notes = {"link": _LINKS[link].description.format(system), "ends": ends}
-    if link == "load" and is_gpu and codec in _codecs.FORMATS:
+    if link == "load" and is_gpu and codec in _codecs.FORMATS:  # reads, decodes by the host's cores, and uploads
         by_host = replace(message, source=bench.device.to_host(message.source), codec=_codecs.FORMATS[codec]())
-        way = _reading_by_host(bench, by_host, where)
-        transfers.add("host_codec", *way)
-        notes["host codec"] = f"{by_host.codec.description}, {way[-1]} threads"
+        threads = min(_codecs.cores(), len(message.spans))
+        decoder = HostBlocks(by_host, Slots(threads, bench), bench.device.pinned(total))
+        targets = [message.target[span] for span in message.spans]
+        decoder.upload = lambda block, restored: queue_copy(bench, targets[block.index], restored)
+        encoder, file = (
+            HostBlocks(by_host, Slots(threads), by_host.source),
+            _links.FileLink(_DISK * total, where, timed),
+        )
+        transfers.add("host_codec", file, encoder, decoder, threads)
+        notes["host codec"] = f"{by_host.codec.description}, {threads} threads"
     transfers.links[0].begin()  # a file is dropped from the page cache now
     labels = ("page-cached",) if transfers.links[0].is_cached else ()
     options = {"close": transfers.close, "labels": labels, "notes": notes}
     return _task(message, transfers.send, list(transfers.ways), transfers.sent_bytes, **options)
 
 
-def _reading_by_host(bench: gb.Bench, message: Message, where: Path) -> Any:
-    """Return the way of reading a message from a file, decoding it by threads of the host and uploading it."""
-    total, depth = message.source.size, min(_codecs.cores(), len(message.spans))
-    decoder = HostBlocks(message, Slots(depth, bench), bench.device.pinned(total))
-    targets = [message.target[span] for span in message.spans]
-    decoder.upload = lambda block, restored: queue_copy(bench, targets[block.index], restored)
-    encoder = HostBlocks(message, Slots(depth), message.source)
-    return _links.FileLink(_DISK * total, where, "receiver"), encoder, decoder, depth
-
-
-def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
+def between_processes(bench: gb.Bench, link: str, message: Message, _: str, depth: int) -> gb.Task:
     """Return this rank's part of the task of a message to another process, through memory that rank 0 shares.
 
     Rank 0 encodes, and rank 1 copies out and decodes. `link` is `process` (both ranks use one device) or `peer`."""
-    del codec
     _between.need_shared_gpu(bench)
     total, step = message.source.size, _codecs.aligned(message.max_packed_bytes)
     nbytes = _codecs.aligned(total) + depth * step
@@ -314,8 +309,7 @@ class MpiRank:
         """Prepare this rank's side of the message, and return its bytes as it travels compressed."""
         source = np.fromfile(source_file, np.uint8)
         message = Message(source, np.empty_like(source), _codecs.ON_HOST[codec](), block_bytes, chunk_bytes)
-        make = lambda *_: _links.MpiLink(self._mpi)  # noqa: E731
-        self._transfers = Transfers(message, depth, make, self._world.rank)
+        self._transfers = Transfers(message, depth, lambda *_: _links.MpiLink(self._mpi), self._world.rank)
         return self._transfers.sent_bytes
 
     def answer(self, work: str, *args: Any) -> Any:
@@ -325,9 +319,8 @@ class MpiRank:
         work, args = self._world.bcast((work, args))
         if work == "end":
             sys.exit()  # not every mpirun passes on the end of standard input
-        result: float | str
         try:
-            result = self._open(*args) if work == "open" else self._transfers.send(work)
+            result: Any = self._open(*args) if work == "open" else self._transfers.send(work)
         except gb.WrongAnswer as error:
             result = str(error)
         meeting = self._world.Ibarrier()
