@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,9 +69,7 @@ class HostCodec:
     restore: Callable[[Chunk, int], bytes]
     errors: tuple[type[Exception], ...]
     description: str
-    waits: ClassVar[bool] = False  # no call waits for a device
-    buffers: ClassVar[HostBytes] = HostBytes()
-    bench: ClassVar[None] = None
+    waits, bench, buffers = False, None, HostBytes()  # as a DeviceCodec has them: no call waits for a device
 
     def max_output_bytes(self, chunk_bytes: int) -> int:
         """Return the most bytes that any codec of this module needs for a compressed chunk of `chunk_bytes`.

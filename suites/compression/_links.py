@@ -74,8 +74,7 @@ class Loopback(Link):
     def receive(self, _: InFlight, room: Any) -> Any:
         *_, size = hear(self._receiving)
         gb.expect(size <= room.size, f"a block declares {size} bytes; the maximum is {room.size}")
-        receive_into(self._receiving, room[:size])
-        return room[:size]
+        return receive_into(self._receiving, room[:size])
 
     def stop(self) -> None:
         """End the connection, which releases the threads that wait for bytes."""
@@ -93,13 +92,11 @@ def tell(connection: socket.socket, index: int = 0, place: int = 0, size: int = 
 
 def hear(connection: socket.socket) -> Any:
     """Return the three numbers of the next announcement; raises StoppedError as `receive_into`."""
-    numbers = bytearray(_NOTICE.size)
-    receive_into(connection, numbers)
-    return _NOTICE.unpack(numbers)
+    return _NOTICE.unpack(receive_into(connection, bytearray(_NOTICE.size)))
 
 
-def receive_into(connection: socket.socket, target: Any) -> None:
-    """Fill the buffer `target` from a socket.
+def receive_into(connection: socket.socket, target: Any) -> Any:
+    """Fill the buffer `target` from a socket, and return it.
 
     Raises StoppedError if the sender has ended, and TimeoutError if a socket with a timeout brings nothing so long."""
     missing = memoryview(target)
@@ -108,6 +105,7 @@ def receive_into(connection: socket.socket, target: Any) -> None:
         if not count:
             raise StoppedError("the sender has ended in the middle of a message")
         missing = missing[count:]
+    return target
 
 
 def hang_up(connection: socket.socket) -> None:

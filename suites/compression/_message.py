@@ -5,7 +5,6 @@ begun until the last one is restored or, for a message that is only written, del
 compared, bit for bit. A block is cut into chunks, which a codec compresses independently. A packed block is a table of
 the offsets and the sizes of its chunks, and the chunks in whole lines behind it; a GPU packs them by a kernel."""
 
-import collections
 import functools
 import itertools
 import time
@@ -63,14 +62,6 @@ class Message:
         """The most bytes of a packed block."""
         lines: int = -(-self.codec.max_output_bytes(self.chunk_bytes) // _LINE_BYTES)
         return self.max_chunks * (_ENTRY_BYTES + lines * _LINE_BYTES) + _LINE_BYTES
-
-    def poison(self) -> None:
-        """Overwrite every byte of the target with its wrong value, and wait until that is done."""
-        self.codec.buffers.invert(self.source, self.target)
-
-    def expect_arrived(self) -> None:
-        """Raise WrongAnswer unless the target equals the source, bit for bit."""
-        self.codec.buffers.expect_same(self.target, self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +303,7 @@ class Chain:
         self.rings = turns, Ring(self.parts, depth)
         blocks = [InFlight(index, index % depth) for index in range(len(self.coder.blocks))]
         work = [(block.slot, self.steps(block, turns)) for block in blocks]
-        ends = [(slot, partial(collections.deque[Any], steps, 0)) for slot, steps in work]
+        ends = [(slot, partial(list[Any], steps)) for slot, steps in work]
         if self.schedule == "a thread per slot" or self.waits or not self.coder.slots.are_streams:
             return [partial(self._do, ends[slot::depth]) for slot in range(depth)]
         if self.schedule == "one thread":  # begins each block, and ends the one that was begun depth - 1 blocks before
@@ -433,8 +424,7 @@ class Transfers:
         """Compress the message once, and prepare both sides, or one side of a rank: rank 0 sends, rank 1 receives."""
         # threads are kept from message to message, so that no time includes their start
         self._threads = ThreadPoolExecutor(max(2 * max(depth, _MAX_PARTS), cores()), thread_name_prefix="pipeline")
-        self._message, self.links, stored = message, list[Link](), Stored()
-        self.ways: dict[str, Callable[[], float]] = {}
+        self._message, self.links, self.ways, stored = message, list[Link](), dict[str, tuple[Any, ...]](), Stored()
         sending, receiving = Slots(depth, message.codec.bench), Slots(depth, message.codec.bench)
         coder = GpuBlocks if message.codec.bench else HostBlocks
         encoder = coder(message, sending, message.source)
@@ -449,7 +439,7 @@ class Transfers:
         coded = make(stored.blocks, True), None if rank == 1 else encoder, decoder
         raw = make(sender.blocks, False), None if rank == 1 else sender, None if rank == 0 else receiver
         self.add("overlapped", *coded, depth)
-        self.ways["staged"] = partial(self._send, *coded, 1)
+        self.ways["staged"] = (*coded, 1)
         self.add("raw", *raw, depth)
         if coded[0].timed != "receiver":
             self.add("compress", Link(), coded[1], None, depth)
@@ -459,7 +449,7 @@ class Transfers:
     def add(self, name: str, link: Link, encoder: Coder | None, decoder: Coder | None, depth: int) -> None:
         """Add a way of sending the message, with `depth` blocks in flight; if only receiving is timed, send it now."""
         self.links.append(link)
-        self.ways[name] = partial(self._send, link, encoder, decoder, depth)
+        self.ways[name] = link, encoder, decoder, depth
         if link.timed == "receiver" and encoder:
             link.begin()
             self._run(link, depth, encoder, None)
@@ -467,21 +457,19 @@ class Transfers:
 
     def send(self, name: str) -> float:
         """Send the message in one way, check it, and return the seconds of the sides that are timed."""
-        return self.ways[name]()
-
-    def _send(self, link: Link, encoder: Coder | None, decoder: Coder | None, depth: int) -> float:
+        message, (link, encoder, decoder, depth) = self._message, self.ways[name]
         coders = [coder for coder in (encoder, decoder) if coder]
         link.begin()
         for coder in coders:
             coder.reset()
         if decoder:
-            self._message.poison()
+            message.codec.buffers.invert(message.source, message.target)  # every byte is wrong
         ends: Any = {"sender": [(encoder, None), (None, decoder)], "receiver": [(None, decoder)]}.get(link.timed)
         seconds = [self._run(link, depth, *end) for end in ends or [(encoder, decoder)]]
         for coder in coders:
             coder.check()
         if decoder:
-            self._message.expect_arrived()
+            message.codec.buffers.expect_same(message.target, message.source)
         return seconds[0]
 
     def _run(self, link: Link, depth: int, encoder: Coder | None, decoder: Coder | None) -> float:

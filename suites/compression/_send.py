@@ -86,9 +86,8 @@ _LINKS = {
 
 def _sent(target: gb.Target, file: str) -> dict[str, _Sent]:
     """Return the messages in the tier of `target`, by link, or the one of the case `file`."""
-    names = (file,) if file else tuple(name for name in _LINKS if name not in ("save", "load"))
-    every = {name: _LINKS[name].host if target.is_host else _LINKS[name].gpu for name in names}
-    sent = {name: one for name, one in every.items() if one}
+    rows = {name: row for name, row in _LINKS.items() if (name == file if file else name not in ("save", "load"))}
+    sent = {name: one for name, row in rows.items() if (one := row.host if target.is_host else row.gpu)}
     if target.tier == "smoke":
         return dict.fromkeys(sent, _Sent(1, 1 / 4, 2, ("lz4",)) if target.is_host else _Sent(16, 4, 2, ("lz4",)))
     is_full = target.tier == "full"
