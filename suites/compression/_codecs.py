@@ -13,8 +13,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,8 +34,7 @@ Chunk = bytes | bytearray | memoryview
 
 def lengths(total: int, chunk_bytes: int) -> list[int]:
     """Return the number of bytes of each chunk of `total` bytes: `chunk_bytes`, and for the last one the rest."""
-    full_chunks, last_bytes = divmod(total, chunk_bytes)
-    return [chunk_bytes] * full_chunks + [last_bytes] * (last_bytes > 0)
+    return [min(chunk_bytes, total - start) for start in range(0, total, chunk_bytes)]
 
 
 def chunks_of(source: Any, chunk_bytes: int) -> list[memoryview]:
@@ -71,9 +69,7 @@ class HostCodec:
     restore: Callable[[Chunk, int], bytes]
     errors: tuple[type[Exception], ...]
     description: str
-    waits: ClassVar[bool] = False  # no call waits for a device
-    buffers: ClassVar[HostBytes] = HostBytes()
-    bench: ClassVar[None] = None
+    waits, bench, buffers = False, None, HostBytes()  # as a DeviceCodec has them: no call waits for a device
 
     def max_output_bytes(self, chunk_bytes: int) -> int:
         """Return the most bytes that any codec of this module needs for a compressed chunk of `chunk_bytes`.
@@ -288,9 +284,6 @@ class DeviceChunks:
         memory = xp.asarray(np.frombuffer(b"".join(chunk.ljust(stride, b"\0") for chunk in chunks), np.uint8))
         return cls.side_by_side(xp, memory, stride, list(map(len, chunks)), times)
 
-    def first(self, count: int) -> DeviceChunks:
-        return DeviceChunks(self.memory, self.stride, self.sizes[:count], self.pointers[:count])
-
     def downloaded(self, bench: gb.Bench, count: int) -> list[bytes]:
         """Return the bytes of each of the first `count` chunks."""
         rows = bench.device.to_host(self.memory[: count * self.stride]).reshape(count, self.stride)
@@ -304,8 +297,8 @@ class Variant(NamedTuple):
     `typed` tells LZ4 the width of the elements, and `plain` hides the type of the elements."""
 
     algorithm: str
-    options: Mapping[str, int] = MappingProxyType({})
-    back: Mapping[str, int] = MappingProxyType({})
+    options: Mapping[str, int] = {}
+    back: Mapping[str, int] = {}
     description: str = "default options"
     typed: bool = False
     plain: bool = False
@@ -360,11 +353,11 @@ class DeviceCodec:
         algorithm, algorithms = variant.algorithm, self.library.algorithms
         if algorithm not in algorithms:
             raise gb.Skip(f"hipCOMP does not support {algorithm}; it supports {', '.join(algorithms)}")
-        if variant.back.get("backend") == _HARDWARE:
-            formats = lib.nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice()))
+        is_engine = variant.back.get("backend") == _HARDWARE
+        formats = lib.nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice())) if is_engine else {algorithm}
+        if algorithm not in formats:
             support = f"supports only {', '.join(sorted(formats))}" if formats else "has none"
-            if algorithm not in formats:
-                raise gb.Skip(f"needs a hardware decompression engine for {algorithm}; this device {support}")
+            raise gb.Skip(f"needs a hardware decompression engine for {algorithm}; this device {support}")
         # LZ4 accepts unsigned integers of the width of the elements
         width = f"uint{_WIDTHS.get(dtype) or ''.join(filter(str.isdigit, dtype))}"
         typed = {"data_type": lib.nvcomp.TYPES[width]} if variant.typed else {}
