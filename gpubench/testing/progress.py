@@ -9,9 +9,7 @@ import pytest
 
 
 class Progress:
-    """Prints the progress while no test ends: one changing line on a terminal, elsewhere a single line.
-
-    It prints nothing with `-q`, without `config`, or if pytest has no terminal reporter."""
+    """Prints the progress while no test ends: one changing line on a terminal, elsewhere a single line."""
 
     def __init__(self, config: pytest.Config | None = None) -> None:
         is_quiet = config is None or config.option.verbose < 0
@@ -26,10 +24,7 @@ class Progress:
             _write(self._reporter, f"gpubench: {text}", is_last)
 
     def count_processes(self, text: str, count: int) -> Iterator[int]:
-        """Yield the numbers from 0 to `count` − 1, one per process, and print the progress before each process.
-
-        `text` names what the processes do. On a terminal each line has the time that is left, and a last line the time
-        that all took; elsewhere only one line is printed, before the first process."""
+        """Yield the numbers from 0 to `count` − 1, one per process, and print `text` with the time left before each."""
         start = time.monotonic()
         is_terminal = self._reporter is not None and self._reporter.isatty
         for done in range(count):
@@ -44,9 +39,7 @@ class Progress:
 
 
 def _write(reporter: Any, line: str, is_last: bool) -> None:
-    """Write a line past pytest's output; `reporter` is pytest's terminal reporter, whose class is not public.
-
-    On a terminal, a line that is not the last stays open and is replaced by the next one."""
+    """Write a line past pytest's output; on a terminal, a line that is not the last is replaced by the next."""
     reporter.ensure_newline()
     if is_last and not reporter.isatty:
         reporter.write_line(line)

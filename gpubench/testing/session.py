@@ -38,9 +38,7 @@ _JUDGED = (*HEADS[2:6], HEADS[0], HEADS[1])  # baseline, candidate, change, inte
 
 @dataclass(slots=True)
 class TimedRow:
-    """One timed case: its result, its figure over all processes, and its finding if the baseline has the case.
-
-    `figure` is None if the result is not ok. `verdict` and `reason` are texts, empty without a baseline."""
+    """One timed case: its result, its figure over all processes, and its finding if the baseline has the case."""
 
     result: Result
     figure: Figure | None
@@ -54,9 +52,7 @@ class TimedRow:
         return self.figure.text if self.figure else self.result.status
 
     def cells(self, is_judged: bool) -> tuple[str, ...]:
-        """Return the cells of the case: median, interval, case, or with `is_judged` the comparison with the baseline.
-
-        The comparison has the heads `_JUDGED`: baseline, candidate, change, interval, verdict, case."""
+        """Return the cells of the case; with `is_judged`, the comparison with the baseline (`_JUDGED`)."""
         labels = f" ({', '.join(self.result.labels)})" if self.result.labels else ""
         case = f"{self.result.case.id}{labels}"
         if not is_judged:
@@ -72,10 +68,7 @@ def _interval(figure: Figure) -> str:
 
 
 def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
-    """Return the lines of the table, then the reasons of inconclusive verdicts, then the next step.
-
-    With `is_judged` the table has the columns of a session with a baseline. A case without a figure has a line with its
-    reason."""
+    """Return the lines of the table, the reasons of cases without a verdict or a figure, and the next step."""
     heads = _JUDGED if is_judged else _PLAIN
     cells = [heads, *(row.cells(is_judged) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -117,19 +110,14 @@ _TAIL = 4  # last lines of an incomplete pytest session that are quoted, because
 
 @dataclass(frozen=True, slots=True)
 class ReplicateStarter:
-    """Starts replicates of a session with the same options.
-
-    `arguments` are arguments of pytest itself; `tier` and `device` (an id) are options of the plugin."""
+    """Starts replicates of a session with the same options."""
 
     arguments: tuple[str, ...]
     tier: str
     device: str
 
     def measure(self, nodes: Sequence[str]) -> Run:
-        """Run the tests of these paths and ids (`/path/test_x.py::test_y`) in a new pytest process; return its run.
-
-        It is not added to the history. Raises UsageError with the last lines of the output if the tests did not run,
-        and FileError if the run file cannot be read."""
+        """Run these tests in a new pytest process, not in the history, and return its run."""
         with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
             out = Path(folder) / "run.jsonl"
             options = ["--gpubench-out", str(out), "--gpubench-tier", self.tier, "--gpubench-device", self.device]
@@ -156,10 +144,7 @@ _HOW = "docs/your-own-program.md shows how"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command line; an empty `device` means the first GPU, or the host without one.
-
-    `out` is the run file to write, None for none. `replicates` is the number of processes in all. `baselines` are names
-    as in `gpubench gate`. `arguments` are the arguments of a replicate's pytest."""
+    """The options of the command line; an empty `device` means the first GPU, or the host without one."""
 
     device: str
     tier: Tier
@@ -175,11 +160,7 @@ def suite_of(node: str) -> str:
 
 
 class MeasuringSession:
-    """The state that the measuring tests of a session share; the first of them creates it.
-
-    `nodes` are the ids of these tests, `root` is the folder that they are relative to, and `cases` are the cases that
-    they will measure. Creating it measures the replicates. It raises UsageError if an option is invalid or a replicate
-    does not run, and FileError if the baseline does not exist."""
+    """The state that the measuring tests of a session share; creating it measures the replicates."""
 
     def __init__(
         self,
@@ -189,9 +170,6 @@ class MeasuringSession:
         cases: Sequence[Case] = (),
         progress: Progress | None = None,
     ) -> None:
-        """Check the options, measure the replicates, and open the device, its watches and the run file.
-
-        The class describes the arguments and the errors; `progress` prints what happens, None for nothing."""
         if options.replicates < 1:
             raise UsageError(f"--gpubench-replicates {options.replicates}: at least 1 is needed")
         if options.out and options.out.exists():
@@ -216,9 +194,7 @@ class MeasuringSession:
         self._file = _SessionRunFile.create(options.out, self._manifest) if options.out else None
 
     def _open_baseline(self, options: Options, cases: Sequence[Case]) -> Baseline | None:
-        """Return the baseline that the options name, or None; print how many of the cases have no figure in it.
-
-        Raises FileError if the baseline does not exist, before anything is measured."""
+        """Return the baseline that the options name, or None; print how many of the cases have no figure in it."""
         if not options.baselines:
             return None
         baseline = Baseline(options.baselines, (options.out,) if options.out else ())
@@ -239,11 +215,7 @@ class MeasuringSession:
     # ---- measuring
 
     def measure(self, task: Task, case: Case) -> Result:
-        """Time a task as a case, write its results to the run file, and return the result of this process.
-
-        The results of the replicates are written too. If a check raises AssertionError or WrongAnswer, the case is
-        written as failed, and the error is raised again. Raises UsageError if the call launches its work on another
-        stream."""
+        """Time a task as a case, write all its results, and return this process's; a failed check is raised again."""
         start = time.monotonic()
         plain = Result(case, (self.device.device.id,), "failed", notes=(("process", "pytest"),))
         self.device.enter()
@@ -268,10 +240,7 @@ class MeasuringSession:
             self.device.leave()
 
     def _time(self, task: Task, plain: Result) -> Result:
-        """Time the task and return `plain`, a result without series, completed with its series, labels and window.
-
-        Its status is invalid if the samples cannot be trusted. Raises UsageError if nothing, or not everything, ran on
-        the timed stream, and the errors of the task's check."""
+        """Return `plain` completed with series, labels and window; it is invalid if the samples cannot be trusted."""
         engine = Engine(self.device, stopping.POLICIES[self._manifest.settings.tier], watches=self._watches)
         engine.verify(task)
         self._refuse_strays(task)
@@ -292,9 +261,7 @@ class MeasuringSession:
         return result
 
     def _refuse_strays(self, task: Task) -> None:
-        """Call every stage of the task once and check that the device is then idle outside the timed stream.
-
-        Raises UsageError if more than 50 µs of work is left there, of which only the launch would be timed."""
+        """Raise UsageError if, after each stage, more than 50 µs of work is left outside the timed stream."""
         for stage in task.stages.values():
             stage.call()
         seconds = self.device.elsewhere()
@@ -306,9 +273,7 @@ class MeasuringSession:
             )
 
     def _refuse_empty_batch(self, result: Result) -> None:
-        """Raise UsageError if 64 or more hot calls of a batch took less than 10 µs on a GPU.
-
-        In that case nothing ran on the timed stream."""
+        """Raise UsageError if 64 or more hot calls took less than 10 µs on a GPU: nothing ran on the timed stream."""
         hot = result.series[0]
         seconds = max(hot.values) * hot.calls
         if self.device.traits.is_gpu and hot.mode == "hot" and hot.calls >= _MANY and seconds < _EMPTY_S:
@@ -319,10 +284,7 @@ class MeasuringSession:
             )
 
     def _with_replicates(self, result: Result) -> list[Result]:
-        """Return `result`, then the case's results in the other processes, numbered from 1 and without windows.
-
-        The windows are dropped because the counters of these processes are in other files, whose clocks have another
-        zero."""
+        """Return `result`, then the case's results in the other processes, whose windows are of other clocks."""
         others = [
             replicate_result
             for run in self._others
@@ -340,10 +302,7 @@ class MeasuringSession:
     # ---- judging and showing
 
     def judge(self, result: Result, node: str) -> BaselineVerdict:
-        """Return the verdict on a result of the test with the id `node`; it is empty without a baseline.
-
-        A suspect is measured again in the same number of processes. Raises UsageError if such a process does not run,
-        and FileError if a baseline file cannot be read."""
+        """Return the verdict on a result of the test `node`, empty without a baseline; a suspect is measured again."""
         if self._baseline is None:
             return BaselineVerdict()
 
@@ -368,9 +327,7 @@ class MeasuringSession:
         return Run(self._manifest, tuple(self._with_replicates(result)))
 
     def end(self) -> list[str]:
-        """Finish the run file, add it to the history if one is kept, and return the lines of the terminal's summary.
-
-        Raises FileError if the run file cannot be finished or read."""
+        """Finish the run file, add it to the history if one is kept, and return the lines of the summary."""
         device, rows = self.device.device, tuple(self._rows.values())
         title = f"{device.id}, {device.name}, tier {self._manifest.settings.tier}"
         lines = table(rows, self.has_baseline)
@@ -405,9 +362,7 @@ class _SessionRunFile:
         self._recording.write_sampled()
 
     def end(self) -> list[str]:
-        """Stop sampling, finish the file, and return lines for the terminal: path, warnings, and a note of the history.
-
-        Raises FileError if the file cannot be finished or read."""
+        """Stop sampling, finish the file, and return lines for the terminal."""
         self._recording.stop_sampling()
         self._recording.end()
         run = read_run(self._path)

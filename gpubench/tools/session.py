@@ -36,9 +36,7 @@ def measure(
     tell: Tell = silent,
     exclusive: bool = False,
 ) -> Run:
-    """Measure a plan into a run file, record it in the history if there is one, and return the run.
-
-    `argv` is the command line of gpubench for the record. `watch` receives the progress."""
+    """Measure a plan into a run file, record it in the history if there is one, and return the run."""
     devices = measured_devices(plan)
     with (
         terminable(lambda: _outcome_text(path)),
@@ -132,9 +130,7 @@ def _sampled_devices(plan: Plan) -> list[Device]:
 
 
 def differences(before: Manifest, plan: Plan) -> list[str]:
-    """Return a clause for each change that keeps a plan from continuing a run; empty if it can continue.
-
-    The version of gpubench, the settings, the versions of libraries, and the devices are compared."""
+    """Return a clause for each change that keeps a plan from continuing a run; empty if it can continue."""
     changes = [] if before.gpubench == __version__ else [f"gpubench was {before.gpubench}, is {__version__}"]
     changes += _changed_fields("settings", before.settings, plan.settings)
     changes += _changed_versions("version of", dict(before.facts.versions), dict(plan.facts.versions))
@@ -189,9 +185,7 @@ def _outcome_text(path: Path) -> str:
 
 @contextmanager
 def terminable(outcome: Callable[[], str]) -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP during the context into Interrupted, so that the run ends in order.
-
-    `outcome` returns a clause about the results so far, which ends the message."""
+    """Turn SIGINT, SIGTERM and SIGHUP into Interrupted, whose message ends with the clause of `outcome`."""
     received: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:

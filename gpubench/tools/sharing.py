@@ -106,9 +106,7 @@ _PLAIN_VALUE = re.compile(r"-?\d{1,3}|on|off|yes|no|true|false|none", re.IGNOREC
 
 
 class Words:
-    """The allowed words of one set of files: gpubench's words, and `more`, such as versions and names of cases.
-
-    `suites` are names of suites, with which the ids of cases begin."""
+    """The allowed words of one set of files: gpubench's words, and `more`, such as versions and names of cases."""
 
     def __init__(self, more: Collection[str] = (), suites: Collection[str] = ()) -> None:
         self._more = frozenset(word.lower() for word in more)
@@ -512,9 +510,7 @@ _LOOK_S = 0.02
 
 @contextlib.contextmanager
 def private_daemon() -> Iterator[None]:
-    """Run an MPS control daemon during the context; all child processes of this process that start meanwhile use it.
-
-    The daemon uses a temporary folder, which variables of this process's environment name."""
+    """Run an MPS control daemon during the context; all child processes of this process that start meanwhile use it."""
     program = shutil.which(_PROGRAM)
     if program is None:
         raise UsageError(f"--mps needs {_PROGRAM}, which comes with NVIDIA's driver")

@@ -51,9 +51,7 @@ class SiteSharing:
 
 @dataclass(frozen=True, slots=True)
 class BuiltSite:
-    """The outcome of a build: the index, the number of runs and of new pages, and the refused files.
-
-    Each entry of `refused` is the name of a file and the reason."""
+    """The outcome of a build: the index, the number of runs and of new pages, and refused files with reasons."""
 
     index: Path
     runs: int
@@ -83,9 +81,7 @@ _STORED_RUN = pydantic.TypeAdapter(_StoredRun)
 
 
 def build(folder: Path, out: Path, sharing: SiteSharing, tell: Callable[[str], None]) -> BuiltSite:
-    """Write the site of the run files in a folder and below it into the folder `out`, or bring it up to date.
-
-    `sharing` anonymises every page, or leaves it unchanged."""
+    """Write the site of the run files in a folder and below it into the folder `out`, or bring it up to date."""
     files = list(run_files([folder]))
     if not files:
         raise FileError(

@@ -34,9 +34,7 @@ _PAIRS = TypeAdapter(tuple[tuple[str, str], ...])
 
 @dataclass(frozen=True, slots=True)
 class StoredLine:
-    """A line of the history: one series of a case on one kind of device, in all runs; `number` is its row.
-
-    `headline` is true for the series that represents its case."""
+    """A line of the history: one series of a case on one kind of device, in all runs; `number` is its row."""
 
     number: int
     line: Line
@@ -90,9 +88,7 @@ class History:
         )
 
     def trend(self, stored: StoredLine, runs: int) -> Trend:
-        """Return the results of a line in its newest `runs` runs, oldest first, and the changes among them.
-
-        Raises Damaged if the line has no points."""
+        """Return the results of a line in its newest `runs` runs, oldest first, and the changes among them."""
         points: list[TrendPoint] = []
         sources: dict[str, None] = {}
         for point in self._newest_points(stored.number):
@@ -124,9 +120,7 @@ class History:
         return tuple(Path(source.path) for source in sources)
 
     def warnings(self, now: float | None = None) -> tuple[str, ...]:
-        """Return sentences that warn of runs with a wrong clock: runs that start in the future, and corrected ones.
-
-        A start is in the future if it is more than AHEAD_S after `now`, in s since 1970, by default the present."""
+        """Return sentences that warn of runs with a wrong clock: runs that start in the future, and corrected ones."""
         limit = (time.time() if now is None else now) + AHEAD_S
         ((future, ahead),) = self._fetch_all("SELECT total(at > ?), total(ahead_s > 0) FROM runs", (limit,))
         messages = []
@@ -141,9 +135,7 @@ class History:
         return tuple(messages)
 
     def _newest_points(self, number: int, limit: float = float("inf"), count: int = -1) -> Iterator[TrendPoint]:
-        """Yield the newest results of the line with this row number, the newest first.
-
-        `limit` is the latest start of a run in s since 1970; a negative `count` gives all."""
+        """Yield the newest results of a line, the newest first; a negative `count` gives all."""
         query = (
             f"SELECT {_POINT} FROM points JOIN runs ON runs.id = run WHERE line = ? AND points.at <= ? "
             "ORDER BY points.at DESC, run DESC, replicate DESC LIMIT ?"

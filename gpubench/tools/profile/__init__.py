@@ -58,9 +58,7 @@ def profile(
     environment: Mapping[str, str] | None = None,
     trace: bool = False,
 ) -> ProgramProfile:
-    """Run a program to its end, sample its devices into a new run file, and return its exit status and its run.
-
-    `path` is the run file."""
+    """Run a program to its end, sample its devices into a new run file, and return its exit status and its run."""
     environment = dict(os.environ if environment is None else environment)
     command = tracing_command(command) if trace else command
     check_executable(command, environment)
@@ -166,9 +164,7 @@ def nvtx_library(environment: Mapping[str, str], folder: Path) -> tuple[Path | N
 
 
 def tracing_command(command: Sequence[str]) -> list[str]:
-    """Return the command that runs a Python script with tracing in this Python interpreter.
-
-    `command` is the script with its arguments, or this interpreter, the script and its arguments."""
+    """Return the command that runs a script, or this interpreter with a script, with tracing in this interpreter."""
     if Path(command[0]).name.startswith("python") and len(command) > 1:
         python = shutil.which(command[0])
         if python is None or Path(python).absolute().parent != Path(sys.executable).parent:
