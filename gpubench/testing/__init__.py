@@ -87,8 +87,7 @@ def _gpubench_session(request: pytest.FixtureRequest) -> Iterator[MeasuringSessi
     from gpubench.base.errors import GpubenchError
     from gpubench.base.files import path_problem
     from gpubench.testing.fixture import case_of
-    from gpubench.testing.progress import Progress
-    from gpubench.testing.session import MeasuringSession, Options
+    from gpubench.testing.session import MeasuringSession, Options, Progress
 
     option = request.config.option
     options = Options(

@@ -8,9 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gpubench import plugins
 from gpubench.analysis.figure import Figure
@@ -24,10 +28,9 @@ from gpubench.judging.judge import DECIDED, Finding
 from gpubench.measuring import inventory, plan, stopping, worker
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.recording import Recording, new_manifest
-from gpubench.model import Case, Manifest, Result, Run, Settings, SuiteInfo, Tier
+from gpubench.model import Case, Result, Run, Settings, SuiteInfo, Tier
 from gpubench.model.store import read_run
 from gpubench.plugins.backend import OpenDevice
-from gpubench.testing.progress import Progress
 from gpubench.testing.verdicts import Baseline, BaselineVerdict
 from gpubench.tools import history
 from gpubench.tools.history.recording import record_measured_run
@@ -136,6 +139,48 @@ class ReplicateStarter:
             return read_run(out)
 
 
+class Progress:
+    """Prints the progress while no test ends: one changing line on a terminal, elsewhere a single line."""
+
+    def __init__(self, config: pytest.Config | None = None) -> None:
+        is_quiet = config is None or config.option.verbose < 0
+        self._reporter = None if config is None or is_quiet else config.pluginmanager.getplugin("terminalreporter")
+        self._capture = config.pluginmanager.getplugin("capturemanager") if config else None
+
+    def say(self, text: str, is_last: bool = True) -> None:
+        """Print a line `gpubench: TEXT`; on a terminal, a line that is not the last is replaced by the next one."""
+        if self._reporter is None:
+            return
+        with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
+            _write(self._reporter, f"gpubench: {text}", is_last)
+
+    def count_processes(self, text: str, count: int) -> Iterator[int]:
+        """Yield the numbers from 0 to `count` − 1, one per process, and print `text` with the time left before each."""
+        start = time.monotonic()
+        is_terminal = self._reporter is not None and self._reporter.isatty
+        for done in range(count):
+            if is_terminal:
+                left = f", about {(time.monotonic() - start) / done * (count - done):.0f} s left" if done else ""
+                self.say(f"{text}: process {done + 1} of {count}{left}", is_last=False)
+            elif not done:
+                self.say(f"{text}: {count} {'process' if count == 1 else 'processes'}")
+            yield done
+        if is_terminal and count:
+            self.say(f"{text}: {count} done in {time.monotonic() - start:.0f} s")
+
+
+def _write(reporter: Any, line: str, is_last: bool) -> None:
+    """Write a line past pytest's output; on a terminal, a line that is not the last is replaced by the next."""
+    reporter.ensure_newline()
+    if is_last and not reporter.isatty:
+        reporter.write_line(line)
+    else:
+        reporter.rewrite(line, erase=True)
+        if is_last:
+            reporter.write_line("")
+        reporter.flush()
+
+
 _STRAY_S = 50e-6  # an idle device answers within a few microseconds
 _EMPTY_S = 10e-6  # _MANY empty kernels take some hundred µs, two events without work between them one or two
 _MANY = 64
@@ -191,7 +236,9 @@ class MeasuringSession:
         settings = Settings(tuple(dict.fromkeys(map(suite_of, nodes))), (name,), options.tier)
         suites = [SuiteInfo(name, "tests that measure") for name in settings.suites]
         self._manifest = new_manifest(facts, settings, suites, sys.argv)
-        self._file = _SessionRunFile.create(options.out, self._manifest) if options.out else None
+        self._out = options.out
+        sampled = [listed for listed in facts.devices if listed.id in (name, "host")]
+        self._recording = Recording.begin(options.out, self._manifest, sampled) if options.out else None
 
     def _open_baseline(self, options: Options, cases: Sequence[Case]) -> Baseline | None:
         """Return the baseline that the options name, or None; print how many of the cases have no figure in it."""
@@ -296,8 +343,10 @@ class MeasuringSession:
     def _store(self, results: Sequence[Result]) -> None:
         result = results[0]
         self._rows[result.case.id] = TimedRow(result, self.figure(result) if result.status == "ok" else None)
-        if self._file is not None:
-            self._file.write(results)
+        if self._recording:
+            for stored in results:
+                self._recording.result(stored)
+            self._recording.write_sampled()
 
     # ---- judging and showing
 
@@ -330,8 +379,13 @@ class MeasuringSession:
         """Finish the run file, add it to the history if one is kept, and return the lines of the summary."""
         device, rows = self.device.device, tuple(self._rows.values())
         title = f"{device.id}, {device.name}, tier {self._manifest.settings.tier}"
-        lines = table(rows, self.has_baseline)
-        return [title, *lines, *self._decided_line(rows), *(self._file.end() if self._file else ())]
+        lines = [title, *table(rows, self.has_baseline), *self._decided_line(rows)]
+        if self._out and self._recording:
+            self._recording.stop_sampling()
+            self._recording.end()
+            run = read_run(self._out)
+            lines += [f"run file: {self._out}", *run.messages, *record_measured_run(self._out, run)]
+        return lines
 
     def _decided_line(self, rows: Sequence[TimedRow]) -> list[str]:
         """Return a list with one line, the number of decided cases; an empty list if no row has a finding."""
@@ -342,28 +396,3 @@ class MeasuringSession:
         undecided = len(findings) - decided
         line = f"{decided} of {plural(len(findings))} decided against the baseline"
         return [f"warning: {line}: the other {undecided} may be slower" if undecided else line]
-
-
-class _SessionRunFile:
-    """The run file of a session, with the counters that are sampled while it is open."""
-
-    def __init__(self, path: Path, recording: Recording) -> None:
-        self._path = path
-        self._recording = recording
-
-    @classmethod
-    def create(cls, path: Path, manifest: Manifest) -> _SessionRunFile:
-        devices = [manifest.facts.device(name) for name in {*manifest.settings.devices, "host"}]
-        return cls(path, Recording.begin(path, manifest, devices))
-
-    def write(self, results: Iterable[Result]) -> None:
-        for result in results:
-            self._recording.result(result)
-        self._recording.write_sampled()
-
-    def end(self) -> list[str]:
-        """Stop sampling, finish the file, and return lines for the terminal."""
-        self._recording.stop_sampling()
-        self._recording.end()
-        run = read_run(self._path)
-        return [f"run file: {self._path}", *run.messages, *record_measured_run(self._path, run)]

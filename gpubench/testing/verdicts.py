@@ -24,7 +24,6 @@ class BaselineVerdict:
     verdict: str = ""
     reason: str = ""
     fails: bool = False
-    is_decided: bool | None = None
     finding: Finding | None = None
 
     @property
@@ -69,7 +68,7 @@ class Baseline:
         (finding, *_) = judgement.findings
         reason = finding_text.explanation(finding).replace(" --replicates", " --gpubench-replicates")
         fails = exit_status(judgement, self._asked.policy.strict, allow_undecided=True) != 0
-        return BaselineVerdict(str(finding.verdict), reason, fails, judgement.decided > 0, finding)
+        return BaselineVerdict(str(finding.verdict), reason, fails, finding)
 
     def refuse_missing(self) -> None:
         """Check that the baseline exists, without reading it. Raises FileError if it does not."""

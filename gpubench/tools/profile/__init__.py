@@ -76,9 +76,7 @@ def profile(
 
 
 class _ProfileFile:
-    """The run file while the program runs: if the disk is full, the file ends, and the program continues.
-
-    `warnings` has the reason then, and later calls write nothing."""
+    """The run file while the program runs; after an error, such as a full disk, nothing is written any more."""
 
     def __init__(self, recording: Recording, path: Path) -> None:
         self.path = path
