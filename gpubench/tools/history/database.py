@@ -5,7 +5,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from annotated_types import Interval
 from pydantic import AllowInfNan, StringConstraints, TypeAdapter, ValidationError
@@ -46,6 +46,21 @@ CREATE INDEX points_of_run ON points (run);
 
 class Damaged(FileError):  # noqa: N818 - the file is damaged
     """SQLite cannot read the database: `gpubench history rebuild` makes it again from the run files."""
+
+
+class OpenHistory:
+    """A history that is open during the context, or from its creation on; raises FileError and Damaged as `connect`."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self.path = path
+        self._folder = path.absolute().parent
+        self._connection = connect(path, create=create)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._connection.close()
 
 
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:

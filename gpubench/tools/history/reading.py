@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,7 +16,7 @@ from gpubench.analysis.trend import Line, RunSource, Trend, TrendPoint
 from gpubench.base import patterns
 from gpubench.model import Better, Tier
 from gpubench.model.limits import Count
-from gpubench.tools.history.database import FileName, Finite, Key, Moment, checked, connect, damaged, reported
+from gpubench.tools.history.database import FileName, Finite, Key, Moment, OpenHistory, checked, damaged, reported
 from gpubench.tools.history.recording import AHEAD_S, full_path
 
 _LINES_OF_CASE = """
@@ -41,21 +40,8 @@ class StoredLine:
     headline: bool
 
 
-class History:
-    """A history that is open to read. Opening it raises FileError and Damaged as `database.connect` does."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._folder = path.absolute().parent
-        self._connection = connect(path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.close()
+class History(OpenHistory):
+    """A history that is open to read."""
 
     def lines(self, case_patterns: Sequence[str] = (), series: str = "") -> list[StoredLine]:
         """Return the lines of the cases whose id contains one of `case_patterns`, ordered by case.

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import TypeAdapter
 
@@ -19,7 +18,7 @@ from gpubench.base.errors import FileError
 from gpubench.model import Manifest, Run
 from gpubench.model.store import read_run
 from gpubench.tools import history
-from gpubench.tools.history.database import Damaged, FileName, Key, checked, connect, reported, transaction
+from gpubench.tools.history.database import Damaged, FileName, Key, OpenHistory, checked, reported, transaction
 
 AHEAD_S = 300.0  # a run that starts this much after its file was written had a wrong clock
 _SUFFIXES = ("*.jsonl", "*.jsonl.gz")
@@ -38,25 +37,15 @@ class RecordedFile:
     warnings: tuple[str, ...] = ()
 
 
-class HistoryRecorder:
-    """Records runs in the history in the file `path`, which it makes with its folder if needed; use it as a context."""
+class HistoryRecorder(OpenHistory):
+    """Records runs in the history in the file `path`, which it makes with its folder if needed."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"{path.parent}: {error.strerror}; set GPUBENCH_HISTORY to another file") from error
-        self._folder = path.absolute().parent
-        self._connection = connect(path, create=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.close()
+        super().__init__(path, create=True)
 
     def record(self, file: Path, run: Run | None = None, *, anew: bool = False) -> RecordedFile:
         """Record a run file and return how it was recorded; of two copies of a run, the one with more results counts.
