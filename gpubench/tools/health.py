@@ -86,13 +86,13 @@ def warnings(healths: Sequence[Health]) -> list[str]:
 def refuse_sick(plan: Plan) -> None:
     """Raise DeviceError (exit status 6) if a device that a case of the plan uses is sick now."""
     healths = examine(measured_devices(plan))
-    if reasons := [_reason_text(device.device, device.of("sick")) for device in healths if device.of("sick")]:
+    reasons = [
+        f"{device.device} is sick ({'; '.join(finding.text for finding in device.of('sick'))})"
+        for device in healths
+        if device.of("sick")
+    ]
+    if reasons:
         raise DeviceError(f"{'; '.join(reasons)}. Nothing was measured: a gate does not judge a sick device; {_DOCTOR}")
-
-
-def _reason_text(device: str, findings: Sequence[health.HealthFinding]) -> str:
-    """Return a clause such as `cuda:0 is sick (ECC errors rise)`; `device` is the device's id."""
-    return f"{device} is sick ({'; '.join(finding.text for finding in findings)})"
 
 
 def refuse_recorded(paths: Sequence[Path]) -> None:

@@ -343,7 +343,8 @@ class _Sharing:
             return text
         if not text.isprintable():  # otherwise the end of an escape sequence could touch a name and hide it
             text = "\n".join(map(clean, text.split("\n")))
-        return self.words.only_allowed(self.names.sub(self._matched_pseudonym, text))
+        hidden = self.names.sub(lambda match: self.in_texts[match[0].lower()], text)
+        return self.words.only_allowed(hidden)
 
     def word(self, text: str) -> str:
         """Return a text that code has chosen, such as the name of a case; a pseudonym if it is not written as one."""
@@ -449,9 +450,6 @@ class _Sharing:
             details = ((text, "name") for name, text in device.details if _IDENTIFYING_DETAIL.search(name))
             for text, kind in ((device.uuid, "device"), (device.pci, "pci"), *details):
                 yield text, self.token(kind, text)
-
-    def _matched_pseudonym(self, match: re.Match[str]) -> str:
-        return self.in_texts[match[0].lower()]
 
 
 def _each(rule: Callable[[str], str]) -> Rule:

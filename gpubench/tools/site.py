@@ -105,17 +105,13 @@ def build(folder: Path, out: Path, sharing: SiteSharing, tell: Callable[[str], N
     new = sum(_write_page(out, entry, sharing, tell) for entry in ordered)
     devices = _write_devices(out, ordered, sharing, tell)
     # the name of a damaged file may contain names of machines that only the other runs' manifests reveal
-    manifests = [store.scan(entry.path, _ignore).manifest for entry in ordered] if refused else []
+    manifests = [store.scan(entry.path, lambda _: None).manifest for entry in ordered] if refused else []
     read_manifests = [manifest for manifest in manifests if manifest]
     names = sharing.of(FileNames(tuple(file for file, _ in refused)), read_manifests).names
     refused_files = tuple(zip(names, sharing.of(tuple(reason for _, reason in refused), read_manifests), strict=True))
     _write(out / INDEX, rendering.report("html").index(Site(devices, refused_files)))
     _remove_old(out, hashes, devices)
     return BuiltSite(out / INDEX, len(ordered), new, refused_files)
-
-
-def _ignore(record: object) -> None:
-    del record
 
 
 def _make_folders(out: Path) -> None:

@@ -100,16 +100,12 @@ def _newest_files(count: int, wanted: Sequence[CaseInHistory], candidates: Seque
             points = past.last(
                 case.case, case.version, case.tier, case.fingerprint, count + _MOST_ADDED * len(candidate_paths)
             )
-            available = [point for point in points if _is_available(Path(point.source.path), candidate_paths)]
+            stored = [(point, Path(point.source.path)) for point in points]
+            available = [point for point, file in stored if file.resolve() not in candidate_paths and file.exists()]
             files |= dict.fromkeys(past.files(available[-count:]))
     if not files:
         raise FileError(f"{path} has no run of these cases on this device and driver with these settings; measure one")
     return list(files)
-
-
-def _is_available(path: Path, candidate_paths: set[Path]) -> bool:
-    """Return whether a run file exists and is not one of `candidate_paths`, which are resolved."""
-    return path.resolve() not in candidate_paths and path.exists()
 
 
 def names() -> list[str]:
