@@ -115,7 +115,8 @@ def bench_of(opened, tmp_path, content):
 def message_of(opened, tmp_path, content, codec="lz4"):
     """Return the bench, and a message of these bytes."""
     bench = bench_of(opened, tmp_path, content)
-    return bench, send.message_of(bench, "data:mine.bin", codec, len(content), BLOCK, CHUNK)
+    message = send.message_of(bench, "data:mine.bin", codec, len(content), BLOCK)
+    return bench, dataclasses.replace(message, chunk_bytes=CHUNK)
 
 
 def transfers_of(opened, tmp_path, content, link, codec="lz4"):
@@ -256,7 +257,7 @@ def test_a_bit_that_flips_on_its_way_to_a_gpu_is_never_accepted(gpu, tmp_path, p
 def test_a_block_that_is_longer_than_its_buffer_is_refused(host, tmp_path):
     bench, _ = message_of(host, tmp_path, SAMPLE)
     with pytest.raises(WrongAnswer, match="a block grew to 9 bytes; its buffer holds 8"):
-        links.queue_copy(bench, np.zeros(8, np.uint8), np.zeros(9, np.uint8))
+        messages.queue_copy(bench, np.zeros(8, np.uint8), np.zeros(9, np.uint8))
 
 
 @given(st.lists(st.integers(0, 3 * CHUNK), min_size=1, max_size=40), st.data())

@@ -267,12 +267,10 @@ class DeviceChunks:
     pointers: Any
 
     @classmethod
-    def side_by_side(
-        cls, xp: Any, memory: Any, stride: int, sizes: Sequence[int] | None = None, times: int = 1
-    ) -> DeviceChunks:
+    def side_by_side(cls, xp: Any, memory: Any, stride: int, sizes: Any = None, times: int = 1) -> DeviceChunks:
         """Return the chunks of the CuPy array `memory` (uint8) in their places, without a copy, each `times` times.
 
-        Without `sizes` they fill the memory, and the last one may be shorter. `xp` is the cupy module."""
+        Without `sizes`, a sequence, they fill the memory, and the last may be shorter. `xp` is the cupy module."""
         all_sizes = np.array(lengths(memory.size, stride) if sizes is None else sizes, np.uint64)
         places = np.arange(len(all_sizes), dtype=np.uint64) * np.uint64(stride) + np.uint64(address(memory))
         return cls(memory, stride, *(xp.asarray(np.tile(values, times)) for values in (all_sizes, places)))

@@ -57,15 +57,15 @@ class Corpus:
         return buffer
 
 
-def names(target: gb.Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the user's files (`--data`), each with the prefix `data:`, or `wanted` if there are none."""
-    return tuple(DATA_PREFIX + file.label for file in target.data) or wanted
+def axis(quick: tuple[str, ...], smoke: tuple[str, ...] | None = None, full: tuple[str, ...] | None = None) -> Any:
+    """Return an axis of corpora by tier, or in each tier the user's files (`--data`), each with the prefix `data:`."""
+    return lambda target: tuple(DATA_PREFIX + file.label for file in target.data) or gb.points(quick, smoke, full)
 
 
 def corpus_of(bench: gb.Bench, name: str, size_bytes: int) -> Corpus:
     """Return the corpus `name`, whose buffers have `size_bytes`, or fewer if a user's file is shorter."""
     if name.startswith(DATA_PREFIX):
-        return read_bounded(file_named(bench, name), size_bytes)
+        return next(pieces(file_named(bench, name), size_bytes, is_whole=False))
     return replace(make_corpus(name, bench.seed), total=size_bytes)
 
 
@@ -92,17 +92,11 @@ def file_named(bench: gb.Bench, name: str) -> gb.DataFile:
     return next(file for file in bench.target.data if DATA_PREFIX + file.label == name)
 
 
-def read_bounded(file: gb.DataFile, most: int) -> Corpus:
-    """Return at most `most` bytes of a file: all of its data, or blocks of 1 MiB (row groups of Parquet) evenly spaced.
-
-    Raises FileError if the file has changed since the run was planned, or is not of the type that its name says."""
-    return next(pieces(file, most, is_whole=False))
-
-
 def pieces(file: gb.DataFile, most: int, is_whole: bool = True) -> Iterator[Corpus]:
-    """Yield all data of a file in order, at most `most` bytes at a time, or else once what `read_bounded` returns.
+    """Yield all data of a file in order, or else a single piece from all over it: blocks of 1 MiB, or row groups.
 
-    Never more is held than a piece, or a row group of Parquet."""
+    A piece has at most `most` bytes. Raises FileError if the file has changed since the run was planned, or is not of
+    the type that its name says. Never more is held than a piece, or a row group of Parquet."""
     path = Path(file.path)
     with _opened(path) as table:
         if table:
@@ -120,7 +114,10 @@ def pieces(file: gb.DataFile, most: int, is_whole: bool = True) -> Iterator[Corp
         offset, size, dtype, content = _place(file, path)
         every = ([(start, min(most, size - start))] for start in range(0, size, most))
         for places in every if is_whole else (blocks(size, most),):
-            data = np.concatenate([_block(file, offset + start, length) for start, length in places])
+            parts = [np.fromfile(path, np.uint8, length, offset=offset + start) for start, length in places]
+            if sum(part.size for part in parts) != sum(length for _, length in places):
+                raise gb.FileError(f"{path}: shorter than the {file.bytes} bytes it had when the run was planned")
+            data = np.concatenate(parts)
             spread = f", in blocks of {gb.units.round_size(BLOCK_BYTES)} evenly spaced over it" * (data.size < size)
             yield Corpus(data, dtype, f"{data.size} of {size} bytes of {content}{spread}", data.size)
 
@@ -164,14 +161,6 @@ def blocks(size: int, most: int) -> list[tuple[int, int]]:
     count = most // length
     step = (size - length) / max(count - 1, 1)
     return [(int(index * step) // _PAGE * _PAGE, length) for index in range(count)]
-
-
-def _block(file: gb.DataFile, offset: int, length: int) -> Any:
-    """Return `length` bytes of the file from `offset` on (NumPy, uint8)."""
-    block = np.fromfile(file.path, np.uint8, length, offset=offset)
-    if block.size != length:
-        raise gb.FileError(f"{file.path}: shorter than the {file.bytes} bytes it had when the run was planned")
-    return block
 
 
 def _row_groups(table: Any, order: Iterable[int], most: int) -> tuple[Any, str, int]:
@@ -363,8 +352,7 @@ def _fp8_cache(rng: Rng, nbytes: int) -> Any:
 
 
 @_recipe("uint8", "machine code of the libraries that run this program")
-def _code(rng: Rng, nbytes: int) -> Any:
-    del rng
+def _code(_: Rng, nbytes: int) -> Any:
     numpys = Path(np.__file__).parent
     python = Path(sysconfig.get_config_var("LIBDIR") or "/") / (sysconfig.get_config_var("INSTSONAME") or "")
     libraries = (*sorted(numpys.rglob("*.so")), *sorted((numpys.parent / "numpy.libs").glob("*.so*")), python)
@@ -378,6 +366,5 @@ def _random(rng: Rng, nbytes: int) -> Any:
 
 
 @_recipe("uint8", "zeros")
-def _zeros(rng: Rng, nbytes: int) -> Any:
-    del rng
+def _zeros(_: Rng, nbytes: int) -> Any:
     return np.zeros(nbytes, np.uint8)

@@ -17,27 +17,11 @@ from gpubench.api import suite as gb
 
 from .. import _files
 from ._codecs import address
-from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, Steps, StoppedError, Timed
+from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, Steps, StoppedError, Timed, queue_copy
 
 _PAGE_BYTES = 4096
-_DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses determine the direction; HIP's has the same value
 _NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in shared memory, its size in bytes
 _TAGS = 2**15 - 1  # the largest message tag; MPI guarantees no more (MPI 4.1, §3.2.3)
-
-
-def queue_copy(bench: gb.Bench, target: Any, source: Any) -> Any:
-    """Copy `source` to the beginning of `target`, or queue that on a GPU's current stream; return that part.
-
-    Both are uint8 arrays on the host or the device. Raises WrongAnswer if `target` is too short."""
-    gb.expect(source.size <= target.size, f"a block grew to {source.size} bytes; its buffer holds {target.size}")
-    part = target[: source.size]
-    if bench.traits.is_gpu:
-        cuda = bench.xp.cuda
-        stream = cuda.get_current_stream().ptr
-        cuda.runtime.memcpyAsync(address(part), address(source), source.size, _DEFAULT_KIND, stream)
-    else:
-        np.copyto(part, source)
-    return part
 
 
 class HostCopy(Link):
@@ -69,31 +53,6 @@ class PinnedMemory(Link):
 
     def receive(self, block: InFlight, room: Any) -> Any:
         return self._copy(room, self._sent[block.index])
-
-
-class Staged(Link):
-    """A link of the host for the blocks of a GPU, which pass through page-locked buffers of `nbytes` for each slot."""
-
-    def __init__(self, bench: gb.Bench, link: Link, depth: int, nbytes: int) -> None:
-        self._link, self.schedule, self.timed = link, link.schedule, link.timed
-        self._copy = partial(queue_copy, bench)
-        self._sent, self._rooms = ([bench.device.pinned(nbytes) for _ in range(depth)] for _ in range(2))
-        self.begin, self.finish, self.stop, self.close = link.begin, link.finish, link.stop, link.close  # type: ignore[method-assign]
-
-    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Steps:
-        encoder.queue(block)
-        yield
-        packed = self._copy(self._sent[block.slot], encoder.encode(block))
-        yield
-        encoder.slots.wait(block.slot)
-        turns.passing(block.slot, self._link.send, block, packed)
-
-    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Steps:
-        room = decoder.room(block)
-        decoder.slots.wait(block.slot)  # the copy of the last block to the device may still be running
-        arrived = turns.passing(block.slot, self._link.receive, block, self._rooms[block.slot][: room.size])
-        yield
-        decoder.decode(block, self._copy(room, arrived))
 
 
 class Loopback(Link):
@@ -178,14 +137,10 @@ class FileLink(Link):
         if self.timed == "receiver":
             self._or_skip(lambda: os.fsync(self.descriptor))
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            self.is_cached = self._end > 0 and _files.resident_pages(self.descriptor, 1)[0] > 0
         else:
             os.ftruncate(self.descriptor, 0)
             self._end = 0
-
-    def is_cached(self) -> bool:
-        """Return whether the first page stays in the page cache after it was dropped."""
-        self.begin()
-        return _files.resident_pages(self.descriptor, 1)[0] > 0
 
     def send(self, block: InFlight, packed: Any) -> None:
         """Write the block behind all blocks that were written before, and let Linux begin to write it to the disk."""
@@ -233,9 +188,9 @@ class SharedMemory(Link):
         """Return the time at which rank 1 requests the message, or at rank 0, when the request has arrived."""
         if self._bench.rank == 0:
             hear(self._wire)
-            return time.perf_counter()
         start = time.perf_counter()
-        tell(self._wire)
+        if self._bench.rank == 1:
+            tell(self._wire)
         return start
 
     def _reserve(self, slot: int) -> None:

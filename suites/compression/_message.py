@@ -14,18 +14,19 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._codecs import Batch, DeviceChunks, chunks_of, cores
+from ._codecs import Batch, DeviceChunks, address, chunks_of, cores, current_stream
 
 Schedule = Literal["a thread per slot", "one thread", "a thread per part"]
 Steps = Iterator[None]
 Timed = Literal["sender", "receiver", "both"]  # the sides that the timed section contains
 _MAX_PARTS = 3  # most parts of one chain
+_DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses determine the direction; HIP's has the same value
 _LINE_BYTES = 16  # as LINE in compress.cu
 _WORD_BYTES = 8
 _ENTRY_BYTES = 2 * _WORD_BYTES  # an entry of the table: the offset and the size of a chunk
@@ -215,11 +216,7 @@ class GpuBlocks(Coder):
         self._place, self._pack, self._unpack = (bench.kernel("compress.cu", name) for name in names)
         self._compressed = functools.cache(lambda _: DeviceChunks.room(xp, message.max_chunks, most_bytes))
         self._calls: dict[InFlight, Any] = {}
-        self._batches, self._done = list[Batch](), list[Batch]()  # every batch, and the batches of this message
-
-    def _batch(self, *args: Any) -> Batch:
-        self._batches.append(Batch(self.message.codec, *args))
-        return self._batches[-1]
+        self._done: list[Batch] = []  # the batches of this message
 
     def queue(self, block: InFlight) -> None:
         """Queue compressing and packing a block on the current stream, which must be its slot's stream."""
@@ -229,7 +226,8 @@ class GpuBlocks(Coder):
     def _packing(self, block: InFlight) -> tuple[Callable[[], object], ...]:
         chunks, room, count = self._chunks[block.index], self._rooms[block.slot], len(self._chunks[block.index].sizes)
         target = self._compressed(block.slot).first(count)  # before they are packed
-        batch = self._batch(chunks, target, self._scratch[block.slot], self.message.chunk_bytes)
+        message, scratch = self.message, self._scratch[block.slot]
+        batch = Batch(message.codec, chunks, target, scratch, message.chunk_bytes)
         total = np.uint64(self._packed_sizes[block.slot :].ctypes.data)  # with unified addressing the device's too
         pack_args = (target.memory, np.uint64(target.stride), np.uint32(count), room)
         place = partial(self._place, (1,), (_THREADS,), (target.sizes, np.uint32(count), room, total))
@@ -254,12 +252,12 @@ class GpuBlocks(Coder):
         count = len(chunks.sizes)
         sizes, pointers = xp.zeros(count, xp.uint64), xp.zeros(count, xp.uint64)
         arrived = DeviceChunks(self._rooms[block.slot], 0, sizes, pointers)
-        batch = self._batch(arrived, chunks, self._scratch[block.slot])
+        batch = Batch(self.message.codec, arrived, chunks, self._scratch[block.slot])
         return batch, (-(-count // _THREADS),), (np.uint32(count), sizes, pointers)
 
     def reset(self) -> None:
         self._done.clear()
-        for batch in self._batches:
+        for batch, *_ in self._calls.values():
             batch.poison()
         self.message.codec.bench.device.synchronize()  # before the streams of the slots
 
@@ -341,6 +339,28 @@ class Chain:
             self.rings[1].passing(part, next, steps, None)
 
 
+def queue_copy(bench: gb.Bench, target: Any, source: Any) -> Any:
+    """Copy `source` to the beginning of `target`, or queue that on a GPU's current stream; return that part.
+
+    Both are uint8 arrays on the host or the device. Raises WrongAnswer if `target` is too short."""
+    gb.expect(source.size <= target.size, f"a block grew to {source.size} bytes; its buffer holds {target.size}")
+    part = target[: source.size]
+    if bench.traits.is_gpu:
+        ends = address(part), address(source), source.size
+        bench.xp.cuda.runtime.memcpyAsync(*ends, _DEFAULT_KIND, current_stream(bench.xp))
+    else:
+        np.copyto(part, source)
+    return part
+
+
+class Staging:
+    """Page-locked buffers for each slot, through which a GPU's blocks pass to and from a link of the host."""
+
+    def __init__(self, bench: gb.Bench, depth: int, nbytes: int) -> None:
+        self.sent, self.rooms = ([bench.device.pinned(nbytes) for _ in range(depth)] for _ in range(2))
+        self.copy = partial(queue_copy, bench)
+
+
 class Link:
     """The transport of packed blocks from an encoder to a decoder; a subclass overrides what it needs.
 
@@ -348,6 +368,8 @@ class Link:
 
     schedule: Schedule = "one thread"  # on a GPU
     timed: Timed = "both"  # the sides that the time includes
+    staging: Staging | None = None
+    is_cached = False  # whether data that were dropped from the system's page cache stay there
 
     def chains(self, encoder: Coder | None, decoder: Coder | None) -> list[Chain]:
         """Return the chains of both sides, or of the one whose coder is given."""
@@ -360,13 +382,21 @@ class Link:
         encoder.queue(block)
         yield
         packed = encoder.encode(block)
+        if self.staging:
+            packed = self.staging.copy(self.staging.sent[block.slot], packed)
         yield
+        if self.staging:
+            encoder.slots.wait(block.slot)
         turns.passing(block.slot, self.send, block, packed)
 
     def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Steps:
-        arrived = turns.passing(block.slot, self.receive, block, decoder.room(block))
+        room = place = decoder.room(block)
+        if self.staging:
+            decoder.slots.wait(block.slot)  # the copy of the last block to the device may still be running
+            place = self.staging.rooms[block.slot][: room.size]
+        arrived = turns.passing(block.slot, self.receive, block, place)
         yield
-        decoder.decode(block, arrived)
+        decoder.decode(block, self.staging.copy(room, arrived) if self.staging else arrived)
 
     def begin(self) -> None:
         """Prepare for the next message; the time of the message does not include this."""
@@ -405,15 +435,6 @@ class Stored(Link):
         return self.blocks[block.index]
 
 
-class Way(NamedTuple):
-    """A way of sending a message: over a link, by coders of this process, with `depth` blocks in flight."""
-
-    link: Link
-    encoder: Coder | None
-    decoder: Coder | None
-    depth: int
-
-
 Links = Callable[[Sequence[Any], bool], Link]
 
 
@@ -426,7 +447,8 @@ class Transfers:
         """Compress the message once, into `rooms`, and prepare both sides, or one: rank 0 sends, rank 1 receives."""
         # threads are kept from message to message, so that no time includes their start
         self._threads = ThreadPoolExecutor(max(2 * max(depth, _MAX_PARTS), cores()), thread_name_prefix="pipeline")
-        self._message, self.ways, stored = message, dict[str, Way](), Stored()
+        self._message, self.links, stored = message, list[Link](), Stored()
+        self.ways: dict[str, Callable[[], float]] = {}
         sending, receiving = Slots(depth, message.codec.bench), Slots(depth, message.codec.bench)
         coder = GpuBlocks if message.codec.bench else HostBlocks
         encoder = coder(message, sending, message.source, rooms)
@@ -437,32 +459,31 @@ class Transfers:
         # to another rank, raw bytes travel fastest in one copy on a GPU, and on the host by the threads of all slots
         is_whole = sending.are_streams and rank is not None
         uncut = replace(message, block_bytes=message.source.size) if is_whole else message
-        raw = Coder(uncut, sending, message.source), Coder(uncut, receiving, message.target)
+        sender, receiver = Coder(uncut, sending, message.source), Coder(uncut, receiving, message.target)
+        coded = links(stored.blocks, True), None if rank == 1 else encoder, decoder
+        raw = links(sender.blocks, False), None if rank == 1 else sender, None if rank == 0 else receiver
+        self.add("overlapped", *coded, depth)
+        self.ways["staged"] = partial(self._send, *coded, 1)
+        self.add("raw", *raw, depth)
+        if coded[0].timed != "receiver":
+            self.add("compress", Link(), coded[1], None, depth)
+        if coded[0].timed != "sender":
+            self.add("decompress", stored, None, decoder, depth)
 
-        def over_link(is_coded: bool, blocks: Sequence[Any], encoder: Coder, decoder: Coder | None) -> Way:
-            link = links(blocks, is_coded)
-            return Way(link, None if rank == 1 else encoder, None if rank == 0 else decoder, depth)
-
-        coded = over_link(True, stored.blocks, encoder, decoder)
-        self.add("overlapped", coded)
-        self.ways["staged"] = coded._replace(depth=1)
-        self.add("raw", over_link(False, raw[0].blocks, *raw))
-        if coded.link.timed != "receiver":
-            self.ways["compress"] = Way(Link(), coded.encoder, None, depth)
-        if coded.link.timed != "sender":
-            self.ways["decompress"] = Way(stored, None, coded.decoder, depth)
-
-    def add(self, name: str, way: Way) -> None:
-        """Add a way; if only receiving is timed, send the message now."""
-        self.ways[name] = way
-        if way.link.timed == "receiver" and way.encoder:
-            way.link.begin()
-            self._run(way.link, way.depth, way.encoder, None)
-            way.encoder.check()
+    def add(self, name: str, link: Link, encoder: Coder | None, decoder: Coder | None, depth: int) -> None:
+        """Add a way of sending the message, with `depth` blocks in flight; if only receiving is timed, send it now."""
+        self.links.append(link)
+        self.ways[name] = partial(self._send, link, encoder, decoder, depth)
+        if link.timed == "receiver" and encoder:
+            link.begin()
+            self._run(link, depth, encoder, None)
+            encoder.check()
 
     def send(self, name: str) -> float:
         """Send the message in one way, check it, and return the seconds of the sides that are timed."""
-        link, encoder, decoder, depth = self.ways[name]
+        return self.ways[name]()
+
+    def _send(self, link: Link, encoder: Coder | None, decoder: Coder | None, depth: int) -> float:
         coders = [coder for coder in (encoder, decoder) if coder]
         link.begin()
         for coder in coders:
@@ -497,7 +518,6 @@ class Transfers:
     def close(self) -> None:
         """End the threads, close the links, and drop all arrays."""
         self._threads.shutdown()
-        for link in {way.link for way in self.ways.values()}:
+        for link in self.links:
             link.close()
-        self.ways.clear()
-        del self._message
+        vars(self).clear()

@@ -35,14 +35,8 @@ def mebibytes(smoke: int, quick: int, full: int) -> Any:
     return gb.points(smoke=(smoke * MIB,), quick=(quick * MIB,), full=(full * MIB,))
 
 
-def _corpora_axis(target: gb.Target) -> Any:
-    """Return the axis of corpora by tier: one, three and all, or in each tier the user's files (`--data`)."""
-    tiers = {"smoke": ("ids",), "quick": _corpora.FEW, "full": tuple(_corpora.RECIPES)}
-    return gb.points(**{tier: _corpora.names(target, names) for tier, names in tiers.items()})
-
-
-def _one_corpus(target: gb.Target) -> Any:
-    return gb.points(quick=_corpora.names(target, ("text",)), full=_corpora.names(target, _corpora.FEW))
+_EVERY_CORPUS = _corpora.axis(_corpora.FEW, ("ids",), tuple(_corpora.RECIPES))
+_ONE_CORPUS = _corpora.axis(("text",), full=_corpora.FEW)
 
 
 def _codec_axis(target: gb.Target) -> Any:
@@ -71,11 +65,13 @@ def observed(total: int, chunk_bytes: int, compressed: int) -> dict[str, gb.Obse
     return {"ratio": gb.Observed(total / stored, "", "more"), "compressed": gb.Observed(stored, "B", "less")}
 
 
-def shift_of(total: int, chunk_bytes: int) -> int:
-    """Return by how many bytes the data of a round trip are rotated for each new input.
+def rotate(copy: Callable[[Any, Any], object], array: Any, spare: Any, chunk_bytes: int) -> None:
+    """Rotate the data of a round trip in place, so that no chunk has earlier contents: `spare` is overwritten.
 
-    They are three eighths of a chunk, so that no chunk has earlier contents, or half of a shorter buffer."""
-    return min(max(chunk_bytes * 3 // 8 // 8 * 8, 1), total // 2)
+    It is by three eighths of a chunk, or by half of a shorter buffer. `copy` writes to its first array."""
+    rest = array.size - min(max(chunk_bytes * 3 // 8 // 8 * 8, 1), array.size // 2)
+    for target, source in ((spare[:rest], array[-rest:]), (spare[rest:], array[:-rest]), (array, spare)):
+        copy(target, source)
 
 
 class HostRoundTrip:
@@ -87,14 +83,12 @@ class HostRoundTrip:
     def __init__(self, codec: _codecs.HostCodec, source: Any, chunk_bytes: int, threads: int = 1) -> None:
         self.codec, self.source, self.threads, self._chunk_bytes = codec, source, threads, chunk_bytes
         self.total, self.sizes = source.size, _codecs.lengths(source.size, chunk_bytes)
-        self._chunks = _codecs.chunks_of(source, chunk_bytes)
+        self._chunks, self._spare = _codecs.chunks_of(source, chunk_bytes), np.empty_like(source)
         self.arrived: list[bytes] | None = None
         self.poison()
 
     def redraw(self) -> None:
-        """Rotate the data in the buffer, so that no call can have kept the answer of a chunk."""
-        self.source = np.roll(self.source, -shift_of(self.total, self._chunk_bytes))
-        self._chunks = _codecs.chunks_of(self.source, self._chunk_bytes)
+        rotate(np.copyto, self.source, self._spare, self._chunk_bytes)
 
     def poison(self) -> None:
         self.compressed: list[bytes] = [b""] * len(self.sizes)
@@ -111,15 +105,6 @@ class HostRoundTrip:
         """Compare every restored byte with the buffer, and return its ratio and its compressed bytes."""
         self.codec.buffers.expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
         return observed(self.total, self._chunk_bytes, sum(map(len, self.compressed)))
-
-
-def rotate(bench: gb.Bench, array: Any, spare: Any, chunk_bytes: int) -> None:
-    """Queue rotating the data of a round trip, in place, to an input with another answer; `spare` is overwritten.
-
-    Chunks of the same addresses then have other bytes, so that no call can return an earlier answer."""
-    rest = array.size - shift_of(array.size, chunk_bytes)
-    for target, source in ((spare[:rest], array[-rest:]), (spare[rest:], array[:-rest]), (array, spare)):
-        bench.device.copy(target, source)
 
 
 class GpuRoundTrip:
@@ -149,10 +134,12 @@ class GpuRoundTrip:
         """Restore from now on `chunks`, repeated to the size of the buffer, in place of this round trip's own."""
         arrived = _codecs.DeviceChunks.uploaded(self.codec.bench.xp, chunks, self._count // len(chunks))
         self._restoring = _codecs.Batch(self.codec, arrived, self.restored, self._scratch)
+        self._restoring()  # prepares the call outside of the timing
 
     def redraw(self) -> None:
-        """Rotate the data in place, by way of the memory for the compressed chunks, which is overwritten next."""
-        rotate(self.codec.bench, self.source.memory, self.compressed.memory[: self.total], self._chunk_bytes)
+        """Put a new input in place, by way of the memory for the compressed chunks, which is overwritten next."""
+        spare = self.compressed.memory[: self.total]
+        rotate(self.codec.bench.device.copy, self.source.memory, spare, self._chunk_bytes)
 
     def poison(self) -> None:
         """Overwrite every output with a wrong value: restored bytes, sizes and statuses."""
@@ -188,7 +175,7 @@ class PythonRoundTrip:
         self.poison()
 
     def redraw(self) -> None:
-        rotate(self._bench, self._source, self._spare, self._chunk_bytes)
+        rotate(self._bench.device.copy, self._source, self._spare, self._chunk_bytes)
         self._wrapped = self._wrap(self._source)
 
     def poison(self) -> None:
@@ -211,17 +198,18 @@ class PythonRoundTrip:
 # Cases.
 
 
+_WAYS = ("compress", "decompress")
+
+
 def _stages(
-    trip: Any, prefix: str = "", clock: Literal["device", "host"] = "device", redraw: Callable[[], object] | None = None
+    trip: Any, names: tuple[str, str] = _WAYS, clock: Literal["device", "host"] = "device"
 ) -> dict[str, gb.Stage]:
     """Return the stages of both directions of a round trip; by the host's clock each call waits for the device."""
     waits = clock == "host"
     stage = partial(gb.Stage, work=gb.Work(payload=trip.total), quantity="payload", clock=clock, max_calls=4)
-    stage = partial(stage, effort=gb.POINT, inputs=redraw or trip.redraw)
-    return {
-        f"{prefix}compress": stage(trip.compress, waits=waits),
-        f"{prefix}decompress": stage(trip.restore, waits=waits or trip.codec.waits),
-    }
+    stage = partial(stage, effort=gb.POINT, inputs=trip.redraw)
+    calls = stage(trip.compress, waits=waits), stage(trip.restore, waits=waits or trip.codec.waits)
+    return dict(zip(names, calls, strict=True))
 
 
 def _task(bench: gb.Bench, corpus: _corpora.Corpus, codec: str, chunk_bytes: int, threads: int = 1) -> gb.Task:
@@ -237,7 +225,7 @@ def _task(bench: gb.Bench, corpus: _corpora.Corpus, codec: str, chunk_bytes: int
 
 
 @topic.case(
-    corpus=_corpora_axis,
+    corpus=_EVERY_CORPUS,
     codec=_codec_axis,
     size_bytes=lambda target: (4 * MIB,) if target.is_host else gb.points(smoke=(16 * MIB,), quick=(256 * MIB,)),
     chunk_bytes=gb.points((CHUNK_BYTES,), full=gb.powers_of_two(12, 20, step=2)),
@@ -254,7 +242,7 @@ def roundtrip(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_b
 
 @topic.case(
     when=lambda target: gb.on_gpu(target) and gb.beyond_quick(target),
-    corpus=lambda target: _corpora.names(target, ("text",)),
+    corpus=_corpora.axis(("text",)),
     codec=gb.points((), smoke=("lz4",), full=_codecs.ON_GPU),
     chunk_bytes=gb.points((CHUNK_BYTES,), full=(2**14, CHUNK_BYTES, 2**18)),
     size_bytes=gb.points((), smoke=(2**18, 2**22), full=gb.powers_of_two(16, 30, step=2)),
@@ -270,7 +258,7 @@ def filling(bench: gb.Bench, corpus: str, codec: str, chunk_bytes: int, size_byt
 
 @topic.case(
     when=gb.on_host,
-    corpus=_one_corpus,
+    corpus=_ONE_CORPUS,
     codec=gb.points(quick=("lz4", "zstd-3"), full=tuple(_codecs.ON_HOST)),
     threads=lambda _: gb.points(
         (_codecs.cores(),), full=sorted({*gb.powers_of_two(0, _codecs.cores().bit_length() - 1), _codecs.cores()})
@@ -287,7 +275,7 @@ def threads(bench: gb.Bench, corpus: str, codec: str, threads: int, size_bytes: 
 
 @topic.case(
     when=gb.on_gpu,
-    corpus=_one_corpus,
+    corpus=_ONE_CORPUS,
     codec=gb.points((), smoke=("lz4",), full=_PYTHON_CODECS),
     size_bytes=mebibytes(16, 256, 256),
     chunk_bytes=(CHUNK_BYTES,),
@@ -317,7 +305,7 @@ def python(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
 
 @topic.case(
     when=lambda target: gb.on_gpu(target) and gb.beyond_quick(target),
-    corpus=_one_corpus,
+    corpus=_ONE_CORPUS,
     format=gb.points((), smoke=("lz4",), full=tuple(_codecs.FORMATS)),
     size_bytes=mebibytes(16, 64, 256),
     chunk_bytes=(CHUNK_BYTES,),
@@ -330,7 +318,7 @@ def formats(bench: gb.Bench, corpus: str, format: str, size_bytes: int, chunk_by
     first 4 MiB. Raises Skip if the format is unavailable on either."""
     source = _corpora.corpus_of(bench, corpus, size_bytes)
     codec, most = _codecs.FORMATS[format](), min(_HOST_BYTES, source.data.size)
-    data = np.ascontiguousarray(source.data[: most // chunk_bytes * chunk_bytes or most])
+    data = source.data[: most // chunk_bytes * chunk_bytes or most].copy()
     part = replace(source, data=data, dtype="uint8", total=source.total - source.total % data.size or data.size)
     on_gpu = GpuRoundTrip(_codecs.DeviceCodec(bench, format), part, chunk_bytes)
     on_host = HostRoundTrip(codec, data, chunk_bytes, _codecs.cores())
@@ -346,7 +334,11 @@ def formats(bench: gb.Bench, corpus: str, format: str, size_bytes: int, chunk_by
     compress = in_turn(on_gpu.compress, on_host.compress, exchange)
     compress()
     redraw = in_turn(on_gpu.redraw, on_host.redraw, compress)
-    stages = {**_stages(on_gpu, "gpu.", redraw=redraw), **_stages(on_host, "host.", "host", redraw)}
+    stages = {
+        **_stages(on_gpu, ("gpu.compress", "gpu.decompress")),
+        **_stages(on_host, ("host.compress", "host.decompress"), "host"),
+    }
+    stages = {name: replace(stage, inputs=redraw) for name, stage in stages.items()}
     notes = {"gpu": on_gpu.codec.description, "host": codec.description, "host.threads": str(_codecs.cores())}
     notes["corpus"] = source.description
     return gb.Task(stages, check=check, poison=in_turn(on_gpu.poison, on_host.poison), notes=notes)
@@ -354,7 +346,7 @@ def formats(bench: gb.Bench, corpus: str, format: str, size_bytes: int, chunk_by
 
 @topic.case(
     when=lambda target: bool(target.data) and target.tier == "full",
-    corpus=_corpora_axis,
+    corpus=_EVERY_CORPUS,
     codec=lambda target: ("zstd-1", "lz4") if target.is_host else ("zstd", "ans"),
     piece_bytes=lambda target: (64 * MIB,) if target.is_host else (256 * MIB,),
     chunk_bytes=(CHUNK_BYTES,),
@@ -364,22 +356,18 @@ def whole(bench: gb.Bench, corpus: str, codec: str, piece_bytes: int, chunk_byte
 
     Every piece of `piece_bytes` is compressed, restored and compared once; then the first piece is timed. The host
     holds one piece at a time, and the device what the round trip of one piece needs."""
-    file, count, total, compressed = _corpora.file_named(bench, corpus), 0, 0, 0
+    file, results = _corpora.file_named(bench, corpus), list[tuple[int, Any]]()
     for piece in _corpora.pieces(file, piece_bytes):
         task = _task(bench, piece, codec, chunk_bytes)
         in_turn(task.poison, *(stage.call for stage in task.stages.values()))()
-        count, total = count + 1, total + piece.total
-        observed: Any = task.check()
-        compressed += int(observed["compressed"].value)
+        results.append((piece.total, task.check()))
+    total, compressed = sum(size for size, _ in results), sum(int(seen["compressed"].value) for _, seen in results)
     first = _task(bench, next(_corpora.pieces(file, piece_bytes)), codec, chunk_bytes)
 
     def check() -> gb.Observation:
         """Check the timed piece, and return the ratio and the compressed bytes of the whole file."""
-        whole = {
-            "ratio": gb.Observed(total / compressed, "", "more"),
-            "compressed": gb.Observed(compressed, "B", "less"),
-        }
-        return {**(first.check() or {}), **whole}
+        ratio = gb.Observed(total / compressed, "", "more")
+        return {**(first.check() or {}), "ratio": ratio, "compressed": gb.Observed(compressed, "B", "less")}
 
-    description = f"all {total} bytes of user data, in {count} pieces; the first piece is timed"
+    description = f"all {total} bytes of user data, in {len(results)} pieces; the first piece is timed"
     return replace(first, check=check, notes={**first.notes, "corpus": description})

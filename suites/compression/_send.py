@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,9 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .. import _between, _files
+from .._checks import in_turn
 from . import _codecs, _corpora, _links
-from ._message import HostBlocks, Link, Message, Slots, Timed, Transfers, Way
+from ._message import HostBlocks, Link, Message, Slots, Staging, Timed, Transfers, queue_copy
 from ._roundtrip import CHUNK_BYTES, MIB
 
 topic = gb.Topic()
@@ -127,7 +128,7 @@ def _axes(file: str = "") -> dict[str, Any]:
 
     return {
         "where": is_wanted,
-        "corpus": lambda target: _corpora.names(target, _SENT_CORPORA[: 1 if target.tier != "full" else None]),
+        "corpus": _corpora.axis(_SENT_CORPORA[:1], full=_SENT_CORPORA),
         "codec": codecs,
         "size_bytes": lambda target: values(target, "size", MIB),
         "block_bytes": blocks,
@@ -171,9 +172,7 @@ def load(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes:
     return in_this_process(bench, "load", message_of(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
 
 
-def message_of(
-    bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, chunk_bytes: int = CHUNK_BYTES
-) -> Message:
+def message_of(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int) -> Message:
     """Return a message of `size_bytes` of a corpus, in memory of the bench's device, cut into blocks and chunks.
 
     A user's shorter file has fewer bytes. Raises Skip if the codec is unavailable."""
@@ -181,7 +180,7 @@ def message_of(
     opened = _codecs.open_codec(bench, codec, source.dtype)
     bench.need(_MEMORIES * source.total + _codecs.RESERVE_BYTES)
     target = bench.xp.empty(source.total, bench.xp.uint8)
-    return Message(source.buffer(bench), target, opened, block_bytes, chunk_bytes, source.description)
+    return Message(source.buffer(bench), target, opened, block_bytes, CHUNK_BYTES, source.description)
 
 
 def host_payers(depth: int) -> str:
@@ -190,7 +189,7 @@ def host_payers(depth: int) -> str:
 
 
 def _task(
-    message: Message, send: Callable[[str], float], names: Iterable[str], sent_bytes: float, **options: Any
+    message: Message, send: Callable[[str], float], names: list[str], sent_bytes: float, **options: Any
 ) -> gb.Task:
     """Return the task of a message, which `send` sends as a stage does; the tables of blocks are among `sent_bytes`."""
     total = message.source.size
@@ -204,7 +203,7 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
     """Return the task of a message over a link within this process, with `depth` blocks in flight.
 
     Over `d2h` and `save` only the sender is timed, and over `h2d` and `load` only the receiver."""
-    is_gpu, total, where, files = bench.traits.is_gpu, message.source.size, _files.folder_for_files(), list[Any]()
+    is_gpu, total, where = bench.traits.is_gpu, message.source.size, _files.folder_for_files()
     timed: Timed = "sender" if link in ("d2h", "save") else "receiver" if link in ("h2d", "load") else "both"
 
     def make(blocks: Sequence[Any], _: bool) -> Link:
@@ -213,9 +212,9 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
         if link in ("d2h", "h2d"):
             most_bytes = max(block.size for block in blocks)
             return _links.PinnedMemory(bench, len(blocks), most_bytes + most_bytes // 4 + _SPARE_BYTES, timed)
-        files.append(_links.Loopback() if link == "socket" else _links.FileLink(_DISK * total, where, timed))
-        room_bytes = max(message.max_packed_bytes, message.block_bytes)
-        return _links.Staged(bench, files[-1], depth, room_bytes) if is_gpu else files[-1]
+        made = _links.Loopback() if link == "socket" else _links.FileLink(_DISK * total, where, timed)
+        made.staging = Staging(bench, depth, max(message.max_packed_bytes, message.block_bytes)) if is_gpu else None
+        return made
 
     transfers = Transfers(message, depth, make)
     system = _files.file_system(where) or "an unknown file system"
@@ -224,21 +223,22 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
     if link == "load" and is_gpu and codec in _codecs.FORMATS:
         by_host = replace(message, source=bench.device.to_host(message.source), codec=_codecs.FORMATS[codec]())
         way = _reading_by_host(bench, by_host, where)
-        transfers.add("host_codec", way)
-        notes["host codec"] = f"{by_host.codec.description}, {way.depth} threads"
-    labels = ("page-cached",) if link == "load" and files[0].is_cached() else ()
+        transfers.add("host_codec", *way)
+        notes["host codec"] = f"{by_host.codec.description}, {way[-1]} threads"
+    transfers.links[0].begin()  # a file is dropped from the page cache now
+    labels = ("page-cached",) if transfers.links[0].is_cached else ()
     options = {"close": transfers.close, "labels": labels, "notes": notes}
-    return _task(message, transfers.send, tuple(transfers.ways), transfers.sent_bytes, **options)
+    return _task(message, transfers.send, list(transfers.ways), transfers.sent_bytes, **options)
 
 
-def _reading_by_host(bench: gb.Bench, message: Message, where: Path) -> Way:
-    """Return the way of reading a message from a file, decoding it by the cores of the host and uploading it."""
+def _reading_by_host(bench: gb.Bench, message: Message, where: Path) -> Any:
+    """Return the way of reading a message from a file, decoding it by threads of the host and uploading it."""
     total, depth = message.source.size, min(_codecs.cores(), len(message.spans))
     decoder = HostBlocks(message, Slots(depth, bench), bench.device.pinned(total))
     targets = [message.target[span] for span in message.spans]
-    decoder.upload = lambda block, restored: _links.queue_copy(bench, targets[block.index], restored)
+    decoder.upload = lambda block, restored: queue_copy(bench, targets[block.index], restored)
     encoder = HostBlocks(message, Slots(depth), message.source)
-    return Way(_links.FileLink(_DISK * total, where, "receiver"), encoder, decoder, depth)
+    return _links.FileLink(_DISK * total, where, "receiver"), encoder, decoder, depth
 
 
 def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
@@ -247,17 +247,16 @@ def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, 
     Rank 0 encodes, and rank 1 copies out and decodes. `link` is `process` (both ranks use one device) or `peer`."""
     del codec
     _between.need_shared_gpu(bench)
-    is_gpu, total, step = bench.traits.is_gpu, message.source.size, _codecs.aligned(message.max_packed_bytes)
-    memory, nbytes = bench.device.shared_memory("raw" if is_gpu else "memfd"), _codecs.aligned(total) + depth * step
-    own = memory.allocate(nbytes) if bench.rank == 0 else None
-    handle = bench.hand_over(memory.export(own) if own else None)
-    shared = own or memory.open(handle, nbytes)
-    handle.close()
+    total, step = message.source.size, _codecs.aligned(message.max_packed_bytes)
+    nbytes = _codecs.aligned(total) + depth * step
+    own = bench.device.share(nbytes) if bench.rank == 0 else None
+    handle = bench.exchange(own.handle if own else b"")[0]
+    shared = own or _between.open_shared(bench, handle, nbytes)
     (wire,) = bench.sockets()
     wire.settimeout(_PATIENCE_S)
-    rooms: list[Any] = []
+    rooms: Any = ()
     if own:
-        rooms = [own.array[start : start + step] for start in range(nbytes - depth * step, nbytes, step)]
+        rooms = own.array[nbytes - depth * step :].reshape(depth, step)
         bench.device.copy(own.array[:total], message.source)
         bench.device.synchronize()
         message = replace(message, source=own.array[:total])
@@ -280,9 +279,10 @@ def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, 
             with contextlib.suppress(BufferError):
                 shared.close()
 
-    path, ends = ("peer", "apart") if link == "peer" else ("same", "shared" if is_gpu else host_payers(depth))
+    path = "peer" if link == "peer" else "same"
+    ends = "apart" if link == "peer" else "shared" if bench.traits.is_gpu else host_payers(depth)
     notes = {**_between.notes(bench, path), "link": _LINKS[link].description, "ends": ends}
-    task = _task(message, send, transfers.ways, transfers.sent_bytes, notes=notes, close=close)
+    task = _task(message, send, list(transfers.ways), transfers.sent_bytes, notes=notes, close=close)
     task = replace(task, labels=_between.labels(bench, path), release=own.close if own else lambda: None)
     return replace(task, check=dict) if own else task  # rank 1 has compared each message when it was timed
 
@@ -301,12 +301,9 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
         message.source.tofile(file)
         sent_bytes = ask("open", file.name, codec, message.block_bytes, message.chunk_bytes, depth)
 
-    def close() -> None:
-        helper.tell("answer", "end")
-        helper.end(_END_S)
-
+    close = in_turn(partial(helper.tell, "answer", "end"), partial(helper.end, _END_S))
     notes = {"link": _LINKS[link].description, "ends": host_payers(depth)}
-    names = ("overlapped", "staged", "raw", "compress", "decompress")
+    names = ["overlapped", "staged", "raw", "compress", "decompress"]
     return _task(message, ask, names, sent_bytes, notes=notes, close=close)
 
 
@@ -327,7 +324,7 @@ class MpiRank:
         self._transfers = Transfers(message, depth, make, self._world.rank)
         return self._transfers.sent_bytes
 
-    def answer(self, work: str, *args: Any) -> float:
+    def answer(self, work: str, *args: Any) -> Any:
         """Do on both ranks the work that rank 0 is asked for, and return its answer; `end` ends both processes.
 
         `open` returns the bytes of a message. Other work is a stage: rank 0 times `compress`, and rank 1 the others."""
@@ -343,7 +340,6 @@ class MpiRank:
         while not meeting.Test():  # MPI waits by spinning, which would take a core from the rank that works
             time.sleep(_LOOK_S)
         results = self._world.allgather(result)
-        errors = [error for error in results if isinstance(error, str)]
-        if errors and self._world.rank == 0:
+        if self._world.rank == 0 and (errors := [error for error in results if isinstance(error, str)]):
             raise gb.WrongAnswer(errors[0])
-        return 0.0 if errors else float(results[work != "compress"])
+        return results[work != "compress"]
