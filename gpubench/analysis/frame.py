@@ -416,15 +416,7 @@ def _remark(case: Case) -> str:
 def _secondary_figures(summary: Summary, spread: Spread, has_stages: bool) -> str:
     """Return the first three secondary figures of a case as text: `compress 12.1 GB/s, ratio 2.1`."""
     figures = [figure for figure in summary.secondary_figures(spread) if has_stages or figure.short in ("early", SUM)]
-    texts = [f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE]]
-    return ", ".join([*_lower_roof(spread.figure), *texts])
-
-
-def _lower_roof(figure: Figure | None) -> list[str]:
-    """Return the share of the roof as a list of one text where it is lower than the peak of the figure; else none."""
-    shares = {share.basis: share for share in figure.shares} if figure else {}
-    is_lower = "roof" in shares and "spec" in shares and shares["roof"].peak < 0.99 * shares["spec"].peak
-    return [f"{units.percent(shares['roof'].fraction)} of roof"] if is_lower else []
+    return ", ".join(f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE])
 
 
 def _share(figure: Figure) -> str:

@@ -59,13 +59,14 @@ def table(
 ) -> Table:
     """Return a table of plain cells, with `title` above it unless that is empty.
 
-    Columns whose heading is in `right` are aligned to the right. A cell that is a `Text` keeps its style; any other
-    value becomes one line of text."""
+    Columns whose heading is in `right` are aligned to the right; a heading may have several lines. A cell that is a
+    `Text` keeps its style; any other value becomes one line of text."""
     printed = Table(
         title=plain(title) if title else None, title_justify="left", box=None, pad_edge=False, header_style="bold"
     )
     for column in columns:
-        printed.add_column(plain(column), justify="right" if column in right else "left", overflow="fold")
+        heading = Text("\n").join(map(plain, column.split("\n")))
+        printed.add_column(heading, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         printed.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
     return printed

@@ -14,8 +14,9 @@ from gpubench.cli._layout import INDENT, LONGEST_PART, folded, joined, name_part
 
 with late():
     from gpubench import model
-    from gpubench.analysis import frame, summary, trust
+    from gpubench.analysis import frame, key_figures, trust
     from gpubench.analysis import overview as overviews
+    from gpubench.analysis import summary as summaries
     from gpubench.analysis.views import table, tables
 
 Part = Table | Text
@@ -23,7 +24,6 @@ Columns = list[tuple[str, list[str]]]  # column heads, each with its cells
 FEW_CASES = 40  # a run of at most this number of cases is listed in full
 _MOST_REASONS = 8
 _LONGEST_NAME = 60  # longest name of a case that stays on one line at the cost of other columns
-_EXPECTED_NOTE = "of expected: what this model of GPU reached on other machines (docs/gate.md)"
 
 
 def run_parts(run: model.Run, path: object) -> list[Part]:
@@ -37,11 +37,12 @@ def run_parts(run: model.Run, path: object) -> list[Part]:
 
 def overview(run: model.Run) -> list[Part]:
     """Return the overview of a run: devices, conditions, key figures, trust, main points, and a line per suite."""
-    run_overview = overviews.overview(summary.Summary(run))
+    summary = summaries.Summary(run)
+    run_overview = overviews.overview(summary)
     parts = [*_head_parts(run_overview), Text("")]
     if run_overview.values:
-        note = [_print.plain(_EXPECTED_NOTE, "dim")] if run_overview.has_expectations else []
-        parts += [_key_table(run_overview), *note, Text("")]
+        note = [_print.plain(run_overview.expected_note, "dim")] if run_overview.has_expectations else []
+        parts += [_key_table(run_overview.values, summary.interval_name), *note, Text("")]
     parts.append(_print.plain(run_overview.trust, "bold yellow" if run_overview.doubts else "bold green"))
     parts += [_print.plain(f"- {line}") for line in run_overview.limitations]
     parts += [_print.plain(f"- {line}", "yellow") for line in (*_warnings(run), *_reasons(run.results))]
@@ -56,7 +57,7 @@ def overview(run: model.Run) -> list[Part]:
 
 def head(run: model.Run) -> list[Part]:
     """Return the devices and the conditions of a run."""
-    return _head_parts(overviews.overview(summary.Summary(run)))
+    return _head_parts(overviews.overview(summaries.Summary(run)))
 
 
 def _head_parts(run_overview: overviews.Overview) -> list[Part]:
@@ -64,18 +65,23 @@ def _head_parts(run_overview: overviews.Overview) -> list[Part]:
     return [*devices, _print.plain(", ".join(run_overview.conditions))]
 
 
-def _key_table(run_overview: overviews.Overview) -> Table:
-    several = len({value.devices[0] for value in run_overview.values if value.devices}) > 1
-    columns = ["key figure", *(["device"] if several else []), "median", "of data sheet"]
-    columns += ["of expected"] if run_overview.has_expectations else []
-    rows = []
-    for value in run_overview.values:
-        shares = (value.of_spec, value.of_expected)[: 2 if run_overview.has_expectations else 1]
-        texts = [units.percent(share) if share is not None else "" for share in shares]
-        style = "yellow" if value.is_below_expectation else ""
-        device = ["+".join(value.devices)] if several else []
-        rows.append([_print.plain(cell, style) for cell in (value.title, *device, value.figure.text, *texts)])
-    return _print.table(columns, rows, right=columns[-3:] if run_overview.has_expectations else columns[-2:])
+def _key_table(values: Sequence[key_figures.KeyValue], interval_name: str) -> Table:
+    """Return a table of key figures; columns for which no figure has a value are left out."""
+    several = len({value.devices[0] for value in values if value.devices}) > 1
+    columns = {
+        "key figure": [value.title for value in values],
+        "device": ["+".join(value.devices) if several else "" for value in values],
+        "median": [value.figure.text for value in values],
+        _interval_head(interval_name): [value.figure.half_width_text for value in values],
+        "of data\nsheet": [units.percent(value.of_spec) if value.of_spec else "" for value in values],
+        "of\nexpected": [units.percent(value.of_expected) if value.of_expected else "" for value in values],
+    }
+    needed = [head for head, cells in columns.items() if any(cells)]
+    rows = [
+        [_print.plain(columns[head][row], "yellow" if value.is_below_expectation else "") for head in needed]
+        for row, value in enumerate(values)
+    ]
+    return _print.table(needed, rows, right=[head for head in needed if head not in ("key figure", "device")])
 
 
 def cases(
@@ -90,7 +96,7 @@ def cases(
     `filters` selects cases by patterns in their ids; empty selects all. `order` is `measured`, or the figure by which
     the cases are sorted, the highest first: `share` of peak, `noise` or `duration`. `top` lists only that number of
     cases. `wide` adds every kind of peak and the noise within and between processes."""
-    whole_run = summary.Summary(run)
+    whole_run = summaries.Summary(run)
     is_whole = not filters and top is None and order == "measured"
     parts: list[Part] = []
     for suite in frame.listing(whole_run, filters, order, top):
@@ -121,25 +127,37 @@ def _suite_parts(suite: frame.ListedSuite, wide: bool, width: int) -> Iterator[P
     yield Text("")
     heading = _print.plain(suite.name, "bold")
     yield heading.append_text(_print.plain(f"  {suite.constants}" if suite.constants else "", "not bold dim"))
+    if suite.leading:
+        yield from (_key_table(suite.leading, suite.interval_name), Text(""))
     whole = max(len(case.name) for case in suite.cases)
     longest = max(len(part) for case in suite.cases for part in name_parts(case.name))
-    for room_for_names in (min(whole, _LONGEST_NAME), min(longest, LONGEST_PART) + len(INDENT)):
-        for columns in _column_variants(suite, wide):
-            room = width - sum(2 + max(len(head), *map(len, cells)) for head, cells in columns)
-            if room >= room_for_names:
-                yield _one_line_each(suite, columns, room)
-                return
-    yield from _two_lines_each(suite, _column_variants(suite, wide)[0], width)
+    *full, one_share = _column_variants(suite, wide)
+    rooms = (min(whole, _LONGEST_NAME), min(longest, LONGEST_PART) + len(INDENT))
+    for columns, room_for_names in [*((columns, room) for room in rooms for columns in full), (one_share, rooms[1])]:
+        room = width - sum(2 + max(map(len, (*head.split("\n"), *cells))) for head, cells in columns)
+        if room >= room_for_names:
+            yield _one_line_each(suite, columns, room)
+            return
+    yield from _two_lines_each(suite, full[0], width)
 
 
 def _column_variants(suite: frame.ListedSuite, wide: bool) -> list[Columns]:
-    """Return three variants of the columns: complete, without the peaks' names, and also without the bounds."""
+    """Return four variants of the columns: complete, without the peaks' names, without the bounds, with one share.
+
+    The last has the share of the roof where it is known, and else the share of the peak."""
     whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
     unnamed = [
         (head, [(cell.partition("%")[0] + "%" if cell else "") for cell in cells] if head == "of peak" else cells)
         for head, cells in whole
     ]
-    return [whole, unnamed, [(head, cells) for head, cells in unnamed if head != "bound by"]]
+    unbound = [(head, cells) for head, cells in unnamed if head != "bound by"]
+    peaks = dict(unbound).get("of peak", [""] * len(suite.cases))
+    one_share = [
+        (head, [roof or peak for roof, peak in zip(cells, peaks, strict=True)] if head == _ROOF else cells)
+        for head, cells in unbound
+        if head != "of peak" or _ROOF not in dict(unbound)
+    ]
+    return [whole, unnamed, unbound, one_share]
 
 
 def _columns(suite: frame.ListedSuite, wide: bool) -> Columns:
@@ -147,8 +165,9 @@ def _columns(suite: frame.ListedSuite, wide: bool) -> Columns:
     named = [
         ("device", [case.device for case in suite.cases]),
         ("median", [case.median for case in suite.cases]),
-        ("95 %", [case.interval for case in suite.cases]),
+        (_interval_head(suite.interval_name), [case.interval for case in suite.cases]),
         ("of peak", [case.share for case in suite.cases]),
+        (_ROOF, [case.shares[-1] for case in suite.cases]),
     ]
     if wide:
         named[3:] = [
@@ -163,7 +182,13 @@ def _columns(suite: frame.ListedSuite, wide: bool) -> Columns:
     ]
 
 
-_WIDE_SHARES = ("of data sheet", "at the clock", "of best")  # the heads in the order of `peaks.BASES`
+def _interval_head(interval_name: str) -> str:
+    """Return the head of a column of intervals in two lines, which say what they cover: `± within`, `process`."""
+    return "\n".join(interval_name.replace("95 %", "±").rsplit(" ", 1))
+
+
+_ROOF = "of roof"
+_WIDE_SHARES = ("of data sheet", "at the clock", "of best", _ROOF)  # the heads in the order of `peaks.BASES`
 _LEFT = ("device", "bound by", "state")
 
 
@@ -186,12 +211,14 @@ def _two_lines_each(suite: frame.ListedSuite, columns: Columns, width: int) -> I
     for number, case in enumerate(suite.cases):
         yield _folded(case.name, "", width)
         line = INDENT
-        for text in (cells[number] for _, cells in columns if cells[number]):
+        figures = ((head, cells[number]) for head, cells in columns if cells[number])
+        for text in (f"{cell} {head}" if head == _ROOF else cell for head, cell in figures):
             if line.strip() and len(line) + len(text) > width:
                 yield _styled(line.rstrip(), case)
                 line = INDENT
             line += f"{text}  "
         yield _styled(line.rstrip(), case)
+        yield from _secondary_lines(case.beside, width)
 
 
 def _styled(cell: str, case: frame.ListedCase) -> Text:
@@ -203,11 +230,12 @@ def _folded(name: str, secondary: str, room: int) -> Text:
 
     `secondary` is a list of figures, separated by commas, or empty, which adds no line. A part between two commas that
     is longer than `room` is not broken."""
-    text = folded(name, room)
-    if secondary:
-        lines = joined(INDENT, [f"{part}, " for part in secondary.split(", ")], room + 1)
-        text = Text("\n").join([text, *(_print.plain(line.rstrip(", "), "dim") for line in lines)])
-    return text
+    return Text("\n").join([folded(name, room), *_secondary_lines(secondary, room)])
+
+
+def _secondary_lines(secondary: str, room: int) -> list[Text]:
+    lines = joined(INDENT, [f"{part}, " for part in secondary.split(", ")], room + 1) if secondary else []
+    return [_print.plain(line.rstrip(", "), "dim") for line in lines]
 
 
 def _warnings(run: model.Run) -> list[str]:
