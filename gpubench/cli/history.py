@@ -78,7 +78,8 @@ def _events(trend: trending.Trend) -> Iterator[Text]:
     lines: list[tuple[int, str, bool]] = []
     for change in trend.changes:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (change.before, change.after))
-        text = f"^ {_date_text(trend.moments[change.index].source.at)}: {sides}, {change.text}"
+        note = f"; {change.note}" if change.note else ""
+        text = f"^ {_date_text(trend.moments[change.index].source.at)}: {sides}, {change.text}{note}"
         lines.append((change.index, text, change.is_worse))
     for drift in trend.drifts:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (drift.before, drift.after))
@@ -102,7 +103,7 @@ def _newest_event(trend: trending.Trend) -> str:
     event = trend.newest_event
     if event is None:
         return trend.newest_comparison.partition(" than")[0] if trend.state == "too few runs" else "–"
-    return f"{event.effect_text}, {_date_text(trend.moments[event.start].source.at, '%Y-%m-%d')}"
+    return f"{event.noted_text}, {_date_text(trend.moments[event.start].source.at, '%Y-%m-%d')}"
 
 
 def _date_text(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
@@ -250,7 +251,7 @@ def _write_page(
 
 
 def _document(trend: trending.Trend) -> dict[str, Any]:
-    """Return a trend as the object that `--json` prints: its line, fingerprint, state, runs, steps and drifts."""
+    """Return a trend as the object that `--json` prints: its line, fingerprint, state, runs and changes."""
     from gpubench.stats.stretches import LEAST_RUNS
 
     line = trend.line
@@ -276,6 +277,7 @@ def _document(trend: trending.Trend) -> dict[str, Any]:
         "runs": runs,
         "changes": records.record(trend.changes),
         "drifts": records.record(trend.drifts),
+        "two_states": records.record(trend.states),
     }
 
 
