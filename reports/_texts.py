@@ -11,10 +11,6 @@ from urllib.parse import quote
 
 from gpubench.api import report as gb
 
-EXPECTED_NOTE = (
-    "Of data sheet: the share of the peak in the vendor's data sheet. Of expected: compared with what this model of "
-    "GPU reached on other machines."
-)
 DATA_SHEET_NOTE = "Of data sheet: the share of the peak in the vendor's data sheet."
 
 
@@ -43,7 +39,7 @@ def head(summary: gb.Summary) -> dict[str, Any]:
         "conditions": run_overview.conditions,
         "trust": trust_text(run_overview),
         "is_trusted": not run_overview.doubts,
-        "tiles": [_tile(value, anchors) for value in run_overview.values],
+        "tiles": [tile(value, anchors) for value in run_overview.values],
         "note": key_note(run_overview),
         "limitations": run_overview.limitations,
         "suites": [(line, f"#{suite_anchor(line.name)}", seconds_text(line.seconds)) for line in run_overview.suites],
@@ -57,14 +53,9 @@ def trust_text(run_overview: gb.Overview) -> str:
 
 def key_note(run_overview: gb.Overview) -> str:
     """Return the sentences on what the shares of the key figures refer to; empty if no figure has a share."""
-    if run_overview.has_expectations:
-        return EXPECTED_NOTE
-    return DATA_SHEET_NOTE if any(value.of_spec is not None for value in run_overview.values) else ""
-
-
-def has_several_devices(run_overview: gb.Overview) -> bool:
-    """Return True if the key figures are of more than one device, so that each must name its device."""
-    return len({value.devices[:1] for value in run_overview.values}) > 1
+    expected = run_overview.expected_note
+    sheet = DATA_SHEET_NOTE if any(value.of_spec is not None for value in run_overview.values) else ""
+    return f"{sheet} {expected[:1].upper()}{expected[1:]}{'.' if expected else ''}".strip()
 
 
 def share_text(share: float | None) -> str:
@@ -77,13 +68,14 @@ def seconds_text(seconds: float) -> str:
     return gb.units.duration(seconds) if seconds > 0 else ""
 
 
-def _tile(value: gb.KeyValue, anchors: Anchors) -> dict[str, Any]:
+def tile(value: gb.KeyValue, anchors: Anchors) -> dict[str, Any]:
     """Return a key figure as texts; `bar` is its share of the data sheet's peak in per cent, None if unknown."""
     spec = value.of_spec
     return {
         "title": value.title,
         "device": "+".join(value.devices) if anchors.with_devices else "",
         "text": value.figure.text,
+        "interval": value.figure.half_width_text,
         "of_spec": share_text(spec),
         "bar": round(min(max(100 * spec, 0.0), 100.0), 1) if spec is not None else None,
         "of_expected": share_text(value.of_expected),
@@ -108,7 +100,8 @@ LEGEND = (
     "samples; of fewer than six samples, half their range. Noise within process: 1.4826 · MAD / median. Neither "
     "predicts what another process would measure. Between processes: the standard deviation (n - 1) of the medians of "
     "at least three new processes over their mean. % of peak: compared with the data sheet; where that is unknown, "
-    "with the peak at the clock measured during the case."
+    "with the peak at the clock measured during the case. Of roof: compared with that peak or, if less, with what the "
+    "rate of reading memory in this run allows for the bytes of the case."
 )
 REPLICATED = (
     " Each replicate ran in new processes: the median of a case is the median of its replicates, 95 % of processes "
@@ -121,6 +114,7 @@ _BASES: dict[str, str] = {
     "spec": "peak (data sheet)",
     "clock": "peak at the measured clock",
     "best": "best of this run",
+    "roof": "the roof",
 }
 _PARTIAL = "The run was interrupted before all cases were measured; `gpubench run --resume` continues it."
 _BESIDE = 8  # the most figures beside a headline that are written out

@@ -124,8 +124,9 @@ def test_every_codec_gets_the_same_bytes(suite, host):
     assert np.array_equal(first, second)
 
 
-def test_a_tile_is_repeated_to_any_length(corpora):
-    target = corpora.make_corpus("ids", 0).repeated(2 * corpora.TILE_BYTES + 5)
+def test_a_tile_is_repeated_to_any_length(corpora, host):
+    corpus = dataclasses.replace(corpora.make_corpus("ids", 0), total=2 * corpora.TILE_BYTES + 5)
+    target = corpus.buffer(host)
     assert np.array_equal(target[: corpora.TILE_BYTES], target[corpora.TILE_BYTES : -5])
     assert np.array_equal(target[:5], target[-5:])
 
@@ -144,8 +145,8 @@ def test_many_threads_are_measured_on_the_host(suite, host):
 @pytest.mark.parametrize("name", ["deflate", "zstd"])
 def test_host_and_device_read_the_same_format(suite, gpu, monkeypatch, name):
     """The GPU in host memory always writes the format of zlib, so the host has to read that."""
-    host_codecs = suite_module("compression", "_codecs_host")
-    monkeypatch.setattr(host_codecs, "FORMATS", {name: host_codecs.CODECS["zlib-1"]})
+    host_codecs = suite_module("compression", "_codecs")
+    monkeypatch.setattr(host_codecs, "FORMATS", {name: host_codecs.ON_HOST["zlib-1"]})
     target = Target(Facts((GPU,)), GPU, "full")
     case = next(case for case in suite.cases(target) if case.name == "formats" and case.param("format") == name)
     task = suite.build(Bench(gpu, sized(case, 2**21), target, suite.package))
@@ -284,7 +285,9 @@ def test_compressed_chunks_state_their_decompressed_sizes_on_a_gpu(suite, real_g
     task = build(suite, real_gpu, codec)
     task.stages["compress"].call()
     trip = trip_of(task)
-    sizes = real_gpu.xp.zeros(trip.count, real_gpu.xp.uint64)
+    count = len(trip.source.sizes)
+    sizes = real_gpu.xp.zeros(count, real_gpu.xp.uint64)
     stream = real_gpu.xp.cuda.get_current_stream().ptr
-    trip.codec.row.restored_sizes(trip.compressed.at_device(), sizes.data.ptr, stream)
-    assert [CHUNK] * trip.count == real_gpu.to_host(sizes).tolist()
+    pointers, lengths = (array.data.ptr for array in (trip.compressed.pointers, trip.compressed.sizes))
+    trip.codec.row.restored_sizes(nvcomp.Chunks(pointers, lengths, count), sizes.data.ptr, stream)
+    assert [CHUNK] * count == real_gpu.to_host(sizes).tolist()

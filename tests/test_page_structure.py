@@ -82,8 +82,8 @@ def test_the_page_begins_with_the_same_summary_as_every_other_form():
 def test_the_markdown_begins_with_the_same_answer():
     run = run_of(*sizes(), read(suite="ipc", status="failed", cause="hang", reason="no answer"))
     head = rendering.report("md").render(run).partition("\n## ")[0]
-    assert "| key figure | median | of data sheet |" in head
-    assert "| Memory read | **4600 GB/s** | 95.8 % |" in head
+    assert "| key figure | median | 95 % within process | of data sheet |" in head
+    assert "| Memory read | **4600 GB/s** | ± 0.1 % | 95.8 % |" in head
     assert "**Trustworthy: no, because 1 case failed (hang)**" in head
     assert "| mine | what mine measures | 4 ok |" in head
     assert head.splitlines()[2].startswith("tier quick · 5 cases")

@@ -638,10 +638,10 @@ def replicated_run():
 
 def test_replicates_are_one_row_of_the_page_with_the_noise_within_and_between_processes():
     page = page_of(replicated_run())
-    heads = "case median 95 % of processes % of peak noise within process between processes bound by state"
+    heads = "case median 95 % of processes % of peak of roof noise within process between processes bound by state"
     assert heads in page.text
     wide = page.text[page.text.index("wide [n=1]") :]
-    assert re.search(r"1\.000 ms ± 10\.0 % range – 0\.0 % 10\.0 % – loaded", wide)
+    assert re.search(r"1\.000 ms ± 10\.0 % range – – 0\.0 % 10\.0 % – loaded", wide)
     assert "2 ok, 1 failed" in page.text
     assert "Between processes: the standard deviation (n - 1) of the medians" in page.text
 

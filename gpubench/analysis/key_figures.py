@@ -1,14 +1,15 @@
-"""Find the values of a run's key figures: gpubench's own, then key figures that suites of other authors declare."""
+"""Find the values of a run's key figures: of every run, of suites by other authors, and of the section of a suite."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpubench.analysis.figure import Figure, Spread
 from gpubench.analysis.quantities import series_labelled
 from gpubench.analysis.summary import Summary
+from gpubench.base import units
 from gpubench.knowledge.floors import Floor, built_in_floor
-from gpubench.knowledge.key_figures import BUILT_IN_SUITES, OF_GPU, OF_HOST
+from gpubench.knowledge.key_figures import BUILT_IN_SUITES, OF_GPU, OF_HOST, OF_SUITES
 from gpubench.model import KeyFigure
 
 
@@ -17,7 +18,8 @@ class KeyValue:
     """A key figure with its value in this run.
 
     `title` is the name for people, and `case_id` the case that supplied the value. `series` is the label of its series,
-    empty for the headline. `floor` is the value expected of this model of GPU, None if it is unknown."""
+    empty for the headline. `floor` is the value expected of this model of GPU, None if it is unknown, or if it was
+    measured on the day of the run, which may be one of its sources."""
 
     title: str
     case_id: str
@@ -71,6 +73,24 @@ def key_values(summary: Summary) -> list[KeyValue]:
     ]
 
 
+def leading_values(summary: Summary, suite: str) -> list[KeyValue]:
+    """Return the figures that lead the section of a suite; each title has the axes that the figure leaves open."""
+    spreads = [spread for spread in summary.spreads() if spread.case.suite == suite and spread.figure is not None]
+    return [
+        replace(value, title=", ".join((value.title, *_open_axes(spread, wanted))))
+        for name, wanted in OF_SUITES
+        if name == suite
+        for value in _values(summary, spreads, suite, wanted)
+        for spread in spreads
+        if (spread.case.id, spread.devices) == (value.case_id, value.devices)
+    ]
+
+
+def _open_axes(spread: Spread, wanted: KeyFigure) -> list[str]:
+    texts = [axis for axis, value in wanted.params if isinstance(value, str)]
+    return [units.axis_value_text(axis, value) for axis, value in spread.case.params if axis not in texts]
+
+
 def _values(summary: Summary, spreads: Sequence[Spread], suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
     """Yield the value of the key figure `wanted` of a suite among `spreads`, one for each first device of a case."""
     nearest: dict[str, tuple[float, Spread]] = {}  # first device → distance and case
@@ -112,4 +132,8 @@ def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
 
 
 def _floor(summary: Summary, spread: Spread) -> Floor | None:
-    return built_in_floor(summary.device(spread.devices[0]).name, spread.case.id)
+    floor = built_in_floor(summary.device(spread.devices[0]).name, spread.case.id)
+    is_of_another_day = floor is not None and (
+        not floor.date or not summary.run.manifest.started.startswith(floor.date)
+    )
+    return floor if is_of_another_day else None

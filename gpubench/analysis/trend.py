@@ -335,7 +335,7 @@ def entries(run: Run) -> Iterator[Entry]:
 
     An entry has the median, interval and noise of its series."""
     summary = Summary(run)
-    for result in run.results:
+    for result in summary.run.results:
         if result.status != "ok":
             continue
         device_fingerprint = fingerprint(run.manifest.facts, result.devices)

@@ -79,7 +79,7 @@ _SEASON_MARGIN = 4.0  # for each step: the likelihood ratio that it must gain ov
 _SPREAD_MARGIN = 8.0  # the likelihood ratio that a step must gain over a change of the spread alone
 _LARGEST_GROWTH = 9.0  # of the variance, where the spread changes
 _STATE_GAP, _STATE_SWITCHES = 5.0, 3  # least distance of states, in deviations of the values; least switches
-_STATE_UNREST = 3.0  # variance of all values of a state over that of neighbours
+_STATE_UNREST = 3.0  # variance of all values of a state over the variance of neighbours
 _PLACE_PARAMETERS = 1.5  # parameters that a step has more than a drift, because its place is searched
 _COINCIDENCE = 5e-5  # the largest accepted probability that a level was drawn from its neighbour's values
 _TREND_SCORE = 3.5  # Mann-Kendall, in standard deviations: p < 0.0005
@@ -88,7 +88,7 @@ _MOST_DRIFTS = 2
 _WINDOW = 5  # values: two outliers in a row are cut to the median of their window, three are a level
 _OUTLIER = 2.6  # standard deviations from the median of the window
 _LOCAL_TO_SIGMA = 2.02  # a normal sample's sigma over its median distance from the median of the window; simulated
-_CORRELATIONS = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 0.9])[:, None]  # those of neighbouring runs that are tried
+_CORRELATIONS = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 0.9])[:, None]  # correlations of neighbouring runs that are tried
 _FITTED = 4  # values that a fit uses up, so that short series gain less
 _FEWEST_SWINGS, _SHORTEST_SWING = 0.75, 8  # periods in the series; runs of a period
 _RESOLUTION = 1e-5  # relative to the median; smaller differences are rounding
@@ -179,10 +179,9 @@ def _with_states(data: Floats, parts: tuple[Stretch, ...]) -> tuple[Stretch, ...
 
 
 def _switches(values: Floats) -> list[int]:
-    """Return the places at which values go from one of two levels to the other; none unless they come and go.
-
-    The levels are those of the two groups with the least squares. A value that is close to neither level is no switch,
-    and each level must be visited twice for two values or more, because a single value may be an outlier."""
+    """Return the places at which values go from one of two levels to the other; none unless they come and go."""
+    # The two groups with the least squares have these levels. A value that is close to neither is no switch, and each
+    # level must be visited twice for two values or more, because a single value may be an outlier.
     ordered, count = np.sort(values), len(values)
     if count < LEAST_RUNS:
         return []
@@ -244,11 +243,10 @@ def _is_significant(data: Floats, division: _Division) -> bool:
 
 
 def _exceeds_spread(data: Floats, before: Stretch, after: Stretch) -> bool:
-    """Return whether two levels of one spread explain the values better than one level whose spread grows.
-
-    The spread may grow at any value, and at most threefold."""
+    """Return whether two levels of one spread explain the values better than one level whose spread grows."""
+    # the spread may grow at any value, and at most threefold
     parts = [data[before.start : before.end], data[after.start : after.end]]
-    if len(parts[0]) < len(parts[1]):  # the level is that of the longer part, and comes first
+    if len(parts[0]) < len(parts[1]):  # the longer part has the level, and comes first
         parts = [parts[1][::-1], parts[0][::-1]]
     values, count = np.concatenate(parts), sum(map(len, parts))
     rounding = (_RESOLUTION * float(np.median(data))) ** 2 + np.finfo(float).tiny
@@ -274,9 +272,8 @@ def _coincidence(before: Floats, after: Floats) -> float:
 
 
 def _divisions(data: Floats, most: int) -> tuple[list[_Division], float]:
-    """Return the best division for each number of stretches up to `most` and of drifts, and the deviance of a season.
-
-    The season is the sine wave about one level, of any period that the runs show, that fits them best."""
+    """Return the best division for each number of stretches and of drifts, and the deviance of a season."""
+    # the season is the sine wave about one level, of any period that the runs show, that fits them best
     count, cleaned = len(data), _without_outliers(data)
     centred = cleaned - np.median(cleaned)
     scaled = centred / (np.abs(centred).max() or 1.0)
@@ -300,9 +297,8 @@ def _season_residuals(data: Floats) -> Iterator[Floats]:
 
 
 def _deviances(residuals: Floats, rounding: float) -> Floats:
-    """Return −2·log of the likelihood of each column, as an autoregressive process of whichever correlation fits best.
-
-    So a wander that correlation explains gains nothing from steps (Shi et al., Journal of Climate 35(19), 2022)."""
+    """Return −2·log of the likelihood of each column, as an autoregressive process of the best correlation."""
+    # a wander that correlation explains gains nothing from steps (Shi et al., Journal of Climate 35(19), 2022)
     cross = (residuals[1:] * residuals[:-1]).sum(axis=0)
     inner = (residuals[1:-1] ** 2).sum(axis=0)
     squares = (residuals**2).sum(axis=0) + _CORRELATIONS**2 * inner - 2 * _CORRELATIONS * cross
