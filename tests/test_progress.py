@@ -56,7 +56,7 @@ def test_jobs_with_too_few_devices_take_no_time():
 def test_on_a_terminal_the_time_left_stands_in_one_line_that_fits(monkeypatch, width):
     drawn = io.StringIO()
     console = Console(file=drawn, force_terminal=True, width=width, _environ={"TERM": "xterm"})
-    monkeypatch.setattr(_machine, "err", lambda: console)
+    monkeypatch.setattr(_machine._print, "err", lambda: console)
     with _machine.run_display() as watch:
         for event in events([job(path=LONG), job("gemm", path=LONG)]):
             watch(event)
@@ -67,13 +67,15 @@ def test_on_a_terminal_the_time_left_stands_in_one_line_that_fits(monkeypatch, w
 
 @pytest.mark.parametrize("term", ["", "dumb"])
 def test_without_a_terminal_that_moves_its_cursor_each_suite_has_a_line(monkeypatch, capsys, term):
+    drawn = io.StringIO()
     if term:
-        console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": term})
-        monkeypatch.setattr(_machine, "err", lambda: console)
+        console = Console(file=drawn, force_terminal=True, color_system=None, _environ={"TERM": term})
+        monkeypatch.setattr(_machine._print, "err", lambda: console)
     with _machine.run_display() as watch:
         for event in events([job(), job(number=1), job("gemm")]):
             watch(event)
-    assert capsys.readouterr().err.splitlines() == ["bandwidth: 2 ok in 4.00 s; about 1 s left", "gemm: 1 ok in 2.00 s"]
+    lines = (drawn.getvalue() if term else capsys.readouterr().err).splitlines()
+    assert lines == ["bandwidth: 2 ok in 4.00 s; about 1 s left", "gemm: 1 ok in 2.00 s"]
 
 
 def test_of_several_devices_each_suite_has_a_line_for_each(capsys):

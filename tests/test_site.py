@@ -14,7 +14,7 @@ import _make as make
 import pytest
 
 from gpubench.base.errors import FileError, UsageError
-from gpubench.cli.site import site_sharing
+from gpubench.cli.report import site_sharing
 from gpubench.model import KeyFigure, Settings, SuiteInfo, store
 from gpubench.tools import site
 

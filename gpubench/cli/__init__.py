@@ -1,32 +1,13 @@
-"""Define the commands, one module each.
+"""Define the commands: one turns its options into calls of `gpubench.tools` and `gpubench.measuring`, and prints.
 
-A command turns its options into calls of `gpubench.tools` and `gpubench.measuring` and prints what they return.
-
-It computes nothing, and imports slow modules only when a command runs, so that `--help` stays fast."""
+It computes nothing. Slow modules are imported by `_late` when a command uses them, so that `--help` stays fast."""
 
 import sys
 
 import typer
 
 from gpubench.base.errors import UsageError
-from gpubench.cli import (
-    ab,
-    compare,
-    doctor,
-    fleet,
-    gate,
-    history,
-    import_,
-    list_,
-    monitor,
-    profile,
-    redact,
-    report,
-    run,
-    show,
-    site,
-    soak,
-)
+from gpubench.cli import compare, doctor, fleet, gate, history, import_, list_, monitor, profile, report, run
 
 app = typer.Typer(
     name="gpubench",
@@ -41,25 +22,22 @@ app.command("list")(list_.list_)
 app.command("plan")(list_.plan)
 app.command("profile", cls=profile.Command, context_settings=profile.CONTEXT)(profile.profile)
 app.command("doctor")(doctor.doctor)
-app.command("soak")(soak.soak)
+app.command("soak")(run.soak)
 app.command("monitor")(monitor.monitor)
-app.command("show")(show.show)
+app.command("show")(report.show)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
-app.command("site")(site.site)
+app.command("site")(report.site)
 app.command("gate")(gate.gate)
-app.command("ab")(ab.ab)
-app.command("redact")(redact.redact)
+app.command("ab")(gate.ab)
+app.command("redact")(report.redact)
 app.add_typer(history.app, name="history")
 app.add_typer(fleet.app, name="fleet")
 app.command("import")(import_.import_)
 
 
 def call() -> int:
-    """Run the command in the process's arguments and return the exit status; without arguments, print the help.
-
-    Raises UsageError, which is printed as one line, for an invalid argument, because Typer would print several lines.
-    """
+    """Run the command in the process's arguments and return the exit status; an invalid argument is a UsageError."""
     arguments = sys.argv[1:]
     try:
         status = app(arguments or ["--help"], prog_name="gpubench", standalone_mode=False)

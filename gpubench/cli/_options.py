@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gpubench.base.errors import UsageError
 from gpubench.cli import _print
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.model import Facts, Settings
+with late():
+    from gpubench import model
+    from gpubench.analysis.views import breakeven
+    from gpubench.measuring import data_files, nodes
+    from gpubench.measuring import plan as planning
+    from gpubench.tools import history
 
 
 class TierName(StrEnum):
@@ -86,18 +92,14 @@ Json = Annotated[
 
 
 def check_suites(suites: list[str] | None) -> None:
-    """Raise UsageError for an unknown suite, and print which of the suites cannot be loaded, on standard error.
-
-    `suites` are the command's arguments; None or an empty list stands for all suites. No device is opened."""
-    from gpubench.measuring import plan as planning
-
+    """Raise UsageError for an unknown suite, and say which cannot be loaded; without `suites` all are meant."""
     planning.suite_names(suites or [])
     for message in planning.broken_suite_messages(suites or []):
-        _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
+        _print.warn(message)
 
 
 def settings(
-    facts: Facts,
+    facts: model.Facts,
     suites: list[str] | None,
     devices: list[str] | None,
     with_host: bool,
@@ -108,18 +110,10 @@ def settings(
     seed: int = 0,
     links: list[str] | None = None,
     paranoid: bool = False,
-) -> Settings:
+) -> model.Settings:
     """Return the settings of a run from the command's options; None means that an option was not given.
 
-    `suites` and `devices` are the words of the command line, `filters` patterns of case ids, `data` files and folders,
-    and `links` texts such as `25GbE`. Raises UsageError, with the valid choices, for an invalid option or a file that
-    cannot be used."""
-    from gpubench import model
-    from gpubench.analysis.views import breakeven
-    from gpubench.measuring import nodes
-    from gpubench.measuring import plan as planning
-    from gpubench.measuring.data_files import data_files
-
+    Raises UsageError, with the valid choices, for an invalid option or a file that cannot be used."""
     return model.Settings(
         suites=planning.suite_names(suites or []),
         devices=planning.device_ids(facts, devices or [], with_host),
@@ -127,7 +121,7 @@ def settings(
         filters=tuple(filters or []),
         replicates=replicates,
         seed=seed,
-        data=data_files(data or []),
+        data=data_files.data_files(data or []),
         headline=planning.is_headline(suites or []),
         links=tuple(map(breakeven.named_link, dict.fromkeys(links or []))),
         nodes=nodes.group_size(),
@@ -136,14 +130,7 @@ def settings(
 
 
 def run_file(out: Path | None, kind: str = "") -> Path:
-    """Return the path of a new run file: `out`, or if `out` is None a new name in the folder gpubench-runs.
-
-    The folder is made. The new name consists of the time (UTC) and `kind`, such as `-gate`. Raises UsageError if the
-    folder cannot be made."""
-    from datetime import UTC, datetime
-
-    from gpubench.tools import history
-
+    """Return the path of a new run file: `out`, or a name of time and `kind` in gpubench-runs, which is made."""
     if out is not None:
         return out
     folder = Path(history.FOLDER)

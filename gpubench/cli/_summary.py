@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
+from gpubench.base import units
 from gpubench.cli import _print, profile
-from gpubench.cli._layout import INDENT, LONGEST_PART, joined, name_parts
+from gpubench.cli._late import late
+from gpubench.cli._layout import INDENT, LONGEST_PART, folded, joined, name_parts
 
-if TYPE_CHECKING:
-    from gpubench.analysis.frame import ListedCase, ListedSuite, Order
-    from gpubench.analysis.key_figures import KeyValue
-    from gpubench.analysis.overview import Overview
-    from gpubench.analysis.summary import Summary
-    from gpubench.analysis.views.table import Table as DerivedTable
-    from gpubench.model import Result, Run
+with late():
+    from gpubench import model
+    from gpubench.analysis import frame, key_figures, trust
+    from gpubench.analysis import overview as overviews
+    from gpubench.analysis import summary as summaries
+    from gpubench.analysis.views import table, tables
 
 Part = Table | Text
 Columns = list[tuple[str, list[str]]]  # column heads, each with its cells
@@ -26,22 +26,17 @@ _MOST_REASONS = 8
 _LONGEST_NAME = 60  # longest name of a case that stays on one line at the cost of other columns
 
 
-def run_parts(run: Run, path: object) -> list[Part]:
-    """Return the texts and tables that `run` prints at its end: the overview, and the cases if they are at most 40.
-
-    If there are more, a line with the command that lists them follows the overview; `path` is the run file in it."""
+def run_parts(run: model.Run, path: object) -> list[Part]:
+    """Return the texts and tables that `run` prints at its end: the overview, and the cases if they are at most 40."""
     if len({result.case.id for result in run.results}) <= FEW_CASES:
         return [*overview(run), *cases(run)]
     return [*overview(run), Text(""), _print.plain(f"every case: gpubench show {path} --all", "dim")]
 
 
-def overview(run: Run) -> list[Part]:
+def overview(run: model.Run) -> list[Part]:
     """Return the overview of a run: devices, conditions, key figures, trust, main points, and a line per suite."""
-    from gpubench.analysis.overview import overview as of_summary
-    from gpubench.analysis.summary import Summary
-
-    summary = Summary(run)
-    run_overview = of_summary(summary)
+    summary = summaries.Summary(run)
+    run_overview = overviews.overview(summary)
     parts = [*_head_parts(run_overview), Text("")]
     if run_overview.values:
         note = [_print.plain(run_overview.expected_note, "dim")] if run_overview.has_expectations else []
@@ -50,34 +45,26 @@ def overview(run: Run) -> list[Part]:
     parts += [_print.plain(f"- {line}") for line in run_overview.limitations]
     parts += [_print.plain(f"- {line}", "yellow") for line in (*_warnings(run), *_reasons(run.results))]
     if run_overview.suites:
-        rows = [(line.name, _seconds(line.seconds), line.ended) for line in run_overview.suites]
+        rows = [
+            (line.name, units.duration(line.seconds) if line.seconds > 0 else "", line.ended)
+            for line in run_overview.suites
+        ]
         parts += [Text(""), _print.table(("suite", "time", "cases"), rows, right=("time",))]
     return parts
 
 
-def head(run: Run) -> list[Part]:
+def head(run: model.Run) -> list[Part]:
     """Return the devices and the conditions of a run."""
-    from gpubench.analysis.overview import overview as of_summary
-    from gpubench.analysis.summary import Summary
-
-    return _head_parts(of_summary(Summary(run)))
+    return _head_parts(overviews.overview(summaries.Summary(run)))
 
 
-def _head_parts(run_overview: Overview) -> list[Part]:
+def _head_parts(run_overview: overviews.Overview) -> list[Part]:
     devices: list[Part] = [_print.plain(device, "bold") for device in run_overview.devices]
     return [*devices, _print.plain(", ".join(run_overview.conditions))]
 
 
-def _seconds(seconds: float) -> str:
-    from gpubench.base import units
-
-    return units.duration(seconds) if seconds > 0 else ""
-
-
-def _key_table(values: Sequence[KeyValue], interval_name: str) -> Table:
+def _key_table(values: Sequence[key_figures.KeyValue], interval_name: str) -> Table:
     """Return a table of key figures; columns for which no figure has a value are left out."""
-    from gpubench.base import units
-
     several = len({value.devices[0] for value in values if value.devices}) > 1
     columns = {
         "key figure": [value.title for value in values],
@@ -96,51 +83,41 @@ def _key_table(values: Sequence[KeyValue], interval_name: str) -> Table:
 
 
 def cases(
-    run: Run, filters: Sequence[str] = (), order: Order = "measured", top: int | None = None, wide: bool = False
+    run: model.Run,
+    filters: Sequence[str] = (),
+    order: frame.Order = "measured",
+    top: int | None = None,
+    wide: bool = False,
 ) -> list[Part]:
     """Return the cases of a run by suite; if all are listed as measured, also the tables that are derived from them.
 
-    `filters` selects cases by patterns in their ids; empty selects all. `order` is `measured`, or the figure by which
-    the cases are sorted, the highest first: `share` of peak, `noise` or `duration`. `top` lists only that number of
-    cases. `wide` adds every kind of peak and the noise within and between processes."""
-    from gpubench.analysis.frame import listing
-    from gpubench.analysis.summary import Summary
-    from gpubench.analysis.views.tables import tables
-
-    summary = Summary(run)
+    `order` is `measured`, or the figure by which they are sorted, the highest first: `share`, `noise` or `duration`."""
+    whole_run = summaries.Summary(run)
     is_whole = not filters and top is None and order == "measured"
     parts: list[Part] = []
-    for suite in listing(summary, filters, order, top):
+    for suite in frame.listing(whole_run, filters, order, top):
         parts += _suite_parts(suite, wide, _print.out().width)
         if is_whole:
-            parts += [part for table in tables(summary, suite.name) for part in derived_parts(table)]
+            parts += [part for derived in tables.tables(whole_run, suite.name) for part in derived_parts(derived)]
     if is_whole:
-        parts += [part for table in tables(summary) if table.topic != "phases" for part in derived_parts(table)]
-        parts += profile.phases(summary, _print.out())
-    return [*parts, *_interval_notes(summary, wide)]
+        of_run = (derived for derived in tables.tables(whole_run) if derived.topic != "phases")
+        parts += [part for derived in of_run for part in derived_parts(derived)]
+        parts += profile.phases(whole_run, _print.out())
+    notes = [whole_run.recorded_sources_text] if wide else []
+    if not whole_run.replicated and any(row.figure and row.figure.samples > 1 for row in whole_run.rows()):
+        notes.insert(0, "± is the 95 % interval within one process; --replicates 3 measures how much processes differ")
+    return parts + [part for note in notes if note for part in (Text(""), _print.plain(note, "dim"))]
 
 
-def derived_parts(table: DerivedTable) -> list[Part]:
+def derived_parts(derived: table.Table) -> list[Part]:
     """Return a table of derived figures with its note below it."""
-    right = [head for head in table.heads if head not in table.text_heads]
-    note = [_print.plain(table.note, "dim")] if table.note else []
-    return [Text(""), _print.table(table.heads, table.rows, table.title, right), *note]
+    right = [head for head in derived.heads if head not in derived.text_heads]
+    note = [_print.plain(derived.note, "dim")] if derived.note else []
+    return [Text(""), _print.table(derived.heads, derived.rows, derived.title, right), *note]
 
 
-def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
-    """Return a note that the intervals hold within one process, for a run without replicates; else nothing."""
-    notes = []
-    if not summary.replicated and any(row.figure and row.figure.samples > 1 for row in summary.rows()):
-        notes.append("± is the 95 % interval within one process; --replicates 3 measures how much processes differ")
-    if wide:
-        notes.append(summary.recorded_sources_text)
-    return [part for note in notes if note for part in (Text(""), _print.plain(note, "dim"))]
-
-
-def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
-    """Yield a suite's heading and its cases: a table with one row each if it fits `width` columns, else lines of text.
-
-    The most complete variant of the columns is used that leaves room for the names."""
+def _suite_parts(suite: frame.ListedSuite, wide: bool, width: int) -> Iterator[Part]:
+    """Yield a suite's heading and its cases: a table of the most columns that fit `width`, else lines of text."""
     yield Text("")
     heading = _print.plain(suite.name, "bold")
     yield heading.append_text(_print.plain(f"  {suite.constants}" if suite.constants else "", "not bold dim"))
@@ -158,10 +135,8 @@ def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
     yield from _two_lines_each(suite, full[0], width)
 
 
-def _column_variants(suite: ListedSuite, wide: bool) -> list[Columns]:
-    """Return four variants of the columns: complete, without the peaks' names, without the bounds, with one share.
-
-    The last has the share of the roof where it is known, and else the share of the peak."""
+def _column_variants(suite: frame.ListedSuite, wide: bool) -> list[Columns]:
+    """Return four variants of the columns: complete, without the peaks' names, without the bounds, with one share."""
     whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
     unnamed = [
         (head, [(cell.partition("%")[0] + "%" if cell else "") for cell in cells] if head == "of peak" else cells)
@@ -177,7 +152,7 @@ def _column_variants(suite: ListedSuite, wide: bool) -> list[Columns]:
     return [whole, unnamed, unbound, one_share]
 
 
-def _columns(suite: ListedSuite, wide: bool) -> Columns:
+def _columns(suite: frame.ListedSuite, wide: bool) -> Columns:
     """Return the columns of figures, each with its heading and one cell per case."""
     named = [
         ("device", [case.device for case in suite.cases]),
@@ -209,7 +184,7 @@ _WIDE_SHARES = ("of data sheet", "at the clock", "of best", _ROOF)  # the heads 
 _LEFT = ("device", "bound by", "state")
 
 
-def _one_line_each(suite: ListedSuite, columns: Columns, room: int) -> Table:
+def _one_line_each(suite: frame.ListedSuite, columns: Columns, room: int) -> Table:
     """Return the cases as a table; names are folded to `room` characters, and cases that are not ok are yellow."""
     names = [_folded(case.name, case.beside, room) for case in suite.cases]
     heads = ["case", *(head for head, _ in columns)]
@@ -217,13 +192,13 @@ def _one_line_each(suite: ListedSuite, columns: Columns, room: int) -> Table:
         [name, *(_styled(cells[number], case) for _, cells in columns)]
         for number, (case, name) in enumerate(zip(suite.cases, names, strict=True))
     ]
-    table = _print.table(heads, rows, right=[head for head in heads[1:] if head not in _LEFT])
-    for column in table.columns[1:]:
+    printed = _print.table(heads, rows, right=[head for head in heads[1:] if head not in _LEFT])
+    for column in printed.columns[1:]:
         column.no_wrap = True
-    return table
+    return printed
 
 
-def _two_lines_each(suite: ListedSuite, columns: Columns, width: int) -> Iterator[Text]:
+def _two_lines_each(suite: frame.ListedSuite, columns: Columns, width: int) -> Iterator[Text]:
     """Yield each case as its name and, below, its figures in indented lines of at most `width` characters."""
     for number, case in enumerate(suite.cases):
         yield _folded(case.name, "", width)
@@ -238,17 +213,13 @@ def _two_lines_each(suite: ListedSuite, columns: Columns, width: int) -> Iterato
         yield from _secondary_lines(case.beside, width)
 
 
-def _styled(cell: str, case: ListedCase) -> Text:
+def _styled(cell: str, case: frame.ListedCase) -> Text:
     return _print.plain(cell, "" if case.is_ok else "yellow")
 
 
 def _folded(name: str, secondary: str, room: int) -> Text:
-    """Return a case's name in lines of at most `room` characters, broken after commas, and `secondary` below, dimmed.
-
-    `secondary` is a list of figures, separated by commas, or empty, which adds no line. A part between two commas that
-    is longer than `room` is not broken."""
-    lines = [_print.plain(line) for line in joined("", name_parts(name), room)]
-    return Text("\n").join([*lines, *_secondary_lines(secondary, room)])
+    """Return a case's name in lines of at most `room` characters, broken after commas, and dimmed `secondary` below."""
+    return Text("\n").join([folded(name, room), *_secondary_lines(secondary, room)])
 
 
 def _secondary_lines(secondary: str, room: int) -> list[Text]:
@@ -256,16 +227,14 @@ def _secondary_lines(secondary: str, room: int) -> list[Text]:
     return [_print.plain(line.rstrip(", "), "dim") for line in lines]
 
 
-def _warnings(run: Run) -> list[str]:
+def _warnings(run: model.Run) -> list[str]:
     """Return the warnings and remarks of a run, without remarks on the health and the state of devices."""
-    from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
-
-    sources = (HEALTH_SOURCE, STATE_SOURCE)
+    sources = (trust.HEALTH_SOURCE, trust.STATE_SOURCE)
     remarks = [remark for remark in run.remarks if remark.state != "absent" and remark.source not in sources]
     return [*run.warnings, *dict.fromkeys(remark.text for remark in remarks)]
 
 
-def _reasons(results: Sequence[Result]) -> list[str]:
+def _reasons(results: Sequence[model.Result]) -> list[str]:
     cases_by_reason: dict[tuple[str, str], dict[str, None]] = {}
     for result in results:
         if result.status in ("failed", "invalid"):

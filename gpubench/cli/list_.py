@@ -7,8 +7,14 @@ from typing import Annotated
 
 import typer
 
+from gpubench.base import units
 from gpubench.cli import _options as options
 from gpubench.cli import _print
+from gpubench.cli._late import late
+
+with late():
+    from gpubench.measuring import inventory
+    from gpubench.measuring import plan as planning
 
 Cases = Annotated[bool, typer.Option("--cases", help="List the ids of the cases instead of the suites.")]
 
@@ -21,18 +27,11 @@ def list_(
     json: options.Json = False,
 ) -> None:
     """List the suites and what each measures, or the ids of their cases."""
+    options.check_suites(suites)
     if cases:
         _print_cases(suites, device, tier, json)
-    else:
-        _print_suites(suites, json)
-
-
-def _print_suites(suites: list[str] | None, json: bool) -> None:
-    """Print each suite with a sentence on what it measures, in a table, or with `json` as one JSON document."""
-    from gpubench.measuring import plan
-
-    options.check_suites(suites)
-    infos = [plan.load_suite(name).info() for name in plan.suite_names(suites or [])]
+        return
+    infos = [planning.load_suite(name).info() for name in planning.suite_names(suites or [])]
     if json:
         _print.document([{"suite": info.name, "summary": info.summary} for info in infos])
     else:
@@ -40,11 +39,8 @@ def _print_suites(suites: list[str] | None, json: bool) -> None:
 
 
 def _print_cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:
-    from gpubench.measuring import inventory, plan
-
-    options.check_suites(suites)
     facts = inventory.facts()
-    planned = plan.make(facts, options.settings(facts, suites, device, False, tier, None, None))
+    planned = planning.make(facts, options.settings(facts, suites, device, False, tier, None, None))
     ids = list(dict.fromkeys(job.case.id for job in planned.jobs))
     if json:
         _print.document(ids)
@@ -73,10 +69,6 @@ def plan(
     json: options.Json = False,
 ) -> None:
     """Show which cases `run` would measure with these options, and estimate how long they take."""
-    from gpubench.base import units
-    from gpubench.measuring import inventory
-    from gpubench.measuring import plan as planning
-
     options.check_suites(suites)
     machine_facts = inventory.from_file(facts) if facts else inventory.facts()
     settings = options.settings(machine_facts, suites, device, with_host, tier, filter, data, replicates, seed)

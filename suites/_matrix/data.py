@@ -126,10 +126,11 @@ class Operands:
         m, n, k, batch = shape.m, shape.n, shape.k, shape.batch
         kind_a, kind_b, kind_c = precision.formats
         seeds = [int(seed) for seed in self.rng.integers(2**63, size=2)]
+        self._seed, self._data = seeds[0], data
         self.a = self._make.drawn(kind_a, batch * m * k, seeds[0], data)
         self.b = self._make.drawn(kind_b, batch * k * n, seeds[1], data)
         self.c = bench.xp.empty(batch * m * n, kind_c.storage)
-        self.redraw = flipping(self.a)
+        self._negate = flipping(self.a)
 
     @property
     def product(self) -> MatrixProduct:
@@ -142,8 +143,16 @@ class Operands:
 
     def stage(self, call: Callable[[], None], effort: gb.Effort = gb.TIER) -> gb.Stage:
         """Return one product as a stage, judged by its operations."""
-        limit, inputs = self.precision.limit, self.redraw
+        limit, inputs = self.precision.limit, None if self._data == "zeros" else self.redraw  # -0 equals 0
         return gb.Stage(call, self.work(), "flops", limit, max_calls=64, effort=effort, inputs=inputs)
+
+    def redraw(self) -> None:
+        """Fill A with the data of a new seed, so that no call can have kept their answer; negate a constant."""
+        if self._data == "constant":
+            self._negate()
+            return
+        self._seed += 1
+        self._make.fill(self.a, self.precision.formats[0], self._seed, self._data)
 
     def poison(self) -> None:
         """Fill C with a pattern that is no result, so that the check finds elements that were not written."""

@@ -65,10 +65,10 @@ def observed(total: int, chunk_bytes: int, compressed: int) -> dict[str, gb.Obse
 
 
 def rotate(copy: Callable[[Any, Any], object], array: Any, spare: Any, chunk_bytes: int) -> None:
-    """Rotate the data of a round trip by a chunk, or by half of a shorter buffer, in place: the answer is another one.
+    """Rotate the data of a round trip in place, so that no chunk has earlier contents: `spare` is overwritten.
 
-    Both inputs have the same chunks, or nearly. `copy` writes to its first array, and `spare` is overwritten."""
-    rest = array.size - min(chunk_bytes, array.size // 2)
+    It is by three eighths of a chunk, or by half of a shorter buffer. `copy` writes to its first array."""
+    rest = array.size - min(max(chunk_bytes * 3 // 8 // 8 * 8, 1), array.size // 2)
     for target, source in ((spare[:rest], array[-rest:]), (spare[rest:], array[:-rest]), (array, spare)):
         copy(target, source)
 
@@ -136,8 +136,9 @@ class GpuRoundTrip:
         self._restoring()  # prepares the call outside of the timing
 
     def redraw(self) -> None:
-        """Put the other input in place, by way of the memory for the restored chunks, which is overwritten next."""
-        rotate(self.codec.bench.device.copy, self.source.memory, self.restored.memory, self._chunk_bytes)
+        """Put a new input in place, by way of the memory for the compressed chunks, which is overwritten next."""
+        spare = self.compressed.memory[: self.total]
+        rotate(self.codec.bench.device.copy, self.source.memory, spare, self._chunk_bytes)
 
     def poison(self) -> None:
         """Overwrite every output with a wrong value: restored bytes, sizes and statuses."""
@@ -196,15 +197,18 @@ class PythonRoundTrip:
 # Cases.
 
 
-def _stages(trip: Any, prefix: str = "", clock: Literal["device", "host"] = "device") -> dict[str, gb.Stage]:
+_WAYS = ("compress", "decompress")
+
+
+def _stages(
+    trip: Any, names: tuple[str, str] = _WAYS, clock: Literal["device", "host"] = "device"
+) -> dict[str, gb.Stage]:
     """Return the stages of both directions of a round trip; by the host's clock each call waits for the device."""
     waits = clock == "host"
     stage = partial(gb.Stage, work=gb.Work(payload=trip.total), quantity="payload", clock=clock, max_calls=4)
     stage = partial(stage, effort=gb.POINT, inputs=trip.redraw)
-    return {
-        f"{prefix}compress": stage(trip.compress, waits=waits),
-        f"{prefix}decompress": stage(trip.restore, waits=waits or trip.codec.waits),
-    }
+    calls = stage(trip.compress, waits=waits), stage(trip.restore, waits=waits or trip.codec.waits)
+    return dict(zip(names, calls, strict=True))
 
 
 def _task(bench: gb.Bench, corpus: _corpora.Corpus, codec: str, chunk_bytes: int, threads: int = 1) -> gb.Task:
@@ -328,7 +332,10 @@ def formats(bench: gb.Bench, corpus: str, format: str, size_bytes: int, chunk_by
     compress = in_turn(on_gpu.compress, on_host.compress, exchange)
     compress()
     redraw = in_turn(on_gpu.redraw, on_host.redraw, compress)
-    stages = {**_stages(on_gpu, "gpu."), **_stages(on_host, "host.", "host")}
+    stages = {
+        **_stages(on_gpu, ("gpu.compress", "gpu.decompress")),
+        **_stages(on_host, ("host.compress", "host.decompress"), "host"),
+    }
     stages = {name: replace(stage, inputs=redraw) for name, stage in stages.items()}
     notes = {"gpu": on_gpu.codec.description, "host": codec.description, "host.threads": str(_codecs.cores())}
     notes["corpus"] = source.description

@@ -75,8 +75,15 @@ def host_product(bench: gb.Bench, precision: Precision, shape: Shape) -> gb.Task
         return judged(precision, shape.k, c[rows][:, columns], wide_a @ wide_b, scale)
 
     work = gb.Work(flops=shape.flops, moved=shape.moved(precision))
-    call, inputs = functools.partial(np.matmul, a, b, out=c), flipping(a)
-    stage = gb.Stage(call, work, "flops", precision.a, max_calls=64, outputs=(c,), inputs=inputs)
+
+    def redraw() -> None:
+        """Negate random rows of A, so that no call can have kept the answer."""
+        signs = rng.choice((-1, 1), (shape.m, 1)).astype(storage)
+        signs[0] = -1
+        np.multiply(a, signs, out=a)
+
+    call = functools.partial(np.matmul, a, b, out=c)
+    stage = gb.Stage(call, work, "flops", precision.a, max_calls=64, outputs=(c,), inputs=redraw)
     return gb.Task.of(stage, check=check, notes=_notes())
 
 

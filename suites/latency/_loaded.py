@@ -108,6 +108,6 @@ def loaded(bench: gb.Bench, units: int) -> gb.Task:
     if units >= bench.target.device.units:
         raise gb.Skip(f"needs {units + 1} compute units; the device has {bench.target.device.units}")
     walk = LoadedWalk(bench, units)
-    work, inputs = gb.Work(items=_LOADED_STEPS), walk.redraw
+    work, inputs = gb.Work(items=_LOADED_STEPS), walk.redraw if units else None
     stage = gb.Stage(walk.seconds, work, "item", clock="self", probe=walk.observed, effort=gb.POINT, inputs=inputs)
     return gb.Task.of(stage, check=walk.check, poison=walk.poison)

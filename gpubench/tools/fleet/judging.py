@@ -241,7 +241,8 @@ def rendered(path: Path, judgement: FleetJudgement) -> str:
     if suffix not in _REPORTS:
         endings = ", ".join((*_REPORTS, _JUNIT))
         raise UsageError(f"{path}: the ending of the file chooses the form of a report: {endings}")
-    return rendering.report(_REPORTS[suffix]).fleet(judgement)
+    document: str = rendering.report(_REPORTS[suffix]).fleet(judgement)
+    return document
 
 
 class SecondMeasurementPlan(NamedTuple):
