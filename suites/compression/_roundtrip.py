@@ -200,9 +200,7 @@ class PythonRoundTrip:
 _WAYS = ("compress", "decompress")
 
 
-def _stages(
-    trip: Any, names: tuple[str, str] = _WAYS, clock: Literal["device", "host"] = "device"
-) -> dict[str, gb.Stage]:
+def _stages(trip: Any, names: tuple[str, str], clock: Literal["device", "host"] = "device") -> dict[str, gb.Stage]:
     """Return the stages of both directions of a round trip; by the host's clock each call waits for the device."""
     waits = clock == "host"
     stage = partial(gb.Stage, work=gb.Work(payload=trip.total), quantity="payload", clock=clock, max_calls=4)
@@ -219,7 +217,7 @@ def _task(bench: gb.Bench, corpus: _corpora.Corpus, codec: str, chunk_bytes: int
     else:
         trip = HostRoundTrip(opened, corpus.buffer(bench), chunk_bytes, threads)
         notes["threads"] = str(threads)
-    return gb.Task(_stages(trip), trip.check, trip.poison, notes={**notes, "codec": opened.description})
+    return gb.Task(_stages(trip, _WAYS), trip.check, trip.poison, notes={**notes, "codec": opened.description})
 
 
 @topic.case(
@@ -298,7 +296,7 @@ def python(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
     trip = PythonRoundTrip(bench, handle, binding, source.buffer(bench), chunk_bytes)
     description = f"nvidia.nvcomp {binding.__version__}, its own container, elements {elements}"
     notes = {"corpus": source.description, "codec": description}
-    return gb.Task(_stages(trip, clock="host"), check=trip.check, poison=trip.poison, notes=notes)
+    return gb.Task(_stages(trip, _WAYS, "host"), check=trip.check, poison=trip.poison, notes=notes)
 
 
 @topic.case(
@@ -332,10 +330,8 @@ def formats(bench: gb.Bench, corpus: str, format: str, size_bytes: int, chunk_by
     compress = in_turn(on_gpu.compress, on_host.compress, exchange)
     compress()
     redraw = in_turn(on_gpu.redraw, on_host.redraw, compress)
-    stages = {
-        **_stages(on_gpu, ("gpu.compress", "gpu.decompress")),
-        **_stages(on_host, ("host.compress", "host.decompress"), "host"),
-    }
+    stages = _stages(on_gpu, ("gpu.compress", "gpu.decompress"))
+    stages |= _stages(on_host, ("host.compress", "host.decompress"), "host")
     stages = {name: replace(stage, inputs=redraw) for name, stage in stages.items()}
     notes = {"gpu": on_gpu.codec.description, "host": codec.description, "host.threads": str(_codecs.cores())}
     notes["corpus"] = source.description
