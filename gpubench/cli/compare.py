@@ -30,9 +30,7 @@ _COLORS = {1: "cyan", 0: "", -1: "red"}  # color by the direction of a suite's g
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="A B…", help="Run files; each of the others is compared with the first.", show_default=False
-    ),
+    typer.Argument(metavar="RUN", help="Run files; each of the others is compared with the first.", show_default=False),
 ]
 Out = Annotated[
     Path | None,

@@ -148,7 +148,7 @@ Store = Annotated[
 Cases = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CASE…]",
+        metavar="CASE",
         help="Cases whose id contains this text (* and ? are wildcards). Without a text, all cases are listed.",
         show_default=False,
     ),
@@ -165,12 +165,12 @@ Last = Annotated[
 Html = Annotated[Path | None, typer.Option("--html", help="Write the trends to an HTML page instead of showing them.")]
 Sources = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE|FOLDER…", help="Run files, or folders that contain run files.", show_default=False),
+    typer.Argument(metavar="FILE|FOLDER", help="Run files, or folders that contain run files.", show_default=False),
 ]
 MoreSources = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="[FILE|FOLDER…]",
+        metavar="FILE|FOLDER",
         help="Run files or folders to add to those in the history's folder and those already recorded.",
         show_default=False,
     ),

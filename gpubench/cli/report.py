@@ -25,7 +25,7 @@ with late():
 RunFiles = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="RUN...", help="Run files (.jsonl, .jsonl.gz); each of several becomes a column.", show_default=False
+        metavar="RUN", help="Run files (.jsonl, .jsonl.gz); each of several becomes a column.", show_default=False
     ),
 ]
 Reports = Annotated[
