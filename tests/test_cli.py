@@ -291,6 +291,7 @@ def test_wrong_options_end_with_the_status_of_a_usage_error(tmp_path, wrong):
     done = gpubench("run", "gemm", *wrong, cwd=tmp_path)
     assert done.returncode == 2
     assert wrong[0] in done.stderr
+    assert "Value error" not in done.stderr
     assert not (tmp_path / "gpubench-runs").exists()
 
 

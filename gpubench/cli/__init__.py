@@ -51,7 +51,8 @@ def call() -> int:
 
 def _usage_error(error: typer.BadParameter) -> UsageError:
     command = error.ctx.command_path if error.ctx else "gpubench"
-    usage_error = UsageError(f"{error.format_message().rstrip('.')}; see {command} --help")
+    message = error.format_message().rstrip(".").replace("Value error, ", "")  # a word of the library that checks it
+    usage_error = UsageError(f"{message}{'' if message.endswith('?') else ';'} see {command} --help")
     usage_error.exit_status = error.exit_code
     return usage_error
 
