@@ -14,7 +14,7 @@ from gpubench.authoring.axes import Target, points
 from gpubench.authoring.suite import Suite
 from gpubench.base.errors import UsageError
 from gpubench.measuring import plan as planning
-from gpubench.model import Settings
+from gpubench.model import Facts, Settings
 
 ONE = make.facts(make.device())
 TWO = make.facts(make.device("cuda:0", peers=("cuda:1",)), make.device("cuda:1", peers=("cuda:0",)))

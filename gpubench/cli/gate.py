@@ -117,6 +117,7 @@ def gate(
     _check_arguments(arguments, baseline, run, floor, save_baseline, append)
     if not run:
         _check_no_run_options(replicates=replicates, rounds=rounds, device=device, tier=tier, filter=filter, out=out)
+    saved.check(baseline or [])
     rules = _verdicts.policy(policy, threshold, strict, allow_mismatch, allow_missing, allow_undecided)
     request = gating.GateRequest(
         plugins.load("gates", "floor" if floor else "regression"),
@@ -162,7 +163,6 @@ def _check_arguments(
         raise UsageError("name the candidate's run files, or measure it: --run SUITE…")
     if append and not save:
         raise UsageError("--append: only with --save-baseline NAME")
-    saved.check(baseline or [])
     if save:
         baselines.check_name(save)
 

@@ -254,7 +254,7 @@ def _write_page(
     """Write the trends as an HTML page to the file `html`, anonymised unless `no_redact` is set."""
     sharing.check_target(html, force, history.path)
     trends = tuple(history.trend(stored, last) for stored in stored_lines)
-    sharing.write(html, rendering.report("html").trends(sharing.shareable(trends, no_redact)))
+    sharing.write(html, rendering.report("html").trends(sharing.shareable(trends, no_redact)), is_told=True)
 
 
 def _document(trend: trending.Trend) -> dict[str, Any]:

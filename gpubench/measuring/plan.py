@@ -318,10 +318,10 @@ def _no_case_message(settings: Settings, suites: Sequence[Suite], facts: Facts, 
         return f"{what}: no case runs on {on}" if has_gpu else f"{what} needs a GPU; none here"
     if named and not settings.headline:
         return f"{what}: no case runs on {on} in the tier {settings.tier}; try --tier full"
-    words = {part: name for name in names for part in (name, name.partition("/")[2])}
-    words |= {case_id: case_id for case_id in ids}
-    similar = difflib.get_close_matches(settings.filters[0], sorted(words), n=1)
-    hint = f"did you mean {words[similar[0]]}?" if similar else "`gpubench list --cases` shows the cases"
+    suggestions = {part: name for name in names for part in (name, name.partition("/")[2])}
+    suggestions |= {case_id: case_id for case_id in ids}
+    similar = difflib.get_close_matches(settings.filters[0], sorted(suggestions), n=1)
+    hint = f"did you mean {suggestions[similar[0]]}?" if similar else "`gpubench list --cases` shows the cases"
     return f"no case matches --filter {' '.join(settings.filters)}; {hint}"
 
 
