@@ -9,6 +9,7 @@ import _make as make
 import pytest
 
 from gpubench.tools import history
+from gpubench.tools.history import recording
 
 CASE = make.case(size_bytes=2**30, dtype="float32")
 OTHER = make.case("square", "gemm", n=8192)
@@ -38,8 +39,8 @@ def runs(tmp_path):
 @pytest.fixture
 def filled(runs):
     """Record every run file of the folder in its history and return the folder."""
-    with history.HistoryRecorder(runs / history.FILE) as recorder:
-        list(history.record_files(recorder, history.run_files([runs])))
+    with recording.HistoryRecorder(runs / history.FILE) as recorder:
+        list(recording.record_files(recorder, recording.run_files([runs])))
     return runs
 
 

@@ -30,6 +30,7 @@ with late():
     from gpubench.analysis import trend as trending
     from gpubench.tools import history as histories
     from gpubench.tools import rendering
+    from gpubench.tools.history import reading, recording
 
 _WIDTH = 60  # characters of a sparkline
 _LEAST = 10  # characters of a sparkline on the narrowest terminal
@@ -198,7 +199,7 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show the runs of a case as bars, its newest figure, and each change with its possible causes (the default)."""
-    with histories.History(store or histories.default_place()) as history:
+    with reading.History(store or histories.default_place()) as history:
         stored_lines = _selected_lines(history, cases or [], series)
         if html:
             _write_page(history, stored_lines, last, html, force, no_redact)
@@ -210,7 +211,7 @@ def show(
             _print.warn(warning)
 
 
-def _selected_lines(history: histories.History, cases: list[str], series: str) -> list[histories.StoredLine]:
+def _selected_lines(history: reading.History, cases: list[str], series: str) -> list[reading.StoredLine]:
     """Return the stored lines of the series `series` whose case id matches a text in `cases`; all if it is empty."""
     matching = history.lines(cases, series)
     if matching:
@@ -225,7 +226,7 @@ def _selected_lines(history: histories.History, cases: list[str], series: str) -
     raise UsageError(f"no case in the history matches {' '.join(cases)}; {hint}")
 
 
-def _print_trends(history: histories.History, stored_lines: list[histories.StoredLine], last: int, named: bool) -> None:
+def _print_trends(history: reading.History, stored_lines: list[reading.StoredLine], last: int, named: bool) -> None:
     """Print each series in full if cases were `named` and the series are at most 8, else a table with a row for each.
 
     Only the newest `last` runs of a series count. In a table of more than 200 series, changes are not searched for."""
@@ -244,8 +245,8 @@ def _print_trends(history: histories.History, stored_lines: list[histories.Store
 
 
 def _write_page(
-    history: histories.History,
-    stored_lines: list[histories.StoredLine],
+    history: reading.History,
+    stored_lines: list[reading.StoredLine],
     last: int,
     html: Path,
     force: bool,
@@ -290,25 +291,25 @@ def _document(trend: trending.Trend) -> dict[str, Any]:
 @app.command("import")
 def import_(sources: Sources, store: Store = None) -> None:
     """Record run files that were measured elsewhere or before. The files are not moved, and no run counts twice."""
-    with histories.HistoryRecorder(store or histories.default_place()) as recorder:
-        _print_records(recorder, histories.record_files(recorder, histories.run_files(sources)))
+    with recording.HistoryRecorder(store or histories.default_place()) as recorder:
+        _print_records(recorder, recording.record_files(recorder, recording.run_files(sources)))
 
 
 @app.command("rebuild")
 def rebuild(sources: MoreSources = None, store: Store = None) -> None:
     """Create the history again from the run files. A damaged history is renamed and kept."""
     place = store or histories.default_place()
-    recorder, aside = histories.open_for_rebuild(place)
+    recorder, aside = recording.open_for_rebuild(place)
     with recorder:
         if aside:
             _print.warn(f"{place} was damaged and is renamed to {aside}; name run files that are in other folders")
-        recorded, deleted = histories.refill(recorder, sources or [])
+        recorded, deleted = recording.refill(recorder, sources or [])
         if deleted:
             _print.warn(f"{deleted} runs are dropped: their files are missing or invalid")
         _print_records(recorder, recorded)
 
 
-def _print_records(recorder: histories.HistoryRecorder, recorded: Iterable[histories.RecordedFile]) -> None:
+def _print_records(recorder: recording.HistoryRecorder, recorded: Iterable[recording.RecordedFile]) -> None:
     counts = {"new": 0, "updated": 0, "known": 0, "refused": 0}
     for file in recorded:
         counts[file.state] += 1
@@ -330,7 +331,7 @@ def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Stor
 
     Without --files the run files stay, and `rebuild` would record them again."""
     place = store or histories.default_place()
-    with histories.HistoryRecorder(place) as recorder:
+    with recording.HistoryRecorder(place) as recorder:
         sources, dropped = recorder.sources(), recorder.runs_to_delete(keep)
         existing = [sources[key] for key in dropped if sources[key].exists()] if files else []
         inside = [file for file in existing if file.resolve().is_relative_to(place.absolute().parent.resolve())]

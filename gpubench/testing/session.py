@@ -30,6 +30,7 @@ from gpubench.plugins.backend import OpenDevice
 from gpubench.testing.progress import Progress
 from gpubench.testing.verdicts import Baseline, BaselineVerdict
 from gpubench.tools import history
+from gpubench.tools.history.recording import record_measured_run
 
 _PLAIN = ("median", "95 % interval", "case")
 _JUDGED = (*HEADS[2:6], HEADS[0], HEADS[1])  # baseline, candidate, change, interval, verdict, case
@@ -410,4 +411,4 @@ class _SessionRunFile:
         self._recording.stop_sampling()
         self._recording.end()
         run = read_run(self._path)
-        return [f"run file: {self._path}", *run.messages, *history.record_measured_run(self._path, run)]
+        return [f"run file: {self._path}", *run.messages, *record_measured_run(self._path, run)]

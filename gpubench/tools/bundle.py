@@ -10,11 +10,8 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpubench.base.errors import FileError
-
 _GPU_CLASSES = ("0x03", "0x12")  # PCI: display controllers and processing accelerators
 _MOST_BYTES = 65536  # the most bytes read from one file
-_MOST_UNPACKED_BYTES = 64 * 2**20  # bytes of an unpacked archive
 # Files of a GPU of any vendor, and of amdgpu (kernel documentation, "amdgpu driver", "sysfs"); `*` is anything.
 _DEVICE_FILES = (
     "vendor", "device", "subsystem_vendor", "subsystem_device", "revision", "class", "numa_node", "current_link_*",
@@ -93,20 +90,3 @@ def archive(entries: Mapping[str, bytes]) -> bytes:
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return packed.getvalue()
-
-
-def unpack(packed: bytes, folder: Path) -> None:
-    """Write the files of a gzipped tar archive below `folder`.
-
-    Raises FileError if the archive is damaged, larger than 64 MiB unpacked, or has a path that leads out of
-    `folder`, or if a file cannot be written."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
-            members = tar.getmembers()
-            if sum(member.size for member in members) > _MOST_UNPACKED_BYTES:
-                raise FileError(
-                    f"the bundle is larger than {_MOST_UNPACKED_BYTES // 2**20} MiB: it is no bundle of gpubench"
-                )
-            tar.extractall(folder, members, filter="data")
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise FileError(f"not a bundle of gpubench: {error}") from error

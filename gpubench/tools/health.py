@@ -8,6 +8,7 @@ nobody can test whether a pseudonym belongs to a UUID or a host name."""
 import getpass
 import gzip
 import os
+import re
 import secrets
 import socket
 import time
@@ -157,18 +158,14 @@ def salt(path: Path | None = None) -> bytes:
     try:
         if not path.exists():
             _make_salt(path)
-        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+        digits = path.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}; set XDG_CONFIG_HOME to a folder that can be written") from error
-    except ValueError as error:
-        raise FileError(
-            f"{path}: not a salt of gpubench; remove it; runs that you shared before will then have other pseudonyms"
-        ) from error
-    if len(key) != _SALT_BYTES:
+    if not re.fullmatch(rf"[0-9a-fA-F]{{{2 * _SALT_BYTES}}}", digits):
         raise FileError(
             f"{path}: not a salt of gpubench; remove it; runs that you shared before will then have other pseudonyms"
         )
-    return key
+    return bytes.fromhex(digits)
 
 
 def _make_salt(path: Path) -> None:

@@ -20,8 +20,8 @@ from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.measuring.runner import Runner
 from gpubench.model import Device, Facts, Manifest, Run
 from gpubench.model.store import read_run
-from gpubench.tools import history
 from gpubench.tools.health import RunHealth, Tell, measured_devices, silent
+from gpubench.tools.history.recording import record_measured_run
 
 # a shell starts background jobs with SIGINT ignored; a run ends on SIGINT even then
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
@@ -52,7 +52,7 @@ def measure(
         else:
             _measure_new(plan, path, argv, watch, health, claims, group)
     run = read_run(path)
-    return replace(run, warnings=(*run.warnings, *history.record_measured_run(path, run)))
+    return replace(run, warnings=(*run.warnings, *record_measured_run(path, run)))
 
 
 def _join_group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]:

@@ -24,7 +24,7 @@ from gpubench.model import Manifest, store
 from gpubench.model.disk import as_file_errors
 from gpubench.tools import enclosing, rendering
 from gpubench.tools.gating import readings
-from gpubench.tools.history import run_files
+from gpubench.tools.history.recording import run_files
 from gpubench.tools.sharing import FileNames
 
 INDEX = "index.html"

@@ -14,6 +14,7 @@ from gpubench.measuring.plan import Plan
 from gpubench.tools import history
 from gpubench.tools.gating.readings import read
 from gpubench.tools.gating.saved import FOLDER, LAST, place
+from gpubench.tools.history import reading, recording
 
 _NAME = re.compile(r"\w[\w.+-]*")
 _MOST_ADDED = 1000  # results of one case that a candidate's own file can have added: the most replicates of a run
@@ -75,7 +76,7 @@ def _find_for_argument(argument: str, wanted: Sequence[CaseInHistory], candidate
 
 def _files_in_folder(folder: Path) -> list[Path]:
     """Return the run files in a folder and below. Raises FileError if there are none."""
-    files = [*history.run_files([folder])]
+    files = [*recording.run_files([folder])]
     if not files:
         raise FileError(f"{folder}: the folder contains no run file (.jsonl, .jsonl.gz)")
     return files
@@ -86,7 +87,7 @@ def _newest_files(count: int, wanted: Sequence[CaseInHistory], candidates: Seque
     path = history.default_place()
     candidate_paths = {path.resolve() for path in candidates}
     files: dict[Path, None] = {}
-    with history.History(path) as past:
+    with reading.History(path) as past:
         for case in wanted:
             points = past.last(
                 case.case, case.version, case.tier, case.fingerprint, count + _MOST_ADDED * len(candidate_paths)

@@ -18,8 +18,8 @@ from gpubench.base import units
 from gpubench.base.errors import FileError
 from gpubench.model import Manifest, Run
 from gpubench.model.store import read_run
+from gpubench.tools import history
 from gpubench.tools.history.database import Damaged, FileName, Key, checked, connect, reported, transaction
-from gpubench.tools.history.places import place_of
 
 AHEAD_S = 300.0  # a run that starts this much after its file was written had a wrong clock
 _SUFFIXES = ("*.jsonl", "*.jsonl.gz")
@@ -234,7 +234,7 @@ def record_measured_run(file: Path, run: Run) -> tuple[str, ...]:
     """Record a run that has just been measured in the history for its file, if there is one, and return warnings.
 
     It raises no FileError: an error of the history becomes a warning, because the run file is complete."""
-    place = place_of(file)
+    place = history.place_of(file)
     if place is None:
         return ()
     try:
