@@ -276,7 +276,7 @@ def _sides(comparison: gb.Comparison, heads: Sequence[gb.Overview]) -> Iterator[
         if heads:
             head = heads[index]
             devices = head.devices or ("No device",)
-            yield Side(*name, devices, head.conditions, trust_text(head), not head.doubts, head.limitations)
+            yield Side(*name, devices, head.conditions, trust_text(head), not head.doubts, head.notes)
         else:
             count = f"{column.results} result{'' if column.results == 1 else 's'}"
             yield Side(*name, column.devices, tuple(filter(None, (column.started, count))))
