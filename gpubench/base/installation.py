@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import re
 import sys
+from importlib import metadata
 
 from gpubench import DISTRIBUTION
 from gpubench.base.errors import Unavailable
@@ -60,8 +61,6 @@ def _unavailable(module: str, problem: str) -> Unavailable:
 
 def _requirement(distribution: str) -> str:
     """Return gpubench's requirement on a distribution (`numpy>=1.26`), or the plain name if there is none."""
-    from importlib import metadata  # slow, and only needed for a message
-
     try:
         required = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:  # gpubench runs from its source folder
