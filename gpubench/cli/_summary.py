@@ -72,7 +72,7 @@ def _key_table(values: Sequence[key_figures.KeyValue], interval_name: str, is_gr
 
     Columns for which no figure has a value are left out, and the direction if the terminal is too narrow for it."""
     several = len({value.devices[0] for value in values if value.devices}) > 1
-    columns = {
+    columns: dict[str, list[str]] = {
         "key figure": [value.title for value in values],
         "device": ["+".join(value.devices) if several else "" for value in values],
         "median": [value.figure.text for value in values],
