@@ -21,7 +21,7 @@ from gpubench.analysis.fingerprint import Fingerprint, fingerprint
 from gpubench.analysis.key_figures import KeyValue, key_values
 from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit, other_work, slowdowns
 from gpubench.analysis.summary import POWER_CAPPED, Summary
-from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE, doubts, limitations, trust_text
+from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE, doubts, limitations, trust_brief, trust_text
 from gpubench.base import units
 from gpubench.model import Better, Device, Facts, Manifest, Measure, Remark, Result, Run, Samples, Series, Tier
 
@@ -63,6 +63,17 @@ class Overview:
     def trust(self) -> str:
         """`trustworthy: yes`, `trustworthy: no, because …` with the worst doubt, or `trustworthy: imported, …`."""
         return f"trustworthy: {trust_text(self.doubts)}"
+
+    @property
+    def brief_trust(self) -> str:
+        """`trustworthy: yes`, `trustworthy: no, 2 reasons`, or `trustworthy: imported, not checked`."""
+        return f"trustworthy: {trust_brief(self.doubts)}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Every doubt that `brief_trust` counts, and the limitations."""
+        counted = () if self.brief_trust == self.trust else self.doubts[:1]
+        return (*counted, *self.limitations)
 
     @property
     def has_expectations(self) -> bool:
