@@ -169,7 +169,7 @@ class PythonRoundTrip:
     def __init__(self, bench: gb.Bench, codec: Any, binding: Any, source: Any, chunk_bytes: int) -> None:
         """Take the buffer `source` (CuPy, uint8), and `codec`, which `binding`, the module nvidia.nvcomp, has made."""
         self._bytes, self._bench, self._codec, self._wrap = _codecs.DeviceBytes(bench), bench, codec, binding.as_array
-        self._source, self._spare, self._chunk_bytes = source, bench.xp.empty_like(source), chunk_bytes
+        self._source, self._spare, self._chunk_bytes = source, bench.xp.empty(source.size, bench.xp.uint8), chunk_bytes
         self._wrapped, self.total = self._wrap(source), source.size
         self.poison()
 
