@@ -38,10 +38,7 @@ NARROW = 24  # characters of a sparkline in a list of many series
 
 
 def trend_rows(trends: Sequence[trending.Trend], judged: bool, width: int) -> list[Part]:
-    """Return the rows of the series, one each, for a terminal of `width` columns.
-
-    A line above names the device if all series are of one device. If `judged`, the rows have the newest change, and
-    series whose newest change is for the worse come first."""
+    """Return the rows of the series, one each; if `judged`, newest changes for the worse come first."""
     several = len({trend.line.devices for trend in trends}) > 1
     where = [_print.plain(f"on {'+'.join(trends[0].line.devices)}", "dim")] if trends and not several else []
     heads = ("state", "case", "runs", "newest", "trend", *(["newest change"] if judged else []))
@@ -119,14 +116,10 @@ _FILE_STATUS = 5
 
 
 class CaseFirst(TyperGroup):
-    """A group of commands whose first argument may be a case instead: `gpubench history CASE`.
-
-    The context is Click's, which newer versions of Typer include and older ones import."""
+    """A group of commands whose first argument may be a case instead: `gpubench history CASE`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `show` before arguments that name no command, and parse them.
-
-        `ctx` is a context of Click. Returns the arguments that the group did not use."""
+        """Put `show` before arguments that name no command, and parse them; `ctx` is a context of Click."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["show", *args]
         return super().parse_args(ctx, args)
@@ -227,9 +220,7 @@ def _selected_lines(history: reading.History, cases: list[str], series: str) -> 
 
 
 def _print_trends(history: reading.History, stored_lines: list[reading.StoredLine], last: int, named: bool) -> None:
-    """Print each series in full if cases were `named` and the series are at most 8, else a table with a row for each.
-
-    Only the newest `last` runs of a series count. In a table of more than 200 series, changes are not searched for."""
+    """Print each series in full if cases were `named` and they are few, else a table with a row for each."""
     out = _print.out()
     if named and len(stored_lines) <= _SHOWN:
         for number, stored in enumerate(stored_lines):
