@@ -86,6 +86,17 @@ def shifting(dtype: str, *arrays: Any) -> Callable[[], None]:
     return shift
 
 
+def affine_power(factor: int, term: int, steps: int, modulus: int) -> tuple[int, int]:
+    """Return the factor and the term of x → factor · x + term applied `steps` times, modulo `modulus`."""
+    product, total = 1, 0
+    while steps:
+        if steps & 1:
+            product, total = factor * product % modulus, (factor * total + term) % modulus
+        factor, term = factor * factor % modulus, (factor * term + term) % modulus
+        steps >>= 1
+    return product, total
+
+
 def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:
     """Return a function that calls all of `calls` in order, such as the checks of a case with several parts."""
 

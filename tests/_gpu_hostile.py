@@ -22,14 +22,14 @@ SILENCE_S = 30  # a worker that is silent for longer counts as hanging
 
 
 def device_module():
-    return suite_module("compression", "_codecs_device")
+    return suite_module("compression", "_codecs")
 
 
 def compressed(bench, codec, chunks):
     """Return every chunk compressed as one batch, in host memory, and the status of each."""
     module, xp, count = device_module(), bench.xp, len(chunks)
     target = module.DeviceChunks.room(xp, count, codec.max_output_bytes(MOST))
-    scratch = xp.empty(max(codec.temp_bytes(count, MOST)), xp.uint8)
+    scratch = xp.empty(max(codec.temp_bytes(count, MOST).values()), xp.uint8)
     batch = module.Batch(codec, module.DeviceChunks.uploaded(xp, chunks), target, scratch, MOST)
     batch.poison()
     batch()
@@ -42,7 +42,7 @@ def restored(bench, codec, streams, sizes):
     count, stride = len(streams), MOST + 512
     memory = xp.asarray(np.full(count * stride, GUARD, np.uint8))
     target = module.DeviceChunks.side_by_side(xp, memory, stride, sizes)
-    scratch = xp.empty(max(codec.temp_bytes(count, max(MOST, *map(len, streams)))), xp.uint8)
+    scratch = xp.empty(max(codec.temp_bytes(count, max(MOST, *map(len, streams))).values()), xp.uint8)
     batch = module.Batch(codec, module.DeviceChunks.uploaded(xp, streams), target, scratch)
     batch.poison()
     batch()
@@ -100,7 +100,7 @@ def work(jobs, pipe):
     for name, way, index in jobs:
         rng = np.random.default_rng([11, index])
         chunks = [chunk for chunk in buffers(rng, 2 * BATCH) if chunk][:BATCH]
-        pipe.send(attack(bench, device_module().open_codec(bench, name), chunks, rng, way))
+        pipe.send(attack(bench, device_module().DeviceCodec(bench, name), chunks, rng, way))
 
 
 def followed(jobs):

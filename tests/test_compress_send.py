@@ -115,13 +115,14 @@ def bench_of(opened, tmp_path, content):
 def message_of(opened, tmp_path, content, codec="lz4"):
     """Return the bench, and a message of these bytes."""
     bench = bench_of(opened, tmp_path, content)
-    return bench, send.message_of(bench, "data:mine.bin", codec, len(content), BLOCK, CHUNK)
+    message = send.message_of(bench, "data:mine.bin", codec, len(content), BLOCK)
+    return bench, dataclasses.replace(message, chunk_bytes=CHUNK)
 
 
-def transfers_of(opened, tmp_path, content, link, timed="both", codec="lz4"):
+def transfers_of(opened, tmp_path, content, link, codec="lz4"):
     """Return the transfers of these bytes; `link` returns the link for the compressed and for the raw blocks."""
     bench, message = message_of(opened, tmp_path, content, codec)
-    return messages.Transfers(bench, message, 2, lambda blocks, is_coded: link(bench, blocks), timed)
+    return messages.Transfers(message, 2, lambda blocks, _: link(bench, blocks))
 
 
 def task_of(opened, tmp_path, link, content, codec="lz4", depth=2):
@@ -232,7 +233,7 @@ def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, pl
 
 
 def pinned(bench, blocks):
-    return links.PinnedMemory(bench, len(blocks), 2 * BLOCK)
+    return links.PinnedMemory(bench, len(blocks), 2 * BLOCK, "receiver")
 
 
 def _is_unused(packed, place):
@@ -247,7 +248,7 @@ def test_a_bit_that_flips_on_its_way_to_a_gpu_is_never_accepted(gpu, tmp_path, p
     def link(bench, blocks):
         return corrupting(pinned(bench, blocks), 3, place)
 
-    transfers = transfers_of(gpu, tmp_path, noise(4 * BLOCK), link, "receiver")
+    transfers = transfers_of(gpu, tmp_path, noise(4 * BLOCK), link)
     with pytest.raises(WrongAnswer):
         transfers.send("overlapped")
     transfers.close()
@@ -256,7 +257,7 @@ def test_a_bit_that_flips_on_its_way_to_a_gpu_is_never_accepted(gpu, tmp_path, p
 def test_a_block_that_is_longer_than_its_buffer_is_refused(host, tmp_path):
     bench, _ = message_of(host, tmp_path, SAMPLE)
     with pytest.raises(WrongAnswer, match="a block grew to 9 bytes; its buffer holds 8"):
-        links.queue_copy(bench, np.zeros(8, np.uint8), np.zeros(9, np.uint8))
+        messages.queue_copy(bench, np.zeros(8, np.uint8), np.zeros(9, np.uint8))
 
 
 @given(st.lists(st.integers(0, 3 * CHUNK), min_size=1, max_size=40), st.data())
@@ -330,12 +331,12 @@ def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
     full = os.open("/dev/full", os.O_RDWR)
 
     def link(*_):
-        file = links.FileLink(1, tmp_path)
+        file = links.FileLink(1, tmp_path, "sender")
         os.dup2(full, file.descriptor)
         file.begin = lambda: None
         return file
 
-    transfers = transfers_of(host, tmp_path, SAMPLE, link, "sender")
+    transfers = transfers_of(host, tmp_path, SAMPLE, link)
     with pytest.raises(Skip, match=r"cannot write a file in .*: No space left on device; set TMPDIR to another"):
         transfers.send("overlapped")
     transfers.close()
@@ -351,7 +352,7 @@ def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
 )
 def test_too_little_disk_space_and_a_missing_folder_are_skips_that_say_so(tmp_path, nbytes, folder, message):
     with pytest.raises(Skip, match=message):
-        links.FileLink(nbytes, tmp_path / folder)
+        links.FileLink(nbytes, tmp_path / folder, "sender")
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS])
@@ -361,7 +362,7 @@ def test_a_folder_that_cannot_be_written_is_a_skip_that_says_why(tmp_path, monke
 
     monkeypatch.setattr(files.tempfile, "TemporaryFile", refuse)
     with pytest.raises(Skip, match=f"cannot write a file in {tmp_path}: {os.strerror(error)}; set TMPDIR"):
-        links.FileLink(1, tmp_path)
+        links.FileLink(1, tmp_path, "sender")
 
 
 def test_a_file_that_was_cut_short_is_a_wrong_answer(tmp_path):
@@ -424,15 +425,14 @@ def test_one_block_in_flight_is_staged_and_several_overlap():
 
 
 def test_an_error_in_a_slot_releases_those_that_wait_for_it_and_is_raised():
-    def steps(block, turns):
-        turns.wait(block.index + 1)
-        raise AssertionError("nobody passes before the first")
-        yield
-
     def first_fails(block, turns):
-        if block.index == 0:
-            raise WrongAnswer("the first")
-        yield from steps(block, turns)
+        def call():
+            if block.index == 0:
+                raise WrongAnswer("the first")
+            raise AssertionError("nobody passes before the first")
+
+        turns.passing(block.slot, call)
+        yield
 
     with pytest.raises(WrongAnswer, match="the first"):
         run_chain(first_fails, 3, 3, "a thread per part")
@@ -499,9 +499,7 @@ def test_over_a_link_in_order_blocks_pass_one_at_a_time_by_their_indices_with_an
     passed = []
 
     def steps(block, turns):
-        turns.wait(block.index)
-        passed.append(block.index)
-        turns.advance()
+        turns.passing(block.slot, passed.append, block.index)
         yield
 
     chain = messages.Chain(

@@ -145,8 +145,8 @@ def test_many_threads_are_measured_on_the_host(suite, host):
 @pytest.mark.parametrize("name", ["deflate", "zstd"])
 def test_host_and_device_read_the_same_format(suite, gpu, monkeypatch, name):
     """The GPU in host memory always writes the format of zlib, so the host has to read that."""
-    host_codecs = suite_module("compression", "_codecs_host")
-    monkeypatch.setattr(host_codecs, "FORMATS", {name: host_codecs.CODECS["zlib-1"]})
+    host_codecs = suite_module("compression", "_codecs")
+    monkeypatch.setattr(host_codecs, "FORMATS", {name: host_codecs.ON_HOST["zlib-1"]})
     target = Target(Facts((GPU,)), GPU, "full")
     case = next(case for case in suite.cases(target) if case.name == "formats" and case.param("format") == name)
     task = suite.build(Bench(gpu, sized(case, 2**21), target, suite.package))
@@ -288,5 +288,6 @@ def test_compressed_chunks_state_their_decompressed_sizes_on_a_gpu(suite, real_g
     count = len(trip.source.sizes)
     sizes = real_gpu.xp.zeros(count, real_gpu.xp.uint64)
     stream = real_gpu.xp.cuda.get_current_stream().ptr
-    trip.codec.row.restored_sizes(trip.compressed.at_device(), sizes.data.ptr, stream)
+    pointers, lengths = (array.data.ptr for array in (trip.compressed.pointers, trip.compressed.sizes))
+    trip.codec.row.restored_sizes(nvcomp.Chunks(pointers, lengths, count), sizes.data.ptr, stream)
     assert [CHUNK] * count == real_gpu.to_host(sizes).tolist()

@@ -17,11 +17,11 @@ FEW, MANY = 300, 10_000
 
 @pytest.fixture(scope="module")
 def codecs():
-    return suite_module("compression", "_codecs_host")
+    return suite_module("compression", "_codecs")
 
 
 def opened(codecs, name):
-    return codecs.FORMATS[name.removeprefix("of ")]() if name.startswith("of ") else codecs.CODECS[name]()
+    return codecs.FORMATS[name.removeprefix("of ")]() if name.startswith("of ") else codecs.ON_HOST[name]()
 
 
 ALL = (*CODECS, *(f"of {name}" for name in FORMATS))

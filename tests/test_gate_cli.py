@@ -16,7 +16,7 @@ import pytest
 from _sides import TRIAD, noisy
 
 from gpubench.model import store
-from gpubench.tools import history
+from gpubench.tools.history import recording
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 COPY = make.case("copy", size_bytes=2**30)
@@ -234,7 +234,7 @@ def test_a_reason_that_many_cases_share_is_printed_once(call):
 
 def test_the_last_results_of_the_history_are_a_baseline_without_the_candidate(call):
     Path("gpubench-runs").mkdir()
-    with history.HistoryRecorder(Path("gpubench-runs/history.sqlite")) as recorder:
+    with recording.HistoryRecorder(Path("gpubench-runs/history.sqlite")) as recorder:
         for day, centre in enumerate((1.0, 1.0, 1.1), 1):
             started = f"2026-01-0{day}T00:00:00+00:00"
             file = run_file(f"gpubench-runs/{day}.jsonl", centre, manifest={"started": started})

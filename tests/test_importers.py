@@ -105,6 +105,12 @@ def test_facts_that_the_output_does_not_state_are_missing(name):
     assert not any(device.uuid for device in run.manifest.facts.devices)
 
 
+def test_no_gpu_is_asked_for_where_only_tests_that_did_not_run_have_no_device():
+    source = read("nvbandwidth-v0.5.json")
+    assert any(result.devices == () for result in source.content.results)
+    assert not foreign.gpu_is_unstated(source)
+
+
 def test_nvbandwidth_text_has_its_device_versions_and_units():
     content = read("nvbandwidth-v0.8.txt").content
     (device,) = content.devices

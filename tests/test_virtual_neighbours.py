@@ -63,7 +63,7 @@ def test_rates_are_relative_to_those_alone_and_a_sum_above_one_means_that_sharin
 
 def test_the_result_of_a_chain_of_multiply_adds_is_computed_without_walking_it() -> None:
     x, steps = 12345, 1003
-    product, total = LOADS.affine_power(LOADS._FACTOR, LOADS._TERM, steps, 2**32)
+    product, total = CHECKS.affine_power(LOADS._FACTOR, LOADS._TERM, steps, 2**32)
     expected = (product * x + total) % 2**32
     for _ in range(steps):
         x = (x * LOADS._FACTOR + LOADS._TERM) % 2**32

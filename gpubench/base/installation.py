@@ -1,5 +1,6 @@
 """Check that the packages that gpubench imports are installed, and give the pip command for a missing one."""
 
+import contextlib
 import importlib.util
 import re
 import sys
@@ -28,6 +29,15 @@ def check() -> None:
     for module in PACKAGES:
         if importlib.util.find_spec(module) is None:
             raise _unavailable(module, "is not installed")
+
+
+def versions(*distributions: str) -> dict[str, str]:
+    """Return the version of each of `distributions` that is installed, by its name."""
+    by_name = {}
+    for distribution in distributions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            by_name[distribution] = metadata.version(distribution)
+    return by_name
 
 
 def reason(error: ImportError) -> Unavailable | None:

@@ -30,6 +30,7 @@ with late():
     from gpubench.analysis import trend as trending
     from gpubench.tools import history as histories
     from gpubench.tools import rendering
+    from gpubench.tools.history import reading, recording
 
 _WIDTH = 60  # characters of a sparkline
 _LEAST = 10  # characters of a sparkline on the narrowest terminal
@@ -37,10 +38,7 @@ NARROW = 24  # characters of a sparkline in a list of many series
 
 
 def trend_rows(trends: Sequence[trending.Trend], judged: bool, width: int) -> list[Part]:
-    """Return the rows of the series, one each, for a terminal of `width` columns.
-
-    A line above names the device if all series are of one device. If `judged`, the rows have the newest change, and
-    series whose newest change is for the worse come first."""
+    """Return the rows of the series, one each; if `judged`, newest changes for the worse come first."""
     several = len({trend.line.devices for trend in trends}) > 1
     where = [_print.plain(f"on {'+'.join(trends[0].line.devices)}", "dim")] if trends and not several else []
     heads = ("state", "case", "runs", "newest", "trend", *(["newest change"] if judged else []))
@@ -80,7 +78,8 @@ def _events(trend: trending.Trend) -> Iterator[Text]:
     lines: list[tuple[int, str, bool]] = []
     for change in trend.changes:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (change.before, change.after))
-        text = f"^ {_date_text(trend.moments[change.index].source.at)}: {sides}, {change.text}"
+        note = f"; {change.note}" if change.note else ""
+        text = f"^ {_date_text(trend.moments[change.index].source.at)}: {sides}, {change.text}{note}"
         lines.append((change.index, text, change.is_worse))
     for drift in trend.drifts:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (drift.before, drift.after))
@@ -104,7 +103,7 @@ def _newest_event(trend: trending.Trend) -> str:
     event = trend.newest_event
     if event is None:
         return trend.newest_comparison.partition(" than")[0] if trend.state == "too few runs" else "–"
-    return f"{event.effect_text}, {_date_text(trend.moments[event.start].source.at, '%Y-%m-%d')}"
+    return f"{event.noted_text}, {_date_text(trend.moments[event.start].source.at, '%Y-%m-%d')}"
 
 
 def _date_text(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
@@ -118,14 +117,10 @@ _FILE_STATUS = 5
 
 
 class CaseFirst(TyperGroup):
-    """A group of commands whose first argument may be a case instead: `gpubench history CASE`.
-
-    The context is Click's, which newer versions of Typer include and older ones import."""
+    """A group of commands whose first argument may be a case instead: `gpubench history CASE`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `show` before arguments that name no command, and parse them.
-
-        `ctx` is a context of Click. Returns the arguments that the group did not use."""
+        """Put `show` before arguments that name no command, and parse them; `ctx` is a context of Click."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["show", *args]
         return super().parse_args(ctx, args)
@@ -198,7 +193,7 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show the runs of a case as bars, its newest figure, and each change with its possible causes (the default)."""
-    with histories.History(store or histories.default_place()) as history:
+    with reading.History(store or histories.default_place()) as history:
         stored_lines = _selected_lines(history, cases or [], series)
         if html:
             _write_page(history, stored_lines, last, html, force, no_redact)
@@ -210,7 +205,7 @@ def show(
             _print.warn(warning)
 
 
-def _selected_lines(history: histories.History, cases: list[str], series: str) -> list[histories.StoredLine]:
+def _selected_lines(history: reading.History, cases: list[str], series: str) -> list[reading.StoredLine]:
     """Return the stored lines of the series `series` whose case id matches a text in `cases`; all if it is empty."""
     matching = history.lines(cases, series)
     if matching:
@@ -225,10 +220,8 @@ def _selected_lines(history: histories.History, cases: list[str], series: str) -
     raise UsageError(f"no case in the history matches {' '.join(cases)}; {hint}")
 
 
-def _print_trends(history: histories.History, stored_lines: list[histories.StoredLine], last: int, named: bool) -> None:
-    """Print each series in full if cases were `named` and the series are at most 8, else a table with a row for each.
-
-    Only the newest `last` runs of a series count. In a table of more than 200 series, changes are not searched for."""
+def _print_trends(history: reading.History, stored_lines: list[reading.StoredLine], last: int, named: bool) -> None:
+    """Print each series in full if cases were `named` and they are few, else a table with a row for each."""
     out = _print.out()
     if named and len(stored_lines) <= _SHOWN:
         for number, stored in enumerate(stored_lines):
@@ -244,8 +237,8 @@ def _print_trends(history: histories.History, stored_lines: list[histories.Store
 
 
 def _write_page(
-    history: histories.History,
-    stored_lines: list[histories.StoredLine],
+    history: reading.History,
+    stored_lines: list[reading.StoredLine],
     last: int,
     html: Path,
     force: bool,
@@ -258,7 +251,7 @@ def _write_page(
 
 
 def _document(trend: trending.Trend) -> dict[str, Any]:
-    """Return a trend as the object that `--json` prints: its line, fingerprint, state, runs, steps and drifts."""
+    """Return a trend as the object that `--json` prints: its line, fingerprint, state, runs and changes."""
     from gpubench.stats.stretches import LEAST_RUNS
 
     line = trend.line
@@ -284,31 +277,32 @@ def _document(trend: trending.Trend) -> dict[str, Any]:
         "runs": runs,
         "changes": records.record(trend.changes),
         "drifts": records.record(trend.drifts),
+        "two_states": records.record(trend.states),
     }
 
 
 @app.command("import")
 def import_(sources: Sources, store: Store = None) -> None:
     """Record run files that were measured elsewhere or before. The files are not moved, and no run counts twice."""
-    with histories.HistoryRecorder(store or histories.default_place()) as recorder:
-        _print_records(recorder, histories.record_files(recorder, histories.run_files(sources)))
+    with recording.HistoryRecorder(store or histories.default_place()) as recorder:
+        _print_records(recorder, recording.record_files(recorder, recording.run_files(sources)))
 
 
 @app.command("rebuild")
 def rebuild(sources: MoreSources = None, store: Store = None) -> None:
     """Create the history again from the run files. A damaged history is renamed and kept."""
     place = store or histories.default_place()
-    recorder, aside = histories.open_for_rebuild(place)
+    recorder, aside = recording.open_for_rebuild(place)
     with recorder:
         if aside:
             _print.warn(f"{place} was damaged and is renamed to {aside}; name run files that are in other folders")
-        recorded, deleted = histories.refill(recorder, sources or [])
+        recorded, deleted = recording.refill(recorder, sources or [])
         if deleted:
             _print.warn(f"{deleted} runs are dropped: their files are missing or invalid")
         _print_records(recorder, recorded)
 
 
-def _print_records(recorder: histories.HistoryRecorder, recorded: Iterable[histories.RecordedFile]) -> None:
+def _print_records(recorder: recording.HistoryRecorder, recorded: Iterable[recording.RecordedFile]) -> None:
     counts = {"new": 0, "updated": 0, "known": 0, "refused": 0}
     for file in recorded:
         counts[file.state] += 1
@@ -330,7 +324,7 @@ def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Stor
 
     Without --files the run files stay, and `rebuild` would record them again."""
     place = store or histories.default_place()
-    with histories.HistoryRecorder(place) as recorder:
+    with recording.HistoryRecorder(place) as recorder:
         sources, dropped = recorder.sources(), recorder.runs_to_delete(keep)
         existing = [sources[key] for key in dropped if sources[key].exists()] if files else []
         inside = [file for file in existing if file.resolve().is_relative_to(place.absolute().parent.resolve())]

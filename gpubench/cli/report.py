@@ -18,9 +18,10 @@ from gpubench.cli._late import late
 with late():
     from gpubench import model, plugins
     from gpubench.judging import comparison, policy
-    from gpubench.tools import enclosing, history, rendering
+    from gpubench.tools import enclosing, rendering
     from gpubench.tools import sharing as rules
     from gpubench.tools import site as sites
+    from gpubench.tools.history import recording
 
 RunFiles = Annotated[
     list[Path] | None,
@@ -179,7 +180,7 @@ def _redact_folder(folder: Path, out: Path, force: bool) -> None:
     if out.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"{out} is inside the folder that is redacted; name a folder outside of it")
     manifests, unreadable = {}, 0
-    for path in history.run_files([folder]):
+    for path in recording.run_files([folder]):
         try:
             manifests[path] = scan(path, lambda _: None).manifest
         except FileError as error:

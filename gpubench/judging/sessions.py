@@ -25,6 +25,7 @@ _UNLIKE = (
 )
 _OUT = 4.0  # a process is out in a case if it lies this many robust deviations from the median of its side
 _CLEARLY = 1.5  # two estimates of one scatter differ by up to about this; the wider of both would be too wide
+_ROBUST = 0.37  # the efficiency of a median of squares beside a variance (Rousseeuw & Croux 1993)
 LEAST_SHIFTS = 8  # the scatter of fewer cases is too uncertain
 _LEAST_CASES = 5  # a process can be out for most cases only if there are this many
 _LEAST_PROCESSES = 5  # and only among this many processes, of which at most a fifth is left out
@@ -86,8 +87,8 @@ def between_two_sessions(
 ) -> list[Effect]:
     """Return the effects against a baseline of other sessions, with the scatter that the cases of a resource show.
 
-    The scatter counts where eight cases or more show it (the cases of the resource, or else all of the devices) and
-    where it is wider than a case's own noise, and clearly wider than the sessions of the baseline, up to `bounds`."""
+    It is the geometric mean of the scatters of the resource and of all cases of the devices, of eight or more each. It
+    counts up to `bounds`, where it is wider than a case's own noise and clearly wider than the baseline's sessions."""
     # Most cases are unchanged: the scatter of all shifts about their median, less their noise, is how much the two
     # sessions differ by case.
     groups: dict[tuple[tuple[str, ...], str], list[int]] = {}
@@ -97,10 +98,13 @@ def between_two_sessions(
     scatters = {key: _scatter_of_shifts([effects[index] for index in indices]) for key, indices in groups.items()}
     wider = []
     for (old, new), own, bound in zip(pairs, effects, bounds, strict=True):
-        scatter = scatters[_pool_key(new)] or scatters[new.devices, ""]
-        if scatter and (len(old.centres) < 2 or scatter.error > _CLEARLY * own.error):
-            error = min(scatter.error, bound / scatter.errors)
-            own = widened(own, scatter._replace(error=error, deviation=error / math.sqrt(2)))
+        of_all = scatters[new.devices, ""]
+        scatter = scatters[_pool_key(new)] or of_all
+        if scatter and of_all:
+            error = math.sqrt(scatter.error * of_all.error)  # the estimate of few cases alone is often too small
+            if len(old.centres) < 2 or error > _CLEARLY * own.error:
+                error = min(error, bound / scatter.errors)
+                own = widened(own, scatter._replace(error=error, deviation=error / math.sqrt(2)))
         wider.append(own)
     return wider
 
@@ -113,7 +117,7 @@ def _scatter_of_shifts(effects: Sequence[Effect]) -> Scatter | None:
     noise = np.array([effect.margin / 2 for effect in effects])  # about one standard error
     squares = (shifts - np.median(shifts)) ** 2 - _SQUARED_QUARTILE * noise**2
     deviation = math.sqrt(max(float(np.median(squares)), 0.0) / _SQUARED_QUARTILE)
-    freedom = min(len(effects) - 1, _MOST_FREEDOM)
+    freedom = min(max(round(_ROBUST * (len(effects) - 1)), LEAST_SHIFTS - 1), _MOST_FREEDOM)
     return Scatter(deviation, chance_errors_of(freedom), 0.0, f"two sessions, by {len(effects)} cases", freedom)
 
 

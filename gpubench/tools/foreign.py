@@ -1,25 +1,20 @@
 """Turn the outputs of other tools into a run: choose the importer for each file, and join several files.
 
 Facts that the output does not state are missing: such a run has no start time, no tier and no counters, and its devices
-have only the properties that the tool printed.
+have only the properties that the tool printed."""
 
-Count the processes on a device, as the collector of its vendor lists them."""
-
-import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 
 from gpubench import __version__, plugins
 from gpubench.base import units
-from gpubench.base.errors import BadOutput, FileError, GpubenchError, UsageError
+from gpubench.base.errors import BadOutput, FileError, UsageError
 from gpubench.base.files import open_to_read
 from gpubench.model import SCHEMA, Device, Facts, Manifest, Result, Run, Settings, SuiteInfo
 from gpubench.model.disk import as_file_errors
 from gpubench.model.record import Malformed, decode, encode
-from gpubench.plugins.collector import Collector, ListsProcesses
 from gpubench.plugins.importer import Imported, Importer
 
 # The limits of a file. The largest known output has 600 lines; a log of hundreds of runs fits.
@@ -98,15 +93,13 @@ def gpu_is_unstated(source: ImportedFile) -> bool:
     """Return whether the user should name the GPU: a figure has a peak to compare with, but no GPU is stated."""
     unstated = {device.id for device in source.content.devices if device.name == _UNSTATED}
     return any(
-        result.devices[0] in unstated and any(series.limit for series in result.series)
+        unstated & set(result.devices) and any(series.limit for series in result.series)
         for result in source.content.results
     )
 
 
 def with_gpu_name(source: ImportedFile, name: str) -> ImportedFile:
-    """Return the imported file with this GPU name for each device without a name.
-
-    Raises UsageError if the output states the names of all devices."""
+    """Return the imported file with this GPU name for each device without a name."""
     devices = source.content.devices
     if not any(device.name == _UNSTATED for device in devices):
         raise UsageError(f"--gpu: {source.path} states its devices: {', '.join(device.name for device in devices)}")
@@ -115,9 +108,7 @@ def with_gpu_name(source: ImportedFile, name: str) -> ImportedFile:
 
 
 def run(sources: Sequence[ImportedFile], argv: Sequence[str]) -> Run:
-    """Return the imported files as one run; a case that occurs again on the same devices is its next replicate.
-
-    `argv` is the command line of gpubench for the record."""
+    """Return the imported files as one run; a case that occurs again on the same devices is its next replicate."""
     _check_at_most_one_unnamed(sources)
     _check_devices(sources)
     manifest = _make_manifest([source.content for source in sources], argv)
@@ -204,15 +195,3 @@ def _number_replicates(results: Sequence[Result]) -> list[Result]:
         counts[key] = counts.get(key, -1) + 1
         replicated.append(replace(result, replicate=counts[key]))
     return replicated
-
-
-def processes_on(device: Device) -> int | None:
-    """Return the number of processes that use a device, or None if no collector on this machine can list them."""
-    for name in plugins.names("collectors"):
-        with contextlib.suppress(GpubenchError):  # a collector or its library is unavailable
-            collector: Collector = plugins.load("collectors", name)
-            if isinstance(collector, ListsProcesses) and plugins.call_library(name, partial(collector.accepts, device)):
-                source = plugins.call_library(name, partial(collector.processes, [device]))
-                with contextlib.closing(source):
-                    return len(plugins.call_library(name, partial(source.read, device)))
-    return None

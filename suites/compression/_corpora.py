@@ -21,12 +21,13 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from ._codecs import imported
+
 TILE_BYTES = 8 * 2**20
 DATA_PREFIX = "data:"
 FEW = ("ids", "text", "field")  # the corpora of the quick tier: integers, text, floating point
 BLOCK_BYTES = 2**20  # bytes per block of a file that is longer than the bytes that may be read
 _PAGE = 4096
-_HOW = "pip install 'gpubench-suite[parquet]'"
 _ARROW_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
 _NUMBERS = {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64"}
 Rng = np.random.Generator
@@ -56,15 +57,15 @@ class Corpus:
         return buffer
 
 
-def names(target: gb.Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the user's files (`--data`), each with the prefix `data:`, or `wanted` if there are none."""
-    return tuple(DATA_PREFIX + file.label for file in target.data) or wanted
+def axis(quick: tuple[str, ...], smoke: tuple[str, ...] | None = None, full: tuple[str, ...] | None = None) -> Any:
+    """Return an axis of corpora by tier, or in each tier the user's files (`--data`), each with the prefix `data:`."""
+    return lambda target: tuple(DATA_PREFIX + file.label for file in target.data) or gb.points(quick, smoke, full)
 
 
 def corpus_of(bench: gb.Bench, name: str, size_bytes: int) -> Corpus:
     """Return the corpus `name`, whose buffers have `size_bytes`, or fewer if a user's file is shorter."""
     if name.startswith(DATA_PREFIX):
-        return read_bounded(file_named(bench, name), size_bytes)
+        return next(pieces(file_named(bench, name), size_bytes, is_whole=False))
     return replace(make_corpus(name, bench.seed), total=size_bytes)
 
 
@@ -91,37 +92,34 @@ def file_named(bench: gb.Bench, name: str) -> gb.DataFile:
     return next(file for file in bench.target.data if DATA_PREFIX + file.label == name)
 
 
-def read_bounded(file: gb.DataFile, most: int) -> Corpus:
-    """Return at most `most` bytes of a file: all of its data, or blocks of 1 MiB (row groups of Parquet) evenly spaced.
+def pieces(file: gb.DataFile, most: int, is_whole: bool = True) -> Iterator[Corpus]:
+    """Yield all data of a file in order, or else a single piece from all over it: blocks of 1 MiB, or row groups.
 
-    Raises FileError if the file has changed since the run was planned, or is not of the type that its name says."""
+    A piece has at most `most` bytes. Raises FileError if the file has changed since the run was planned, or is not of
+    the type that its name says. Never more is held than a piece, or a row group of Parquet."""
     path = Path(file.path)
     with _opened(path) as table:
         if table:
-            return _far_apart(path, table, most)
-        offset, size, dtype, content = _place(file, path)
-        data = np.concatenate([_block(file, offset + start, length) for start, length in blocks(size, most)])
-    spread = "" if data.size == size else f", in blocks of {gb.units.round_size(BLOCK_BYTES)} evenly spaced over it"
-    return Corpus(data, dtype, f"{data.size} of {size} bytes of {content}{spread}", data.size)
-
-
-def pieces(file: gb.DataFile, most: int) -> Iterator[Corpus]:
-    """Yield all data of a file in order, at most `most` bytes at a time; raises as `read_bounded` does.
-
-    Never more is held than a piece, or a row group of Parquet."""
-    path = Path(file.path)
-    with _opened(path) as table:
-        if table:
-            content = "columns in Arrow's memory layout"
-            for group in range(table.num_row_groups):
-                data, dtype, _ = _row_groups(table, [group])
-                parts = (data[start : start + most] for start in range(0, data.size, most))
-                yield from (Corpus(part, dtype, content, part.size) for part in parts)
+            groups = table.num_row_groups
+            bits = max(groups - 1, 1).bit_length()
+            far_apart = sorted(range(groups), key=lambda group: f"{group:0{bits}b}"[::-1])
+            for order in ([group] for group in range(groups)) if is_whole else (far_apart,):
+                data, dtype, read = _row_groups(table, order, 2**62 if is_whole else most)
+                if not data.size and not is_whole:
+                    raise gb.Skip(f"{path.name}: no column has a value, there is nothing to compress")
+                for part in (data[start : start + most] for start in range(0, data.size, most)):
+                    content = f"{part.size} bytes of columns in Arrow's memory layout, {read} of {groups} row groups"
+                    yield Corpus(part, dtype, content, part.size)
             return
         offset, size, dtype, content = _place(file, path)
-        for start in range(0, size, most):
-            part = _block(file, offset + start, min(most, size - start))
-            yield Corpus(part, dtype, content, part.size)
+        every = ([(start, min(most, size - start))] for start in range(0, size, most))
+        for places in every if is_whole else (blocks(size, most),):
+            parts = [np.fromfile(path, np.uint8, length, offset=offset + start) for start, length in places]
+            if sum(part.size for part in parts) != sum(length for _, length in places):
+                raise gb.FileError(f"{path}: shorter than the {file.bytes} bytes it had when the run was planned")
+            data = np.concatenate(parts)
+            spread = f", in blocks of {gb.units.round_size(BLOCK_BYTES)} evenly spaced over it" * (data.size < size)
+            yield Corpus(data, dtype, f"{data.size} of {size} bytes of {content}{spread}", data.size)
 
 
 @contextmanager
@@ -133,16 +131,11 @@ def _opened(path: Path) -> Iterator[Any]:
         if path.suffix.lower() != ".parquet":
             yield None
             return
-        try:
-            import pyarrow as arrow
-            from pyarrow import parquet
-        except ImportError as error:
-            raise gb.Skip(f"reading {path.name} needs pyarrow ({error}): {_HOW}") from error
-        try:
-            with parquet.ParquetFile(path) as table:
-                yield table
-        except arrow.ArrowException as error:
-            raise gb.FileError(f"{path}: not a Parquet file ({error}); rename it, or give another file") from error
+        with imported("pyarrow.parquet", "parquet").ParquetFile(path) as table:
+            yield table
+    except ValueError as error:
+        kind = "an array in NumPy's format" if path.suffix.lower() == ".npy" else "a Parquet file"
+        raise gb.FileError(f"{path}: not {kind} ({error}); rename it, or give another file") from error
     except OSError as error:
         raise gb.FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
 
@@ -151,11 +144,7 @@ def _place(file: gb.DataFile, path: Path) -> tuple[int, int, str, str]:
     """Return the offset and the bytes of a file's data, the type of its elements for codecs, and its content."""
     if path.suffix.lower() != ".npy":
         return 0, file.bytes, "uint8", "user data"
-    try:
-        array = np.lib.format.open_memmap(path, mode="r")
-    except ValueError as error:
-        problem = f"{path}: not an array in NumPy's format ({error}); rename it, or give another file"
-        raise gb.FileError(problem) from error
+    array = np.lib.format.open_memmap(path, mode="r")
     if not array.nbytes:
         raise gb.Skip(f"{path.name}: the array is empty, there is nothing to compress")
     dtype = array.dtype.name if array.dtype.kind in "iuf" and array.dtype.itemsize <= 8 else "uint8"
@@ -174,27 +163,7 @@ def blocks(size: int, most: int) -> list[tuple[int, int]]:
     return [(int(index * step) // _PAGE * _PAGE, length) for index in range(count)]
 
 
-def _block(file: gb.DataFile, offset: int, length: int) -> Any:
-    """Return `length` bytes of the file from `offset` on (NumPy, uint8)."""
-    block = np.fromfile(file.path, np.uint8, length, offset=offset)
-    if block.size != length:
-        raise gb.FileError(f"{file.path}: shorter than the {file.bytes} bytes it had when the run was planned")
-    return block
-
-
-def _far_apart(path: Path, table: Any, most: int) -> Corpus:
-    """Return at most `most` bytes of column values, as Arrow holds them, of row groups that lie far apart first."""
-    count = table.num_row_groups
-    bits = max(count - 1, 1).bit_length()
-    far_apart = sorted(range(count), key=lambda group: f"{group:0{bits}b}"[::-1])
-    data, dtype, groups = _row_groups(table, far_apart, most)
-    if not data.size:
-        raise gb.Skip(f"{path.name}: no column has a value, there is nothing to compress")
-    content = f"{data.size} bytes of columns in Arrow's memory layout, {groups} of {count} row groups"
-    return Corpus(data, dtype, content, data.size)
-
-
-def _row_groups(table: Any, order: Iterable[int], most: int = 2**62) -> tuple[Any, str, int]:
+def _row_groups(table: Any, order: Iterable[int], most: int) -> tuple[Any, str, int]:
     """Return at most `most` bytes of row groups in `order`, the type of their elements, and the groups read."""
     parts: list[Any] = [np.empty(0, np.uint8)]
     dtypes, room, groups = set(), most, 0
@@ -383,8 +352,7 @@ def _fp8_cache(rng: Rng, nbytes: int) -> Any:
 
 
 @_recipe("uint8", "machine code of the libraries that run this program")
-def _code(rng: Rng, nbytes: int) -> Any:
-    del rng
+def _code(_: Rng, nbytes: int) -> Any:
     numpys = Path(np.__file__).parent
     python = Path(sysconfig.get_config_var("LIBDIR") or "/") / (sysconfig.get_config_var("INSTSONAME") or "")
     libraries = (*sorted(numpys.rglob("*.so")), *sorted((numpys.parent / "numpy.libs").glob("*.so*")), python)
@@ -398,6 +366,5 @@ def _random(rng: Rng, nbytes: int) -> Any:
 
 
 @_recipe("uint8", "zeros")
-def _zeros(rng: Rng, nbytes: int) -> Any:
-    del rng
+def _zeros(_: Rng, nbytes: int) -> Any:
     return np.zeros(nbytes, np.uint8)

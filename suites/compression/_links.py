@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,39 +16,21 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .. import _files
-from ._codecs_device import address
-from ._message import Chain, Coder, InFlight, Link, Schedule, Steps, StoppedError, Turns
+from ._codecs import address
+from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, StoppedError, Timed, queue_copy
 
 _PAGE_BYTES = 4096
-_DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses determine the direction; HIP's has the same value
 _NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in shared memory, its size in bytes
 _TAGS = 2**15 - 1  # the largest message tag; MPI guarantees no more (MPI 4.1, §3.2.3)
-
-
-def queue_copy(bench: gb.Bench, target: Any, source: Any) -> Any:
-    """Copy `source` to the beginning of `target`, or queue that on a GPU's current stream; return that part.
-
-    Both are uint8 arrays on the host or the device. Raises WrongAnswer if `target` is too short."""
-    gb.expect(source.size <= target.size, f"a block grew to {source.size} bytes; its buffer holds {target.size}")
-    part = target[: source.size]
-    if bench.traits.is_gpu:
-        cuda = bench.xp.cuda
-        stream = cuda.get_current_stream().ptr
-        cuda.runtime.memcpyAsync(address(part), address(source), source.size, _DEFAULT_KIND, stream)
-    else:
-        np.copyto(part, source)
-    return part
 
 
 class HostCopy(Link):
     """A link that is one copy in host memory, from the encoder's to the decoder's, by the thread that encoded."""
 
-    def chains(self, encoder: Coder | None, decoder: Coder | None) -> list[Chain]:
+    def chains(self, encoder: Any, decoder: Any) -> list[Chain]:
         """Return one chain, in which both sides of the link take part."""
-        assert encoder
-        assert decoder
 
-        def copying(block: InFlight, _: Turns) -> Steps:
+        def copying(block: InFlight, _: Ring) -> Iterator[None]:
             packed, room = encoder.encode(block), decoder.room(block)
             room[: packed.size] = packed
             decoder.decode(block, room[: packed.size])
@@ -60,8 +42,8 @@ class HostCopy(Link):
 class PinnedMemory(Link):
     """Page-locked host memory with a place of `nbytes` for each block, which a GPU's copy engines write and read."""
 
-    def __init__(self, bench: gb.Bench, count: int, nbytes: int) -> None:
-        step = -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
+    def __init__(self, bench: gb.Bench, count: int, nbytes: int, timed: Timed) -> None:
+        self.timed, step = timed, -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
         self._places = bench.device.pinned(max(count * step, 1)).reshape(count, step)
         self._copy, self._sent = partial(queue_copy, bench), dict[int, Any]()
 
@@ -71,34 +53,6 @@ class PinnedMemory(Link):
 
     def receive(self, block: InFlight, room: Any) -> Any:
         return self._copy(room, self._sent[block.index])
-
-
-class Staged(Link):
-    """A link of the host for the blocks of a GPU, which pass through page-locked buffers of `nbytes` for each slot."""
-
-    def __init__(self, bench: gb.Bench, link: Link, depth: int, nbytes: int) -> None:
-        self._link, self.schedule, self._copy = link, link.schedule, partial(queue_copy, bench)
-        self._sent, self._rooms = ([bench.device.pinned(nbytes) for _ in range(depth)] for _ in range(2))
-        self.begin, self.finish, self.stop, self.close = link.begin, link.finish, link.stop, link.close  # type: ignore[method-assign]
-
-    def sending(self, encoder: Coder, block: InFlight, turns: Turns) -> Steps:
-        encoder.queue(block)
-        yield
-        packed = self._copy(self._sent[block.slot], encoder.encode(block))
-        yield
-        encoder.slots.wait(block.slot)
-        turns.wait(block.index)
-        self._link.send(block, packed)
-        turns.advance()
-
-    def receiving(self, decoder: Coder, block: InFlight, turns: Turns) -> Steps:
-        room = decoder.room(block)
-        decoder.slots.wait(block.slot)  # the copy of the last block to the device may still be running
-        turns.wait(block.index)
-        arrived = self._link.receive(block, self._rooms[block.slot][: room.size])
-        turns.advance()
-        yield
-        decoder.decode(block, self._copy(room, arrived))
 
 
 class Loopback(Link):
@@ -111,24 +65,20 @@ class Loopback(Link):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self._sending = socket.create_connection(listener.getsockname())
             self._receiving, _ = listener.accept()
-        for connection in (self._sending, self._receiving):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sending.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, block: InFlight, packed: Any) -> None:
         tell(self._sending, block.index, 0, packed.size)
         self._sending.sendall(packed)
 
-    def receive(self, block: InFlight, room: Any) -> Any:
-        del block
-        _, _, size = hear(self._receiving)
+    def receive(self, _: InFlight, room: Any) -> Any:
+        *_, size = hear(self._receiving)
         gb.expect(size <= room.size, f"a block declares {size} bytes; the maximum is {room.size}")
-        receive_into(self._receiving, room[:size])
-        return room[:size]
+        return receive_into(self._receiving, room[:size])
 
     def stop(self) -> None:
         """End the connection, which releases the threads that wait for bytes."""
-        for connection in (self._sending, self._receiving):
-            hang_up(connection)
+        hang_up(self._sending)
 
     def close(self) -> None:
         self._sending.close()
@@ -142,24 +92,20 @@ def tell(connection: socket.socket, index: int = 0, place: int = 0, size: int = 
 
 def hear(connection: socket.socket) -> Any:
     """Return the three numbers of the next announcement; raises StoppedError as `receive_into`."""
-    numbers = bytearray(_NOTICE.size)
-    receive_into(connection, numbers)
-    return _NOTICE.unpack(numbers)
+    return _NOTICE.unpack(receive_into(connection, bytearray(_NOTICE.size)))
 
 
-def receive_into(connection: socket.socket, target: Any) -> None:
-    """Fill the buffer `target` from a socket.
+def receive_into(connection: socket.socket, target: Any) -> Any:
+    """Fill the buffer `target` from a socket, and return it.
 
-    Raises StoppedError if the sender has ended, or if a socket with a timeout brings nothing for so long."""
+    Raises StoppedError if the sender has ended, and TimeoutError if a socket with a timeout brings nothing so long."""
     missing = memoryview(target)
     while missing:
-        try:
-            count = connection.recv_into(missing, 0, socket.MSG_WAITALL)
-        except TimeoutError as error:
-            raise StoppedError("the sender was silent for too long") from error
+        count = connection.recv_into(missing, 0, socket.MSG_WAITALL)
         if not count:
             raise StoppedError("the sender has ended in the middle of a message")
         missing = missing[count:]
+    return target
 
 
 def hang_up(connection: socket.socket) -> None:
@@ -171,30 +117,26 @@ def hang_up(connection: socket.socket) -> None:
 class FileLink(Link):
     """A link that writes blocks into one file in any order; the message is complete when fsync has returned.
 
-    With `is_kept` the file is written once, and each message is read from the disk, not from the page cache."""
+    If the receiver is timed, the file is written once, and each message is read from the disk, not the page cache."""
 
     schedule: Schedule = "a thread per slot"
 
-    def __init__(self, nbytes: int, where: Path, is_kept: bool = False) -> None:
+    def __init__(self, nbytes: int, where: Path, timed: Timed) -> None:
         """Create a file without a name; raises Skip if `where` has less than `nbytes` free, or cannot be written."""
-        self._where, self._is_kept, self._lock = where, is_kept, threading.Lock()
+        self._where, self.timed, self._lock = where, timed, threading.Lock()
         self._end, self._places = 0, dict[int, tuple[int, int]]()  # offset and size in bytes by the block's index
         self._or_skip(lambda: _files.need_space(nbytes, where))
         self.descriptor = _files.make_file(np.empty(0, np.uint8), where)
 
     def begin(self) -> None:
         """Empty the file, or drop it from the page cache when it is on the disk, as posix_fadvise(2) describes."""
-        if self._is_kept:
+        if self.timed == "receiver":
             self._or_skip(lambda: os.fsync(self.descriptor))
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            self.is_cached = self._end > 0 and _files.resident_pages(self.descriptor, 1)[0] > 0
         else:
             os.ftruncate(self.descriptor, 0)
             self._end = 0
-
-    def is_cached(self) -> bool:
-        """Return whether the first page stays in the page cache after it was dropped."""
-        self.begin()
-        return _files.resident_pages(self.descriptor, 1)[0] > 0
 
     def send(self, block: InFlight, packed: Any) -> None:
         """Write the block behind all blocks that were written before, and let Linux begin to write it to the disk."""
@@ -218,7 +160,7 @@ class FileLink(Link):
             raise _files.unwritable(self._where, error) from error
 
     def finish(self) -> None:
-        if not self._is_kept:  # reading leaves nothing to write back
+        if self.timed == "sender":  # reading leaves nothing to write back
             self._or_skip(lambda: os.fsync(self.descriptor))
 
     def close(self) -> None:
@@ -242,9 +184,9 @@ class SharedMemory(Link):
         """Return the time at which rank 1 requests the message, or at rank 0, when the request has arrived."""
         if self._bench.rank == 0:
             hear(self._wire)
-            return time.perf_counter()
         start = time.perf_counter()
-        tell(self._wire)
+        if self._bench.rank == 1:
+            tell(self._wire)
         return start
 
     def _reserve(self, slot: int) -> None:
@@ -253,7 +195,7 @@ class SharedMemory(Link):
             while slot in self._unread:
                 self._unread.discard(hear(self._wire)[0])
 
-    def sending(self, encoder: Coder, block: InFlight, turns: Turns) -> Steps:
+    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
         self._reserve(block.slot)
         yield from super().sending(encoder, block, turns)
 
@@ -267,12 +209,10 @@ class SharedMemory(Link):
         for slot in list(self._unread):
             self._reserve(slot)
 
-    def receiving(self, decoder: Coder, block: InFlight, turns: Turns) -> Steps:
+    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
         """Raises WrongAnswer if another block is announced, or bytes that do not fit into the room or the memory."""
         room = decoder.room(block)
-        turns.wait(block.index)
-        index, place, size = hear(self._wire)
-        turns.advance()
+        index, place, size = turns.passing(block.slot, hear, self._wire)
         inside = index == block.index and size <= room.size and place + size <= self._memory.size
         gb.expect(inside, f"rank 0 announced {size} bytes of block {index} at {place} instead of block {block.index}")
         arrived = queue_copy(self._bench, room, self._memory[place : place + size])

@@ -5,27 +5,26 @@ begun until the last one is restored or, for a message that is only written, del
 compared, bit for bit. A block is cut into chunks, which a codec compresses independently. A packed block is a table of
 the offsets and the sizes of its chunks, and the chunks in whole lines behind it; a GPU packs them by a kernel."""
 
+import functools
 import itertools
-import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from queue import SimpleQueue
+from typing import Any, Literal
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._codecs_device import Batch, DeviceChunks, DeviceCodec
-from ._codecs_host import chunks_of, cores
+from ._codecs import Batch, DeviceChunks, address, chunks_of, cores, current_stream
 
 Schedule = Literal["a thread per slot", "one thread", "a thread per part"]
-Steps = Iterator[None]
 Timed = Literal["sender", "receiver", "both"]  # the sides that the timed section contains
 _MAX_PARTS = 3  # most parts of one chain
+_DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses determine the direction; HIP's has the same value
 _LINE_BYTES = 16  # as LINE in compress.cu
 _WORD_BYTES = 8
 _ENTRY_BYTES = 2 * _WORD_BYTES  # an entry of the table: the offset and the size of a chunk
@@ -37,7 +36,7 @@ class Message:
     """A message: uint8 arrays on the device for its source and its target, cut into blocks, and these into chunks.
 
     The last block of the message and the last chunk of a block may be shorter. `codec` compresses it: a HostCodec or a
-    DeviceCodec, whose `buffers` overwrite and compare arrays."""
+    DeviceCodec, whose `buffers` overwrite and compare arrays, and which has a `bench`."""
 
     source: Any
     target: Any
@@ -45,6 +44,7 @@ class Message:
     block_bytes: int
     chunk_bytes: int
     description: str = ""
+    rooms: Sequence[Any] = ()  # buffers for the packed blocks of the slots, or else each coder has its own
 
     @property
     def spans(self) -> list[slice]:
@@ -63,14 +63,6 @@ class Message:
         lines: int = -(-self.codec.max_output_bytes(self.chunk_bytes) // _LINE_BYTES)
         return self.max_chunks * (_ENTRY_BYTES + lines * _LINE_BYTES) + _LINE_BYTES
 
-    def poison(self) -> None:
-        """Overwrite every byte of the target with its wrong value, and wait until that is done."""
-        self.codec.buffers.invert(self.source, self.target)
-
-    def expect_arrived(self) -> None:
-        """Raise WrongAnswer unless the target equals the source, bit for bit."""
-        self.codec.buffers.expect_same(self.target, self.source)
-
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
@@ -86,9 +78,10 @@ class Slots:
     are_streams = False  # whether the work of a slot continues asynchronously while its thread does something else
 
     def __init__(self, depth: int, bench: gb.Bench | None = None) -> None:
+        """Make the slots, with a stream each on the GPU of `bench`, if it is given."""
         self.depth = depth
         self._streams: list[Any] = []
-        if bench and bench.traits.is_gpu:
+        if bench:
             cuda, self.are_streams = bench.xp.cuda, True
             self._device = cuda.Device(cuda.runtime.getDevice())
             self._streams = [cuda.Stream(non_blocking=True) for _ in range(depth)]
@@ -108,10 +101,11 @@ class Slots:
 class Coder:
     """The encoder or the decoder of a message: a block becomes a packed block, which becomes the block again.
 
-    A packed block is a uint8 array on the device, valid until the slot is used again. This one leaves raw blocks in
-    their places in `array`, the source or the target."""
+    A packed block is a uint8 array on the device, in the room of its slot, and valid until the slot is used again. This
+    one has no rooms, and leaves raw blocks in their places in `array`, the source or the target."""
 
     waits = False  # whether decoding a block waits for the slot's stream: then each slot has a thread
+    rooms: Sequence[Any] = ()
 
     def __init__(self, message: Message, slots: Slots, array: Any) -> None:
         self.message, self.slots, self.blocks = message, slots, [array[span] for span in message.spans]
@@ -125,7 +119,7 @@ class Coder:
 
     def room(self, block: InFlight) -> Any:
         """Return the array in which a block arrives, as long as the longest packed block."""
-        return self.blocks[block.index]
+        return self.rooms[block.slot] if self.rooms else self.blocks[block.index]
 
     def decode(self, block: InFlight, packed: Any) -> None:
         """Restore a block in its place, or queue that; raises WrongAnswer, at once or from `check`, if that fails."""
@@ -172,17 +166,14 @@ class HostBlocks(Coder):
 
     upload: Callable[[InFlight, Any], object] | None = None
 
-    def __init__(self, message: Message, slots: Slots, array: Any, rooms: Sequence[Any] = ()) -> None:
+    def __init__(self, message: Message, slots: Slots, array: Any) -> None:
         super().__init__(message, slots, array)
+        self.rooms = message.rooms or [np.empty(message.max_packed_bytes, np.uint8) for _ in range(slots.depth)]
         self._compressors = [message.codec.squeeze() for _ in range(slots.depth)]
-        self._rooms = list(rooms) or [np.empty(message.max_packed_bytes, np.uint8) for _ in range(slots.depth)]
 
     def encode(self, block: InFlight) -> Any:
         chunks = chunks_of(self.blocks[block.index], self.message.chunk_bytes)
-        return pack(self._rooms[block.slot], list(map(self._compressors[block.slot], chunks)))
-
-    def room(self, block: InFlight) -> Any:
-        return self._rooms[block.slot]
+        return pack(self.rooms[block.slot], list(map(self._compressors[block.slot], chunks)))
 
     def decode(self, block: InFlight, packed: Any) -> None:
         arrived, targets = memoryview(packed), chunks_of(self.blocks[block.index], self.message.chunk_bytes)
@@ -201,74 +192,61 @@ class GpuBlocks(Coder):
 
     Calls and arguments are prepared once for each slot and block, because that takes longer than a fast codec does."""
 
-    def __init__(self, message: Message, slots: Slots, array: Any, rooms: Sequence[Any] = ()) -> None:
+    def __init__(self, message: Message, slots: Slots, array: Any) -> None:
+        codec, bench, xp = message.codec, message.codec.bench, message.codec.bench.xp
         super().__init__(message, slots, array)
-        self._codec, self._xp = message.codec, message.codec.bench.xp
-        codec, xp, each_slot = self._codec, self._xp, range(slots.depth)
-        self.waits, scratch_bytes = codec.waits, max(codec.temp_bytes(message.max_chunks, message.chunk_bytes))
+        self.rooms = message.rooms or [xp.empty(message.max_packed_bytes, xp.uint8) for _ in range(slots.depth)]
+        self.waits, most_bytes = codec.waits, codec.max_output_bytes(message.chunk_bytes)
+        scratch_bytes = max(codec.temp_bytes(message.max_chunks, message.chunk_bytes).values())
         self._chunks = [DeviceChunks.side_by_side(xp, part, message.chunk_bytes) for part in self.blocks]
-        self._rooms = list(rooms) or [xp.empty(message.max_packed_bytes, xp.uint8) for _ in each_slot]
-        self._scratch = [xp.empty(scratch_bytes, xp.uint8) for _ in each_slot]
-        self._packed_sizes = codec.bench.device.pinned(_WORD_BYTES * slots.depth).view(np.uint64)
-        self._kernels = {name: codec.bench.kernel("compress.cu", name) for name in ("place", "pack", "unpack")}
-        self._compressed: dict[int, DeviceChunks] = {}  # by slot, before they are packed
-        self._calls: dict[InFlight, tuple[Batch, Callable[..., None]]] = {}
+        self._scratch = [xp.empty(scratch_bytes, xp.uint8) for _ in range(slots.depth)]
+        self._packed_sizes = bench.device.pinned(_WORD_BYTES * slots.depth).view(np.uint64)
+        names = ("place", "pack", "unpack")
+        self._place, self._pack, self._unpack = (bench.kernel("compress.cu", name) for name in names)
+        self._compressed = functools.cache(lambda _: DeviceChunks.room(xp, message.max_chunks, most_bytes))
+        self._calls: dict[InFlight, Any] = {}
         self._done: list[Batch] = []  # the batches of this message
 
     def queue(self, block: InFlight) -> None:
         """Queue compressing and packing a block on the current stream, which must be its slot's stream."""
-        compress, pack = self._calls.get(block) or self._calls.setdefault(block, self._prepare_packing(block))
-        compress()
-        pack()
-        self._done.append(compress)
+        for call in self._calls.get(block) or self._calls.setdefault(block, self._packing(block)):
+            call()
 
-    def _prepare_packing(self, block: InFlight) -> tuple[Batch, Callable[..., None]]:
-        chunks, room, chunk_bytes = self._chunks[block.index], self._rooms[block.slot], self.message.chunk_bytes
-        if block.slot not in self._compressed:
-            most_bytes = self._codec.max_output_bytes(chunk_bytes)
-            self._compressed[block.slot] = DeviceChunks.room(self._xp, self.message.max_chunks, most_bytes)
-        count = len(chunks.sizes)
-        target, total = self._compressed[block.slot].first(count), self._packed_sizes[block.slot :].ctypes.data
-        place_args = (target.sizes, np.uint32(count), room, np.uint64(total))  # with unified addressing
+    def _packing(self, block: InFlight) -> tuple[Callable[[], object], ...]:
+        chunks, room, count = self._chunks[block.index], self.rooms[block.slot], len(self._chunks[block.index].sizes)
+        outputs = self._compressed(block.slot)  # before they are packed
+        target = DeviceChunks(outputs.memory, outputs.stride, outputs.sizes[:count], outputs.pointers[:count])
+        message, scratch = self.message, self._scratch[block.slot]
+        batch = Batch(message.codec, chunks, target, scratch, message.chunk_bytes)
+        total = np.uint64(self._packed_sizes[block.slot :].ctypes.data)  # with unified addressing the device's too
         pack_args = (target.memory, np.uint64(target.stride), np.uint32(count), room)
-        place, pack = self._kernels["place"], self._kernels["pack"]
-
-        def launch() -> None:
-            place((1,), (_THREADS,), place_args)
-            pack((count,), (_THREADS,), pack_args)
-
-        return Batch(self._codec, chunks, target, self._scratch[block.slot], chunk_bytes), launch
+        place = partial(self._place, (1,), (_THREADS,), (target.sizes, np.uint32(count), room, total))
+        return batch, place, partial(self._pack, (count,), (_THREADS,), pack_args), partial(self._done.append, batch)
 
     def encode(self, block: InFlight) -> Any:
         self.slots.wait(block.slot)
-        return self._rooms[block.slot][: int(self._packed_sizes[block.slot])]
-
-    def room(self, block: InFlight) -> Any:
-        return self._rooms[block.slot]
+        return self.rooms[block.slot][: int(self._packed_sizes[block.slot])]
 
     def decode(self, block: InFlight, packed: Any) -> None:
         """Queue restoring a block on the current stream; a kernel reads where the chunks of the packed block lie."""
-        restore, unpack = self._calls.get(block) or self._calls.setdefault(block, self._prepare_unpacking(block))
-        unpack(packed)
-        restore()
-        self._done.append(restore)
+        batch, grid, table = self._calls.get(block) or self._calls.setdefault(block, self._unpacking(block))
+        self._unpack(grid, (_THREADS,), (packed, np.uint64(packed.size), *table))
+        batch()
+        self._done.append(batch)
 
-    def _prepare_unpacking(self, block: InFlight) -> tuple[Batch, Callable[..., None]]:
-        chunks, kernel = self._chunks[block.index], self._kernels["unpack"]
+    def _unpacking(self, block: InFlight) -> tuple[Batch, tuple[int], tuple[Any, ...]]:
+        chunks, xp = self._chunks[block.index], self.message.codec.bench.xp
         count = len(chunks.sizes)
-        sizes, pointers = (self._xp.zeros(count, np.uint64) for _ in range(2))
-        arrived = DeviceChunks(self._rooms[block.slot], 0, sizes, pointers)
-
-        def launch(packed: Any) -> None:
-            args = (packed, np.uint64(packed.size), np.uint32(count), sizes, pointers)
-            kernel((-(-count // _THREADS),), (_THREADS,), args)
-
-        return Batch(self._codec, arrived, chunks, self._scratch[block.slot]), launch
+        sizes, pointers = xp.zeros(count, xp.uint64), xp.zeros(count, xp.uint64)
+        arrived = DeviceChunks(self.rooms[block.slot], 0, sizes, pointers)
+        batch = Batch(self.message.codec, arrived, chunks, self._scratch[block.slot])
+        return batch, (-(-count // _THREADS),), (np.uint32(count), sizes, pointers)
 
     def reset(self) -> None:
         self._done.clear()
-        for batch, _ in self._calls.values():
+        for batch, *_ in self._calls.values():
             batch.poison()
+        self.message.codec.bench.device.synchronize()  # before the streams of the slots
 
     def check(self) -> None:
         for batch in self._done:
@@ -282,27 +260,25 @@ class StoppedError(RuntimeError):
     """Another thread or process failed, so that waiting is useless; the error of the failed one is reported instead."""
 
 
-class Turns:
-    """Counts the blocks that have passed a point, where threads wait until enough have."""
+class Ring:
+    """Gates in a ring, which threads pass with tokens: who has passed a gate hands the token on to the next one."""
 
-    def __init__(self, passed: float = 0) -> None:
-        self._changed, self._passed, self._is_stopped = threading.Condition(), passed, False
+    def __init__(self, gates: int, tokens: int) -> None:
+        self._gates = [SimpleQueue[bool]() for _ in range(gates)]
+        for _ in range(tokens):
+            self._gates[0].put(True)
 
-    def wait(self, count: int) -> None:
-        """Wait until `count` blocks have passed; raises StoppedError after `stop`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_stopped or self._passed >= count)
-            if self._is_stopped:
-                raise StoppedError
-
-    def advance(self, blocks: int = 1) -> None:
-        with self._changed:
-            self._passed += blocks
-            self._changed.notify_all()
+    def passing(self, gate: int, call: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of `call` once a token is at the gate, and hand it on; raises StoppedError after `stop`."""
+        if not self._gates[gate % len(self._gates)].get():
+            raise StoppedError
+        result = call(*args)
+        self._gates[(gate + 1) % len(self._gates)].put(True)
+        return result
 
     def stop(self) -> None:
-        self._is_stopped = True
-        self.advance(0)
+        for gate in self._gates:
+            gate.put(False)
 
 
 @dataclass(eq=False, slots=True)
@@ -311,51 +287,58 @@ class Chain:
 
     # `steps` returns a generator, which yields between its `parts`. A thread per slot suits steps that block or wait
     # for their slot (`waits`), one thread suits steps that only queue work, and a thread per part suits links that
-    # carry one block at a time: in any schedule, their steps pass the first of the turns in the order of the blocks.
+    # carry one block at a time: in any schedule, their steps pass a gate for each slot, in the order of the blocks.
     coder: Coder
-    steps: Callable[[InFlight, Turns], Steps]
+    steps: Callable[[InFlight, Ring], Iterator[None]]
     parts: int
     schedule: Schedule
     waits: bool = False
-    turns: list[Turns] = field(default_factory=list)
+    rings: tuple[Ring, ...] = ()
 
     def jobs(self, depth: int) -> list[Callable[[], None]]:
         """Return one function per thread; together they take all blocks through all steps, with `depth` in flight.
 
         The functions must run at the same time."""
-        self.turns = [Turns(0 if self.schedule == "a thread per part" else math.inf)]
+        turns = Ring(depth, 1) if self.schedule == "a thread per part" else Ring(1, depth)
+        self.rings = turns, Ring(self.parts, depth)
         blocks = [InFlight(index, index % depth) for index in range(len(self.coder.blocks))]
-        work = [(block.slot, self.steps(block, self.turns[0])) for block in blocks]
+        work = [(block.slot, self.steps(block, turns)) for block in blocks]
+        ends = [(slot, partial(list[Any], steps)) for slot, steps in work]
         if self.schedule == "a thread per slot" or self.waits or not self.coder.slots.are_streams:
-            return [partial(self._finish, work[slot::depth]) for slot in range(depth)]
-        if self.schedule == "one thread":
-            return [partial(self._interleave, work, depth)]
-        self.turns += [*(Turns() for _ in range(self.parts - 1)), Turns(depth)]
-        gates = itertools.pairwise((self.turns[-1], *self.turns[1:]))
-        return [partial(self._take_part, work, before, after) for before, after in gates]
+            return [partial(self._do, ends[slot::depth]) for slot in range(depth)]
+        if self.schedule == "one thread":  # begins each block, and ends the one that was begun depth - 1 blocks before
+            begins = ((slot, partial(next, steps)) for slot, steps in work)
+            pairs = itertools.zip_longest(begins, (*[None] * (depth - 1), *ends))
+            return [partial(self._do, [call for pair in pairs for call in pair if call])]
+        passing = [partial(self.rings[1].passing, part, next) for part in range(self.parts)]
+        return [partial(self._do, [(slot, partial(take, steps, None)) for slot, steps in work]) for take in passing]
 
-    def _finish(self, work: Iterable[tuple[int, Steps]]) -> None:
-        for slot, steps in work:
+    def _do(self, calls: Iterable[tuple[int, Callable[[], object]]]) -> None:
+        for slot, call in calls:
             self.coder.slots.use(slot)
-            for _ in steps:
-                pass
+            call()
 
-    def _interleave(self, work: Sequence[tuple[int, Steps]], depth: int) -> None:
-        """Begin each block, and go on with the one that was begun `depth` - 1 blocks before it."""
-        for begun, ended in itertools.zip_longest(work, (*[None] * (depth - 1), *work)):
-            if begun:
-                self.coder.slots.use(begun[0])
-                next(begun[1])
-            if ended:
-                self._finish([ended])
 
-    def _take_part(self, work: Iterable[tuple[int, Steps]], before: Turns, after: Turns) -> None:
-        """Take each block through one part of the steps after it has passed the part before."""
-        for index, (slot, steps) in enumerate(work):
-            before.wait(index + 1)
-            self.coder.slots.use(slot)
-            next(steps, None)
-            after.advance()
+def queue_copy(bench: gb.Bench, target: Any, source: Any) -> Any:
+    """Copy `source` to the beginning of `target`, or queue that on a GPU's current stream; return that part.
+
+    Both are uint8 arrays on the host or the device. Raises WrongAnswer if `target` is too short."""
+    gb.expect(source.size <= target.size, f"a block grew to {source.size} bytes; its buffer holds {target.size}")
+    part = target[: source.size]
+    if bench.traits.is_gpu:
+        ends = address(part), address(source), source.size
+        bench.xp.cuda.runtime.memcpyAsync(*ends, _DEFAULT_KIND, current_stream(bench.xp))
+    else:
+        np.copyto(part, source)
+    return part
+
+
+class Staging:
+    """Page-locked buffers for each slot, through which a GPU's blocks pass to and from a link of the host."""
+
+    def __init__(self, bench: gb.Bench, depth: int, nbytes: int) -> None:
+        self.sent, self.rooms = ([bench.device.pinned(nbytes) for _ in range(depth)] for _ in range(2))
+        self.copy = partial(queue_copy, bench)
 
 
 class Link:
@@ -364,6 +347,9 @@ class Link:
     Steps of different slots run in different threads. This one takes blocks nowhere."""
 
     schedule: Schedule = "one thread"  # on a GPU
+    timed: Timed = "both"  # the sides that the time includes
+    staging: Staging | None = None
+    is_cached = False  # whether data that were dropped from the system's page cache stay there
 
     def chains(self, encoder: Coder | None, decoder: Coder | None) -> list[Chain]:
         """Return the chains of both sides, or of the one whose coder is given."""
@@ -372,22 +358,25 @@ class Link:
             chains.append(Chain(decoder, partial(self.receiving, decoder), 2, self.schedule, decoder.waits))
         return chains
 
-    def sending(self, encoder: Coder, block: InFlight, turns: Turns) -> Steps:
+    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
         encoder.queue(block)
         yield
         packed = encoder.encode(block)
+        if self.staging:
+            packed = self.staging.copy(self.staging.sent[block.slot], packed)
         yield
-        turns.wait(block.index)
-        self.send(block, packed)
-        turns.advance()
+        if self.staging:
+            encoder.slots.wait(block.slot)
+        turns.passing(block.slot, self.send, block, packed)
 
-    def receiving(self, decoder: Coder, block: InFlight, turns: Turns) -> Steps:
-        room = decoder.room(block)
-        turns.wait(block.index)
-        arrived = self.receive(block, room)
-        turns.advance()
+    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
+        room = place = decoder.room(block)
+        if self.staging:
+            decoder.slots.wait(block.slot)  # the copy of the last block to the device may still be running
+            place = self.staging.rooms[block.slot][: room.size]
+        arrived = turns.passing(block.slot, self.receive, block, place)
         yield
-        decoder.decode(block, arrived)
+        decoder.decode(block, self.staging.copy(room, arrived) if self.staging else arrived)
 
     def begin(self) -> None:
         """Prepare for the next message; the time of the message does not include this."""
@@ -396,10 +385,10 @@ class Link:
         """Return the time at which the message begins, for both ranks of a link between processes."""
         return time.perf_counter()
 
-    def send(self, block: InFlight, packed: Any) -> None:
+    def send(self, block: InFlight, packed: Any, /) -> None:
         """Send the block."""
 
-    def receive(self, block: InFlight, room: Any) -> Any:
+    def receive(self, block: InFlight, room: Any, /) -> Any:
         """Wait until the block has arrived, in `room` or elsewhere; return the array that has it."""
         raise NotImplementedError
 
@@ -419,109 +408,80 @@ class Stored(Link):
     def __init__(self) -> None:
         self.blocks: list[Any] = []
 
-    def send(self, block: InFlight, packed: Any) -> None:
-        del block
+    def send(self, _: InFlight, packed: Any) -> None:
         self.blocks.append(packed.copy())
 
-    def receive(self, block: InFlight, room: Any) -> Any:
-        del room
+    def receive(self, block: InFlight, _: Any) -> Any:
         return self.blocks[block.index]
-
-
-class Way(NamedTuple):
-    """A way of sending a message: over a link, by coders of this process, with `depth` blocks in flight.
-
-    The time includes the sides `timed`."""
-
-    link: Link
-    encoder: Coder | None
-    decoder: Coder | None
-    depth: int
-    timed: Timed = "both"
 
 
 class Transfers:
     """The ways in which a case sends its message: compressed and raw over a link, and each side alone.
 
-    `links` returns a new link for the given blocks, compressed or raw."""
+    `make` returns a new link for the given blocks, with True if they are compressed, and with False for raw ones."""
 
-    def __init__(
-        self,
-        bench: gb.Bench | None,
-        message: Message,
-        depth: int,
-        links: Callable[[Sequence[Any], bool], Link],
-        timed: Timed = "both",
-        rank: int | None = None,
-        rooms: Sequence[Any] = (),
-    ) -> None:
-        """Compress the message once, into `rooms`, and prepare both sides, or one: rank 0 sends, rank 1 receives."""
+    def __init__(self, message: Message, depth: int, make: Callable[..., Link], rank: int = -1) -> None:
+        """Compress the message once, and prepare both sides, or one side of a rank: rank 0 sends, rank 1 receives."""
         # threads are kept from message to message, so that no time includes their start
         self._threads = ThreadPoolExecutor(max(2 * max(depth, _MAX_PARTS), cores()), thread_name_prefix="pipeline")
-        self._message, self.ways, stored = message, dict[str, Way](), Stored()
-        sending, receiving, coder = (
-            Slots(depth, bench),
-            Slots(depth, bench),
-            GpuBlocks if isinstance(message.codec, DeviceCodec) else HostBlocks,
-        )
-        encoder = coder(message, sending, message.source, rooms)
+        self._message, self.links, self.ways, stored = message, list[Link](), dict[str, tuple[Any, ...]](), Stored()
+        sending, receiving = Slots(depth, message.codec.bench), Slots(depth, message.codec.bench)
+        coder = GpuBlocks if message.codec.bench else HostBlocks
+        encoder = coder(message, sending, message.source)
+        encoder.reset()
         self._run(stored, 1, encoder, None)
         self.sent_bytes = sum(int(block.size) for block in stored.blocks)
         decoder = coder(message, receiving, message.target) if rank != 0 else None
         # to another rank, raw bytes travel fastest in one copy on a GPU, and on the host by the threads of all slots
-        is_whole = sending.are_streams and rank is not None
+        is_whole = sending.are_streams and rank >= 0
         uncut = replace(message, block_bytes=message.source.size) if is_whole else message
-        raw = Coder(uncut, sending, message.source), Coder(uncut, receiving, message.target)
+        sender, receiver = Coder(uncut, sending, message.source), Coder(uncut, receiving, message.target)
+        coded = make(stored.blocks, True), None if rank == 1 else encoder, decoder
+        raw = make(sender.blocks, False), None if rank == 1 else sender, None if rank == 0 else receiver
+        self.add("overlapped", *coded, depth)
+        self.ways["staged"] = (*coded, 1)
+        self.add("raw", *raw, depth)
+        if coded[0].timed != "receiver":
+            self.add("compress", Link(), coded[1], None, depth)
+        if coded[0].timed != "sender":
+            self.add("decompress", stored, None, decoder, depth)
 
-        def over_link(is_coded: bool, blocks: Sequence[Any], encoder: Coder, decoder: Coder | None) -> Way:
-            link = links(blocks, is_coded)
-            return Way(link, None if rank == 1 else encoder, None if rank == 0 else decoder, depth, timed)
-
-        coded = over_link(True, stored.blocks, encoder, decoder)
-        self.add("overlapped", coded)
-        self.ways["staged"] = coded._replace(depth=1)
-        self.add("raw", over_link(False, raw[0].blocks, *raw))
-        if timed != "receiver":
-            self.ways["compress"] = Way(Link(), coded.encoder, None, depth)
-        if timed != "sender":
-            self.ways["decompress"] = Way(stored, None, coded.decoder, depth)
-
-    def add(self, name: str, way: Way) -> None:
-        """Add a way; if only receiving is timed, send the message now."""
-        self.ways[name] = way
-        if way.timed == "receiver" and way.encoder:
-            way.link.begin()
-            self._run(way.link, way.depth, way.encoder, None)
-            way.encoder.check()
+    def add(self, name: str, link: Link, encoder: Coder | None, decoder: Coder | None, depth: int) -> None:
+        """Add a way of sending the message, with `depth` blocks in flight; if only receiving is timed, send it now."""
+        self.links.append(link)
+        self.ways[name] = link, encoder, decoder, depth
+        if link.timed == "receiver" and encoder:
+            link.begin()
+            self._run(link, depth, encoder, None)
+            encoder.check()
 
     def send(self, name: str) -> float:
         """Send the message in one way, check it, and return the seconds of the sides that are timed."""
-        link, encoder, decoder, depth, timed = self.ways[name]
+        message, (link, encoder, decoder, depth) = self._message, self.ways[name]
         coders = [coder for coder in (encoder, decoder) if coder]
         link.begin()
         for coder in coders:
             coder.reset()
         if decoder:
-            self._message.poison()
-        sent_s = self._run(link, depth, encoder, decoder if timed == "both" else None) if timed != "receiver" else 0.0
-        received_s = self._run(link, depth, None, decoder) if timed != "both" else 0.0
+            message.codec.buffers.invert(message.source, message.target)  # every byte is wrong
+        ends: Any = {"sender": [(encoder, None), (None, decoder)], "receiver": [(None, decoder)]}.get(link.timed)
+        seconds = [self._run(link, depth, *end) for end in ends or [(encoder, decoder)]]
         for coder in coders:
             coder.check()
         if decoder:
-            self._message.expect_arrived()
-        return received_s if timed == "receiver" else sent_s
+            message.codec.buffers.expect_same(message.target, message.source)
+        return seconds[0]
 
     def _run(self, link: Link, depth: int, encoder: Coder | None, decoder: Coder | None) -> float:
         """Take all blocks through one side or both, and return the seconds; raises the error that caused others."""
         chains = link.chains(encoder, decoder)
+        work = [job for chain in chains for job in chain.jobs(depth)]
         start = link.meet()
-        jobs = [self._threads.submit(job) for chain in chains for job in chain.jobs(depth)]
-        wait(jobs, return_when=FIRST_EXCEPTION)
-        if any(job.done() and job.exception() for job in jobs):
-            link.stop()
-            for turns in (turns for chain in chains for turns in chain.turns):
-                turns.stop()
-            wait(jobs)
+        jobs = [self._threads.submit(job) for job in work]
+        done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
+        if any(job.exception() for job in done):
+            for stop in (link.stop, *(ring.stop for chain in chains for ring in chain.rings)):
+                stop()
             errors = [error for job in jobs if (error := job.exception())]
             raise min(errors, key=lambda error: isinstance(error, StoppedError | OSError))
         for chain in chains:
@@ -532,7 +492,6 @@ class Transfers:
     def close(self) -> None:
         """End the threads, close the links, and drop all arrays."""
         self._threads.shutdown()
-        for link in {way.link for way in self.ways.values()}:
+        for link in self.links:
             link.close()
-        self.ways.clear()
-        del self._message
+        vars(self).clear()

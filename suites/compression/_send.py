@@ -7,10 +7,9 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,15 +17,12 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .. import _between, _files
-from . import _codecs_device as device
-from . import _codecs_host as host
-from . import _corpora, _links
-from ._message import HostBlocks, Link, Message, Slots, Timed, Transfers, Way
+from .._checks import in_turn
+from . import _codecs, _corpora, _links
+from ._message import HostBlocks, Link, Message, Slots, Staging, Timed, Transfers, queue_copy
 from ._roundtrip import CHUNK_BYTES, MIB
 
 topic = gb.Topic()
-
-Params = Mapping[str, str | int | float]
 
 _DEPTHS = (1, 2, 4, 8)  # pipeline depths
 _SENT_CORPORA = ("ids", "logs", "turbulence", "bf16-weights", "fp8-cache", "random")  # one corpus of every kind
@@ -36,20 +32,7 @@ _SPARE_BYTES = 2**16  # reserve per block, because codecs need not produce the s
 _DISK = 3  # disk space as a multiple of the message: raw, compressed in the worst case, and a reserve
 # limit of a wait for the other rank's part of a message, which it may first have to compress completely
 _PATIENCE_S = 20.0
-_DESCRIPTIONS = {
-    "d2h": "pinned host memory, written by the GPU's copy engines",
-    "h2d": "pinned host memory, read by the GPU's copy engines",
-    "socket": "TCP over the loopback interface, both ends in one process",
-    "copy": "one copy in host memory",
-    "save": "a file on {}, fsync included",
-    "load": "a file on {}, read without the page cache",
-    "process": "memory shared with another process on the same device, which copies the data out",
-    "peer": "another process on a peer GPU, which copies the data out of this GPU's memory",
-    "mpi": "MPI_Send and MPI_Recv between two processes on this machine",
-}
-_TIMED: Mapping[str, Timed] = {"d2h": "sender", "save": "sender", "h2d": "receiver", "load": "receiver"}
 _ENDS = {"sender": "write", "receiver": "read", "both": "shared"}
-_HOW = "pip install mpi4py, and an MPI whose mpirun is on the PATH"
 _LOOK_S = 1e-3
 _LIMIT_S = 60.0  # for one message, or for the start of both processes and their first compression
 _END_S = 10.0  # time limit for the processes to end by themselves
@@ -58,100 +41,100 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 
 class _Sent(NamedTuple):
-    """The message for a link: MiB of the message and of a block, blocks in flight, and the codecs of the quick tier."""
+    """The message for a link: MiB of the message and of a block, blocks in flight, and the codecs of the quick tier.
+
+    `full_size` is the size of the full tier if it differs."""
 
     size: int
-    block: int
+    block: float
     depth: int
     codecs: tuple[str, ...] = ()
+    full_size: int = 0
+
+
+class _Row(NamedTuple):
+    """A link: its description, and its messages from a GPU and from the host."""
+
+    description: str
+    gpu: _Sent | None = None
+    host: _Sent | None = None
 
 
 # Messages and blocks are long enough that handing over takes little of the time. More blocks are in flight if the GPU
-# both copies and computes. For a peer the quick tier has a codec that is faster than NVLink. Two processes on one GPU
-# are too slow for it, because a GPU takes a moment to switch processes.
+# both copies and computes. For a peer the quick tier has a codec that is faster than NVLink; such codecs take a shorter
+# message within a few milliseconds. Two processes on one GPU are too slow for the quick tier, because a GPU takes a
+# moment to switch processes.
 _LINKS = {
-    False: {
-        "d2h": _Sent(512, 32, 8, ("cascaded",)),
-        "h2d": _Sent(1024, 64, 8, ("cascaded",)),
-        "socket": _Sent(512, 32, 4),
-        "peer": _Sent(1024, 64, 4, ("ans",)),
-        "process": _Sent(1024, 256, 4),
-    },
-    True: {
-        "copy": _Sent(16, 1, 2, ("lz4", "zstd-1")),
-        "socket": _Sent(8, 1, 2),
-        "mpi": _Sent(16, 1, 2),
-        "process": _Sent(16, 1, 2, ("lz4",)),
-    },
-}
-_PEER_FULL_MIB = 4096  # codecs that are faster than NVLink take a shorter message within a few milliseconds
-_FILES = {
-    "save": {False: _Sent(1024, 16, 8), True: _Sent(128, 1, 2)},
-    "load": {False: _Sent(1024, 8, 8), True: _Sent(128, 1, 2)},
+    "copy": _Row("one copy in host memory", host=_Sent(16, 1, 2, ("lz4", "zstd-1"))),
+    "d2h": _Row("pinned host memory, written by the GPU's copy engines", _Sent(512, 32, 8, ("cascaded",))),
+    "h2d": _Row("pinned host memory, read by the GPU's copy engines", _Sent(1024, 64, 8, ("cascaded",))),
+    "socket": _Row("TCP over the loopback interface, both ends in one process", _Sent(512, 32, 4), _Sent(8, 1, 2)),
+    "mpi": _Row("MPI_Send and MPI_Recv between two processes on this machine", host=_Sent(16, 1, 2)),
+    "peer": _Row(
+        "another process on a peer GPU, which copies the data out of this GPU's memory",
+        _Sent(1024, 64, 4, ("ans",), 4096),
+    ),
+    "process": _Row(
+        "memory shared with another process on the same device, which copies the data out",
+        _Sent(1024, 256, 4),
+        _Sent(16, 1, 2, ("lz4",)),
+    ),
+    "save": _Row("a file on {}, fsync included", _Sent(1024, 16, 8), _Sent(128, 1, 2)),
+    "load": _Row("a file on {}, read without the page cache", _Sent(1024, 8, 8), _Sent(128, 1, 2)),
 }
 
 
 def _sent(target: gb.Target, file: str) -> dict[str, _Sent]:
     """Return the messages in the tier of `target`, by link, or the one of the case `file`."""
-    if file:
-        return {file: _FILES[file][target.is_host]}
-    links = _LINKS[target.is_host]
-    is_long = "peer" in links and target.tier == "full"
-    return links | ({"peer": links["peer"]._replace(size=_PEER_FULL_MIB)} if is_long else {})
-
-
-def _all_codecs(target: gb.Target) -> tuple[str, ...]:
-    return ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else device.CODECS
+    rows = {name: row for name, row in _LINKS.items() if (name == file if file else name not in ("save", "load"))}
+    sent = {name: one for name, row in rows.items() if (one := row.host if target.is_host else row.gpu)}
+    if target.tier == "smoke":
+        return dict.fromkeys(sent, _Sent(1, 1 / 4, 2, ("lz4",)) if target.is_host else _Sent(16, 4, 2, ("lz4",)))
+    is_full = target.tier == "full"
+    return {name: one._replace(size=one.full_size) if is_full and one.full_size else one for name, one in sent.items()}
 
 
 def _axes(file: str = "") -> dict[str, Any]:
     """Return the axes of the case `file`, or of `send`, and the function that chooses its points."""
 
     def values(target: gb.Target, field: str, unit: int = 1) -> tuple[int, ...]:
-        return tuple(sorted({getattr(sent, field) * unit for sent in _sent(target, file).values()}))
+        return tuple(sorted({int(getattr(sent, field) * unit) for sent in _sent(target, file).values()}))
 
-    def codecs(target: gb.Target) -> Any:
-        quick = tuple(dict.fromkeys(codec for sent in _sent(target, file).values() for codec in sent.codecs))
-        return gb.points(smoke=("lz4",), quick=quick, full=_all_codecs(target))
+    def codecs(target: gb.Target) -> tuple[str, ...]:
+        if target.tier == "full":
+            return ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else _codecs.ON_GPU
+        return tuple(dict.fromkeys(codec for sent in _sent(target, file).values() for codec in sent.codecs))
 
-    def blocks(target: gb.Target) -> Any:
-        usual, others = values(target, "block", MIB), ((2**18,), (2**22,)) if target.is_host else ((2**22,), ())
-        return gb.points(smoke=others[0], quick=usual, full=usual if file else (*others[0], *usual, *others[1]))
+    def blocks(target: gb.Target) -> tuple[int, ...]:
+        others = () if file or target.tier != "full" else (2**18, 2**22) if target.is_host else (2**22,)
+        return tuple(sorted({*values(target, "block", MIB), *others}))
 
-    def is_wanted(target: gb.Target, params: Params) -> bool:
+    def is_wanted(target: gb.Target, params: Mapping[str, Any]) -> bool:
         """Return whether each slot has a block, and the tier measures the point: full has few that are not usual."""
-        sent, (size, block, flight) = (
-            _sent(target, file)[str(params.get("link", file))],
-            (int(params[name]) for name in ("size_bytes", "block_bytes", "flight")),
-        )
-        if size < block * flight or (params.get("link") == "mpi" and target.tier != "full"):
+        sent = _sent(target, file)[str(params.get("link", file))]
+        size, block, flight = (int(params[name]) for name in ("size_bytes", "block_bytes", "flight"))
+        if size != sent.size * MIB or size < block * flight or (params.get("link") == "mpi" and target.tier != "full"):
             return False
-        if target.tier == "smoke":
-            return True
         is_usual = (block, flight) == (sent.block * MIB, sent.depth)
-        if target.tier == "quick":
-            return size == sent.size * MIB and is_usual and params["codec"] in sent.codecs
+        if target.tier != "full":
+            return is_usual and params["codec"] in sent.codecs
         is_compared = params["corpus"] == _SENT_CORPORA[0] and params["codec"] in _COMPARED[target.is_host]
-        return size == sent.size * MIB and (is_usual or is_compared)
+        return is_usual or is_compared
 
     return {
         "where": is_wanted,
-        "corpus": lambda target: gb.points(
-            _corpora.names(target, _SENT_CORPORA[:1]), full=_corpora.names(target, _SENT_CORPORA)
-        ),
+        "corpus": _corpora.axis(_SENT_CORPORA[:1], full=_SENT_CORPORA),
         "codec": codecs,
-        "size_bytes": lambda target: gb.points(
-            smoke=(MIB if target.is_host else 16 * MIB,), quick=values(target, "size", MIB)
-        ),
+        "size_bytes": lambda target: values(target, "size", MIB),
         "block_bytes": blocks,
-        "flight": lambda target: gb.points(smoke=(2,), quick=values(target, "depth"), full=_DEPTHS),
+        "flight": lambda target: _DEPTHS if target.tier == "full" else values(target, "depth"),
     }
 
 
 @topic.case(
     ranks=lambda params: 2 if params["link"] in ("process", "peer") else 1,
     devices=lambda params: 2 if params["link"] == "peer" else 1,
-    link=lambda target: tuple(_LINKS[target.is_host]),
+    link=lambda target: tuple(_sent(target, "")),
     **_axes(),
 )
 def send(
@@ -184,101 +167,92 @@ def load(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes:
     return in_this_process(bench, "load", message_of(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
 
 
-def message_of(
-    bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, chunk_bytes: int = CHUNK_BYTES
-) -> Message:
+def message_of(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int) -> Message:
     """Return a message of `size_bytes` of a corpus, in memory of the bench's device, cut into blocks and chunks.
 
     A user's shorter file has fewer bytes. Raises Skip if the codec is unavailable."""
     source = _corpora.corpus_of(bench, corpus, size_bytes)
-    opened = device.open_codec(bench, codec, source.dtype) if bench.traits.is_gpu else host.CODECS[codec]()
-    bench.need(_MEMORIES * source.total + device.RESERVE_BYTES)
+    opened = _codecs.open_codec(bench, codec, source.dtype)
+    bench.need(_MEMORIES * source.total + _codecs.RESERVE_BYTES)
     target = bench.xp.empty(source.total, bench.xp.uint8)
-    return Message(source.buffer(bench), target, opened, block_bytes, chunk_bytes, source.description)
+    return Message(source.buffer(bench), target, opened, block_bytes, CHUNK_BYTES, source.description)
 
 
 def host_payers(depth: int) -> str:
     """Return `apart` if each slot of both sides has a core for itself, else `shared`."""
-    return "apart" if 2 * depth <= host.cores() else "shared"
+    return "apart" if 2 * depth <= _codecs.cores() else "shared"
 
 
-def _task(
-    message: Message, send: Callable[[str], float], names: Iterable[str], sent_bytes: float, **options: Any
-) -> gb.Task:
+def _task(message: Message, send: Callable[[str], float], names: list[str], sent_bytes: float, **more: Any) -> gb.Task:
     """Return the task of a message, which `send` sends as a stage does; the tables of blocks are among `sent_bytes`."""
     total = message.source.size
     stage = partial(gb.Stage, work=gb.Work(payload=total), quantity="payload", clock="self", effort=gb.POINT)
     stages = {name: stage(partial(send, name), checked=name != "compress") for name in names}
-    notes = {"codec": message.codec.description, "corpus": message.description, **options.pop("notes")}
-    return gb.Task(stages, lambda: {"ratio": gb.Observed(total / sent_bytes, "", "more")}, notes=notes, **options)
+    notes = {"codec": message.codec.description, "corpus": message.description, **more.pop("notes")}
+    return gb.Task(stages, lambda: {"ratio": gb.Observed(total / sent_bytes, "", "more")}, notes=notes, **more)
 
 
 def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
     """Return the task of a message over a link within this process, with `depth` blocks in flight.
 
     Over `d2h` and `save` only the sender is timed, and over `h2d` and `load` only the receiver."""
-    timed, where, files = _TIMED.get(link, "both"), _files.folder_for_files(), list[Any]()
-    is_gpu, total = bench.traits.is_gpu, message.source.size
+    is_gpu, total, where = bench.traits.is_gpu, message.source.size, _files.folder_for_files()
+    timed: Timed = "sender" if link in ("d2h", "save") else "receiver" if link in ("h2d", "load") else "both"
 
     def make(blocks: Sequence[Any], _: bool) -> Link:
         if link == "copy":
             return _links.HostCopy()
         if link in ("d2h", "h2d"):
             most_bytes = max(block.size for block in blocks)
-            return _links.PinnedMemory(bench, len(blocks), most_bytes + most_bytes // 4 + _SPARE_BYTES)
-        files.append(_links.Loopback() if link == "socket" else _links.FileLink(_DISK * total, where, link == "load"))
-        room_bytes = max(message.max_packed_bytes, message.block_bytes)
-        return _links.Staged(bench, files[-1], depth, room_bytes) if is_gpu else files[-1]
+            return _links.PinnedMemory(bench, len(blocks), most_bytes + most_bytes // 4 + _SPARE_BYTES, timed)
+        made = _links.Loopback() if link == "socket" else _links.FileLink(_DISK * total, where, timed)
+        made.staging = Staging(bench, depth, max(message.max_packed_bytes, message.block_bytes)) if is_gpu else None
+        return made
 
-    transfers = Transfers(bench, message, depth, make, timed)
+    transfers = Transfers(message, depth, make)
     system = _files.file_system(where) or "an unknown file system"
     ends = host_payers(depth) if link == "socket" and not is_gpu else _ENDS[timed]
-    notes = {"link": _DESCRIPTIONS[link].format(system), "ends": ends}
-    if link == "load" and is_gpu and codec in host.FORMATS:
-        by_host = replace(message, source=bench.device.to_host(message.source), codec=host.FORMATS[codec]())
-        way = _reading_by_host(bench, by_host, where)
-        transfers.add("host_codec", way)
-        notes["host codec"] = f"{by_host.codec.description}, {way.depth} threads"
-    labels = ("page-cached",) if link == "load" and files[0].is_cached() else ()
+    notes = {"link": _LINKS[link].description.format(system), "ends": ends}
+    if link == "load" and is_gpu and codec in _codecs.FORMATS:  # reads, decodes by the host's cores, and uploads
+        by_host = replace(message, source=bench.device.to_host(message.source), codec=_codecs.FORMATS[codec]())
+        threads = min(_codecs.cores(), len(message.spans))
+        decoder = HostBlocks(by_host, Slots(threads, bench), bench.device.pinned(total))
+        targets = [message.target[span] for span in message.spans]
+        decoder.upload = lambda block, restored: queue_copy(bench, targets[block.index], restored)
+        encoder, file = (
+            HostBlocks(by_host, Slots(threads), by_host.source),
+            _links.FileLink(_DISK * total, where, timed),
+        )
+        transfers.add("host_codec", file, encoder, decoder, threads)
+        notes["host codec"] = f"{by_host.codec.description}, {threads} threads"
+    transfers.links[0].begin()  # a file is dropped from the page cache now
+    labels = ("page-cached",) if transfers.links[0].is_cached else ()
     options = {"close": transfers.close, "labels": labels, "notes": notes}
-    return _task(message, transfers.send, tuple(transfers.ways), transfers.sent_bytes, **options)
+    return _task(message, transfers.send, list(transfers.ways), transfers.sent_bytes, **options)
 
 
-def _reading_by_host(bench: gb.Bench, message: Message, where: Path) -> Way:
-    """Return the way of reading a message from a file, decoding it by the cores of the host and uploading it."""
-    total, depth = message.source.size, min(host.cores(), len(message.spans))
-    decoder = HostBlocks(message, Slots(depth, bench), bench.device.pinned(total))
-    targets = [message.target[span] for span in message.spans]
-    decoder.upload = lambda block, restored: _links.queue_copy(bench, targets[block.index], restored)
-    encoder = HostBlocks(message, Slots(depth), message.source)
-    return Way(_links.FileLink(_DISK * total, where, True), encoder, decoder, depth, "receiver")
-
-
-def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
+def between_processes(bench: gb.Bench, link: str, message: Message, _: str, depth: int) -> gb.Task:
     """Return this rank's part of the task of a message to another process, through memory that rank 0 shares.
 
     Rank 0 encodes, and rank 1 copies out and decodes. `link` is `process` (both ranks use one device) or `peer`."""
-    del codec
     _between.need_shared_gpu(bench)
-    is_gpu, total, step = bench.traits.is_gpu, message.source.size, device.aligned(message.max_packed_bytes)
-    memory, nbytes = bench.device.shared_memory("raw" if is_gpu else "memfd"), device.aligned(total) + depth * step
-    own = memory.allocate(nbytes) if bench.rank == 0 else None
-    handle = bench.hand_over(memory.export(own) if own else None)
-    shared = own or memory.open(handle, nbytes)
-    handle.close()
+    total, step = message.source.size, _codecs.aligned(message.max_packed_bytes)
+    nbytes = _codecs.aligned(total) + depth * step
+    own = bench.device.share(nbytes) if bench.rank == 0 else None
+    handle = bench.exchange(own.handle if own else b"")[0]
+    shared = own or _between.open_shared(bench, handle, nbytes)
     (wire,) = bench.sockets()
     wire.settimeout(_PATIENCE_S)
-    rooms: list[Any] = []
     if own:
-        rooms = [own.array[start : start + step] for start in range(nbytes - depth * step, nbytes, step)]
+        rooms = list(own.array[nbytes - depth * step :].reshape(depth, step))
         bench.device.copy(own.array[:total], message.source)
         bench.device.synchronize()
-        message = replace(message, source=own.array[:total])
+        message = replace(message, source=own.array[:total], rooms=rooms)
 
     def make(_: Sequence[Any], is_coded: bool) -> Link:
         return _links.SharedMemory(bench, wire, shared.array, depth, is_coded)
 
-    transfers = Transfers(bench, message, depth, make, rank=bench.rank, rooms=rooms)
+    transfers = Transfers(message, depth, make, bench.rank)
 
     def send(name: str) -> float:
         """Return the seconds at rank 0 for the encoder alone, else at rank 1."""
@@ -293,9 +267,10 @@ def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, 
             with contextlib.suppress(BufferError):
                 shared.close()
 
-    path, ends = ("peer", "apart") if link == "peer" else ("same", "shared" if is_gpu else host_payers(depth))
-    notes = {**_between.notes(bench, path), "link": _DESCRIPTIONS[link], "ends": ends}
-    task = _task(message, send, transfers.ways, transfers.sent_bytes, notes=notes, close=close)
+    path = "peer" if link == "peer" else "same"
+    ends = "apart" if link == "peer" else "shared" if bench.traits.is_gpu else host_payers(depth)
+    notes = {**_between.notes(bench, path), "link": _LINKS[link].description, "ends": ends}
+    task = _task(message, send, list(transfers.ways), transfers.sent_bytes, notes=notes, close=close)
     task = replace(task, labels=_between.labels(bench, path), release=own.close if own else lambda: None)
     return replace(task, check=dict) if own else task  # rank 1 has compared each message when it was timed
 
@@ -306,7 +281,7 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
     Raises Skip without mpi4py or mpirun."""
     mpirun = shutil.which("mpirun")
     if importlib.util.find_spec("mpi4py") is None or mpirun is None:
-        raise gb.Skip(f"needs mpi4py and mpirun: {_HOW}")
+        raise gb.Skip("needs mpi4py and mpirun: pip install mpi4py, and an MPI whose mpirun is on the PATH")
     launcher = (mpirun, "-n", "2", sys.executable, "-P", "-m", "mpi4py")  # mpi4py ends both if one fails
     helper = bench.helper(MpiRank, "the pair of MPI processes", environment=_AS_ROOT, launcher=launcher)
     ask = partial(helper.ask, _LIMIT_S, "answer")
@@ -314,12 +289,9 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
         message.source.tofile(file)
         sent_bytes = ask("open", file.name, codec, message.block_bytes, message.chunk_bytes, depth)
 
-    def close() -> None:
-        helper.tell("answer", "end")
-        helper.end(_END_S)
-
-    notes = {"link": _DESCRIPTIONS[link], "ends": host_payers(depth)}
-    names = ("overlapped", "staged", "raw", "compress", "decompress")
+    close = in_turn(partial(helper.tell, "answer", "end"), partial(helper.end, _END_S))
+    notes = {"link": _LINKS[link].description, "ends": host_payers(depth)}
+    names = ["overlapped", "staged", "raw", "compress", "decompress"]
     return _task(message, ask, names, sent_bytes, notes=notes, close=close)
 
 
@@ -335,28 +307,25 @@ class MpiRank:
     def _open(self, source_file: str, codec: str, block_bytes: int, chunk_bytes: int, depth: int) -> float:
         """Prepare this rank's side of the message, and return its bytes as it travels compressed."""
         source = np.fromfile(source_file, np.uint8)
-        message = Message(source, np.empty_like(source), host.CODECS[codec](), block_bytes, chunk_bytes)
-        make = lambda *_: _links.MpiLink(self._mpi)  # noqa: E731
-        self._transfers = Transfers(None, message, depth, make, rank=self._world.rank)
+        message = Message(source, np.empty_like(source), _codecs.ON_HOST[codec](), block_bytes, chunk_bytes)
+        self._transfers = Transfers(message, depth, lambda *_: _links.MpiLink(self._mpi), self._world.rank)
         return self._transfers.sent_bytes
 
-    def answer(self, work: str, *args: Any) -> float:
+    def answer(self, work: str, *args: Any) -> Any:
         """Do on both ranks the work that rank 0 is asked for, and return its answer; `end` ends both processes.
 
         `open` returns the bytes of a message. Other work is a stage: rank 0 times `compress`, and rank 1 the others."""
         work, args = self._world.bcast((work, args))
         if work == "end":
             sys.exit()  # not every mpirun passes on the end of standard input
-        result: float | str
         try:
-            result = self._open(*args) if work == "open" else self._transfers.send(work)
+            result: Any = self._open(*args) if work == "open" else self._transfers.send(work)
         except gb.WrongAnswer as error:
             result = str(error)
         meeting = self._world.Ibarrier()
         while not meeting.Test():  # MPI waits by spinning, which would take a core from the rank that works
             time.sleep(_LOOK_S)
         results = self._world.allgather(result)
-        errors = [error for error in results if isinstance(error, str)]
-        if errors and self._world.rank == 0:
+        if self._world.rank == 0 and (errors := [error for error in results if isinstance(error, str)]):
             raise gb.WrongAnswer(errors[0])
-        return 0.0 if errors else float(results[work != "compress"])
+        return results[work != "compress"]

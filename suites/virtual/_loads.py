@@ -15,7 +15,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import expect_pattern, pattern
-from .._checks import CheckedCall, in_turn
+from .._checks import CheckedCall, affine_power, in_turn
 from .._stream import open_stream
 
 CYCLES_PER_STEP = 4  # cycles per step of the chain of multiply-adds in sharing.cu, with few threads on the SM
@@ -35,17 +35,6 @@ _PYTHON_LOOP = 20_000
 
 def nothing() -> None:
     """Check nothing: the operation has no output."""
-
-
-def affine_power(factor: int, term: int, steps: int, modulus: int) -> tuple[int, int]:
-    """Return the factor and the term of x → factor · x + term applied `steps` times, modulo `modulus`."""
-    product, total = 1, 0
-    while steps:
-        if steps & 1:
-            product, total = factor * product % modulus, (factor * total + term) % modulus
-        factor, term = factor * factor % modulus, (factor * term + term) % modulus
-        steps >>= 1
-    return product, total
 
 
 def address_of(array: Any) -> int:

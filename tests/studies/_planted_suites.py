@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,35 +52,17 @@ def on_host(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return add
 
 
-def parts_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the variables that a function takes from the one around it."""
-    names, cells = function.__code__.co_freevars, function.__closure__ or ()
-    return {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
-
-
-def product(seed: int, dtype: str = "float32") -> tuple[Any, Task, Any, Any, Any]:
-    """Return the host device, the task of a product of the suite gemm, and its matrices a, b and c."""
-    formats, (host, freivalds) = shared_modules("_matrix.formats")[0], (suite_module("gemm", "_host"), None)
-    del freivalds
-    _, bench = host_bench("gemm", "square", seed, dtype=dtype, n=192)
-    task = host.host_product(bench, formats.PRECISIONS[dtype], formats.Shape(192, 160, 224))
-    matrices = parts_of(task.stages[""].call)
-    return bench.device, task, matrices["a"], matrices["b"], matrices["c"]
-
-
-def with_call(task: Task, call: Callable[[], object]) -> Task:
-    ((name, stage),) = task.stages.items()
-    return dataclasses.replace(task, stages={name: dataclasses.replace(stage, call=call)})
-
-
 def product_mutation(name: str, dtype: str = "float32") -> Callable[[Callable[..., Any]], Any]:
     """Declare a call in place of c = a·b; the function gets a, b and c."""
 
     def add(function: Callable[[Any, Any, Any], object]) -> Any:
         @contextmanager
         def build(seed: int, is_twin: bool) -> Iterator[tuple[Any, Task]]:
-            device, task, a, b, c = product(seed, dtype)
-            yield device, task if is_twin else with_call(task, lambda: function(a, b, c))
+            (formats,), host = shared_modules("_matrix.formats"), suite_module("gemm", "_host")
+            _, bench = host_bench("gemm", "square", seed, dtype=dtype, n=192)
+            changed = SimpleNamespace(**{**vars(np), "matmul": lambda a, b, out: function(a, b, out)})
+            with replaced(host, "np", np if is_twin else changed):
+                yield bench.device, host.host_product(bench, formats.PRECISIONS[dtype], formats.Shape(192, 160, 224))
 
         HOST[f"product: {name}"] = build
         return function
@@ -143,16 +126,19 @@ def _bits(a: Any, b: Any, c: Any) -> None:
 
 @contextmanager
 def trip(seed: int, change: Callable[[Any], Any] | None, codec: str = "zstd-1") -> Iterator[tuple[Any, Task]]:
-    """Yield the device and the round trip of the suite compression on the host, with its codec or itself changed."""
-    roundtrip, codecs = suite_module("compression", "_roundtrip"), suite_module("compression", "_codecs_host")
-    _, bench = host_bench(
-        "compression", "roundtrip", seed, corpus="ids", codec=codec, size_bytes=2**19, chunk_bytes=2**16
-    )
-    source, total = roundtrip._corpora.source_of(bench, "ids", 2**19)
-    opened = codecs.HostRoundTrip(codecs.CODECS[codec](), source.repeated(total), 2**16)
-    if change is not None:
-        change(opened)
-    yield bench.device, roundtrip._task(opened, total, source.description)
+    """Yield the device and the round trip of the suite compression on the host, with the trip changed."""
+    codecs = suite_module("compression", "_codecs_host")
+    params = {"corpus": "ids", "codec": codec, "size_bytes": 2**19, "chunk_bytes": 2**16}
+    loaded, bench = host_bench("compression", "roundtrip", seed, **params)
+
+    class Changed(codecs.HostRoundTrip):  # type: ignore[misc, name-defined]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            if change is not None:
+                change(self)
+
+    with replaced(codecs, "HostRoundTrip", Changed):
+        yield bench.device, loaded.build(bench)
 
 
 def codec_mutation(name: str) -> Callable[[Callable[..., Any]], Any]:

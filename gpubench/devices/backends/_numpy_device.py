@@ -12,9 +12,7 @@ from gpubench.plugins.backend import Mode, SharedBuffer, SharedEvent, SharedMemo
 
 
 class NumpyDevice:
-    """An open device without queues, peers or shared memory; a device that has some overrides the method.
-
-    A subclass adds `now` and `flush`."""
+    """An open device without queues, peers or shared memory; a subclass adds `now` and `flush`."""
 
     xp = np
     stream = 0
@@ -42,9 +40,6 @@ class NumpyDevice:
         gated: bool = True,
         lead: Callable[[], object] | None = None,
     ) -> Timing:
-        """Time `calls` calls of `call`; the times are in seconds.
-
-        Any other mode gives the mean of the calls in a row."""
         del gated  # the host has no launch queue
         if lead is not None:
             lead()
@@ -92,30 +87,23 @@ class NumpyDevice:
         np.copyto(target, source)
 
     def register(self, array: Any) -> Callable[[], None]:
-        """Raise Skip: the device accesses host memory directly."""
         raise Skip(f"{self.device.id} accesses host memory directly: {array.nbytes} B need no registration")
 
     def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
-        """Raise Skip: the device has no queues."""
         del calls, peer
         raise Skip(f"{self.device.id} does not support concurrent queues")
 
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
-        """Raise Skip: the device has no peer access."""
         raise Skip(f"{self.device.id} has no peer access ({nbytes} B of {peer.id} were asked for)")
 
     def share(self, nbytes: int) -> SharedBuffer:
-        """Raise Skip: the device has no shared memory."""
         raise Skip(f"{self.device.id} does not support shared memory ({nbytes} B were asked for)")
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
-        """Raise Skip: the device has no shared memory."""
         raise Skip(f"{self.device.id} does not support shared memory ({nbytes} B of {handle!r} were asked for)")
 
     def shared_memory(self, kind: str) -> SharedMemory:
-        """Raise Skip: the device has no shared memory."""
         raise Skip(f"{self.device.id} does not support shared memory (kind {kind} was asked for)")
 
     def shared_event(self, handle: bytes = b"") -> SharedEvent:
-        """Raise Skip: the device has no events that processes share."""
         raise Skip(f"{self.device.id} does not support events shared between processes ({handle!r} was asked for)")

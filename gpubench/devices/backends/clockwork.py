@@ -48,7 +48,6 @@ class ClockworkDevice(NumpyDevice):
     """An open clockwork device; `spend` advances its clock."""
 
     def __init__(self, device: Device) -> None:
-        """Open the device with its clock at 0, idle and not throttled."""
         super().__init__(device)
         self.traits = _TRAITS
         self._now = 0.0
@@ -127,7 +126,6 @@ class _ClockworkKernel:
     """A simulated kernel: each launch advances the device's clock by the time of its program."""
 
     def __init__(self, device: ClockworkDevice, program: _KernelProgram) -> None:
-        """Prepare launches of `program` on `device`; random numbers come from the program's seed."""
         self._device = device
         self._program = program
         self._rng = np.random.default_rng(program.seed)

@@ -5,7 +5,6 @@ import os
 import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter, perf_counter_ns, sleep  # kept from import on: a case may replace them
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from gpubench.base import installation
 from gpubench.base.errors import Skip
 from gpubench.model import Device
 from gpubench.plugins.backend import Kernel, SharedBuffer, SharedMemory, Traits
@@ -46,7 +46,6 @@ class HostDevice(NumpyDevice):
         return (perf_counter_ns() - start) * 1e-9 / calls
 
     def _timed_call(self, call: Callable[[], object], cold: bool) -> float:
-        """Return the seconds of one call of `call`; if `cold`, the caches are flushed before, outside the time."""
         if cold:
             self.flush()
         start = perf_counter_ns()
@@ -63,7 +62,6 @@ class HostDevice(NumpyDevice):
         self._evictor += 1
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
-        """Raise Skip: the host runs numba functions, and no device kernels."""
         del source, defines
         raise Skip(f"the host runs numba functions, not the device kernel {name}")
 
@@ -78,7 +76,6 @@ class HostDevice(NumpyDevice):
         return SharedFile(os.open(handle.decode(), os.O_RDWR), nbytes, handle)
 
     def shared_memory(self, kind: str) -> SharedMemory:
-        """Return host memory of this kind. Raises Skip for a kind that only GPUs have."""
         return host_memory(kind)
 
 
@@ -106,18 +103,10 @@ class HostBackend:
         )
 
     def versions(self) -> Mapping[str, str]:
-        names = ("numpy", "numba", "lz4", "backports.zstd")
-        return {name: installed for name in names if (installed := _version(name))}
+        return installation.versions("numpy", "numba", "lz4", "backports.zstd")
 
     def open(self, device: Device) -> HostDevice:
         return HostDevice(device)
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""
 
 
 def _processor_name() -> str:
@@ -136,15 +125,10 @@ def _cache_bytes() -> dict[int, int]:
     for index in sorted(_CACHES.glob("index*")):
         # arm64 virtual machines list caches without a size
         if (index / "size").exists() and (index / "type").read_text().strip() != "Instruction":
-            text = (index / "size").read_text().strip()
-            nbytes[int((index / "level").read_text())] = _bytes_of(text)
+            text = (index / "size").read_text().strip()  # such as 48K
+            scale = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:], 1)
+            nbytes[int((index / "level").read_text())] = int(text.rstrip("KMG")) * scale
     return nbytes
-
-
-def _bytes_of(text: str) -> int:
-    """Return the bytes of a size such as `48K`."""
-    scale = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:], 1)
-    return int(text.rstrip("KMG")) * scale
 
 
 backend = HostBackend()
