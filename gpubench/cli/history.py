@@ -230,6 +230,8 @@ def _print_trends(history: reading.History, stored_lines: list[reading.StoredLin
     """Print each series in full if cases were `named` and the series are at most 8, else a table with a row for each.
 
     Only the newest `last` runs of a series count. In a table of more than 200 series, changes are not searched for."""
+    from gpubench.stats.stretches import LEAST_RUNS
+
     out = _print.out()
     if named and len(stored_lines) <= _SHOWN:
         for number, stored in enumerate(stored_lines):
@@ -239,6 +241,10 @@ def _print_trends(history: reading.History, stored_lines: list[reading.StoredLin
     judged = len(stored_lines) <= _LISTED
     trends = [history.trend(stored, min(last, _LAST if judged else NARROW)) for stored in stored_lines]
     _findings.show(trend_rows(trends, judged, out.width))
+    if few := sum(trend.state == "too few runs" for trend in trends):
+        needed = f"at least {LEAST_RUNS} are needed"
+        hint = f"{few} of {len(trends)} series have too few runs to tell a change: {needed}"
+        out.print(_print.plain(hint, "dim"), soft_wrap=True)
     if not judged:
         hint = f"changes are looked for in {_LISTED} series at most; name cases to see the changes of these"
         out.print(_print.plain(hint, "dim"), soft_wrap=True)
