@@ -37,10 +37,7 @@ app.add_typer(fleet.app, name="fleet", rich_help_panel=_JUDGE)
 
 
 def call() -> int:
-    """Run the command in the process's arguments and return the exit status; without arguments, print the help.
-
-    Raises UsageError, which is printed as one line, for an invalid argument, because Typer would print several lines.
-    """
+    """Run the command in the process's arguments and return the exit status; an invalid argument is a UsageError."""
     arguments = sys.argv[1:]
     try:
         status = _help.arranged(app)(arguments or ["--help"], prog_name="gpubench", standalone_mode=False)

@@ -27,10 +27,7 @@ _WIDE = ("processes", "q")  # q is the false discovery rate
 def answer_parts(
     judgement: judge.Judgement, answer: answers.GateAnswer, every: bool = False, wide: bool = False
 ) -> list[Part]:
-    """Return the lines and tables of a gate's answer: verdict, reasons, next steps, then the cases, the worst first.
-
-    With `every`, passing cases are listed too, and no case is left out; else a line says how many are hidden. With
-    `wide`, the table also has the processes and q of each case."""
+    """Return the lines and tables of a gate's answer: verdict, reasons, next steps, then the cases, the worst first."""
     parts = verdict_parts(answer.verdict, answer.reasons, answer.next_steps, _ENDS.get(answer.status, ""))
     # a comparison of two builds also lists what became faster
     passing = answers.PASSING[:1] if answer.title == answers.AB else answers.PASSING
@@ -42,10 +39,7 @@ def answer_parts(
 
 
 def finding_parts(findings: Sequence[judge.Finding], sides: Sequence[str], every: bool, wide: bool) -> list[Part]:
-    """Return the table of the cases in `findings`, and a note with the number of cases that are left out of it.
-
-    `findings` are sorted, the worst first, and `sides` are the headings of the two compared figures. The first 60 cases
-    are listed; `every` lists all. `wide` adds the number of processes on each side and q, the false discovery rate."""
+    """Return the table of the first 60 cases in `findings` (with `every` of all), and a note about the others."""
     printed = findings if every else findings[:_MOST_ROWS]
     rest = len(findings) - len(printed)
     note = f"not listed: {finding_text.plural(rest, 'more case')}, none worse; --all lists them"
@@ -55,10 +49,7 @@ def finding_parts(findings: Sequence[judge.Finding], sides: Sequence[str], every
 def verdict_parts(
     verdict: str, reasons: Sequence[str], next_steps: Sequence[answers.NextStep], style: str = ""
 ) -> list[Part]:
-    """Return lines with the verdict, with each of the `reasons`, and with the text and the command of each next step.
-
-    A command stands on a separate line that is never broken. `style` is a colour for the verdict (`red`), or empty.
-    """
+    """Return lines with the verdict, the `reasons`, and text and command of each next step; commands stay whole."""
     lines: list[Part] = [_print.plain(verdict, f"bold {style}".strip())]
     lines += [_print.plain(f"- {reason}") for reason in reasons]
     for step in next_steps:

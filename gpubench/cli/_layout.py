@@ -21,9 +21,7 @@ _RIGHT_TO_LEFT = ("R", "AL")
 
 @dataclass(frozen=True, slots=True)
 class NamedRow:
-    """A row of a list: a leading word, a name, and a figure for each further column.
-
-    `style` is Rich's style for the leading word."""
+    """A row of a list: a leading word in Rich's `style`, a name, and a figure for each further column."""
 
     lead: str
     name: str
@@ -34,9 +32,7 @@ class NamedRow:
 def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Table | Text]:
     """Yield rows under their headings, laid out for a terminal of `width` columns.
 
-    The first two headings belong to the lead and the name, the others to the figures. Each row is one line if the names
-    fit. Otherwise the figures stand in columns below the lead and the name. On a terminal that is too narrow for that,
-    each figure follows its heading, in lines of at most `width` columns."""
+    Where the names leave no room, the figures stand below them in columns, or each after its heading."""
     rows = [
         NamedRow(one_line(row.lead), one_line(row.name), tuple(map(one_line, row.figures)), row.style) for row in rows
     ]
@@ -53,9 +49,7 @@ def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> It
 
 
 def _least_room(names: Sequence[str]) -> float:
-    """Return the least width of a column of these names; infinite if one has letters that are written to the left.
-
-    It is the longest name or, if less, the longest part between commas (at most 40 columns) with an indent."""
+    """Return the least width of a column of these names: the longest name or part between commas, with an indent."""
     if any(unicodedata.bidirectional(letter) in _RIGHT_TO_LEFT for name in names for letter in name):
         return math.inf
     longest = max((cell_len(part) for name in names for part in name_parts(name)), default=0)
@@ -63,9 +57,7 @@ def _least_room(names: Sequence[str]) -> float:
 
 
 def _one_line_each(heads: Sequence[str], rows: Sequence[NamedRow], room: int) -> Table:
-    """Return a table with one row per line; a name wider than `room` columns is folded at its commas within its cell.
-
-    The first two of `heads` belong to lead and name, the others to the figures."""
+    """Return a table with one row per line; a name wider than `room` columns is folded at its commas in its cell."""
     cells = [
         [_print.plain(row.lead, row.style), folded(row.name, room), *map(_print.plain, row.figures)] for row in rows
     ]
@@ -104,9 +96,7 @@ def _lead_and_name(row: NamedRow, lead: int, width: int) -> Iterator[Text]:
 
 
 def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Text]:
-    """Yield each row as its lead, its name and its figures, each figure after its heading, in lines of at most `width`.
-
-    The first two of `heads` belong to lead and name, the others to the figures."""
+    """Yield each row as its lead, its name and its figures, each after its heading, in lines of at most `width`."""
     for row in rows:
         yield _print.plain(row.lead, row.style)
         yield folded(row.name, width)
@@ -123,9 +113,7 @@ def folded(name: str, room: int) -> Text:
 
 
 def joined(start: str, parts: Sequence[str], room: int) -> list[str]:
-    """Return `parts` joined into lines of at most `room` characters; a longer part has a line to itself.
-
-    The first line begins with `start`, and the others are indented."""
+    """Return `parts` joined into lines of at most `room` characters; a longer part has a line to itself."""
     lines = [start]
     for part in parts:
         if cell_len(lines[-1]) + cell_len(part) > room and lines[-1].strip():

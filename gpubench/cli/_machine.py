@@ -34,8 +34,7 @@ def machine(
 ) -> list[Part]:
     """Return the texts and tables of `gpubench doctor`, beginning with a line that says whether a GPU can be measured.
 
-    The section on health is left out if `healths` is empty. `available` has every counter of the devices; the reason of
-    an available counter is empty. `not_sampled` are the collectors that read none of the devices."""
+    `available` has the reason, empty if there is none, of every counter; `not_sampled` are collectors without any."""
     parts: list[Part] = [_print.plain(_verdict(facts, healths), "bold")]
     if facts.absent:
         parts += _heading_parts("unavailable")
@@ -55,9 +54,7 @@ def machine(
 
 
 def counters(available: Sequence[sampler.DeviceCounter]) -> list[Part]:
-    """Return a table of every counter of the devices, with its unit, period, availability and the vendor's command.
-
-    An entry of `available` whose reason is not empty is unavailable."""
+    """Return a table of every counter of the devices, with its unit, period, availability and the vendor's command."""
     heads = ("device", "counter", "unit", "kind", "period", "available", "vendor command")
     rows = []
     for entry in available:
@@ -151,10 +148,9 @@ _BAR_FITS = 60  # columns of a terminal that has room for a bar
 
 @contextmanager
 def run_display() -> Iterator[progress.Observer]:
-    """Yield an observer of a run's progress, which prints to standard error.
+    """Yield an observer of a run's progress: one changing line on a terminal, elsewhere a line per suite or replicate.
 
-    It draws one changing line on a terminal; elsewhere it prints a line for each suite, or for each replicate if there
-    are several. Failed and invalid cases are printed at once."""
+    Failed and invalid cases are printed at once."""
     console = _print.err()
     if not console.is_terminal or console.is_dumb_terminal:
         yield _ProgressLines().watch
@@ -191,9 +187,7 @@ class _ProgressLines:
         self._seconds: dict[str, float] = defaultdict(float)
 
     def watch(self, event: progress.ProgressEvent) -> None:
-        """Print the problem of the event's result, if it has one, and the line of the group whose last case it is.
-
-        The first event of a run, which has index 0 and no result, only starts the count."""
+        """Print the problem of the event's result, if it has one, and the line of the group whose last case it is."""
         if event.result is None:
             if event.index == 0:
                 self._groups = dict(zip(event.jobs, _group_names(event.jobs), strict=True))

@@ -109,9 +109,7 @@ Json = Annotated[
 
 
 def check_suites(suites: list[str] | None) -> None:
-    """Raise UsageError for an unknown suite, and print which of the suites cannot be loaded, on standard error.
-
-    `suites` are the command's arguments; None or an empty list stands for all suites. No device is opened."""
+    """Raise UsageError for an unknown suite, and say which cannot be loaded; without `suites` all are meant."""
     planning.suite_names(suites or [])
     for message in planning.broken_suite_messages(suites or []):
         _print.warn(message)
@@ -132,9 +130,7 @@ def settings(
 ) -> model.Settings:
     """Return the settings of a run from the command's options; None means that an option was not given.
 
-    `suites` and `devices` are the words of the command line, `filters` patterns of case ids, `data` files and folders,
-    and `links` texts such as `25GbE`. Raises UsageError, with the valid choices, for an invalid option or a file that
-    cannot be used."""
+    Raises UsageError, with the valid choices, for an invalid option or a file that cannot be used."""
     return model.Settings(
         suites=planning.suite_names(suites or []),
         devices=planning.device_ids(facts, devices or [], with_host),
@@ -151,10 +147,7 @@ def settings(
 
 
 def run_file(out: Path | None, kind: str = "") -> Path:
-    """Return the path of a new run file: `out`, or if `out` is None a new name in the folder gpubench-runs.
-
-    The folder is made. The new name consists of the time (UTC) and `kind`, such as `-gate`. Raises UsageError if the
-    folder cannot be made."""
+    """Return the path of a new run file: `out`, or a name of time and `kind` in gpubench-runs, which is made."""
     if out is not None:
         return out
     folder = Path(history.FOLDER)

@@ -14,9 +14,7 @@ _WIDE = 1000  # characters of a line where standard output is no terminal
 
 
 def out() -> Console:
-    """Return the console of standard output.
-
-    If standard output is no terminal, the console has 1000 columns, so that a log has no folded lines."""
+    """Return the console of standard output, of 1000 columns if it is no terminal, so that a log is not folded."""
     size = shutil.get_terminal_size()  # rich would assume 80 columns for a dumb terminal
     width = size.columns if sys.stdout.isatty() else _WIDE
     return Console(width=width, height=size.lines, highlight=False, emoji=False)
@@ -57,10 +55,7 @@ def plain(value: object, style: str = "") -> Text:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", right: Sequence[str] = ()
 ) -> Table:
-    """Return a table of plain cells, with `title` above it unless that is empty.
-
-    Columns whose heading is in `right` are aligned to the right; a heading may have several lines. A cell that is a
-    `Text` keeps its style; any other value becomes one line of text."""
+    """Return a table of plain cells, aligned to the right below headings in `right`; a `Text` keeps its style."""
     printed = Table(
         title=plain(title) if title else None, title_justify="left", box=None, pad_edge=False, header_style="bold"
     )

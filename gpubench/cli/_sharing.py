@@ -37,8 +37,7 @@ def shareable(
 ) -> Value:
     """Return `value`, a dataclass or a tuple of them, as others may read it: by the allow-list of docs/sharing.md.
 
-    `manifests` belong to the runs from which the value was made, and to runs that its texts may name. With `no_redact`
-    the value is returned unchanged, and a warning is printed if `is_told`."""
+    `manifests` are of the runs from which the value was made, or that its texts may name."""
     if not no_redact:
         return rules.shared(value, _read_salt(health.salt_file()), health.names(), manifests)
     if is_told:
@@ -54,9 +53,7 @@ def print_json(run: model.Run) -> None:
 
 
 def is_ci() -> bool:
-    """Return whether a CI system runs this process, by its environment variables; others can read the log then.
-
-    Most systems set CI, but Azure and Jenkins do not."""
+    """Return whether a CI system, whose log others can read, runs this process; Azure and Jenkins do not set CI."""
     variables = ("CI", "GITHUB_ACTIONS", "TF_BUILD", "JENKINS_URL")
     return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in variables)
 
@@ -79,10 +76,7 @@ def _read_salt(path: Path) -> bytes:
 
 
 def check_target(out: Path, force: bool, *sources: Path) -> None:
-    """Check that the output file `out` may be written.
-
-    Raises UsageError if `out` is one of the `sources`, the files that are read, or if it exists and `force` is not set.
-    """
+    """Raise UsageError if `out` is one of the `sources`, which are read, or if it exists and `force` is not set."""
     if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
         raise UsageError(f"{out} is the run file that is read; choose another output file")
     if out.exists() and not force:

@@ -27,9 +27,7 @@ _LONGEST_NAME = 60  # longest name of a case that stays on one line at the cost 
 
 
 def run_parts(run: model.Run, path: object) -> list[Part]:
-    """Return the texts and tables that `run` prints at its end: the overview, and the cases if they are at most 40.
-
-    If there are more, a line with the command that lists them follows the overview; `path` is the run file in it."""
+    """Return the texts and tables that `run` prints at its end: the overview, and the cases if they are at most 40."""
     if len({result.case.id for result in run.results}) <= FEW_CASES:
         return [*overview(run), *cases(run)]
     return [*overview(run), _print.plain(f"every case: gpubench show {path} --all", "dim")]
@@ -113,9 +111,7 @@ def cases(
 ) -> list[Part]:
     """Return the cases of a run by suite; if all are listed as measured, also the tables that are derived from them.
 
-    `filters` selects cases by patterns in their ids; empty selects all. `order` is `measured`, or the figure by which
-    the cases are sorted, the highest first: `share` of peak, `noise` or `duration`. `top` lists only that number of
-    cases. `wide` adds every kind of peak and the noise within and between processes."""
+    `order` is `measured`, or the figure by which they are sorted, the highest first: `share`, `noise` or `duration`."""
     whole_run = summaries.Summary(run)
     is_whole = not filters and top is None and order == "measured"
     parts: list[Part] = []
@@ -142,9 +138,7 @@ def derived_parts(derived: table.Table) -> list[Part]:
 
 
 def _suite_parts(suite: frame.ListedSuite, wide: bool, width: int) -> Iterator[Part]:
-    """Yield a suite's heading and its cases: a table with one row each if it fits `width` columns, else lines of text.
-
-    The most complete variant of the columns is used that leaves room for the names."""
+    """Yield a suite's heading and its cases: a table of the most columns that fit `width`, else lines of text."""
     yield Text("")
     heading = _print.plain(suite.name, "bold")
     yield heading.append_text(_print.plain(f"  {suite.constants}" if suite.constants else "", "not bold dim"))
@@ -163,9 +157,7 @@ def _suite_parts(suite: frame.ListedSuite, wide: bool, width: int) -> Iterator[P
 
 
 def _column_variants(suite: frame.ListedSuite, wide: bool) -> list[Columns]:
-    """Return four variants of the columns: complete, without the peaks' names, without the bounds, with one share.
-
-    The last has the share of the roof where it is known, and else the share of the peak."""
+    """Return four variants of the columns: complete, without the peaks' names, without the bounds, with one share."""
     whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
     unnamed = [
         (head, [(cell.partition("%")[0] + "%" if cell else "") for cell in cells] if head == "of peak" else cells)
@@ -247,10 +239,7 @@ def _styled(cell: str, case: frame.ListedCase) -> Text:
 
 
 def _folded(name: str, secondary: str, room: int) -> Text:
-    """Return a case's name in lines of at most `room` characters, broken after commas, and `secondary` below, dimmed.
-
-    `secondary` is a list of figures, separated by commas, or empty, which adds no line. A part between two commas that
-    is longer than `room` is not broken."""
+    """Return a case's name in lines of at most `room` characters, broken after commas, and dimmed `secondary` below."""
     return Text("\n").join([folded(name, room), *_secondary_lines(secondary, room)])
 
 

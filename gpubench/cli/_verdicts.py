@@ -86,11 +86,7 @@ def policy(
     allow_missing: bool,
     allow_undecided: bool,
 ) -> policies.Policy:
-    """Return the policy in `file`, changed by the command's options.
-
-    If `file` is None, the policy is in gpubench.toml or pyproject.toml in the current folder, or the built-in one.
-    `threshold` is in per cent; None keeps the policy's threshold. The others are the options of these names. Raises
-    UsageError if the file is invalid."""
+    """Return the policy in `file`, else in the current folder or the built-in one, changed by the options."""
     loaded = policies.load(file)
     percent = loaded.threshold_percent if threshold is None else threshold
     return replace(
@@ -116,11 +112,7 @@ def publish(
 ) -> None:
     """Write the requested files, then print the answer, or with `json` the JSON document, with warnings on stderr.
 
-    `junit` and `markdown` are the files to write; `status` is the exit status, `title` the command's name in the
-    documents; `every` and `wide` are the options --all and --wide. Publications receive texts without control
-    characters and, unless `no_redact` is set, only allowed words. A terminal shows all texts; the log
-    of a CI, which others read, does not. The files are written first, so that a closed pipe prevents none of them.
-    Raises UsageError if a file cannot be written."""
+    Publications receive texts without control characters and, unless `no_redact` is set, only allowed words."""
     step_summary, is_ci = os.environ.get("GITHUB_STEP_SUMMARY"), sharing.is_ci()
     printed = shared = tidy(judged.judgement)
     if is_ci or json or junit or markdown or step_summary:

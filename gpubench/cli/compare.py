@@ -49,10 +49,7 @@ Top = Annotated[int | None, typer.Option("--top", min=1, help="List at most this
 
 @dataclass(frozen=True, slots=True)
 class CaseSelection:
-    """The cases to list, and whether to print all their columns.
-
-    `filters` are patterns of case ids (empty: all), `top` is the most cases to list (None: no limit). `every` also
-    lists cases with the verdict same, and `wide` adds columns."""
+    """The cases to list: by `filters`, the `top` ones, with `every` the same ones too; `wide` adds columns."""
 
     filters: tuple[str, ...] = ()
     top: int | None = None

@@ -38,10 +38,7 @@ run.jsonl.gz   the smallest run of every suite: `gpubench show run.jsonl.gz`
 
 
 def write(target: Path, device: list[str] | None) -> None:
-    """Measure the smallest run, and write it and the driver's files about GPUs, anonymised, to the archive `target`.
-
-    `device` are the ids to measure, as for `run --device`; None measures the first GPU, or the host. Raises UsageError
-    if `target` exists or cannot be written, or for an unknown device, and DeviceError if a device is lost meanwhile."""
+    """Measure the smallest run, and write it and the driver's files about GPUs, anonymised, to the archive `target`."""
     from gpubench.model import store
 
     sharing.check_target(target, force=False)

@@ -84,9 +84,7 @@ def judge(
 
 
 def publish(judged: fleets.FleetJudgement, out: list[Path], force: bool, no_redact: bool, json: bool) -> None:
-    """Write a report to each path in `out`, then print the answer, or with `json` the JSON document.
-
-    All are anonymised unless `no_redact` is set, the printed answer only in a CI. `force` replaces existing files."""
+    """Write a report to each path in `out`, then print the answer or, with `json`, the document."""
     printed = tidy(judged)
     if json or out or sharing.is_ci():
         shared = sharing.shareable(printed, no_redact)
@@ -361,9 +359,7 @@ def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tu
 def launched(
     on: str, slurm: bool, request: session.FleetRequest, srun: Sequence[str]
 ) -> Iterator[launchers.FleetLaunch]:
-    """Start nodes by Ray (`on`, an address) or srun (`slurm`), or join the nodes of a job, and yield their launch.
-
-    With --from-env a process whose rank is not 0 works as a node here and raises typer.Exit at the end."""
+    """Start nodes by Ray or srun, or join a job, and yield the launch; other ranks of a job work and exit here."""
     launch: AbstractContextManager[launchers.FleetLaunch]
     if on:
         launch = launchers.ray_launch(on)

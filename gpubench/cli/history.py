@@ -38,10 +38,7 @@ NARROW = 24  # characters of a sparkline in a list of many series
 
 
 def trend_rows(trends: Sequence[trending.Trend], judged: bool, width: int) -> list[Part]:
-    """Return the rows of the series, one each, for a terminal of `width` columns.
-
-    A line above names the device if all series are of one device. If `judged`, the rows have the newest change, and
-    series whose newest change is for the worse come first."""
+    """Return the rows of the series, one each; if `judged`, newest changes for the worse come first."""
     several = len({trend.line.devices for trend in trends}) > 1
     where = [_print.plain(f"on {'+'.join(trends[0].line.devices)}", "dim")] if trends and not several else []
     heads = ("state", "case", "runs", "newest", "trend", *(["newest change"] if judged else []))
@@ -81,7 +78,8 @@ def _events(trend: trending.Trend) -> Iterator[Text]:
     lines: list[tuple[int, str, bool]] = []
     for change in trend.changes:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (change.before, change.after))
-        text = f"^ {_date_text(trend.moments[change.index].source.at)}: {sides}, {change.text}"
+        note = f"; {change.note}" if change.note else ""
+        text = f"^ {_date_text(trend.moments[change.index].source.at)}: {sides}, {change.text}{note}"
         lines.append((change.index, text, change.is_worse))
     for drift in trend.drifts:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (drift.before, drift.after))
@@ -105,7 +103,7 @@ def _newest_event(trend: trending.Trend) -> str:
     event = trend.newest_event
     if event is None:
         return trend.newest_comparison.partition(" than")[0] if trend.state == "too few runs" else "–"
-    return f"{event.effect_text}, {_date_text(trend.moments[event.start].source.at, '%Y-%m-%d')}"
+    return f"{event.noted_text}, {_date_text(trend.moments[event.start].source.at, '%Y-%m-%d')}"
 
 
 def _date_text(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
@@ -119,14 +117,10 @@ _FILE_STATUS = 5
 
 
 class CaseFirst(TyperGroup):
-    """A group of commands whose first argument may be a case instead: `gpubench history CASE`.
-
-    The context is Click's, which newer versions of Typer include and older ones import."""
+    """A group of commands whose first argument may be a case instead: `gpubench history CASE`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `show` before arguments that name no command, and parse them.
-
-        `ctx` is a context of Click. Returns the arguments that the group did not use."""
+        """Put `show` before arguments that name no command, and parse them; `ctx` is a context of Click."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["show", *args]
         return super().parse_args(ctx, args)
@@ -227,9 +221,7 @@ def _selected_lines(history: reading.History, cases: list[str], series: str) -> 
 
 
 def _print_trends(history: reading.History, stored_lines: list[reading.StoredLine], last: int, named: bool) -> None:
-    """Print each series in full if cases were `named` and the series are at most 8, else a table with a row for each.
-
-    Only the newest `last` runs of a series count. In a table of more than 200 series, changes are not searched for."""
+    """Print each series in full if cases were `named` and they are few, else a table with a row for each."""
     from gpubench.stats.stretches import LEAST_RUNS
 
     out = _print.out()
@@ -265,7 +257,7 @@ def _write_page(
 
 
 def _document(trend: trending.Trend) -> dict[str, Any]:
-    """Return a trend as the object that `--json` prints: its line, fingerprint, state, runs, steps and drifts."""
+    """Return a trend as the object that `--json` prints: its line, fingerprint, state, runs and changes."""
     from gpubench.stats.stretches import LEAST_RUNS
 
     line = trend.line
@@ -291,6 +283,7 @@ def _document(trend: trending.Trend) -> dict[str, Any]:
         "runs": runs,
         "changes": records.record(trend.changes),
         "drifts": records.record(trend.drifts),
+        "two_states": records.record(trend.states),
     }
 
 

@@ -85,9 +85,7 @@ def _table_parts(phase_table: table.Table, width: int) -> Iterator[Part]:
 
 
 def _column_groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator[list[int]]:
-    """Yield the columns in groups that fit side by side in `left` columns of the terminal; each group has at least one.
-
-    `places` are the columns' indices, and `rooms` are their widths by index."""
+    """Yield the columns in groups that fit side by side in `left` columns of the terminal, at least one each."""
     group: list[int] = []
     for place in places:
         if group and sum(rooms[member] + _GAP for member in [*group, place]) - _GAP > left:

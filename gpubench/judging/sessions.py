@@ -87,8 +87,8 @@ def between_two_sessions(
 ) -> list[Effect]:
     """Return the effects against a baseline of other sessions, with the scatter that the cases of a resource show.
 
-    The scatter counts where eight cases or more show it (the cases of the resource, or else all of the devices) and
-    where it is wider than a case's own noise, and clearly wider than the sessions of the baseline, up to `bounds`."""
+    It is the geometric mean of the scatters of the resource and of all cases of the devices, of eight or more each. It
+    counts up to `bounds`, where it is wider than a case's own noise and clearly wider than the baseline's sessions."""
     # Most cases are unchanged: the scatter of all shifts about their median, less their noise, is how much the two
     # sessions differ by case.
     groups: dict[tuple[tuple[str, ...], str], list[int]] = {}
@@ -98,10 +98,13 @@ def between_two_sessions(
     scatters = {key: _scatter_of_shifts([effects[index] for index in indices]) for key, indices in groups.items()}
     wider = []
     for (old, new), own, bound in zip(pairs, effects, bounds, strict=True):
-        scatter = scatters[_pool_key(new)] or scatters[new.devices, ""]
-        if scatter and (len(old.centres) < 2 or scatter.error > _CLEARLY * own.error):
-            error = min(scatter.error, bound / scatter.errors)
-            own = widened(own, scatter._replace(error=error, deviation=error / math.sqrt(2)))
+        of_all = scatters[new.devices, ""]
+        scatter = scatters[_pool_key(new)] or of_all
+        if scatter and of_all:
+            error = math.sqrt(scatter.error * of_all.error)  # the estimate of few cases alone is often too small
+            if len(old.centres) < 2 or error > _CLEARLY * own.error:
+                error = min(error, bound / scatter.errors)
+                own = widened(own, scatter._replace(error=error, deviation=error / math.sqrt(2)))
         wider.append(own)
     return wider
 

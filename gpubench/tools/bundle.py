@@ -38,9 +38,7 @@ _BLANKED_LINES = re.compile(rb"^(unique_id|hive_id|platform_oem|platform_id) .*$
 
 
 def device_files(root: Path = Path("/")) -> dict[str, bytes]:
-    """Return the content of the files that describe the GPUs, by path below `root`, with serial numbers blanked.
-
-    `root` is `/` or the folder of an unpacked archive."""
+    """Return the content of the files that describe the GPUs, by path below `root`, with serial numbers blanked."""
     contents: dict[str, bytes] = {}
     for path in _listed_files(root):
         content = _read_content(path)
@@ -80,9 +78,7 @@ def _blank_identifiers(name: str, content: bytes) -> bytes:
 
 
 def archive(entries: Mapping[str, bytes]) -> bytes:
-    """Return a gzipped tar archive of `entries`, the content of each file by its path in the archive.
-
-    The same entries give the same bytes."""
+    """Return a gzipped tar archive of `entries` by path; the same entries give the same bytes."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in sorted(entries.items()):

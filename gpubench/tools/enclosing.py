@@ -105,7 +105,8 @@ def command(tool: str, plan: Plan, suite_names: Sequence[str]) -> list[str]:
     slug = re.sub(r"[^A-Za-z0-9]+", "-", case).strip("-")
     run = _run_command(plan.settings, case, suite_names, slug)
     if tool == "ncu":
-        included = ["--nvtx", "--nvtx-include", f"{_escaped_range(case)}/"]
+        escaped = re.sub(r"([\[\]/@,*()\\])", r"\\\1", case)  # Nsight Compute CLI, NVTX filtering
+        included = ["--nvtx", "--nvtx-include", f"{escaped}/"]
         launches = ["--kernel-name", _NO_GATE, "--launch-count", str(_LAUNCHES)]
         return ["ncu", "--target-processes", "all", *included, *launches, "--set", "full", "-f", "-o", slug, *run]
     if tool == "nsys":
@@ -120,8 +121,3 @@ def _run_command(settings: Settings, case: str, suite_names: Sequence[str], slug
     gpubench = str(Path(sys.executable).parent / "gpubench")
     program = [gpubench] if Path(gpubench).exists() else [sys.executable, "-P", "-m", "gpubench"]
     return [*program, "run", *suite_names, *devices, "--tier", settings.tier, "--filter", case, "--out", out]
-
-
-def _escaped_range(name: str) -> str:
-    """Return the name of an NVTX range with ncu's special characters escaped (Nsight Compute CLI, NVTX filtering)."""
-    return re.sub(r"([\[\]/@,*()\\])", r"\\\1", name)

@@ -103,9 +103,7 @@ def gpu_is_unstated(source: ImportedFile) -> bool:
 
 
 def with_gpu_name(source: ImportedFile, name: str) -> ImportedFile:
-    """Return the imported file with this GPU name for each device without a name.
-
-    Raises UsageError if the output states the names of all devices."""
+    """Return the imported file with this GPU name for each device without a name."""
     devices = source.content.devices
     if not any(device.name == _UNSTATED for device in devices):
         raise UsageError(f"--gpu: {source.path} states its devices: {', '.join(device.name for device in devices)}")
@@ -114,9 +112,7 @@ def with_gpu_name(source: ImportedFile, name: str) -> ImportedFile:
 
 
 def run(sources: Sequence[ImportedFile], argv: Sequence[str]) -> Run:
-    """Return the imported files as one run; a case that occurs again on the same devices is its next replicate.
-
-    `argv` is the command line of gpubench for the record."""
+    """Return the imported files as one run; a case that occurs again on the same devices is its next replicate."""
     _check_at_most_one_unnamed(sources)
     _check_devices(sources)
     manifest = _make_manifest([source.content for source in sources], argv)

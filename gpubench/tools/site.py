@@ -51,9 +51,7 @@ class SiteSharing:
 
 @dataclass(frozen=True, slots=True)
 class BuiltSite:
-    """The outcome of a build: the index, the number of runs and of new pages, and the refused files.
-
-    Each entry of `refused` is the name of a file and the reason."""
+    """The outcome of a build: the index, the number of runs and of new pages, and refused files with reasons."""
 
     index: Path
     runs: int
@@ -83,9 +81,7 @@ _STORED_RUN = pydantic.TypeAdapter(_StoredRun)
 
 
 def build(folder: Path, out: Path, sharing: SiteSharing, tell: Callable[[str], None]) -> BuiltSite:
-    """Write the site of the run files in a folder and below it into the folder `out`, or bring it up to date.
-
-    `sharing` anonymises every page, or leaves it unchanged."""
+    """Write the site of the run files in a folder and below it into the folder `out`, or bring it up to date."""
     files = list(run_files([folder]))
     if not files:
         raise FileError(
@@ -109,17 +105,13 @@ def build(folder: Path, out: Path, sharing: SiteSharing, tell: Callable[[str], N
     new = sum(_write_page(out, entry, sharing, tell) for entry in ordered)
     devices = _write_devices(out, ordered, sharing, tell)
     # the name of a damaged file may contain names of machines that only the other runs' manifests reveal
-    manifests = [store.scan(entry.path, _ignore).manifest for entry in ordered] if refused else []
+    manifests = [store.scan(entry.path, lambda _: None).manifest for entry in ordered] if refused else []
     read_manifests = [manifest for manifest in manifests if manifest]
     names = sharing.of(FileNames(tuple(file for file, _ in refused)), read_manifests).names
     refused_files = tuple(zip(names, sharing.of(tuple(reason for _, reason in refused), read_manifests), strict=True))
     _write(out / INDEX, rendering.report("html").index(Site(devices, refused_files)))
     _remove_old(out, hashes, devices)
     return BuiltSite(out / INDEX, len(ordered), new, refused_files)
-
-
-def _ignore(record: object) -> None:
-    del record
 
 
 def _make_folders(out: Path) -> None:

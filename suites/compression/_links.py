@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from gpubench.api import suite as gb
 
 from .. import _files
 from ._codecs import address
-from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, Steps, StoppedError, Timed, queue_copy
+from ._message import Chain, Coder, InFlight, Link, Ring, Schedule, StoppedError, Timed, queue_copy
 
 _PAGE_BYTES = 4096
 _NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in shared memory, its size in bytes
@@ -30,7 +30,7 @@ class HostCopy(Link):
     def chains(self, encoder: Any, decoder: Any) -> list[Chain]:
         """Return one chain, in which both sides of the link take part."""
 
-        def copying(block: InFlight, _: Ring) -> Steps:
+        def copying(block: InFlight, _: Ring) -> Iterator[None]:
             packed, room = encoder.encode(block), decoder.room(block)
             room[: packed.size] = packed
             decoder.decode(block, room[: packed.size])
@@ -65,8 +65,7 @@ class Loopback(Link):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self._sending = socket.create_connection(listener.getsockname())
             self._receiving, _ = listener.accept()
-        for connection in (self._sending, self._receiving):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sending.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, block: InFlight, packed: Any) -> None:
         tell(self._sending, block.index, 0, packed.size)
@@ -75,13 +74,11 @@ class Loopback(Link):
     def receive(self, _: InFlight, room: Any) -> Any:
         *_, size = hear(self._receiving)
         gb.expect(size <= room.size, f"a block declares {size} bytes; the maximum is {room.size}")
-        receive_into(self._receiving, room[:size])
-        return room[:size]
+        return receive_into(self._receiving, room[:size])
 
     def stop(self) -> None:
         """End the connection, which releases the threads that wait for bytes."""
-        for connection in (self._sending, self._receiving):
-            hang_up(connection)
+        hang_up(self._sending)
 
     def close(self) -> None:
         self._sending.close()
@@ -95,13 +92,11 @@ def tell(connection: socket.socket, index: int = 0, place: int = 0, size: int = 
 
 def hear(connection: socket.socket) -> Any:
     """Return the three numbers of the next announcement; raises StoppedError as `receive_into`."""
-    numbers = bytearray(_NOTICE.size)
-    receive_into(connection, numbers)
-    return _NOTICE.unpack(numbers)
+    return _NOTICE.unpack(receive_into(connection, bytearray(_NOTICE.size)))
 
 
-def receive_into(connection: socket.socket, target: Any) -> None:
-    """Fill the buffer `target` from a socket.
+def receive_into(connection: socket.socket, target: Any) -> Any:
+    """Fill the buffer `target` from a socket, and return it.
 
     Raises StoppedError if the sender has ended, and TimeoutError if a socket with a timeout brings nothing so long."""
     missing = memoryview(target)
@@ -110,6 +105,7 @@ def receive_into(connection: socket.socket, target: Any) -> None:
         if not count:
             raise StoppedError("the sender has ended in the middle of a message")
         missing = missing[count:]
+    return target
 
 
 def hang_up(connection: socket.socket) -> None:
@@ -199,7 +195,7 @@ class SharedMemory(Link):
             while slot in self._unread:
                 self._unread.discard(hear(self._wire)[0])
 
-    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Steps:
+    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
         self._reserve(block.slot)
         yield from super().sending(encoder, block, turns)
 
@@ -213,7 +209,7 @@ class SharedMemory(Link):
         for slot in list(self._unread):
             self._reserve(slot)
 
-    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Steps:
+    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
         """Raises WrongAnswer if another block is announced, or bytes that do not fit into the room or the memory."""
         room = decoder.room(block)
         index, place, size = turns.passing(block.slot, hear, self._wire)

@@ -5,7 +5,6 @@ begun until the last one is restored or, for a message that is only written, del
 compared, bit for bit. A block is cut into chunks, which a codec compresses independently. A packed block is a table of
 the offsets and the sizes of its chunks, and the chunks in whole lines behind it; a GPU packs them by a kernel."""
 
-import collections
 import functools
 import itertools
 import time
@@ -23,7 +22,6 @@ from gpubench.api import suite as gb
 from ._codecs import Batch, DeviceChunks, address, chunks_of, cores, current_stream
 
 Schedule = Literal["a thread per slot", "one thread", "a thread per part"]
-Steps = Iterator[None]
 Timed = Literal["sender", "receiver", "both"]  # the sides that the timed section contains
 _MAX_PARTS = 3  # most parts of one chain
 _DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses determine the direction; HIP's has the same value
@@ -46,6 +44,7 @@ class Message:
     block_bytes: int
     chunk_bytes: int
     description: str = ""
+    rooms: Sequence[Any] = ()  # buffers for the packed blocks of the slots, or else each coder has its own
 
     @property
     def spans(self) -> list[slice]:
@@ -63,14 +62,6 @@ class Message:
         """The most bytes of a packed block."""
         lines: int = -(-self.codec.max_output_bytes(self.chunk_bytes) // _LINE_BYTES)
         return self.max_chunks * (_ENTRY_BYTES + lines * _LINE_BYTES) + _LINE_BYTES
-
-    def poison(self) -> None:
-        """Overwrite every byte of the target with its wrong value, and wait until that is done."""
-        self.codec.buffers.invert(self.source, self.target)
-
-    def expect_arrived(self) -> None:
-        """Raise WrongAnswer unless the target equals the source, bit for bit."""
-        self.codec.buffers.expect_same(self.target, self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +101,11 @@ class Slots:
 class Coder:
     """The encoder or the decoder of a message: a block becomes a packed block, which becomes the block again.
 
-    A packed block is a uint8 array on the device, valid until the slot is used again. This one leaves raw blocks in
-    their places in `array`, the source or the target."""
+    A packed block is a uint8 array on the device, in the room of its slot, and valid until the slot is used again. This
+    one has no rooms, and leaves raw blocks in their places in `array`, the source or the target."""
 
     waits = False  # whether decoding a block waits for the slot's stream: then each slot has a thread
+    rooms: Sequence[Any] = ()
 
     def __init__(self, message: Message, slots: Slots, array: Any) -> None:
         self.message, self.slots, self.blocks = message, slots, [array[span] for span in message.spans]
@@ -127,7 +119,7 @@ class Coder:
 
     def room(self, block: InFlight) -> Any:
         """Return the array in which a block arrives, as long as the longest packed block."""
-        return self.blocks[block.index]
+        return self.rooms[block.slot] if self.rooms else self.blocks[block.index]
 
     def decode(self, block: InFlight, packed: Any) -> None:
         """Restore a block in its place, or queue that; raises WrongAnswer, at once or from `check`, if that fails."""
@@ -174,17 +166,14 @@ class HostBlocks(Coder):
 
     upload: Callable[[InFlight, Any], object] | None = None
 
-    def __init__(self, message: Message, slots: Slots, array: Any, rooms: Sequence[Any] = ()) -> None:
+    def __init__(self, message: Message, slots: Slots, array: Any) -> None:
         super().__init__(message, slots, array)
+        self.rooms = message.rooms or [np.empty(message.max_packed_bytes, np.uint8) for _ in range(slots.depth)]
         self._compressors = [message.codec.squeeze() for _ in range(slots.depth)]
-        self._rooms = list(rooms) or [np.empty(message.max_packed_bytes, np.uint8) for _ in range(slots.depth)]
 
     def encode(self, block: InFlight) -> Any:
         chunks = chunks_of(self.blocks[block.index], self.message.chunk_bytes)
-        return pack(self._rooms[block.slot], list(map(self._compressors[block.slot], chunks)))
-
-    def room(self, block: InFlight) -> Any:
-        return self._rooms[block.slot]
+        return pack(self.rooms[block.slot], list(map(self._compressors[block.slot], chunks)))
 
     def decode(self, block: InFlight, packed: Any) -> None:
         arrived, targets = memoryview(packed), chunks_of(self.blocks[block.index], self.message.chunk_bytes)
@@ -203,13 +192,13 @@ class GpuBlocks(Coder):
 
     Calls and arguments are prepared once for each slot and block, because that takes longer than a fast codec does."""
 
-    def __init__(self, message: Message, slots: Slots, array: Any, rooms: Sequence[Any] = ()) -> None:
-        super().__init__(message, slots, array)
+    def __init__(self, message: Message, slots: Slots, array: Any) -> None:
         codec, bench, xp = message.codec, message.codec.bench, message.codec.bench.xp
+        super().__init__(message, slots, array)
+        self.rooms = message.rooms or [xp.empty(message.max_packed_bytes, xp.uint8) for _ in range(slots.depth)]
         self.waits, most_bytes = codec.waits, codec.max_output_bytes(message.chunk_bytes)
         scratch_bytes = max(codec.temp_bytes(message.max_chunks, message.chunk_bytes).values())
         self._chunks = [DeviceChunks.side_by_side(xp, part, message.chunk_bytes) for part in self.blocks]
-        self._rooms = list(rooms) or [xp.empty(message.max_packed_bytes, xp.uint8) for _ in range(slots.depth)]
         self._scratch = [xp.empty(scratch_bytes, xp.uint8) for _ in range(slots.depth)]
         self._packed_sizes = bench.device.pinned(_WORD_BYTES * slots.depth).view(np.uint64)
         names = ("place", "pack", "unpack")
@@ -224,8 +213,9 @@ class GpuBlocks(Coder):
             call()
 
     def _packing(self, block: InFlight) -> tuple[Callable[[], object], ...]:
-        chunks, room, count = self._chunks[block.index], self._rooms[block.slot], len(self._chunks[block.index].sizes)
-        target = self._compressed(block.slot).first(count)  # before they are packed
+        chunks, room, count = self._chunks[block.index], self.rooms[block.slot], len(self._chunks[block.index].sizes)
+        outputs = self._compressed(block.slot)  # before they are packed
+        target = DeviceChunks(outputs.memory, outputs.stride, outputs.sizes[:count], outputs.pointers[:count])
         message, scratch = self.message, self._scratch[block.slot]
         batch = Batch(message.codec, chunks, target, scratch, message.chunk_bytes)
         total = np.uint64(self._packed_sizes[block.slot :].ctypes.data)  # with unified addressing the device's too
@@ -235,10 +225,7 @@ class GpuBlocks(Coder):
 
     def encode(self, block: InFlight) -> Any:
         self.slots.wait(block.slot)
-        return self._rooms[block.slot][: int(self._packed_sizes[block.slot])]
-
-    def room(self, block: InFlight) -> Any:
-        return self._rooms[block.slot]
+        return self.rooms[block.slot][: int(self._packed_sizes[block.slot])]
 
     def decode(self, block: InFlight, packed: Any) -> None:
         """Queue restoring a block on the current stream; a kernel reads where the chunks of the packed block lie."""
@@ -251,7 +238,7 @@ class GpuBlocks(Coder):
         chunks, xp = self._chunks[block.index], self.message.codec.bench.xp
         count = len(chunks.sizes)
         sizes, pointers = xp.zeros(count, xp.uint64), xp.zeros(count, xp.uint64)
-        arrived = DeviceChunks(self._rooms[block.slot], 0, sizes, pointers)
+        arrived = DeviceChunks(self.rooms[block.slot], 0, sizes, pointers)
         batch = Batch(self.message.codec, arrived, chunks, self._scratch[block.slot])
         return batch, (-(-count // _THREADS),), (np.uint32(count), sizes, pointers)
 
@@ -274,22 +261,19 @@ class StoppedError(RuntimeError):
 
 
 class Ring:
-    """Gates in a ring, which threads pass with tokens: who has passed a gate hands the token on to the next one.
-
-    Without gates nobody waits."""
+    """Gates in a ring, which threads pass with tokens: who has passed a gate hands the token on to the next one."""
 
     def __init__(self, gates: int, tokens: int) -> None:
         self._gates = [SimpleQueue[bool]() for _ in range(gates)]
-        for _ in range(tokens if gates else 0):
+        for _ in range(tokens):
             self._gates[0].put(True)
 
     def passing(self, gate: int, call: Callable[..., Any], *args: Any) -> Any:
         """Return the result of `call` once a token is at the gate, and hand it on; raises StoppedError after `stop`."""
-        if self._gates and not self._gates[gate].get():
+        if not self._gates[gate % len(self._gates)].get():
             raise StoppedError
         result = call(*args)
-        if self._gates:
-            self._gates[(gate + 1) % len(self._gates)].put(True)
+        self._gates[(gate + 1) % len(self._gates)].put(True)
         return result
 
     def stop(self) -> None:
@@ -305,7 +289,7 @@ class Chain:
     # for their slot (`waits`), one thread suits steps that only queue work, and a thread per part suits links that
     # carry one block at a time: in any schedule, their steps pass a gate for each slot, in the order of the blocks.
     coder: Coder
-    steps: Callable[[InFlight, Ring], Steps]
+    steps: Callable[[InFlight, Ring], Iterator[None]]
     parts: int
     schedule: Schedule
     waits: bool = False
@@ -315,28 +299,24 @@ class Chain:
         """Return one function per thread; together they take all blocks through all steps, with `depth` in flight.
 
         The functions must run at the same time."""
-        self.rings = Ring(depth * (self.schedule == "a thread per part"), 1), Ring(self.parts, depth)
+        turns = Ring(depth, 1) if self.schedule == "a thread per part" else Ring(1, depth)
+        self.rings = turns, Ring(self.parts, depth)
         blocks = [InFlight(index, index % depth) for index in range(len(self.coder.blocks))]
-        work = [(block.slot, self.steps(block, self.rings[0])) for block in blocks]
+        work = [(block.slot, self.steps(block, turns)) for block in blocks]
+        ends = [(slot, partial(list[Any], steps)) for slot, steps in work]
         if self.schedule == "a thread per slot" or self.waits or not self.coder.slots.are_streams:
-            return [partial(self._go_on, [(*one, True) for one in work[slot::depth]]) for slot in range(depth)]
+            return [partial(self._do, ends[slot::depth]) for slot in range(depth)]
         if self.schedule == "one thread":  # begins each block, and ends the one that was begun depth - 1 blocks before
-            pairs = itertools.zip_longest(work, (*[None] * (depth - 1), *work))
-            turns = [(*one, is_end) for pair in pairs for one, is_end in zip(pair, (False, True), strict=True) if one]
-            return [partial(self._go_on, turns)]
-        return [partial(self._take_part, work, part) for part in range(self.parts)]
+            begins = ((slot, partial(next, steps)) for slot, steps in work)
+            pairs = itertools.zip_longest(begins, (*[None] * (depth - 1), *ends))
+            return [partial(self._do, [call for pair in pairs for call in pair if call])]
+        passing = [partial(self.rings[1].passing, part, next) for part in range(self.parts)]
+        return [partial(self._do, [(slot, partial(take, steps, None)) for slot, steps in work]) for take in passing]
 
-    def _go_on(self, work: Iterable[tuple[int, Steps, bool]]) -> None:
-        """Take each block through the next part of its steps, or to their end."""
-        for slot, steps, is_end in work:
+    def _do(self, calls: Iterable[tuple[int, Callable[[], object]]]) -> None:
+        for slot, call in calls:
             self.coder.slots.use(slot)
-            collections.deque(steps, 0) if is_end else next(steps)
-
-    def _take_part(self, work: Iterable[tuple[int, Steps]], part: int) -> None:
-        """Take each block through one part of the steps after it has passed the part before, in a free slot."""
-        for slot, steps in work:
-            self.coder.slots.use(slot)
-            self.rings[1].passing(part, next, steps, None)
+            call()
 
 
 def queue_copy(bench: gb.Bench, target: Any, source: Any) -> Any:
@@ -378,7 +358,7 @@ class Link:
             chains.append(Chain(decoder, partial(self.receiving, decoder), 2, self.schedule, decoder.waits))
         return chains
 
-    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Steps:
+    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
         encoder.queue(block)
         yield
         packed = encoder.encode(block)
@@ -389,7 +369,7 @@ class Link:
             encoder.slots.wait(block.slot)
         turns.passing(block.slot, self.send, block, packed)
 
-    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Steps:
+    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
         room = place = decoder.room(block)
         if self.staging:
             decoder.slots.wait(block.slot)  # the copy of the last block to the device may still be running
@@ -435,35 +415,31 @@ class Stored(Link):
         return self.blocks[block.index]
 
 
-Links = Callable[[Sequence[Any], bool], Link]
-
-
 class Transfers:
     """The ways in which a case sends its message: compressed and raw over a link, and each side alone.
 
-    `links` returns a new link for the given blocks, compressed or raw."""
+    `make` returns a new link for the given blocks, with True if they are compressed, and with False for raw ones."""
 
-    def __init__(self, message: Message, depth: int, links: Links, rank: int | None = None, rooms: Any = ()) -> None:
-        """Compress the message once, into `rooms`, and prepare both sides, or one: rank 0 sends, rank 1 receives."""
+    def __init__(self, message: Message, depth: int, make: Callable[..., Link], rank: int = -1) -> None:
+        """Compress the message once, and prepare both sides, or one side of a rank: rank 0 sends, rank 1 receives."""
         # threads are kept from message to message, so that no time includes their start
         self._threads = ThreadPoolExecutor(max(2 * max(depth, _MAX_PARTS), cores()), thread_name_prefix="pipeline")
-        self._message, self.links, stored = message, list[Link](), Stored()
-        self.ways: dict[str, Callable[[], float]] = {}
+        self._message, self.links, self.ways, stored = message, list[Link](), dict[str, tuple[Any, ...]](), Stored()
         sending, receiving = Slots(depth, message.codec.bench), Slots(depth, message.codec.bench)
         coder = GpuBlocks if message.codec.bench else HostBlocks
-        encoder = coder(message, sending, message.source, rooms)
+        encoder = coder(message, sending, message.source)
         encoder.reset()
         self._run(stored, 1, encoder, None)
         self.sent_bytes = sum(int(block.size) for block in stored.blocks)
         decoder = coder(message, receiving, message.target) if rank != 0 else None
         # to another rank, raw bytes travel fastest in one copy on a GPU, and on the host by the threads of all slots
-        is_whole = sending.are_streams and rank is not None
+        is_whole = sending.are_streams and rank >= 0
         uncut = replace(message, block_bytes=message.source.size) if is_whole else message
         sender, receiver = Coder(uncut, sending, message.source), Coder(uncut, receiving, message.target)
-        coded = links(stored.blocks, True), None if rank == 1 else encoder, decoder
-        raw = links(sender.blocks, False), None if rank == 1 else sender, None if rank == 0 else receiver
+        coded = make(stored.blocks, True), None if rank == 1 else encoder, decoder
+        raw = make(sender.blocks, False), None if rank == 1 else sender, None if rank == 0 else receiver
         self.add("overlapped", *coded, depth)
-        self.ways["staged"] = partial(self._send, *coded, 1)
+        self.ways["staged"] = (*coded, 1)
         self.add("raw", *raw, depth)
         if coded[0].timed != "receiver":
             self.add("compress", Link(), coded[1], None, depth)
@@ -473,7 +449,7 @@ class Transfers:
     def add(self, name: str, link: Link, encoder: Coder | None, decoder: Coder | None, depth: int) -> None:
         """Add a way of sending the message, with `depth` blocks in flight; if only receiving is timed, send it now."""
         self.links.append(link)
-        self.ways[name] = partial(self._send, link, encoder, decoder, depth)
+        self.ways[name] = link, encoder, decoder, depth
         if link.timed == "receiver" and encoder:
             link.begin()
             self._run(link, depth, encoder, None)
@@ -481,21 +457,19 @@ class Transfers:
 
     def send(self, name: str) -> float:
         """Send the message in one way, check it, and return the seconds of the sides that are timed."""
-        return self.ways[name]()
-
-    def _send(self, link: Link, encoder: Coder | None, decoder: Coder | None, depth: int) -> float:
+        message, (link, encoder, decoder, depth) = self._message, self.ways[name]
         coders = [coder for coder in (encoder, decoder) if coder]
         link.begin()
         for coder in coders:
             coder.reset()
         if decoder:
-            self._message.poison()
+            message.codec.buffers.invert(message.source, message.target)  # every byte is wrong
         ends: Any = {"sender": [(encoder, None), (None, decoder)], "receiver": [(None, decoder)]}.get(link.timed)
         seconds = [self._run(link, depth, *end) for end in ends or [(encoder, decoder)]]
         for coder in coders:
             coder.check()
         if decoder:
-            self._message.expect_arrived()
+            message.codec.buffers.expect_same(message.target, message.source)
         return seconds[0]
 
     def _run(self, link: Link, depth: int, encoder: Coder | None, decoder: Coder | None) -> float:

@@ -24,7 +24,6 @@ _QUICK = {
     "text": ("lz4", "zstd", "zstd-1", "isal-1"),
     "field": ("ans", "bitcomp", "zstd-1", "isal-1"),
 }
-_PYTHON_CODECS = ("lz4", "snappy", "zstd", "deflate", "gdeflate", "gzip", "ans", "cascaded", "bitcomp")
 _PYTHON_NAMES = {"lz4": "LZ4", "gdeflate": "GDeflate", "ans": "ANS"}
 
 topic = gb.Topic()
@@ -214,10 +213,9 @@ def _stages(
 
 def _task(bench: gb.Bench, corpus: _corpora.Corpus, codec: str, chunk_bytes: int, threads: int = 1) -> gb.Task:
     """Return the task of both directions of a round trip of the corpus on the device of `bench`."""
-    trip: Any
     opened, notes = _codecs.open_codec(bench, codec, corpus.dtype), {"corpus": corpus.description}
     if opened.bench:
-        trip = GpuRoundTrip(opened, corpus, chunk_bytes)
+        trip: Any = GpuRoundTrip(opened, corpus, chunk_bytes)
     else:
         trip = HostRoundTrip(opened, corpus.buffer(bench), chunk_bytes, threads)
         notes["threads"] = str(threads)
@@ -276,7 +274,7 @@ def threads(bench: gb.Bench, corpus: str, codec: str, threads: int, size_bytes: 
 @topic.case(
     when=gb.on_gpu,
     corpus=_ONE_CORPUS,
-    codec=gb.points((), smoke=("lz4",), full=_PYTHON_CODECS),
+    codec=gb.points((), smoke=("lz4",), full=_codecs.ON_GPU),
     size_bytes=mebibytes(16, 256, 256),
     chunk_bytes=(CHUNK_BYTES,),
 )

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +24,6 @@ from ._roundtrip import CHUNK_BYTES, MIB
 
 topic = gb.Topic()
 
-Params = Mapping[str, str | int | float]
-
 _DEPTHS = (1, 2, 4, 8)  # pipeline depths
 _SENT_CORPORA = ("ids", "logs", "turbulence", "bf16-weights", "fp8-cache", "random")  # one corpus of every kind
 _COMPARED = {True: ("lz4", "zstd-1"), False: ("lz4", "cascaded")}  # True: codecs on the host
@@ -36,7 +33,6 @@ _DISK = 3  # disk space as a multiple of the message: raw, compressed in the wor
 # limit of a wait for the other rank's part of a message, which it may first have to compress completely
 _PATIENCE_S = 20.0
 _ENDS = {"sender": "write", "receiver": "read", "both": "shared"}
-_HOW = "pip install mpi4py, and an MPI whose mpirun is on the PATH"
 _LOOK_S = 1e-3
 _LIMIT_S = 60.0  # for one message, or for the start of both processes and their first compression
 _END_S = 10.0  # time limit for the processes to end by themselves
@@ -90,9 +86,8 @@ _LINKS = {
 
 def _sent(target: gb.Target, file: str) -> dict[str, _Sent]:
     """Return the messages in the tier of `target`, by link, or the one of the case `file`."""
-    names = (file,) if file else tuple(name for name in _LINKS if name not in ("save", "load"))
-    every = {name: _LINKS[name].host if target.is_host else _LINKS[name].gpu for name in names}
-    sent = {name: one for name, one in every.items() if one}
+    rows = {name: row for name, row in _LINKS.items() if (name == file if file else name not in ("save", "load"))}
+    sent = {name: one for name, row in rows.items() if (one := row.host if target.is_host else row.gpu)}
     if target.tier == "smoke":
         return dict.fromkeys(sent, _Sent(1, 1 / 4, 2, ("lz4",)) if target.is_host else _Sent(16, 4, 2, ("lz4",)))
     is_full = target.tier == "full"
@@ -114,7 +109,7 @@ def _axes(file: str = "") -> dict[str, Any]:
         others = () if file or target.tier != "full" else (2**18, 2**22) if target.is_host else (2**22,)
         return tuple(sorted({*values(target, "block", MIB), *others}))
 
-    def is_wanted(target: gb.Target, params: Params) -> bool:
+    def is_wanted(target: gb.Target, params: Mapping[str, Any]) -> bool:
         """Return whether each slot has a block, and the tier measures the point: full has few that are not usual."""
         sent = _sent(target, file)[str(params.get("link", file))]
         size, block, flight = (int(params[name]) for name in ("size_bytes", "block_bytes", "flight"))
@@ -188,15 +183,13 @@ def host_payers(depth: int) -> str:
     return "apart" if 2 * depth <= _codecs.cores() else "shared"
 
 
-def _task(
-    message: Message, send: Callable[[str], float], names: list[str], sent_bytes: float, **options: Any
-) -> gb.Task:
+def _task(message: Message, send: Callable[[str], float], names: list[str], sent_bytes: float, **more: Any) -> gb.Task:
     """Return the task of a message, which `send` sends as a stage does; the tables of blocks are among `sent_bytes`."""
     total = message.source.size
     stage = partial(gb.Stage, work=gb.Work(payload=total), quantity="payload", clock="self", effort=gb.POINT)
     stages = {name: stage(partial(send, name), checked=name != "compress") for name in names}
-    notes = {"codec": message.codec.description, "corpus": message.description, **options.pop("notes")}
-    return gb.Task(stages, lambda: {"ratio": gb.Observed(total / sent_bytes, "", "more")}, notes=notes, **options)
+    notes = {"codec": message.codec.description, "corpus": message.description, **more.pop("notes")}
+    return gb.Task(stages, lambda: {"ratio": gb.Observed(total / sent_bytes, "", "more")}, notes=notes, **more)
 
 
 def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
@@ -220,32 +213,28 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
     system = _files.file_system(where) or "an unknown file system"
     ends = host_payers(depth) if link == "socket" and not is_gpu else _ENDS[timed]
     notes = {"link": _LINKS[link].description.format(system), "ends": ends}
-    if link == "load" and is_gpu and codec in _codecs.FORMATS:
+    if link == "load" and is_gpu and codec in _codecs.FORMATS:  # reads, decodes by the host's cores, and uploads
         by_host = replace(message, source=bench.device.to_host(message.source), codec=_codecs.FORMATS[codec]())
-        way = _reading_by_host(bench, by_host, where)
-        transfers.add("host_codec", *way)
-        notes["host codec"] = f"{by_host.codec.description}, {way[-1]} threads"
+        threads = min(_codecs.cores(), len(message.spans))
+        decoder = HostBlocks(by_host, Slots(threads, bench), bench.device.pinned(total))
+        targets = [message.target[span] for span in message.spans]
+        decoder.upload = lambda block, restored: queue_copy(bench, targets[block.index], restored)
+        encoder, file = (
+            HostBlocks(by_host, Slots(threads), by_host.source),
+            _links.FileLink(_DISK * total, where, timed),
+        )
+        transfers.add("host_codec", file, encoder, decoder, threads)
+        notes["host codec"] = f"{by_host.codec.description}, {threads} threads"
     transfers.links[0].begin()  # a file is dropped from the page cache now
     labels = ("page-cached",) if transfers.links[0].is_cached else ()
     options = {"close": transfers.close, "labels": labels, "notes": notes}
     return _task(message, transfers.send, list(transfers.ways), transfers.sent_bytes, **options)
 
 
-def _reading_by_host(bench: gb.Bench, message: Message, where: Path) -> Any:
-    """Return the way of reading a message from a file, decoding it by threads of the host and uploading it."""
-    total, depth = message.source.size, min(_codecs.cores(), len(message.spans))
-    decoder = HostBlocks(message, Slots(depth, bench), bench.device.pinned(total))
-    targets = [message.target[span] for span in message.spans]
-    decoder.upload = lambda block, restored: queue_copy(bench, targets[block.index], restored)
-    encoder = HostBlocks(message, Slots(depth), message.source)
-    return _links.FileLink(_DISK * total, where, "receiver"), encoder, decoder, depth
-
-
-def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
+def between_processes(bench: gb.Bench, link: str, message: Message, _: str, depth: int) -> gb.Task:
     """Return this rank's part of the task of a message to another process, through memory that rank 0 shares.
 
     Rank 0 encodes, and rank 1 copies out and decodes. `link` is `process` (both ranks use one device) or `peer`."""
-    del codec
     _between.need_shared_gpu(bench)
     total, step = message.source.size, _codecs.aligned(message.max_packed_bytes)
     nbytes = _codecs.aligned(total) + depth * step
@@ -254,17 +243,16 @@ def between_processes(bench: gb.Bench, link: str, message: Message, codec: str, 
     shared = own or _between.open_shared(bench, handle, nbytes)
     (wire,) = bench.sockets()
     wire.settimeout(_PATIENCE_S)
-    rooms: Any = ()
     if own:
-        rooms = own.array[nbytes - depth * step :].reshape(depth, step)
+        rooms = list(own.array[nbytes - depth * step :].reshape(depth, step))
         bench.device.copy(own.array[:total], message.source)
         bench.device.synchronize()
-        message = replace(message, source=own.array[:total])
+        message = replace(message, source=own.array[:total], rooms=rooms)
 
     def make(_: Sequence[Any], is_coded: bool) -> Link:
         return _links.SharedMemory(bench, wire, shared.array, depth, is_coded)
 
-    transfers = Transfers(message, depth, make, bench.rank, rooms)
+    transfers = Transfers(message, depth, make, bench.rank)
 
     def send(name: str) -> float:
         """Return the seconds at rank 0 for the encoder alone, else at rank 1."""
@@ -293,7 +281,7 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
     Raises Skip without mpi4py or mpirun."""
     mpirun = shutil.which("mpirun")
     if importlib.util.find_spec("mpi4py") is None or mpirun is None:
-        raise gb.Skip(f"needs mpi4py and mpirun: {_HOW}")
+        raise gb.Skip("needs mpi4py and mpirun: pip install mpi4py, and an MPI whose mpirun is on the PATH")
     launcher = (mpirun, "-n", "2", sys.executable, "-P", "-m", "mpi4py")  # mpi4py ends both if one fails
     helper = bench.helper(MpiRank, "the pair of MPI processes", environment=_AS_ROOT, launcher=launcher)
     ask = partial(helper.ask, _LIMIT_S, "answer")
@@ -320,8 +308,7 @@ class MpiRank:
         """Prepare this rank's side of the message, and return its bytes as it travels compressed."""
         source = np.fromfile(source_file, np.uint8)
         message = Message(source, np.empty_like(source), _codecs.ON_HOST[codec](), block_bytes, chunk_bytes)
-        make = lambda *_: _links.MpiLink(self._mpi)  # noqa: E731
-        self._transfers = Transfers(message, depth, make, self._world.rank)
+        self._transfers = Transfers(message, depth, lambda *_: _links.MpiLink(self._mpi), self._world.rank)
         return self._transfers.sent_bytes
 
     def answer(self, work: str, *args: Any) -> Any:
@@ -331,9 +318,8 @@ class MpiRank:
         work, args = self._world.bcast((work, args))
         if work == "end":
             sys.exit()  # not every mpirun passes on the end of standard input
-        result: float | str
         try:
-            result = self._open(*args) if work == "open" else self._transfers.send(work)
+            result: Any = self._open(*args) if work == "open" else self._transfers.send(work)
         except gb.WrongAnswer as error:
             result = str(error)
         meeting = self._world.Ibarrier()

@@ -47,9 +47,7 @@ _TAIL_BYTES = 4096
 
 
 class NodeHeartbeat:
-    """Puts the node's report on the board about once per second, and watches the launcher's heartbeat.
-
-    `problem` becomes the reason, a clause, when the launcher does not wait for this node any more."""
+    """Puts the node's report on the board about once per second, and watches the launcher's heartbeat."""
 
     def __init__(self, board: boards.Board, rank: int, report: boards.NodeReport) -> None:
         self._board = board
@@ -252,10 +250,7 @@ _STORE_BYTES = 2**28  # shared memory of each local node of Ray
 
 @dataclass(slots=True)
 class FleetLaunch:
-    """The nodes that a launcher started, by rank from 0, and the board through which they communicate.
-
-    `world` is the number of nodes and `hosts` are their host names, 0 and empty if only the nodes know them.
-    `may_queue` says that nodes may wait for other jobs."""
+    """The nodes that a launcher started, by rank, and their board; `world` is 0 if only the nodes know it."""
 
     board: boards.Board
     launcher: str = ""
@@ -305,9 +300,7 @@ class EnvironmentLaunch(FleetLaunch):
     launcher: str = "environment"
 
     def poll(self) -> None:
-        """Answer each process that asks for the board: write its token, followed by the name of the board.
-
-        A rank that has reported gets no further answer: another job may use the same folder by mistake."""
+        """Answer each process that asks for the board and has not reported: its token, then the board's name."""
         for rank in range(self.world):
             with contextlib.suppress(boards.BadValue):  # a process that asks in such a way gets no answer
                 token = self.rendezvous.get(f"ask.{rank}")

@@ -22,9 +22,7 @@ _MOST_ADDED = 1000  # results of one case that a candidate's own file can have a
 
 @dataclass(frozen=True, slots=True)
 class CaseInHistory:
-    """A case as the history identifies it: the case's id, version and tier, and a fingerprint id.
-
-    The fingerprint identifies the device, the driver, the libraries and the settings."""
+    """A case as the history identifies it: the case's id, version and tier, and a fingerprint id."""
 
     case: str
     version: int
@@ -40,9 +38,7 @@ def planned_cases(plan: Plan) -> list[CaseInHistory]:
 
 
 def measured_cases(evidence: Evidence) -> list[CaseInHistory]:
-    """Return the cases of run files as the history identifies them; a case may occur several times.
-
-    Cases on a device that the manifest does not describe are left out."""
+    """Return the cases of run files as the history identifies them; a case may occur several times."""
     cases = []
     for side in evidence.sides.values():
         manifest = evidence.readings[side.readings[0]].manifest
@@ -56,9 +52,7 @@ def measured_cases(evidence: Evidence) -> list[CaseInHistory]:
 def find_files(
     arguments: Iterable[str], wanted: Sequence[CaseInHistory], candidates: Sequence[Path] = ()
 ) -> list[Path]:
-    """Return the run files that the arguments of `--baseline` name: files, folders, saved names, or `last:N`.
-
-    `last:N` selects the files of the newest N results of each `wanted` case. Each file is returned once."""
+    """Return the run files that `--baseline` names, each once: files, folders, saved names, or `last:N` of `wanted`."""
     by_path = {
         path.resolve(): path for argument in arguments for path in _find_for_argument(argument, wanted, candidates)
     }
@@ -92,16 +86,12 @@ def _newest_files(count: int, wanted: Sequence[CaseInHistory], candidates: Seque
             points = past.last(
                 case.case, case.version, case.tier, case.fingerprint, count + _MOST_ADDED * len(candidate_paths)
             )
-            available = [point for point in points if _is_available(Path(point.source.path), candidate_paths)]
+            stored = [(point, Path(point.source.path)) for point in points]
+            available = [point for point, file in stored if file.resolve() not in candidate_paths and file.exists()]
             files |= dict.fromkeys(past.files(available[-count:]))
     if not files:
         raise FileError(f"{path} has no run of these cases on this device and driver with these settings; measure one")
     return list(files)
-
-
-def _is_available(path: Path, candidate_paths: set[Path]) -> bool:
-    """Return whether a run file exists and is not one of `candidate_paths`, which are resolved."""
-    return path.resolve() not in candidate_paths and path.exists()
 
 
 def check_name(name: str) -> None:

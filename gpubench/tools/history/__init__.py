@@ -14,9 +14,7 @@ _OFF = "off"
 
 
 def place_of(run_file: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the path of the history that records a new run file, or None if no history does.
-
-    The variable GPUBENCH_HISTORY names it, or switches recording off."""
+    """Return the path of the history that records a new run file, or None; GPUBENCH_HISTORY names it or is `off`."""
     named = environment.get(VARIABLE, "")
     if named:
         return None if named == _OFF else Path(named)
@@ -25,8 +23,6 @@ def place_of(run_file: Path, environment: Mapping[str, str] = os.environ) -> Pat
 
 
 def default_place(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of the history that commands read if the user names none.
-
-    The file need not exist."""
+    """Return the path of the history that commands read if the user names none; it need not exist."""
     named = environment.get(VARIABLE, "")
     return Path(named) if named not in ("", _OFF) else Path(FOLDER) / FILE

@@ -58,9 +58,7 @@ def profile(
     environment: Mapping[str, str] | None = None,
     trace: bool = False,
 ) -> ProgramProfile:
-    """Run a program to its end, sample its devices into a new run file, and return its exit status and its run.
-
-    `path` is the run file."""
+    """Run a program to its end, sample its devices into a new run file, and return its exit status and its run."""
     environment = dict(os.environ if environment is None else environment)
     command = tracing_command(command) if trace else command
     check_executable(command, environment)
@@ -78,9 +76,7 @@ def profile(
 
 
 class _ProfileFile:
-    """The run file while the program runs: if the disk is full, the file ends, and the program continues.
-
-    `warnings` has the reason then, and later calls write nothing."""
+    """The run file while the program runs; after an error, such as a full disk, nothing is written any more."""
 
     def __init__(self, recording: Recording, path: Path) -> None:
         self.path = path
@@ -166,9 +162,7 @@ def nvtx_library(environment: Mapping[str, str], folder: Path) -> tuple[Path | N
 
 
 def tracing_command(command: Sequence[str]) -> list[str]:
-    """Return the command that runs a Python script with tracing in this Python interpreter.
-
-    `command` is the script with its arguments, or this interpreter, the script and its arguments."""
+    """Return the command that runs a script, or this interpreter with a script, with tracing in this interpreter."""
     if Path(command[0]).name.startswith("python") and len(command) > 1:
         python = shutil.which(command[0])
         if python is None or Path(python).absolute().parent != Path(sys.executable).parent:
