@@ -153,7 +153,7 @@ def test_fewer_than_three_points_are_no_chart(kind):
     view = View(kind, "Chart", ("read",), x="size_bytes", y="size_bytes")
     few = PageElements(run_of(*sizes()[:2], views=[view]))
     assert "figure" not in {tag for tag, _, _ in few.found}
-    assert "Fewer than 3 points, so no chart: Chart." in few.words
+    assert "Chart" not in few.words
     assert "figure" in {tag for tag, _, _ in PageElements(run_of(*sizes(), views=[view])).found}
 
 
