@@ -222,6 +222,8 @@ def _selected_lines(history: reading.History, cases: list[str], series: str) -> 
 
 def _print_trends(history: reading.History, stored_lines: list[reading.StoredLine], last: int, named: bool) -> None:
     """Print each series in full if cases were `named` and they are few, else a table with a row for each."""
+    from gpubench.stats.stretches import LEAST_RUNS
+
     out = _print.out()
     if named and len(stored_lines) <= _SHOWN:
         for number, stored in enumerate(stored_lines):
@@ -231,6 +233,10 @@ def _print_trends(history: reading.History, stored_lines: list[reading.StoredLin
     judged = len(stored_lines) <= _LISTED
     trends = [history.trend(stored, min(last, _LAST if judged else NARROW)) for stored in stored_lines]
     _findings.show(trend_rows(trends, judged, out.width))
+    if few := sum(trend.state == "too few runs" for trend in trends):
+        needed = f"at least {LEAST_RUNS} are needed"
+        hint = f"{few} of {len(trends)} series have too few runs to tell a change: {needed}"
+        out.print(_print.plain(hint, "dim"), soft_wrap=True)
     if not judged:
         hint = f"changes are looked for in {_LISTED} series at most; name cases to see the changes of these"
         out.print(_print.plain(hint, "dim"), soft_wrap=True)

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpubench import DISTRIBUTION, __version__, plugins
+from gpubench import __version__, plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.suite import Suite
-from gpubench.base import patterns
+from gpubench.base import installation, patterns
 from gpubench.base.errors import UsageError
 from gpubench.model import Case, Device, Facts, Settings, SuiteInfo, Tier
 
@@ -291,7 +291,7 @@ def why_host(facts: Facts, settings: Settings) -> str:
 
 def _why_no_gpu(facts: Facts) -> str:
     reasons = "; ".join(f"{part.what}: {part.reason}; {part.how}" for part in facts.absent)
-    return reasons or f"pip install '{DISTRIBUTION}[cuda13]' for an NVIDIA GPU"
+    return reasons or installation.for_gpu()
 
 
 def _no_device_message(facts: Facts, device_id: str) -> str:
