@@ -274,7 +274,7 @@ def test_the_terminal_names_the_runs_the_differences_and_the_changes(call, files
 
 @pytest.mark.parametrize("form", ["html", "md", "json"])
 def test_the_suffix_chooses_the_form_and_no_form_names_the_machine(call, files, form):
-    assert call("compare", *files, "-o", f"c.{form}") == (0, "", "")
+    assert call("compare", *files, "-o", f"c.{form}") == (0, "", f"written: c.{form}\n")
     written = Path(f"c.{form}").read_text()
     assert "bandwidth/triad" in written
     assert not re.search("gpu17|GPU-1234", written)
@@ -317,6 +317,7 @@ def test_runs_of_the_same_name_are_numbered(call, files, tmp_path):
         (("old.jsonl", "new.jsonl.gz", "-o", "missing/c.html"), 2, "cannot write missing/c.html"),
         (("old.jsonl", "damaged.jsonl", "-o", "c.html"), 5, "damaged.jsonl: line"),
         (("old.jsonl", "foreign.txt", "-o", "c.html"), 5, "cannot be read as a run of gpubench"),
+        (("old.jsonl", "full.jsonl"), 2, "measure both on the same kind of device with the same --tier"),
         (("old.jsonl", "gemm.jsonl", "-o", "c.html"), 2, "no case in common: old has bandwidth; gemm has gemm"),
     ],
 )
@@ -325,6 +326,13 @@ def test_runs_that_cannot_be_compared_give_one_line_and_no_file(call, files, tmp
     (tmp_path / "foreign.txt").write_text("hello\n")
     (tmp_path / "there.html").write_text("mine")
     write(tmp_path / "gemm.jsonl", *replicated("square", 1e-3, suite="gemm"))
+    manifest = make.manifest()
+    other_tier = dataclasses.replace(manifest.settings, tier="full")
+    write(
+        tmp_path / "full.jsonl",
+        *replicated("triad", 1e-3),
+        manifest=dataclasses.replace(manifest, settings=other_tier),
+    )
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     exit_status, out, said = call("compare", *arguments)
     assert (exit_status, out, said.count("\n")) == (status, "", 1), said

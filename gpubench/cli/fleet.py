@@ -133,7 +133,7 @@ def _suspects(judged: fleets.FleetJudgement) -> Iterator[Part]:
 
 Folders = Annotated[
     list[Path],
-    typer.Argument(metavar="DIR…", help="Folders of fleets, measured on different days.", show_default=False),
+    typer.Argument(metavar="DIR", help="Folders of fleets, measured on different days.", show_default=False),
 ]
 
 
@@ -171,7 +171,8 @@ def _show_histories(histories: Sequence[judging.ComponentHistory], count: int) -
 Suites = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SUITE…|all|headline]",
+        metavar="SUITE|all|headline",
+        autocompletion=options.suite_completions,
         help="Suites to measure on every node. \\[default: headline, the representative cases of each suite]",
     ),
 ]

@@ -143,7 +143,7 @@ Store = Annotated[
 Cases = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CASE…]",
+        metavar="CASE",
         help="Cases whose id contains this text (* and ? are wildcards). Without a text, all cases are listed.",
         show_default=False,
     ),
@@ -160,12 +160,12 @@ Last = Annotated[
 Html = Annotated[Path | None, typer.Option("--html", help="Write the trends to an HTML page instead of showing them.")]
 Sources = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE|FOLDER…", help="Run files, or folders that contain run files.", show_default=False),
+    typer.Argument(metavar="FILE|FOLDER", help="Run files, or folders that contain run files.", show_default=False),
 ]
 MoreSources = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="[FILE|FOLDER…]",
+        metavar="FILE|FOLDER",
         help="Run files or folders to add to those in the history's folder and those already recorded.",
         show_default=False,
     ),
@@ -247,7 +247,7 @@ def _write_page(
     """Write the trends as an HTML page to the file `html`, anonymised unless `no_redact` is set."""
     sharing.check_target(html, force, history.path)
     trends = tuple(history.trend(stored, last) for stored in stored_lines)
-    sharing.write(html, rendering.report("html").trends(sharing.shareable(trends, no_redact)))
+    sharing.write(html, rendering.report("html").trends(sharing.shareable(trends, no_redact)), is_told=True)
 
 
 def _document(trend: trending.Trend) -> dict[str, Any]:

@@ -67,8 +67,9 @@ def observed(total: int, chunk_bytes: int, compressed: int) -> dict[str, gb.Obse
 def rotate(copy: Callable[[Any, Any], object], array: Any, spare: Any, chunk_bytes: int) -> None:
     """Rotate the data of a round trip in place, so that no chunk has earlier contents: `spare` is overwritten.
 
-    It is by three eighths of a chunk, or by half of a shorter buffer. `copy` writes to its first array."""
-    rest = array.size - min(max(chunk_bytes * 3 // 8 // 8 * 8, 1), array.size // 2)
+    It is by three eighths of a chunk and 8 bytes, so that no chunk soon returns, or by half of a shorter buffer. `copy`
+    writes to its first array."""
+    rest = array.size - min(chunk_bytes * 3 // 8 // 8 * 8 + 8, array.size // 2)
     for target, source in ((spare[:rest], array[-rest:]), (spare[rest:], array[:-rest]), (array, spare)):
         copy(target, source)
 
@@ -169,7 +170,7 @@ class PythonRoundTrip:
     def __init__(self, bench: gb.Bench, codec: Any, binding: Any, source: Any, chunk_bytes: int) -> None:
         """Take the buffer `source` (CuPy, uint8), and `codec`, which `binding`, the module nvidia.nvcomp, has made."""
         self._bytes, self._bench, self._codec, self._wrap = _codecs.DeviceBytes(bench), bench, codec, binding.as_array
-        self._source, self._spare, self._chunk_bytes = source, bench.xp.empty_like(source), chunk_bytes
+        self._source, self._spare, self._chunk_bytes = source, bench.xp.empty(source.size, bench.xp.uint8), chunk_bytes
         self._wrapped, self.total = self._wrap(source), source.size
         self.poison()
 

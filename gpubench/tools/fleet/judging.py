@@ -33,7 +33,7 @@ from gpubench.model.fleet import AGAIN, Fleet, FleetNode, read_fleet
 from gpubench.plugins.gate import Gate
 from gpubench.tools import rendering
 from gpubench.tools.fleet.session import Role
-from gpubench.tools.gating import baselines, readings
+from gpubench.tools.gating import readings, saved
 
 _JUNIT = ".xml"
 _REPORTS = {".html": "html", ".md": "md", ".json": "json"}
@@ -142,11 +142,11 @@ def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None,
 
 def read_baseline(folder_or_name: str) -> ReadFleet:
     """Return the fleet in a folder, or in the saved baseline of that name; a folder is tried first."""
-    for folder in (Path(folder_or_name), Path(baselines.FOLDER) / folder_or_name):
+    for folder in (Path(folder_or_name), Path(saved.FOLDER) / folder_or_name):
         if folder.is_dir():
             return read(folder)
-    saved = ", ".join(baselines.names()) or "none"
-    raise FileError(f"no baseline {folder_or_name!r}: neither the folder of a fleet nor a saved name (saved: {saved})")
+    names = ", ".join(saved.names()) or "none"
+    raise FileError(f"no baseline {folder_or_name!r}: neither the folder of a fleet nor a saved name (saved: {names})")
 
 
 class _Pair(NamedTuple):
