@@ -59,7 +59,7 @@ const gpubench = (() => {
   const output = document.createElement("output");
   if (rows.length) {
     input.type = "search";
-    input.placeholder = "Filter cases ( / )";
+    input.placeholder = matchMedia("(hover: hover)").matches ? "Filter cases ( / )" : "Filter cases";
     input.setAttribute("aria-label", "Filter the cases by name, axis, state or bound");
     input.addEventListener("input", () => search(input.value));
     form.addEventListener("submit", (event) => event.preventDefault());
