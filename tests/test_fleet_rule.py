@@ -4,14 +4,17 @@ import itertools
 import math
 from dataclasses import replace
 
+import _make as make
 import numpy as np
 import pytest
 from _fleets import fleet
 
 from gpubench.analysis.fingerprint import Fingerprint
+from gpubench.analysis.overview import DigestBuilder
 from gpubench.judging import fleet_text, outliers
 from gpubench.judging.fleet import Place, SlowCause, fleet_status
 from gpubench.judging.fleet_rule import SecondMeasurement, judge_fleet
+from gpubench.model.fleet import Fleet, FleetNode
 
 FAMILIES = ("memory", "compute", "host link", "latency", "collectives")
 
@@ -253,3 +256,45 @@ def test_a_slow_rack_has_its_place_in_the_judgement():
     assert fleet_text.fleet_answer(judgement).startswith(
         "1 component seemed slow once, not measured again: rack rack-1: "
     )
+
+
+def digest_of_a_run(name, temperature_c, clock_hz, mask, slower=1.0, window_s=0.2):
+    """Return the digest of a run of one GPU with sampled counters and without labels."""
+    builder = DigestBuilder()
+    gpu = make.device(uuid=f"GPU-{name}")
+    counters = tuple(
+        make.counter(f"nvml.{counter}", unit, kind)
+        for counter, unit, kind in (
+            ("temperature", "°C", "gauge"),
+            ("clock.sm", "Hz", "gauge"),
+            ("event_reasons", "bit mask", "event"),
+        )
+    )
+    builder.add(make.manifest(facts=make.facts(gpu), counters=counters))
+    for replicate in range(3):
+        for number, seconds in enumerate((1e-3, 2e-3, 3e-3)):
+            at = 1.01 + replicate + number / 4
+            timing = make.timing(seconds * slower, moved=1e9, limit="dram")
+            builder.add(
+                make.result(timing, of=make.case(f"case{number}"), replicate=replicate, window=(at, at + window_s))
+            )
+    moments = np.arange(0.0, 5.0, 0.1).tolist()
+    columns = {"temperature": temperature_c, "clock.sm": clock_hz, "event_reasons": mask}
+    builder.add(make.samples(moments, **{column: [value] * len(moments) for column, value in columns.items()}))
+    return builder.digest(name)
+
+
+def test_causes_come_from_the_sampled_temperature_throttle_reasons_and_clock():
+    digests = [digest_of_a_run(f"gpu{node}", 61.0, 1.98e9, 0.0) for node in range(11)]
+    digests.append(digest_of_a_run("gpu11", 88.0, 1.75e9, 0x40, slower=1.13))
+    (suspect,) = judge_fleet(Fleet(tuple(FleetNode(digest.node, "answered") for digest in digests)), digests).suspects
+    assert suspect.name == "gpu11 cuda:0"
+    assert [cause.text for cause in suspect.causes] == [
+        "heat slowed it down (88 °C, the others 61 °C)",
+        "its core clock was 1.75 GHz, that of the others 1.98 GHz",
+    ]
+
+
+def test_a_case_shorter_than_the_period_of_a_counter_has_the_readings_beside_it():
+    digest = digest_of_a_run("gpu0", 61.0, 1.98e9, 0x40, window_s=0.001)
+    assert {rate.states for rate in digest.components[0].rates.values()} == {frozenset({"thermal"})}

@@ -400,7 +400,12 @@ def _sampled(counters: CounterTable, device: str, windows: np.ndarray) -> list[_
     """Return for each window the mean of the core clock, and the throttle states that half of the readings have."""
 
     def means(track: Track, values: np.ndarray) -> np.ndarray:
-        first, past = track.at.searchsorted(windows[:, 0], "left"), track.at.searchsorted(windows[:, 1], "right")
+        begin, end = windows[:, 0], windows[:, 1]
+        has_none = track.at.searchsorted(end, "right") <= track.at.searchsorted(begin, "left")
+        reach = np.where(
+            has_none, track.counter.period_s, 0.0
+        )  # a case shorter than a period has the readings beside it
+        first, past = track.at.searchsorted(begin - reach, "left"), track.at.searchsorted(end + reach, "right")
         sums = np.concatenate([[0.0], np.cumsum(values, dtype=float)])
         return np.asarray(np.where(past > first, sums[past] - sums[first], np.nan) / np.maximum(past - first, 1))
 

@@ -1,7 +1,7 @@
 """Sort the components of a fleet into groups that can be compared with each other, and say how the groups differ."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -113,6 +113,12 @@ def ambiguous_uuids(digests: Sequence[NodeDigest]) -> dict[str, tuple[str, ...]]
         for uuid, names in nodes.items()
         if uuid and (len(set(names)) > _MOST_CLAIMS or len(set(names)) < len(names))
     }
+
+
+def identity(node: str, component: Component, useless: Collection[str]) -> tuple[str, ...]:
+    """Return what a component has in every fleet: its UUIDs, or its place if they are missing or among `useless`."""
+    is_known = all(component.uuids) and not any(uuid in useless for uuid in component.uuids)
+    return component.uuids if is_known else (node, *component.devices)
 
 
 def comparable_groups(members: Sequence[Member]) -> tuple[list[ComparableGroup], list[str]]:
