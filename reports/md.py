@@ -286,13 +286,13 @@ def _head_lines(run_overview: gb.Overview, interval_name: str) -> Iterator[str]:
     yield gb.escape(" · ".join(run_overview.conditions))
     if run_overview.values:
         yield ""
-        yield from _key_figures(run_overview.values, interval_name)
+        yield from _key_figures(run_overview.values, interval_name, grouped=True)
         if note := _texts.key_note(run_overview):
             yield f"\n{gb.escape(note)}"
     yield f"\n**{gb.escape(_texts.trust_text(run_overview))}**"
-    if run_overview.limitations:
+    if run_overview.notes:
         yield ""
-    yield from (f"- {gb.escape(sentence)}" for sentence in run_overview.limitations)
+    yield from (f"- {gb.escape(sentence)}" for sentence in run_overview.notes)
     if run_overview.suites:
         yield ""
         lines = (
@@ -303,11 +303,12 @@ def _head_lines(run_overview: gb.Overview, interval_name: str) -> Iterator[str]:
         )
 
 
-def _key_figures(values: Sequence[gb.KeyValue], interval_name: str) -> Iterator[str]:
+def _key_figures(values: Sequence[gb.KeyValue], interval_name: str, grouped: bool = False) -> Iterator[str]:
     """Yield the table of key figures in parts that newlines join; an unneeded column is left out."""
     cells = list(map(_key_cells, values))
     several = len({value.devices[:1] for value in values}) > 1
-    heads = ("key figure", "device" if several else "", "median", interval_name, "of data sheet", "of expected")
+    device, group = "device" if several else "", "group" if grouped else ""
+    heads = (group, "key figure", device, "median", interval_name, "better", "of data sheet", "of expected")
     needed = [column for column, head in enumerate(heads) if head and any(row[column] for row in cells)]
     yield from table([heads[column] for column in needed], ([row[column] for column in needed] for row in cells))
 
@@ -315,10 +316,12 @@ def _key_figures(values: Sequence[gb.KeyValue], interval_name: str) -> Iterator[
 def _key_cells(value: gb.KeyValue) -> tuple[str, ...]:
     reached = _texts.share_text(value.of_expected)
     return (
+        gb.escape(value.group),
         gb.escape(value.title),
         gb.escape("+".join(value.devices)),
         f"**{gb.escape(value.figure.text)}**",
         value.figure.half_width_text,
+        value.figure.better,
         _texts.share_text(value.of_spec),
         f"**{reached}**" if value.is_below_expectation else reached,
     )

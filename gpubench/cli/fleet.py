@@ -133,7 +133,7 @@ def _suspects(judged: fleets.FleetJudgement) -> Iterator[Part]:
 
 Folders = Annotated[
     list[Path],
-    typer.Argument(metavar="DIR…", help="Folders of fleets, measured on different days.", show_default=False),
+    typer.Argument(metavar="DIR", help="Folders of fleets, measured on different days.", show_default=False),
 ]
 
 
@@ -159,7 +159,8 @@ def _show_histories(histories: Sequence[judging.ComponentHistory], count: int) -
     _print.echo(f"{measurements}: {finding_text.plural(len(histories), 'component')} with a slow or a worse figure")
     out, listed = _print.out(), histories[:_MOST_WATCHED]
     for component in listed:
-        counts = f"slow in {component.suspected} of {len(component.states)}, recovered in {component.transient}"
+        counts = f"slow in {component.suspected} of {len(component.states)}, recovered {component.recovered} times"
+        counts += f", transient in {component.transient}" if component.transient else ""
         style = "bold red" if component.is_slow_again else ""
         out.print(_print.plain(f"{component.place.text}: {counts}", style), soft_wrap=True)
     if trends := [trend for component in listed for trend in component.trends[:_MOST_TRENDS]]:
@@ -171,7 +172,8 @@ def _show_histories(histories: Sequence[judging.ComponentHistory], count: int) -
 Suites = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SUITE…|all|headline]",
+        metavar="SUITE|all|headline",
+        autocompletion=options.suite_completions,
         help="Suites to measure on every node. \\[default: headline, the representative cases of each suite]",
     ),
 ]

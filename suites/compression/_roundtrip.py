@@ -67,8 +67,9 @@ def observed(total: int, chunk_bytes: int, compressed: int) -> dict[str, gb.Obse
 def rotate(copy: Callable[[Any, Any], object], array: Any, spare: Any, chunk_bytes: int) -> None:
     """Rotate the data of a round trip in place, so that no chunk has earlier contents: `spare` is overwritten.
 
-    It is by three eighths of a chunk, or by half of a shorter buffer. `copy` writes to its first array."""
-    rest = array.size - min(max(chunk_bytes * 3 // 8 // 8 * 8, 1), array.size // 2)
+    It is by three eighths of a chunk and 8 bytes, so that no chunk soon returns, or by half of a shorter buffer. `copy`
+    writes to its first array."""
+    rest = array.size - min(chunk_bytes * 3 // 8 // 8 * 8 + 8, array.size // 2)
     for target, source in ((spare[:rest], array[-rest:]), (spare[rest:], array[:-rest]), (array, spare)):
         copy(target, source)
 
