@@ -369,5 +369,6 @@ def test_compressed_chunks_state_their_decompressed_sizes_on_a_gpu(suite, real_g
     sizes = real_gpu.xp.zeros(count, real_gpu.xp.uint64)
     stream = real_gpu.xp.cuda.get_current_stream().ptr
     pointers, lengths = (array.data.ptr for array in (trip.compressed.pointers, trip.compressed.sizes))
-    trip.codec.row.restored_sizes(nvcomp.Chunks(pointers, lengths, count), sizes.data.ptr, stream)
+    arguments = {"pointers": pointers, "sizes": lengths, "target_sizes": sizes.data.ptr, "count": count}
+    trip.codec.row._call("GetDecompressSizeAsync", **arguments, stream=stream)
     assert [CHUNK] * count == real_gpu.to_host(sizes).tolist()

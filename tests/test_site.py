@@ -14,7 +14,7 @@ import _make as make
 import pytest
 
 from gpubench.base.errors import FileError, UsageError
-from gpubench.cli.report import site_sharing
+from gpubench.cli import _sharing as sharing
 from gpubench.model import KeyFigure, Settings, SuiteInfo, store
 from gpubench.tools import site
 
@@ -78,7 +78,8 @@ def write(path, day, seconds=1e-3, devices=(), results=3, tier="quick", **fields
 
 def build(folder, out, no_redact=False):
     messages = []
-    return site.build(folder, out, site_sharing(no_redact), messages.append), messages
+    share = lambda value, manifests: sharing.shareable(value, no_redact, manifests, is_told=False)  # noqa: E731
+    return site.build(folder, out, share, not no_redact, messages.append), messages
 
 
 class Links(HTMLParser):

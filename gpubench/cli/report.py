@@ -219,19 +219,13 @@ SiteOut = Annotated[
 ]
 
 
-def site_sharing(no_redact: bool) -> sites.SiteSharing:
-    """Return how the content of a site is anonymised."""
-    return sites.SiteSharing(
-        lambda value, manifests: sharing.shareable(value, no_redact, manifests, is_told=False), not no_redact
-    )
-
-
 def site(folder: Folder, out: SiteOut, no_redact: sharing.NoRedact = False) -> None:
     """Write a static site of many runs: an index, each run's page, comparisons with the run before, and trends.
 
     Only new and changed runs are read again. The site needs no server and no network; its index is DIR/index.html."""
     sharing.shareable((), no_redact)  # prints a warning once
-    built = sites.build(folder, out, site_sharing(no_redact), _print.say)
+    share = lambda value, manifests: sharing.shareable(value, no_redact, manifests, is_told=False)  # noqa: E731
+    built = sites.build(folder, out, share, not no_redact, _print.say)
     for file, reason in built.refused:
         _print.warn(f"not in the site: {file}: {reason}")
     runs = "1 run" if built.runs == 1 else f"{built.runs} runs"

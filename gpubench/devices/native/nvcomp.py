@@ -428,17 +428,6 @@ class Codec:
             stream=stream,
         )
 
-    def restored_sizes(self, source: Chunks, sizes: int, stream: int) -> None:
-        """Queue a call that writes the restored size of each chunk of `source` to the array (64 bits) at `sizes`."""
-        self._call(
-            "GetDecompressSizeAsync",
-            pointers=source.pointers,
-            sizes=source.sizes,
-            target_sizes=sizes,
-            count=source.count,
-            stream=stream,
-        )
-
 
 @functools.cache
 def load() -> NvcompLibrary:
