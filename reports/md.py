@@ -62,7 +62,7 @@ def _suspects(suspects: Sequence[gb.Suspect]) -> Iterator[str]:
 def _medians(judgement: gb.FleetJudgement) -> Iterator[str]:
     for medians in itertools.islice(gb.fleet_text.medians_tables(judgement), 1):
         yield from ("", f"## {medians.title.capitalize()}", "")
-        most = _MOST_KEY_LINES + max(_MOST_SUSPECTS - len(judgement.suspects), 0)
+        most = max(_MOST_SUSPECTS - len(judgement.suspects), _MOST_KEY_LINES - 1)
         rows = [(gb.code(clipped(case)), *map(gb.escape, cells)) for case, *cells in medians.rows[:most]]
         yield from table([gb.escape(clipped(head)) for head in medians.heads], rows)
 
