@@ -198,7 +198,8 @@ def _suite_line(summary: Summary, name: str, results: Sequence[Result]) -> Suite
 
 
 ComponentKind = Literal["GPU", "rack", "node", "host", "link"]
-_SHOWN = (Measure.TEMPERATURE, Measure.BOARD_POWER, Measure.CORE_CLOCK, Measure.THROTTLE_REASONS)
+_OF_CASES = (Measure.CORE_CLOCK, Measure.THROTTLE_REASONS)
+_SHOWN = (Measure.TEMPERATURE, Measure.BOARD_POWER, *_OF_CASES)
 _THROTTLED = {  # the state of a case whose readings have a throttle reason of this class, as the label is called
     EventClass.THERMAL: "thermal",
     EventClass.HARDWARE_SLOWDOWN: "hw-slowdown",
@@ -288,11 +289,13 @@ class DigestBuilder:
     _remarks: list[Remark] = field(default_factory=list)
     _failures: dict[tuple[str, ...], list[CaseFailure]] = field(default_factory=dict)
     _wanted: frozenset[str] = frozenset()
+    _device_ids: frozenset[str] = frozenset()
 
     def add(self, record: Manifest | Result | Samples | Remark) -> None:
         """Add one record of a run file; the manifest must be the first."""
         if isinstance(record, Manifest):
             self._manifest = record
+            self._device_ids = frozenset(device.id for device in record.facts.devices)
             self._wanted = frozenset(counter.name for counter in record.counters if counter.measures in _SHOWN)
         elif isinstance(record, Result):
             self._add_result(record)
@@ -317,8 +320,7 @@ class DigestBuilder:
         """Keep the rate of an ok result with its window, or the failure of a failed or invalid one."""
         if self._manifest is None:
             return
-        device_ids = {device.id for device in self._manifest.facts.devices}
-        if not result.devices or not device_ids.issuperset(result.devices):
+        if not result.devices or not self._device_ids.issuperset(result.devices):
             return
         if result.status == "failed" or result.status == "invalid":
             failure = CaseFailure(result.case.id, result.status, result.reason or result.cause)
@@ -341,8 +343,11 @@ class DigestBuilder:
         by_key = self._results[devices]
         windows = np.array([process.window for processes in by_key.values() for process in processes]).reshape(-1, 2)
         sampled = iter(zip(*(_sampled(counters, device, windows) for device in devices), strict=True))
+        has_readings = any(counters.of(device, measure) for device in devices for measure in _OF_CASES)
         rates = {
-            key: _rate(key, [process.with_readings(next(sampled)) for process in processes])
+            key: _rate(
+                key, [process.with_readings(next(sampled)) if has_readings else process for process in processes]
+            )
             for key, processes in by_key.items()
         }
         details = tuple((name, value) for name, value in described[0].details if name in _LINK_DETAILS)

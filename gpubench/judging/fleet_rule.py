@@ -81,6 +81,7 @@ def judge_fleet(
         for digest in digests
         if not digest.complete
     ]
+    incomparable = shortened([_incomparable(group) for group in groups if not group.is_comparable], "such groups")
     return FleetJudgement(
         fleet,
         tuple(part for parts in described for part in parts),
@@ -89,10 +90,11 @@ def judge_fleet(
         (*compared, *bases),
         (
             *notes,
+            *(() if compared or bases else incomparable),
             *member_notes,
             *setting_notes,
             *_disturbance_notes(members),
-            *shortened([_incomparable(group) for group in groups if not group.is_comparable], "such groups"),
+            *(incomparable if compared or bases else ()),
             *shortened(incomplete, "incomplete runs"),
         ),
         tuple(failure for group in groups for failure in _failures(group)),

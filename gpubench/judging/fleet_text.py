@@ -4,6 +4,8 @@ import math
 import shlex
 import statistics
 from collections import Counter as Tally
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from gpubench.base import units
 from gpubench.judging.finding_text import plural
@@ -80,10 +82,12 @@ def compared_with(judgement: FleetJudgement) -> str:
 
 
 def devices_text(judgement: FleetJudgement) -> str:
-    """Return the GPUs and nodes as text: `64 × NVIDIA H200 in 8 nodes`; without GPUs `no GPU in 8 nodes`."""
-    models = Tally(
-        group.text.split(",")[0] for group in judgement.groups for _ in range(group.components) if group.kind == "GPU"
-    )
+    """Return the GPUs, or else the hosts, and the nodes as text: `64 × NVIDIA H200 in 8 nodes`, `no GPU in 8 nodes`."""
+    kind = "GPU" if any(group.kind == "GPU" for group in judgement.groups) else "host"
+    models: Tally[str] = Tally()
+    for group in judgement.groups:
+        models[group.text.split(",")[0]] += group.components * (group.kind == kind)
+    models = +models
     answered = sum(node.status == "answered" for node in judgement.fleet.nodes)
     if any(group.kind == "node" for group in judgement.groups):
         return plural(answered, "node")
@@ -160,6 +164,31 @@ def population_sentences(judgement: FleetJudgement) -> list[str]:
                 f"({two.cases[0]}{', …' if two.cases[1:] else ''}): {differ}"
             )
     return sentences
+
+
+class MediansTable(NamedTuple):
+    """The medians of a small fleet: `heads` are a word for the cases and the places, and `rows` the cells of the cases.
+
+    The last cell of a row is the rate of the slowest place as a share of the rate of the fastest."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def medians_tables(judgement: FleetJudgement) -> Iterator[MediansTable]:
+    """Yield for each group in a fleet of two to seven nodes the medians of each node, the largest differences first."""
+    for group in judgement.groups:
+        cases = sorted((case for case in group.cases if case.nodes), key=lambda case: case.ratio)
+        places = list(dict.fromkeys(median.place for case in cases for median in case.nodes))
+        if not places:
+            continue
+        rows = []
+        for case in cases:
+            medians = {median.place: units.quantity(median.median, case.unit, 4) for median in case.nodes}
+            rows.append((case.case, *(medians.get(place, "–") for place in places), units.percent(case.ratio)))
+        heads = ("case", *(place.text for place in places), "slowest/fastest")
+        yield MediansTable(f"medians of each {'node' if not places[0].devices else group.kind}", heads, rows)
 
 
 def missing_node_lines(judgement: FleetJudgement) -> list[str]:

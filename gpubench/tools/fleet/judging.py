@@ -31,6 +31,7 @@ from gpubench.judging.fleet_rule_groups import ambiguous_uuids, identity
 from gpubench.judging.judge import Finding, SideFigures, decide
 from gpubench.judging.policy import Policy
 from gpubench.model import Verdict, store
+from gpubench.model.disk import as_file_errors
 from gpubench.model.fleet import AGAIN, Fleet, FleetNode, read_fleet
 from gpubench.plugins.gate import Gate
 from gpubench.tools import rendering
@@ -40,6 +41,7 @@ from gpubench.tools.gating import readings, saved
 _JUNIT = ".xml"
 _REPORTS = {".html": "html", ".md": "md", ".json": "json"}
 _MANY_BYTES = 16 * 2**20  # below this total size, starting processes takes longer than they save
+_NO_FILE = "its run file is missing"
 _MOST_CASES = 40  # cases of a second measurement, the slowest findings, so that it takes about a minute
 
 
@@ -66,7 +68,12 @@ def read(folder: Path) -> ReadFleet:
     """Read the fleet in `folder`: its record, and a digest of each run file of a node that answered."""
     start = time.monotonic()
     fleet = read_fleet(folder)
-    nodes = _first_by_name(fleet.nodes)
+    with as_file_errors(folder):
+        there = {path.name for path in folder.iterdir()}
+    nodes = [
+        replace(node, status="refused", reason=_NO_FILE, file="") if node.file and node.file not in there else node
+        for node in _first_by_name(fleet.nodes)
+    ]
     first = [node for node in nodes if node.file and node.status == "answered"]
     second = [entry for entry in fleet.again if entry.file and entry.status == "answered"]
     paths = [*(folder / node.file for node in first), *(folder / AGAIN / entry.file for entry in second)]
