@@ -137,10 +137,7 @@ def _suspects(judged: fleets.FleetJudgement) -> Iterator[Part]:
         yield _print.plain(f"not listed: {rest} more suspects; a report (-o fleet.html) has them all", "dim")
 
 
-def _medians(judged: FleetJudgement) -> Iterator[Part]:
-    from gpubench.cli._layout import NamedRow, named_rows
-    from gpubench.judging import fleet_text
-
+def _medians(judged: fleets.FleetJudgement) -> Iterator[Part]:
     for table in fleet_text.medians_tables(judged):
         yield _print.plain(table.title)
         rows = [NamedRow("", case, tuple(cells)) for case, *cells in table.rows[:_MOST_MEDIANS]]
